@@ -1,0 +1,437 @@
+"""Component names and masks over all components of a model.
+
+A component is one attention head (``L4.H0``) or one MLP layer (``L3.MLP``). A mask holds one value
+in [0, 1] per component: 1 keeps it, 0 ablates it (arXiv 2403.03942, section 3).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import total_ordering
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from mechcore.errors import InputError, MismatchError
+from mechcore.files import write_safetensors, write_text
+
+_NAME = re.compile(r"[Ll]?(\d+)\.(?:[Hh]?(\d+)|([Mm][Ll][Pp]))")
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Component:
+    """One attention head, or one MLP layer when ``head`` is None. Ordered by layer, MLP last.
+
+    >>> Component.parse("4.0"), str(Component(3))
+    (Component(layer=4, head=0), 'L3.MLP')
+    """
+
+    layer: int
+    head: int | None = None
+
+    @classmethod
+    def parse(cls, name: ComponentLike) -> Component:
+        """Read ``L4.H0``, ``4.0``, ``L3.MLP`` or ``3.mlp``; components pass through.
+
+        Raises:
+            InputError: ``name`` is none of these.
+        """
+        if isinstance(name, Component):
+            return name
+        match = _NAME.fullmatch(name.strip()) if isinstance(name, str) else None
+        if match is None:
+            raise InputError(
+                f"component {name!r}: not a component name; write heads as L4.H0 or 4.0 "
+                "and MLP layers as L3.MLP"
+            )
+        return cls(int(match[1]), None if match[2] is None else int(match[2]))
+
+    @property
+    def is_head(self) -> bool:
+        """Whether this is an attention head."""
+        return self.head is not None
+
+    def __str__(self) -> str:
+        return f"L{self.layer}.MLP" if self.head is None else f"L{self.layer}.H{self.head}"
+
+    def __lt__(self, other: Component) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[int, float]:
+        return (self.layer, float("inf") if self.head is None else self.head)
+
+
+ComponentLike: TypeAlias = Component | str
+
+
+def parse_components(*names: ComponentLike | Iterable[ComponentLike]) -> list[Component]:
+    """Components of names and iterables of names; comma-separated strings are split.
+
+    Raises:
+        InputError: a name cannot be read.
+    """
+    found: list[Component] = []
+    for name in names:
+        if isinstance(name, Component):
+            found.append(name)
+        elif isinstance(name, str):
+            found.extend(Component.parse(part) for part in name.split(",") if part.strip())
+        else:
+            found.extend(parse_components(*name))
+    return found
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """How many layers and heads a model has, and whether its layers have an MLP."""
+
+    n_layers: int
+    n_heads: int
+    has_mlps: bool = True
+
+    @classmethod
+    def of(cls, model: Any) -> ModelShape:
+        """Read the shape from ``model.cfg`` of any TransformerLens model.
+
+        Raises:
+            InputError: ``model`` has no such configuration.
+        """
+        if isinstance(model, ModelShape):
+            return model
+        cfg = getattr(model, "cfg", None)
+        if not hasattr(cfg, "n_layers") or not hasattr(cfg, "n_heads"):
+            raise InputError(
+                f"model: found {type(model).__name__} without cfg.n_layers and cfg.n_heads; "
+                "expected a HookedTransformer, HookedEncoder or TransformerBridge: "
+                "pass it through mechcore.load_model first"
+            )
+        return cls(int(cfg.n_layers), int(cfg.n_heads), not getattr(cfg, "attn_only", False))
+
+    @property
+    def columns(self) -> int:
+        """Components per layer."""
+        return self.n_heads + self.has_mlps
+
+    @property
+    def heads(self) -> list[Component]:
+        """All heads, by layer."""
+        return [Component(la, h) for la in range(self.n_layers) for h in range(self.n_heads)]
+
+    @property
+    def mlps(self) -> list[Component]:
+        """All MLP layers."""
+        return [Component(layer) for layer in range(self.n_layers)] if self.has_mlps else []
+
+    @property
+    def components(self) -> list[Component]:
+        """All components, by layer, heads before the MLP: the order of a flattened mask."""
+        return sorted(self.heads + self.mlps)
+
+    def index(self, component: ComponentLike) -> tuple[int, int]:
+        """Position of a component in a mask's last two axes.
+
+        Raises:
+            InputError: the model has no such component.
+        """
+        component = Component.parse(component)
+        column = self.n_heads if component.head is None else component.head
+        inside = component.layer < self.n_layers and (
+            self.has_mlps if component.head is None else component.head < self.n_heads
+        )
+        if not inside:
+            mlps = ", each with an MLP" if self.has_mlps else " and no MLPs"
+            raise InputError(
+                f"component {component}: out of range; the model has layers 0-"
+                f"{self.n_layers - 1} with heads 0-{self.n_heads - 1}{mlps}"
+            )
+        return component.layer, column
+
+    def __str__(self) -> str:
+        return f"{self.n_layers} layers x {self.n_heads} heads" + (
+            " with MLPs" if self.has_mlps else " without MLPs"
+        )
+
+
+class Mask:
+    """One value in [0, 1] per component of a model, with an optional leading axis of masks.
+
+    Args:
+        values: heads in the columns 0 to n_heads - 1, the MLP in the last column (absent when
+            ``has_mlps`` is False); a leading axis holds several masks. May require grad.
+        has_mlps: whether the last column is the MLP.
+
+    Raises:
+        InputError: the shape or a value is not that of a mask.
+
+    >>> mask = Mask.full(ModelShape(2, 2)).without("L1.H0")
+    >>> mask, mask.sparsity
+    (Mask(2 layers x 2 heads with MLPs, 5/6 kept, without L1.H0), 0.16666666666666666)
+    """
+
+    def __init__(
+        self, values: Float[Tensor, "*masks layer component"], *, has_mlps: bool = True
+    ) -> None:
+        if not torch.is_tensor(values) or values.ndim not in (2, 3) or 0 in values.shape:
+            found = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
+            raise InputError(
+                f"mask: found {found}; expected a non-empty tensor of shape [layers, heads + 1] "
+                "or [masks, layers, heads + 1]"
+            )
+        if values.shape[-1] <= has_mlps:
+            raise InputError(f"mask: shape {tuple(values.shape)} leaves no column for heads")
+        values = values if values.is_floating_point() else values.float()
+        inside = (values.detach() >= 0) & (values.detach() <= 1)  # False for NaN, too
+        if not bool(inside.all()):
+            bad = values.detach()[~inside][0].item()
+            raise InputError(f"mask: found the value {bad}; expected values from 0 to 1")
+        self.values = values
+        self.shape = ModelShape(values.shape[-2], values.shape[-1] - has_mlps, has_mlps)
+
+    # -- construction ---------------------------------------------------------------------------
+
+    @classmethod
+    def full(cls, model: Any) -> Mask:
+        """Keep every component of ``model`` (a TransformerLens model or a `ModelShape`)."""
+        shape = ModelShape.of(model)
+        return cls(torch.ones(shape.n_layers, shape.columns), has_mlps=shape.has_mlps)
+
+    def without(self, *components: ComponentLike | Iterable[ComponentLike]) -> Mask:
+        """This mask with ``components`` ablated.
+
+        Raises:
+            InputError: a component is unreadable or out of range.
+        """
+        values = self.values.clone()
+        for component in parse_components(*components):
+            layer, column = self.shape.index(component)
+            values[..., layer, column] = 0.0
+        return self._like(values)
+
+    def only(self, *components: ComponentLike | Iterable[ComponentLike]) -> Mask:
+        """This mask with everything but ``components`` ablated, MLPs included.
+
+        Raises:
+            InputError: a component is unreadable or out of range.
+        """
+        keep = torch.zeros(self.shape.n_layers, self.shape.columns, dtype=torch.bool)
+        for component in parse_components(*components):
+            keep[self.shape.index(component)] = True
+        return self._like(self.values * keep.to(self.values.device))
+
+    @classmethod
+    def stack(cls, masks: Sequence[Mask]) -> Mask:
+        """Several masks of one shape as one batched mask, along the leading axis.
+
+        Raises:
+            InputError: there is none.
+            MismatchError: their shapes differ.
+        """
+        if not masks:
+            raise InputError("Mask.stack: no mask; at least one is needed")
+        for mask in masks[1:]:
+            _require_equal_shapes(masks[0].shape, mask.shape)
+        parts = [mask.values if mask.is_batched else mask.values[None] for mask in masks]
+        return cls(torch.cat(parts), has_mlps=masks[0].shape.has_mlps)
+
+    def _like(self, values: Tensor) -> Mask:
+        return Mask(values, has_mlps=self.shape.has_mlps)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether there is a leading axis of masks."""
+        return self.values.ndim == 3
+
+    def __len__(self) -> int:
+        if not self.is_batched:
+            raise TypeError("a single mask has no length; only a batched one has")
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> Mask:
+        if not self.is_batched:
+            raise TypeError("a single mask cannot be indexed; only a batched one can")
+        return self._like(self.values[index])
+
+    def __iter__(self) -> Iterator[Mask]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def heads(self) -> Float[Tensor, "*masks layer head"]:
+        """The values of the heads."""
+        return self.values[..., : self.shape.n_heads]
+
+    @property
+    def mlps(self) -> Float[Tensor, "*masks layer"]:
+        """The values of the MLP layers (ones where the model has none)."""
+        if not self.shape.has_mlps:
+            return torch.ones_like(self.values[..., 0])
+        return self.values[..., -1]
+
+    @property
+    def is_discrete(self) -> bool:
+        """Whether every value is exactly 0 or 1."""
+        values = self.values.detach()
+        return bool(((values == 0) | (values == 1)).all())
+
+    @property
+    def kept(self) -> list[Component]:
+        """Components with value 1 of a single discrete mask."""
+        return self._where(lambda values: values == 1)
+
+    @property
+    def ablated(self) -> list[Component]:
+        """Components with value 0 of a single discrete mask."""
+        return self._where(lambda values: values == 0)
+
+    def _where(self, test: Callable[[Tensor], Bool[Tensor, "layer component"]]) -> list[Component]:
+        if self.is_batched or not self.is_discrete:
+            raise InputError(
+                f"{self!r}: kept and ablated sets are those of a single mask of zeros and ones; "
+                "index the batch, or discretise the mask first"
+            )
+        flags = test(self.values.detach()).flatten().tolist()
+        return [c for c, flag in zip(self.shape.components, flags, strict=True) if flag]
+
+    @property
+    def sparsity(self) -> float | Float[Tensor, " masks"]:
+        """Share of components pruned, 1 - mean value; heads and MLPs count equally."""
+        return _plain(1 - self.values.double().mean((-2, -1)))
+
+    @property
+    def head_sparsity(self) -> float | Float[Tensor, " masks"]:
+        """Share of heads pruned."""
+        return _plain(1 - self.heads.double().mean((-2, -1)))
+
+    # -- set algebra on what is kept ----------------------------------------------------------
+
+    def __and__(self, other: Mask) -> Mask:
+        """Keep what both keep (the smaller value)."""
+        _require_equal_shapes(self.shape, other.shape)
+        return self._like(torch.minimum(self.values, other.values))
+
+    def __or__(self, other: Mask) -> Mask:
+        """Keep what either keeps (the larger value)."""
+        _require_equal_shapes(self.shape, other.shape)
+        return self._like(torch.maximum(self.values, other.values))
+
+    def __sub__(self, other: Mask) -> Mask:
+        """Keep what this keeps and the other ablates."""
+        return self & ~other
+
+    def __invert__(self) -> Mask:
+        """Keep what this ablates."""
+        return self._like(1 - self.values)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Mask)
+            and self.shape == other.shape
+            and self.values.shape == other.values.shape
+            and bool((self.values.detach().cpu() == other.values.detach().cpu()).all())
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # holds a tensor
+
+    def __repr__(self) -> str:
+        if self.is_batched:
+            return f"Mask({len(self)} masks, {self.shape}, {_range(self.sparsity)} sparsity)"
+        if not self.is_discrete:
+            return f"Mask({self.shape}, continuous, sparsity {self.sparsity:.3f})"
+        kept, ablated = self.kept, self.ablated
+        total = len(kept) + len(ablated)
+        text = f"Mask({self.shape}, {len(kept)}/{total} kept"
+        if ablated and len(ablated) <= len(kept):
+            text += f", without {_shortlist(ablated)}"
+        elif ablated:
+            text += f", only {_shortlist(kept)}" if kept else ", nothing kept"
+        return text + ")"
+
+    def check(self, model: Any) -> None:
+        """Make sure the mask fits ``model``.
+
+        Raises:
+            MismatchError: layers, heads or MLPs differ.
+        """
+        _require_equal_shapes(self.shape, ModelShape.of(model), names=("mask", "model"))
+
+    # -- files ----------------------------------------------------------------------------------
+
+    def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+        """Write to ``.json`` (single discrete masks, readable) or ``.safetensors``, atomically.
+
+        Raises:
+            InputError: the ending is another, or the mask has no JSON form.
+        """
+        path = Path(path)
+        if path.suffix == ".safetensors":
+            facts = {**(metadata or {}), "has_mlps": json.dumps(self.shape.has_mlps)}
+            write_safetensors(path, {"mask": self.values.detach().cpu().contiguous()}, facts)
+        elif path.suffix == ".json":
+            content = {
+                **(metadata or {}),
+                "n_layers": self.shape.n_layers,
+                "n_heads": self.shape.n_heads,
+                "has_mlps": self.shape.has_mlps,
+                "kept": [str(component) for component in self.kept],
+            }
+            write_text(path, json.dumps(content, indent=2) + "\n")
+        else:
+            raise InputError(f"mask file {path}: expected the ending .json or .safetensors")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Mask:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file is missing or is not a mask.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"mask file {path}: no such file")
+        try:
+            if path.suffix == ".json":
+                content = json.loads(path.read_text())
+                shape = ModelShape(content["n_layers"], content["n_heads"], content["has_mlps"])
+                return cls.full(shape).only(content["kept"])
+            with safe_open(path, framework="pt") as file:
+                facts = file.metadata() or {}
+                return cls(file.get_tensor("mask"), has_mlps=json.loads(facts["has_mlps"]))
+        except (KeyError, ValueError, TypeError, SafetensorError) as error:
+            raise InputError(
+                f"mask file {path}: not a mask written by mechcore ({error})"
+            ) from error
+
+
+def _require_equal_shapes(
+    first: ModelShape, second: ModelShape, names: tuple[str, str] = ("mask", "mask")
+) -> None:
+    if first != second:
+        raise MismatchError(
+            f"{names[0]} and {names[1]} do not fit: the {names[0]} has {first}, "
+            f"the {names[1]} has {second}"
+        )
+
+
+def _plain(values: Tensor) -> Any:
+    return values.item() if values.ndim == 0 and not values.requires_grad else values
+
+
+def _range(values: Any) -> str:
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.3f}" if low == high else f"{low:.3f}-{high:.3f}"
+
+
+def _shortlist(components: Sequence[Component], limit: int = 8) -> str:
+    shown = " ".join(map(str, components[:limit]))
+    more = len(components) - limit
+    return shown if more <= 0 else f"{shown} and {more} more"

@@ -1,0 +1,62 @@
+"""Atomic writing of the few file formats that mechcore uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
+    """Let ``write`` fill a temporary file beside ``path``, then move it into place.
+
+    A reader sees the old file or the whole new one, never a part; nothing stays after an error.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        os.close(handle)
+        write(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write UTF-8 text atomically."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    write_atomically(path, write)
+
+
+def write_json(path: str | Path, content: Any) -> None:
+    """Write indented JSON atomically."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
+    """Write a table as CSV atomically, without the index."""
+    write_atomically(path, lambda temporary: frame.to_csv(temporary, index=False))
+
+
+def write_safetensors(
+    path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
+) -> None:
+    """Write tensors with text metadata atomically."""
+    write_atomically(path, lambda temporary: save_file(dict(tensors), temporary, dict(metadata)))

@@ -1,0 +1,96 @@
+"""Labelled texts: the form in which every task hands its data on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mechcore.errors import InputError
+
+COLUMNS = ("text_a", "text_b", "label", "subset")
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Texts of one or two segments, each with a label name and a subset name.
+
+    Attributes:
+        name: what the data is called in tables, e.g. ``"id"`` or ``"hans"``.
+        frame: one row per example with the string columns ``text_a``, ``text_b`` (empty for
+            one-segment data), ``label`` and ``subset``.
+
+    Raises:
+        InputError: a column is missing, a value is not a string, or there is no example.
+    """
+
+    name: str
+    frame: pd.DataFrame
+
+    def __post_init__(self) -> None:
+        missing = [column for column in COLUMNS if column not in self.frame.columns]
+        if missing:
+            raise InputError(
+                f"examples {self.name!r}: missing column(s) {', '.join(missing)}; "
+                f"found {', '.join(map(str, self.frame.columns))}"
+            )
+        if self.frame.empty:
+            raise InputError(f"examples {self.name!r}: no example; at least one is needed")
+        for column in COLUMNS:
+            bad = ~self.frame[column].map(lambda value: isinstance(value, str))
+            if bad.any():
+                row = int(bad.to_numpy().argmax())
+                found = self.frame[column].iloc[row]
+                raise InputError(
+                    f"examples {self.name!r}: row {row}, column {column}: expected text, "
+                    f"found {found!r}"
+                )
+        object.__setattr__(self, "frame", self.frame[list(COLUMNS)].reset_index(drop=True))
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def two_segments(self) -> bool:
+        """Whether any example has a second segment."""
+        return bool((self.frame["text_b"] != "").any())
+
+    @property
+    def label_names(self) -> list[str]:
+        """Label names that occur, sorted."""
+        return sorted(self.frame["label"].unique())
+
+    @property
+    def subset_names(self) -> list[str]:
+        """Subset names that occur, in order of first appearance."""
+        return list(self.frame["subset"].unique())
+
+    def subset(self, name: str) -> Examples:
+        """The examples of one subset.
+
+        Raises:
+            InputError: no example belongs to ``name``.
+        """
+        if name not in self.subset_names:
+            raise InputError(
+                f"examples {self.name!r}: subset {name!r} is empty; "
+                f"subsets are {', '.join(self.subset_names)}"
+            )
+        return Examples(self.name, self.frame[self.frame["subset"] == name])
+
+    def sample(self, n: int, seed: int) -> Examples:
+        """``n`` examples drawn without replacement, all of them in order if there are fewer."""
+        if n >= len(self):
+            return self
+        return Examples(self.name, self.frame.sample(n=n, random_state=seed).sort_index())
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the texts, labels and subsets, in order (hex)."""
+        digest = hashlib.sha256()
+        for column in COLUMNS:
+            for value in self.frame[column]:
+                digest.update(value.encode() + b"\x00")
+            digest.update(b"\x01")
+        return digest.hexdigest()
