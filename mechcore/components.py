@@ -108,7 +108,7 @@ class ModelShape:
         if isinstance(model, ModelShape):
             return model
         cfg = getattr(model, "cfg", None)
-        if not hasattr(cfg, "n_layers") or not hasattr(cfg, "n_heads"):
+        if cfg is None or not hasattr(cfg, "n_layers") or not hasattr(cfg, "n_heads"):
             raise InputError(
                 f"model: found {type(model).__name__} without cfg.n_layers and cfg.n_heads; "
                 "expected a HookedTransformer, HookedEncoder or TransformerBridge: "
@@ -173,8 +173,8 @@ class Mask:
         InputError: the shape or a value is not that of a mask.
 
     >>> mask = Mask.full(ModelShape(2, 2)).without("L1.H0")
-    >>> mask, mask.sparsity
-    (Mask(2 layers x 2 heads with MLPs, 5/6 kept, without L1.H0), 0.16666666666666666)
+    >>> mask, round(mask.sparsity, 3)
+    (Mask(2 layers x 2 heads with MLPs, 5/6 kept, without L1.H0), 0.167)
     """
 
     def __init__(

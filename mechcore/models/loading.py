@@ -1,0 +1,227 @@
+"""Loading checkpoints into TransformerLens models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformer_lens.model_bridge.sources import build_bridge_from_module
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
+
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
+from mechcore.models.running import check_hooks, hook_mlp_out, hook_z, kind_of
+
+Backend = Literal["bridge", "hooked"]
+
+
+def load_model(
+    source: Any,
+    *,
+    backend: Backend = "bridge",
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+    revision: str | None = None,
+    task: Literal["classification", "language-model"] | None = None,
+) -> Any:
+    """A TransformerLens model that every part of mechcore accepts.
+
+    Args:
+        source: a directory in Hugging Face format, a hub id, or an already built
+            HookedTransformer, HookedEncoder or TransformerBridge, which is checked and returned
+            as it is.
+        backend: ``"bridge"`` wraps the Hugging Face model in a TransformerBridge;
+            ``"hooked"`` builds a HookedTransformer (TransformerLens 3, language models only),
+            without weight processing, so that activations stay those of the checkpoint.
+        device: where the weights go.
+        dtype: precision of the weights.
+        revision: branch, tag or commit of a hub id.
+        task: what the checkpoint must be; None reads it from its configuration.
+
+    Returns:
+        A model in evaluation mode, with frozen weights and eager attention, so that every hook
+        point fires. A classifier called as ``model(input_ids, attention_mask=...)`` returns
+        logits [batch, class], a language model [batch, pos, vocab].
+
+    Raises:
+        InputError: the checkpoint is missing, has no head that mechcore can read, or its
+            architecture has no adapter.
+    """
+    if not isinstance(source, (str, Path)):
+        kind_of(source)
+        _check_hook_points(source)
+        source.eval()
+        return source
+    name = str(source)
+    config = _read_config(name, revision)
+    architecture = (config.architectures or ["none"])[0]
+    found = _task_of(name, architecture)
+    if task is not None and task != found:
+        wanted = "a sequence-classification" if task == "classification" else "a language-model"
+        raise InputError(
+            f"checkpoint {name}: its architecture is {architecture}; expected {wanted} head; "
+            "fine-tune the model for the task first"
+        )
+    loader: Any = (
+        AutoModelForSequenceClassification if found == "classification" else AutoModelForCausalLM
+    )
+    try:
+        hf_model = loader.from_pretrained(
+            name, dtype=dtype, attn_implementation="eager", revision=revision
+        )
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InputError(f"checkpoint {name}: cannot be loaded: {_first_line(error)}") from error
+    hf_model = hf_model.to(device).eval()
+    if backend == "hooked":
+        model = _hooked(name, architecture, hf_model, device, dtype)
+    else:
+        model = _bridge(name, architecture, hf_model, revision)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    _check_hook_points(model)
+    return model
+
+
+def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """The checkpoint's own tokenizer, unchanged; padding falls back to the end-of-text token.
+
+    Raises:
+        InputError: there is none.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(source), revision=revision)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"checkpoint {source}: no usable tokenizer: {_first_line(error)}"
+        ) from error
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"checkpoint {source}: found a slow tokenizer ({type(tokenizer).__name__}); mechcore "
+            "needs a fast one (tokenizer.json) to know which pieces form a word"
+        )
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise InputError(
+                f"checkpoint {source}: the tokenizer has neither a padding nor an end token; "
+                "set tokenizer.pad_token and save it again"
+            )
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def _read_config(name: str, revision: str | None) -> Any:
+    path = Path(name)
+    if path.is_dir() and not (path / "config.json").is_file():
+        raise InputError(
+            f"checkpoint {name}: no config.json in this directory; expected one in Hugging Face "
+            "format (config.json, model.safetensors, tokenizer files)"
+        )
+    if path.is_file():
+        raise InputError(f"checkpoint {name}: is a file; expected a directory or a hub id")
+    if not path.exists() and (path.is_absolute() or name.startswith(".") or name.count("/") > 1):
+        raise InputError(f"checkpoint {name}: no such directory")
+    try:
+        return AutoConfig.from_pretrained(name, revision=revision)
+    except (OSError, ValueError, json.JSONDecodeError) as error:
+        raise InputError(
+            f"checkpoint {name}: neither a local checkpoint nor a hub id that can be reached: "
+            f"{_first_line(error)}"
+        ) from error
+
+
+def _task_of(name: str, architecture: str) -> str:
+    if architecture.endswith("ForSequenceClassification"):
+        return "classification"
+    if architecture.endswith(("ForCausalLM", "LMHeadModel")) and architecture != "BertLMHeadModel":
+        return "language-model"
+    raise InputError(
+        f"checkpoint {name}: its architecture is {architecture}, which has no classification or "
+        "causal language-model head; expected a ...ForSequenceClassification or ...ForCausalLM "
+        "checkpoint: fine-tune the model for the task first"
+    )
+
+
+def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -> Any:
+    register()
+    if hf_model.config.pad_token_id is None:
+        hf_model.config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
+    try:
+        return build_bridge_from_module(
+            hf_model, architecture, hf_config=hf_model.config, model_name=name
+        )
+    except ValueError as error:
+        known = ", ".join(sorted(CLASSIFICATION_ADAPTERS))
+        raise InputError(
+            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; classifiers "
+            f"that can be loaded are {known}"
+        ) from error
+
+
+def _hooked(
+    name: str, architecture: str, hf_model: Any, device: str | torch.device, dtype: torch.dtype
+) -> Any:
+    try:
+        from transformer_lens import HookedTransformer, HookedTransformerConfig
+        from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
+    except ImportError as error:
+        raise InputError(
+            'backend "hooked": this TransformerLens has no HookedTransformer (4.x removed it); '
+            'install transformer-lens<4, or use backend "bridge"'
+        ) from error
+    if architecture != "GPT2LMHeadModel":
+        raise InputError(
+            f'backend "hooked": found {architecture}; local checkpoints can be read as '
+            'GPT2LMHeadModel only: use backend "bridge", or pass a HookedTransformer built with '
+            "TransformerLens"
+        )
+    config = hf_model.config
+    cfg = HookedTransformerConfig(
+        n_layers=config.n_layer,
+        n_heads=config.n_head,
+        d_model=config.n_embd,
+        d_head=config.n_embd // config.n_head,
+        d_mlp=config.n_inner or 4 * config.n_embd,
+        d_vocab=config.vocab_size,
+        n_ctx=config.n_positions,
+        eps=config.layer_norm_epsilon,
+        act_fn=config.activation_function,
+        normalization_type="LN",
+        scale_attn_by_inverse_layer_idx=config.scale_attn_by_inverse_layer_idx,
+        use_attn_scale=config.scale_attn_weights,
+        original_architecture=architecture,
+        model_name=name,
+        device=str(device),
+        dtype=dtype,
+        init_weights=False,
+    )
+    model = HookedTransformer(cfg)
+    model.load_and_process_state_dict(
+        convert_gpt2_weights(hf_model, cfg),
+        fold_ln=False,
+        center_writing_weights=False,
+        center_unembed=False,
+        fold_value_biases=False,
+    )
+    return model.to(device).eval()
+
+
+def _check_hook_points(model: Any) -> None:
+    shape = ModelShape.of(model)
+    names = [hook_z(layer) for layer in range(shape.n_layers)]
+    if shape.has_mlps:
+        names += [hook_mlp_out(layer) for layer in range(shape.n_layers)]
+    check_hooks(model, names)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

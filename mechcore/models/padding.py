@@ -1,0 +1,31 @@
+"""One layout for padded encoder batches: real tokens first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def real_tokens_first(
+    tensors: Mapping[str, Tensor], attention_mask: Tensor
+) -> tuple[dict[str, Tensor], bool]:
+    """Move every row's padding to its right end, keeping the order of the real tokens.
+
+    An encoder's classification head reads position 0 and its positions count from there, so a
+    left-padded row means something else to it than the same text unpadded.
+
+    Args:
+        tensors: any tensors [batch, pos], the attention mask among them.
+        attention_mask: [batch, pos], 0 at padding.
+
+    Returns:
+        The rearranged tensors, and whether anything moved.
+    """
+    real = attention_mask != 0
+    order = torch.argsort((~real).to(torch.int8), dim=1, stable=True)
+    places = torch.arange(real.shape[1], device=order.device).expand_as(order)
+    if torch.equal(order, places):
+        return dict(tensors), False
+    return {name: tensor.gather(1, order) for name, tensor in tensors.items()}, True

@@ -1,0 +1,224 @@
+"""The small protocol that every model meets: hook names, one forward call, an identity.
+
+HookedTransformer, HookedEncoder and TransformerBridge differ in how attention masks are passed
+and in whether they exist at all (TransformerLens 4 has the bridge only); nothing outside this
+module needs to know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+from mechcore.models.padding import real_tokens_first
+
+Batch: TypeAlias = Mapping[str, Any]
+
+
+def hook_z(layer: int) -> str:
+    """Heads' outputs before W_O, [batch, pos, head, d_head]."""
+    return f"blocks.{layer}.attn.hook_z"
+
+
+def hook_mlp_out(layer: int) -> str:
+    """MLP output after its projection, before the residual add, [batch, pos, d_model]."""
+    return f"blocks.{layer}.hook_mlp_out"
+
+
+def hook_pattern(layer: int) -> str:
+    """Attention probabilities, [batch, head, query, key]."""
+    return f"blocks.{layer}.attn.hook_pattern"
+
+
+def kind_of(model: Any) -> str:
+    """``"bridge"``, ``"hooked-transformer"`` or ``"hooked-encoder"``.
+
+    Raises:
+        InputError: ``model`` is none of these.
+    """
+    names = {base.__name__ for base in type(model).__mro__}
+    for name, kind in (
+        ("TransformerBridge", "bridge"),
+        ("HookedTransformer", "hooked-transformer"),
+        ("HookedEncoder", "hooked-encoder"),
+    ):
+        if name in names:
+            return kind
+    raise InputError(
+        f"model: found {type(model).__name__}; expected a HookedTransformer, HookedEncoder or "
+        "TransformerBridge: load it with mechcore.load_model"
+    )
+
+
+def is_classifier(model: Any) -> bool:
+    """Whether the logits are those of a sequence-classification head, [batch, class]."""
+    return kind_of(model) == "bridge" and type(model.original_model).__name__.endswith(
+        "ForSequenceClassification"
+    )
+
+
+def is_causal(model: Any) -> bool:
+    """Whether a position can attend to later ones never (decoder) or may (encoder)."""
+    if kind_of(model) == "hooked-encoder":
+        return False
+    if kind_of(model) == "hooked-transformer":
+        return getattr(model.cfg, "attention_dir", "causal") == "causal"
+    config = model.original_model.config
+    return config.model_type not in ("bert", "roberta") or bool(config.is_decoder)
+
+
+def class_names(model: Any) -> list[str] | None:
+    """Class names of a classifier, from ``id2label`` in index order; None for language models."""
+    if not is_classifier(model):
+        return None
+    config = model.original_model.config
+    return [str(config.id2label[i]) for i in range(config.num_labels)]
+
+
+def device_of(model: Any) -> torch.device:
+    """The device of the model's first parameter."""
+    return next(weights_of(model).parameters()).device
+
+
+def weights_of(model: Any) -> nn.Module:
+    """The module that holds the weights."""
+    return model.original_model if kind_of(model) == "bridge" else model
+
+
+def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
+    """Logits of one batch: [batch, class] from classifiers, [batch, pos, vocab] from others.
+
+    Args:
+        model: any TransformerLens model.
+        batch: ``input_ids`` and optionally ``attention_mask`` and ``token_type_ids``, each
+            [batch, pos]; other entries are ignored.
+
+    Raises:
+        InputError: the batch has no ``input_ids``, or shapes differ.
+    """
+    inputs = model_inputs(model, batch)
+    kind = kind_of(model)
+    ids = inputs.pop("input_ids")
+    if kind == "hooked-encoder":
+        inputs["one_zero_attention_mask"] = inputs.pop("attention_mask")
+    elif kind == "hooked-transformer":
+        inputs.pop("token_type_ids", None)
+    elif "token_type_ids" in inputs and not hasattr(model, "token_type_embed"):
+        inputs.pop("token_type_ids")
+    logits = model(ids, return_type="logits", **inputs)
+    if not torch.is_tensor(logits):
+        raise InputError(f"model: forward returned {type(logits).__name__}; expected logits")
+    return logits
+
+
+def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]]:
+    """The tensors of ``batch`` that ``model`` reads, checked, in the layout its hooks will see.
+
+    An absent attention mask becomes all ones; an encoder's rows get their padding on the right.
+
+    Raises:
+        InputError: the batch has no ``input_ids``, or shapes differ.
+    """
+    if not hasattr(batch, "keys") or "input_ids" not in batch:
+        found = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
+        raise InputError(
+            f"batch: no input_ids; found {found}; expected a dict of tokenizer outputs"
+        )
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    device = device_of(model)
+    inputs = {
+        name: torch.as_tensor(batch[name], device=device)
+        for name in names
+        if batch.get(name) is not None
+    }
+    ids = inputs["input_ids"]
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise InputError(
+            f"batch: input_ids has shape {tuple(ids.shape)}; expected [batch, pos], not empty"
+        )
+    inputs.setdefault("attention_mask", torch.ones_like(ids))
+    for name, tensor in inputs.items():
+        if tensor.shape != ids.shape:
+            raise InputError(
+                f"batch: {name} has shape {tuple(tensor.shape)}, input_ids {tuple(ids.shape)}; "
+                "expected equal shapes"
+            )
+    if not bool((inputs["attention_mask"] != 0).any(1).all()):
+        raise InputError("batch: a row has no real token: its attention_mask is 0 throughout")
+    if not is_causal(model):
+        inputs, _ = real_tokens_first(inputs, inputs["attention_mask"])
+    return inputs
+
+
+def last_real_position(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
+    """Index of every row's last real token, whichever side is padded."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
+    return (positions * (mask != 0)).argmax(1)
+
+
+def check_hooks(model: Any, names: Iterable[str]) -> None:
+    """Make sure the model has these hook points.
+
+    A bridge ignores hooks on names it does not know, so a misspelt one would do nothing.
+
+    Raises:
+        InputError: a hook point is missing.
+    """
+    missing = [name for name in names if name not in model.hook_dict]
+    if missing:
+        raise InputError(
+            f"model: {type(model).__name__} has no hook point {missing[0]}; mechcore needs "
+            "attn.hook_z and hook_mlp_out in every layer"
+        )
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """What tells one model from another: its shape, its arithmetic and its weights."""
+
+    n_layers: int
+    n_heads: int
+    d_head: int
+    d_model: int
+    dtype: str
+    weights: str
+    """SHA-256 over names, shapes and bytes of all weights."""
+
+    @classmethod
+    def of(cls, model: Any) -> ModelIdentity:
+        """Compute the identity; reads every weight once."""
+        shape, cfg = ModelShape.of(model), model.cfg
+        state = {
+            name.replace("_original_component.", ""): tensor
+            for name, tensor in weights_of(model).state_dict().items()
+        }
+        digest = hashlib.sha256()
+        for name in sorted(state):
+            tensor = state[name].detach().cpu().contiguous()
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        dtype = str(next(weights_of(model).parameters()).dtype).removeprefix("torch.")
+        return cls(
+            shape.n_layers, shape.n_heads, cfg.d_head, cfg.d_model, dtype, digest.hexdigest()
+        )
+
+    def differences(self, other: ModelIdentity) -> list[str]:
+        """Readable list of the fields that differ, empty when the two are the same."""
+        theirs = asdict(other)
+        return [
+            f"{name} {_short(value)} against {_short(theirs[name])}"
+            for name, value in asdict(self).items()
+            if value != theirs[name]
+        ]
+
+
+def _short(value: Any) -> str:
+    return value[:12] if isinstance(value, str) else str(value)

@@ -1,0 +1,84 @@
+"""Matching a data set's label names to a model's classes, always by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from mechcore.errors import InputError
+
+_GENERIC = re.compile(r"label_?\d+|\d+", re.IGNORECASE)
+_NEGATION = re.compile(r"(?:non|not)\s+(.+)")
+
+
+@dataclass(frozen=True)
+class LabelMap:
+    """Which of a model's classes count as correct for each label of the data.
+
+    A label with the name of a class stands for that class; ``non-X`` and ``not X`` stand for all
+    classes but X, so a three-way model can be scored on two-way data. Case, ``-``, ``_`` and
+    spaces do not matter. Indices are never matched with each other: their order differs between
+    published checkpoints.
+    """
+
+    classes: tuple[str, ...]
+    correct: Mapping[str, frozenset[int]]
+
+    @classmethod
+    def between(cls, labels: Iterable[str], classes: Sequence[str]) -> LabelMap:
+        """Map every label name to class indices.
+
+        Raises:
+            InputError: the class names are only numbers, or a label matches none of them.
+        """
+        if all(_GENERIC.fullmatch(name.strip()) for name in classes):
+            raise InputError(
+                f"label names: the checkpoint calls its classes {', '.join(classes)}, which says "
+                "nothing about their meaning; name them in index order with "
+                "--classes (class_names= in Python), or set id2label in its config.json"
+            )
+        index = {_normal(name): i for i, name in enumerate(classes)}
+        if len(index) < len(classes):
+            raise InputError(f"label names: classes {', '.join(classes)} are not distinct")
+        return cls(tuple(classes), {label: _classes_of(label, index, classes) for label in labels})
+
+    def matrix(self, labels: Iterable[str]) -> Bool[Tensor, "example class"]:
+        """Correct classes of each example."""
+        rows = {
+            label: torch.tensor([i in correct for i in range(len(self.classes))])
+            for label, correct in self.correct.items()
+        }
+        return torch.stack([rows[label] for label in labels])
+
+    def __str__(self) -> str:
+        return "; ".join(
+            f"{label} -> {' or '.join(f'{self.classes[i]} ({i})' for i in sorted(classes))}"
+            for label, classes in self.correct.items()
+        )
+
+
+def _normal(name: str) -> str:
+    return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
+
+
+def _classes_of(label: str, index: Mapping[str, int], classes: Sequence[str]) -> frozenset[int]:
+    name = _normal(label)
+    if name in index:
+        return frozenset({index[name]})
+    negation = _NEGATION.fullmatch(name)
+    if negation and negation[1] in index:
+        return frozenset(index.values()) - {index[negation[1]]}
+    hint = (
+        "; numbers have no agreed meaning: name them with --label-names (label_names= in Python), "
+        'for example "0=entailment,1=neutral,2=contradiction"'
+        if _GENERIC.fullmatch(label.strip())
+        else "; rename the data's labels with --label-names OLD=NEW, or the classes with --classes"
+    )
+    raise InputError(
+        f"label {label!r}: not a class of the checkpoint, which has {', '.join(classes)}{hint}"
+    )

@@ -1,0 +1,123 @@
+"""Reading users' files: csv, tsv, jsonl and parquet, plain or compressed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.tasks.examples import Examples
+
+KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
+    "text_a": ("text_a", "premise", "sentence1", "question1", "sentence", "text", "question"),
+    "text_b": ("text_b", "hypothesis", "sentence2", "question2"),
+    "label": ("gold_label", "label", "labels", "is_duplicate"),
+    "subset": ("subset", "subcase"),
+}
+"""Column names of GLUE, HANS, PAWS and Hugging Face data, the first that occurs is used."""
+
+UNDECIDED = "-"
+"""Gold label of MNLI and SNLI examples on which the annotators did not agree."""
+
+
+def read_examples(
+    path: str | Path,
+    *,
+    name: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+) -> Examples:
+    """Read labelled one- or two-segment texts.
+
+    Args:
+        path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, text files also ``.gz``.
+        name: what to call the data; the file's stem by default.
+        columns: which column of the file serves as ``text_a``, ``text_b``, ``label`` or
+            ``subset``, where `KNOWN_COLUMNS` does not find it.
+        label_names: meanings of labels, such as ``{"0": "entailment"}``; others stay.
+
+    Raises:
+        InputError: the file is missing, unreadable or empty, or lacks a column or value.
+    """
+    path = Path(path)
+    table = _read_table(path)
+    chosen = _choose_columns(path, table, columns or {})
+    frame = pd.DataFrame({role: _texts(path, table[column]) for role, column in chosen.items()})
+    frame["text_b"] = frame.get("text_b", "")
+    frame["label"] = frame["label"].replace(dict(label_names or {}))
+    stem = path.name.split(".")[0]
+    frame["subset"] = frame.get("subset", stem)
+    undecided = frame["label"] == UNDECIDED
+    if undecided.any():
+        warnings.warn(
+            f"{path}: left out {int(undecided.sum())} of {len(frame)} examples whose gold label "
+            f"is {UNDECIDED!r} (no agreement among annotators)",
+            MechcoreWarning,
+            stacklevel=2,
+        )
+        frame = frame[~undecided]
+    if frame.empty:
+        raise InputError(f"{path}: no labelled example; expected at least one row")
+    return Examples(name or stem, frame)
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    plain = path.suffixes[-2:-1] if path.suffix == ".gz" else path.suffixes[-1:]
+    kind = plain[0] if plain else ""
+    try:
+        if kind in (".csv", ".tsv"):
+            separator = "\t" if kind == ".tsv" else ","
+            return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
+        if kind in (".jsonl", ".ndjson"):
+            return pd.read_json(path, lines=True, dtype=False, convert_dates=False)
+        if kind == ".parquet":
+            return pd.read_parquet(path)
+    except (ValueError, OSError, EOFError) as error:  # pandas' and pyarrow's errors derive
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path}: cannot be read as {kind}: {reason}") from error
+    raise InputError(
+        f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet "
+        "(text files also with .gz)"
+    )
+
+
+def _choose_columns(path: Path, table: pd.DataFrame, mapped: Mapping[str, str]) -> dict[str, str]:
+    found = [str(column) for column in table.columns]
+    unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
+    if unknown:
+        raise InputError(f"columns: unknown role {unknown[0]!r}; roles are {_list(KNOWN_COLUMNS)}")
+    chosen = {}
+    for role, names in KNOWN_COLUMNS.items():
+        if role in mapped and mapped[role] not in found:
+            raise InputError(f"{path}: no column {mapped[role]!r}; found {_list(found)}")
+        present = [mapped[role]] if role in mapped else [n for n in names if n in found]
+        if present:
+            chosen[role] = present[0]
+    for role in ("text_a", "label"):
+        if role not in chosen:
+            raise InputError(
+                f"{path}: no column for {role} (looked for {_list(KNOWN_COLUMNS[role])}); found "
+                f"{_list(found)}: name it with --columns {role}=NAME"
+            )
+    return chosen
+
+
+def _texts(path: Path, column: pd.Series) -> pd.Series:
+    empty = column.isna() | (column.astype(str).str.strip() == "")
+    if empty.any():
+        row = int(empty.to_numpy().argmax())
+        raise InputError(
+            f"{path}: row {row + 1}, column {column.name}: empty; expected a value: remove the row"
+        )
+    if pd.api.types.is_float_dtype(column) and (column % 1 == 0).all():
+        column = column.astype(int)
+    return column.astype(str)
+
+
+def _list(names: object) -> str:
+    return ", ".join(map(str, names))  # type: ignore[call-overload]
