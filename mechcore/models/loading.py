@@ -171,7 +171,7 @@ def _hooked(
 ) -> Any:
     try:
         from transformer_lens import HookedTransformer, HookedTransformerConfig
-        from transformer_lens.pretrained.weight_conversions import convert_gpt2_weights
+        from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights
     except ImportError as error:
         raise InputError(
             'backend "hooked": this TransformerLens has no HookedTransformer (4.x removed it); '

@@ -8,6 +8,7 @@ module needs to know.
 from __future__ import annotations
 
 import hashlib
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
@@ -194,7 +195,18 @@ class ModelIdentity:
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
-        """Compute the identity; reads every weight once."""
+        """Compute the identity.
+
+        Every weight is read, once per model as long as the weights stay as they are.
+        """
+        versions = tuple((t.data_ptr(), t._version, t.dtype) for t in model.parameters())
+        known = _identities.get(model)
+        if known is None or known[0] != versions:
+            known = _identities[model] = (versions, cls._compute(model))
+        return known[1]
+
+    @classmethod
+    def _compute(cls, model: Any) -> ModelIdentity:
         shape, cfg = ModelShape.of(model), model.cfg
         state = {
             name.replace("_original_component.", ""): tensor
@@ -218,6 +230,10 @@ class ModelIdentity:
             for name, value in asdict(self).items()
             if value != theirs[name]
         ]
+
+
+_identities: weakref.WeakKeyDictionary[Any, tuple[Any, ModelIdentity]]
+_identities = weakref.WeakKeyDictionary()
 
 
 def _short(value: Any) -> str:

@@ -189,8 +189,8 @@ def _prompt_spans(
     wanted = {"a", "b"} if two_segments else {"a"}
     if set(pieces[1::2]) != wanted or len(pieces[1::2]) != len(wanted):
         raise InputError(
-            f"prompt {prompt!r}: expected each of {' and '.join(f'{{{w}}}' for w in sorted(wanted))}"
-            " once"
+            f"prompt {prompt!r}: expected the place{'s' * two_segments} "
+            f"{' and '.join(f'{{{place}}}' for place in sorted(wanted))}, each once"
         )
     filled = []
     for a, b in zip(first, second, strict=True):

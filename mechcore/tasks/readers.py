@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -71,8 +74,7 @@ def _read_table(path: Path) -> pd.DataFrame:
     kind = plain[0] if plain else ""
     try:
         if kind in (".csv", ".tsv"):
-            separator = "\t" if kind == ".tsv" else ","
-            return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
+            return _read_delimited(path, "\t" if kind == ".tsv" else ",")
         if kind in (".jsonl", ".ndjson"):
             return pd.read_json(path, lines=True, dtype=False, convert_dates=False)
         if kind == ".parquet":
@@ -84,6 +86,26 @@ def _read_table(path: Path) -> pd.DataFrame:
         f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet "
         "(text files also with .gz)"
     )
+
+
+def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
+    """Read csv or tsv text; official GLUE and MultiNLI tsv files use quotes as plain characters."""
+    quoting = csv.QUOTE_MINIMAL
+    if separator == "\t":
+        opener: Any = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8") as file:
+            fields = (field for line in file for field in line.rstrip("\r\n").split("\t"))
+            if not all(map(_is_whole_field, fields)):
+                quoting = csv.QUOTE_NONE
+    return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting)
+
+
+def _is_whole_field(field: str) -> bool:
+    """Whether csv quoting reads a field of one line as it was meant."""
+    if not field.startswith('"'):
+        return True
+    inside = field[1:-1].replace('""', "")
+    return len(field) > 1 and field.endswith('"') and '"' not in inside
 
 
 def _choose_columns(path: Path, table: pd.DataFrame, mapped: Mapping[str, str]) -> dict[str, str]:
