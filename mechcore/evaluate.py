@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,19 +18,15 @@ from mechcore.components import Mask
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.interventions import Mode, masked
 from mechcore.means import MeanActivations, as_batches
-from mechcore.models.running import (
-    Batch,
-    class_names,
-    forward,
-    is_causal,
-    last_real_position,
-    model_inputs,
-)
+from mechcore.models.running import Batch, forward, model_inputs
+from mechcore.readout import Readout
 from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.labels import LabelMap
 
 ALL = "all"
 """Subset name of data without subsets, and of the row over all examples in tables."""
+
+MAX_ROWS = 1024
+"""Most rows of one forward, examples times masks; further masks run after one another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,120 +128,54 @@ def evaluate(
     Raises:
         InputError: labels are missing or cannot be matched to the model's classes.
     """
-    reader = _reader(model, data, class_labels)
-    context: Any = nullcontext(None) if mask is None else masked(model, mask, means, mode)
-    logits: list[Tensor] = []
-    correct: list[Tensor] = []
-    index: list[Tensor] = []
-    with torch.no_grad(), context as run:
-        for batch in as_batches(data, batch_size):
-            answer = forward(model, batch) if run is None else run(batch)
-            logits.append(reader.read(answer, model_inputs(model, batch)).float().cpu())
-            correct.append(reader.correct(batch))
-            index.append(batch.get("index", torch.arange(len(correct[-1])) + sum(map(len, index))))
-    if not logits:
-        raise InputError("evaluate: no batch; expected at least one")
-    order = torch.cat(index).argsort()
-    all_logits = torch.cat(logits, dim=-2)[..., order, :]
-    all_correct = torch.cat(correct)[order]
-    if isinstance(data, EncodedExamples):
-        subsets = data.examples.frame["subset"].to_numpy(dtype=object)
-    else:
-        subsets = np.full(len(all_correct), ALL, dtype=object)
+    readout = Readout.of(model, data, class_labels)
+    if not isinstance(data, EncodedExamples):
+        data = list(as_batches(data))
+    parts = [mask]
+    if mask is not None and mask.is_batched:
+        size = max(1, MAX_ROWS // batch_size)
+        chunks = mask.values.split(size)
+        parts = [Mask(values, has_mlps=mask.shape.has_mlps) for values in chunks]
+    answers = [_answers(model, data, readout, part, means, mode, batch_size) for part in parts]
+    correct, subsets = readout.correct_classes(data), _subsets(data)
     results = [
-        Evaluation(each, all_correct, subsets, reader.mapping)
-        for each in (all_logits if mask is not None and mask.is_batched else [all_logits])
+        Evaluation(logits, correct, subsets, readout.mapping)
+        for part in answers
+        for logits in (part if part.ndim == 3 else [part])
     ]
     if mask is None and in_domain:
         _warn_under_chance(results[0])
     return results if mask is not None and mask.is_batched else results[0]
 
 
-class _Reader:
-    """How to read answers and labels; one subclass per kind of model and data."""
-
-    mapping: str
-
-    def __init__(self, data: EncodedExamples | Iterable[Batch], names: Sequence[str] | None):
-        self.labels: list[str] | None = None
-        if isinstance(data, EncodedExamples):
-            self.labels = data.examples.frame["label"].tolist()
-            assert names is not None
-            label_map = LabelMap.between(data.examples.label_names, names)
-            self.matrix = label_map.matrix(self.labels)
-            self.mapping = str(label_map)
-
-    def correct(self, batch: Batch) -> Tensor:
-        """Correct classes of a batch, [batch, class]."""
-        if self.labels is not None:
-            return self.matrix[batch["index"]]
-        labels = batch.get("labels")
-        if labels is None:
-            raise InputError("batch: no labels; expected class indices (token ids for LMs)")
-        labels = torch.as_tensor(labels).cpu()
-        if labels.ndim != 1 or not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
-            raise InputError(
-                f"batch: labels {tuple(labels.shape)} from {int(labels.min())} to "
-                f"{int(labels.max())}; expected one per example, from 0 to {self.n_classes - 1}"
-            )
-        return torch.nn.functional.one_hot(labels.long(), self.n_classes).bool()
-
-    n_classes: int
-
-    def read(self, logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        """Logits of the classes, [*masks, batch, class]."""
-        raise NotImplementedError
+def _answers(
+    model: Any,
+    data: EncodedExamples | list[Batch],
+    readout: Readout,
+    mask: Mask | None,
+    means: MeanActivations | None,
+    mode: Mode,
+    batch_size: int,
+) -> Float[Tensor, "*masks example cls"]:
+    """Logits of the classes in the order of the data."""
+    context: Any = nullcontext(None) if mask is None else masked(model, mask, means, mode)
+    logits: list[Tensor] = []
+    index: list[Tensor] = []
+    with torch.no_grad(), context as run:
+        for batch in as_batches(data, batch_size):
+            answer = forward(model, batch) if run is None else run(batch)
+            logits.append(readout.read(answer, model_inputs(model, batch)).float().cpu())
+            done = sum(map(len, index))
+            index.append(batch.get("index", torch.arange(logits[-1].shape[-2]) + done))
+    if not logits:
+        raise InputError("evaluate: no batch; expected at least one")
+    return torch.cat(logits, dim=-2)[..., torch.cat(index).argsort(), :]
 
 
-class _ClassReader(_Reader):
-    def __init__(self, model: Any, data: Any, names: Sequence[str]) -> None:
-        super().__init__(data, names)
-        self.n_classes = len(names)
-        if self.labels is None:
-            self.mapping = "; ".join(f"{i} -> {name}" for i, name in enumerate(names))
-
-    def read(self, logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        return logits
-
-
-class _AnswerReader(_Reader):
-    """Reads a causal language model's answer tokens after the last real position."""
-
-    def __init__(self, model: Any, data: Any) -> None:
-        if not is_causal(model):
-            raise InputError(
-                f"model: {type(model).__name__} is a masked language model, which has no answer "
-                "position; evaluate a sequence classifier or a causal language model"
-            )
-        answers = data.answers if isinstance(data, EncodedExamples) else None
-        if isinstance(data, EncodedExamples) and answers is None:
-            raise InputError(
-                "examples: a language model needs answer words for the labels; encode them with a "
-                "prompt and answers (--prompt, --answers)"
-            )
-        super().__init__(data, None if answers is None else list(answers))
-        self.tokens = None if answers is None else torch.tensor(list(answers.values()))
-        self.n_classes = model.cfg.d_vocab if answers is None else len(answers)
-        if answers is None:
-            self.mapping = "labels are token ids"
-
-    def read(self, logits: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
-        last = last_real_position(inputs["attention_mask"])
-        rows = torch.arange(len(last), device=last.device)
-        final = logits[..., rows, last, :]
-        return final if self.tokens is None else final[..., self.tokens.to(final.device)]
-
-
-def _reader(model: Any, data: Any, class_labels: Sequence[str] | None) -> _Reader:
-    names = class_names(model)
-    if names is None:
-        return _AnswerReader(model, data)
-    if class_labels is not None and len(class_labels) != len(names):
-        raise InputError(
-            f"class names: {len(class_labels)} given ({', '.join(class_labels)}), but the "
-            f"checkpoint has {len(names)} classes"
-        )
-    return _ClassReader(model, data, class_labels or names)
+def _subsets(data: EncodedExamples | list[Batch]) -> np.ndarray:
+    if isinstance(data, EncodedExamples):
+        return data.examples.frame["subset"].to_numpy(dtype=object)
+    return np.full(sum(len(batch["input_ids"]) for batch in data), ALL, dtype=object)
 
 
 def _warn_under_chance(result: Evaluation) -> None:
@@ -278,22 +208,29 @@ def bootstrap_mean(
     Raises:
         InputError: there is no value.
     """
-    values = np.asarray(values, dtype=float)
-    if values.size == 0:
+    rows = np.asarray(values, dtype=float)[None]
+    return bootstrap_means(rows, n_resamples=n_resamples, level=level, seed=seed)[0]
+
+
+def bootstrap_means(
+    values: np.ndarray, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> list[Interval]:
+    """`bootstrap_mean` of several rows [row, example] from the same resamples.
+
+    Raises:
+        InputError: there is no value.
+    """
+    n_rows, n = values.shape
+    if n == 0:
         raise InputError("bootstrap: no example; at least one is needed")
-    return Interval(float(values.mean()), *_bootstrap(values[None], n_resamples, level, seed)[0])
-
-
-def _bootstrap(
-    values: np.ndarray, n_resamples: int, level: float, seed: int
-) -> list[tuple[float, float]]:
-    """Intervals for several rows [row, example] from the same resamples."""
-    n = values.shape[1]
     generator = np.random.default_rng(seed)
-    means = np.empty((len(values), n_resamples))
+    means = np.empty((n_rows, n_resamples))
     for i in range(n_resamples):
         counts = np.bincount(generator.integers(n, size=n), minlength=n)
         means[:, i] = values @ counts / n
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=1)
-    return list(zip(low.tolist(), high.tolist(), strict=True))
+    return [
+        Interval(float(row.mean()), float(lo), float(hi))
+        for row, lo, hi in zip(values, low, high, strict=True)
+    ]

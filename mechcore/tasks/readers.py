@@ -7,7 +7,7 @@ import gzip
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -90,7 +90,7 @@ def _read_table(path: Path) -> pd.DataFrame:
 
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     """Read csv or tsv text; official GLUE and MultiNLI tsv files use quotes as plain characters."""
-    quoting = csv.QUOTE_MINIMAL
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
     if separator == "\t":
         opener: Any = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as file:
