@@ -95,6 +95,13 @@ class Evaluation:
         )
 
 
+def kl_divergence(full: Evaluation, other: Evaluation) -> np.ndarray:
+    """KL(full || other) between the two models' class distributions, nats, [example]."""
+    wanted = full.logits.double().log_softmax(1)
+    got = other.logits.double().log_softmax(1)
+    return (wanted.exp() * (wanted - got)).sum(1).numpy()
+
+
 def evaluate(
     model: Any,
     data: EncodedExamples | Iterable[Batch],

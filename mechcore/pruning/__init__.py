@@ -1,0 +1,5 @@
+"""Finding subnetworks by L0 pruning."""
+
+from mechcore.pruning.pruner import PruneSettings, Subnetwork, discretise, prune
+
+__all__ = ["PruneSettings", "Subnetwork", "discretise", "prune"]

@@ -1,0 +1,41 @@
+"""The hard concrete distribution over mask values (Louizos et al. 2018, arXiv 1712.01312).
+
+With u uniform on (eps, 1 - eps): s = sigmoid((log u - log(1 - u) + log_alpha) / beta), stretched to
+[left, right] and clamped to [0, 1], so that exact zeros and ones have positive probability. The
+appendix of arXiv 2403.03942 prints u / (1 - u) without the logarithm; its code has it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+BETA = 2 / 3
+LEFT = -0.1
+RIGHT = 1.1
+EPS = 1e-6
+
+
+def sample(
+    log_alpha: Float[Tensor, "*shape"], uniform: Float[Tensor, "*shape"]
+) -> Float[Tensor, "*shape"]:
+    """Mask values in [0, 1] from uniform noise in [0, 1), differentiable in ``log_alpha``."""
+    u = EPS + (1 - 2 * EPS) * uniform
+    return _stretch(torch.sigmoid((u.log() - (-u).log1p() + log_alpha) / BETA))
+
+
+def deterministic(log_alpha: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """Mask values in [0, 1] without noise, for discretisation by a threshold."""
+    return _stretch(torch.sigmoid(log_alpha))
+
+
+def probability_of_zero(log_alpha: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """P(z = 0), in closed form."""
+    return torch.sigmoid(BETA * math.log(-LEFT / RIGHT) - log_alpha)
+
+
+def _stretch(s: Tensor) -> Tensor:
+    return (LEFT + (RIGHT - LEFT) * s).clamp(0, 1)
