@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import (
     AutoConfig,
@@ -75,11 +76,21 @@ def load_model(
         AutoModelForSequenceClassification if found == "classification" else AutoModelForCausalLM
     )
     try:
-        hf_model = loader.from_pretrained(
-            name, dtype=dtype, attn_implementation="eager", revision=revision
+        hf_model, report = loader.from_pretrained(
+            name,
+            dtype=dtype,
+            attn_implementation="eager",
+            revision=revision,
+            output_loading_info=True,
         )
-    except (OSError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"checkpoint {name}: cannot be loaded: {_first_line(error)}") from error
+    if missing := sorted(report["missing_keys"]):
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise InputError(
+            f"checkpoint {name}: its files lack the weights {', '.join(missing[:4])}{more} of "
+            f"{architecture}, which would be random; save the whole fine-tuned model again"
+        )
     hf_model = hf_model.to(device).eval()
     if backend == "hooked":
         model = _hooked(name, architecture, hf_model, device, dtype)
