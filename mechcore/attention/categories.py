@@ -274,7 +274,8 @@ class Thresholds:
     pairs of 39 tokens on average. Heads whose largest mass lies on the previous token have a mass
     of 1.00, 0.41 and 0.29 there; on the next token 0.61, 0.34 and 0.31, then 0.13; on repeated
     words 0.64 and 0.40; on the separator at most 0.13. The least mass of 0.25 falls into these
-    gaps, and two further samples of 150 pairs gave all 72 heads the same labels. Every mass of
+    gaps; masses on the first token (0.67 downwards) have no gap. Two random samples of 150 pairs
+    agreed with each other on the labels of all 72 heads, and with the 300 on 71. Every mass of
     0.25 or more was at least nine times that under uniform attention: the least ratio matters for
     short inputs, where uniform attention itself comes near the least mass.
 
