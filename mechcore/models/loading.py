@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -127,6 +128,11 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def has_hooked_transformer() -> bool:
+    """Whether the installed TransformerLens has HookedTransformer (4.x removed it)."""
+    return importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
 
 
 def _read_config(name: str, revision: str | None) -> Any:

@@ -1,0 +1,351 @@
+"""The steps of the main job: from loaded inputs to tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mechcore import progress
+from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table, interaction_table
+from mechcore.attention import attention_scores, categorise
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.evaluate import ALL, Evaluation, bootstrap_mean, evaluate, kl_divergence
+from mechcore.interventions import Mode
+from mechcore.means import MeanActivations
+from mechcore.models.running import forward, hook_pattern
+from mechcore.pruning import Subnetwork
+from mechcore.study.inputs import Inputs
+from mechcore.subnetworks import (
+    HeuristicCore,
+    frequency_agreement,
+    head_frequency,
+    heuristic_core,
+)
+from mechcore.tasks.examples import Examples
+
+FULL = "full"
+ROLES = ("id", "ood")
+
+
+def evaluate_full(inputs: Inputs, batch_size: int) -> dict[str, Evaluation]:
+    """The full model's answers by role."""
+    with progress.bar("full model on test data", len(ROLES)) as advance:
+        found = {}
+        for role in ROLES:
+            found[role] = evaluate(
+                inputs.model,
+                inputs.data[role],
+                class_labels=inputs.config.class_labels,
+                in_domain=role == "id",
+                batch_size=batch_size,
+            )
+            advance()
+    return found
+
+
+def evaluate_subnetworks(
+    inputs: Inputs, subnetworks: Sequence[Subnetwork], means: MeanActivations, batch_size: int
+) -> dict[str, list[Evaluation]]:
+    """Every subnetwork's answers by role."""
+    masks = Mask.stack([each.mask for each in subnetworks])
+    with progress.bar("subnetworks on test data", len(ROLES)) as advance:
+        found = {}
+        for role in ROLES:
+            found[role] = evaluate(
+                inputs.model,
+                inputs.data[role],
+                mask=masks,
+                means=means,
+                class_labels=inputs.config.class_labels,
+                batch_size=batch_size,
+            )
+            advance()
+    return found
+
+
+def accuracy_tables(
+    inputs: Inputs,
+    subnetworks: Sequence[Subnetwork],
+    means: MeanActivations,
+    *,
+    batch_size: int,
+    n_resamples: int,
+) -> dict[str, pd.DataFrame]:
+    """The tables ``accuracy`` and ``subnetworks``."""
+    full = evaluate_full(inputs, batch_size)
+    masked = evaluate_subnetworks(inputs, subnetworks, means, batch_size)
+    names = {role: inputs.data[role].examples.name for role in ROLES}
+    return {
+        "accuracy": accuracy_table(full, subnetworks, masked, names, n_resamples),
+        "subnetworks": subnetwork_table(subnetworks, full, masked),
+    }
+
+
+def accuracy_table(
+    full: dict[str, Evaluation],
+    subnetworks: Sequence[Subnetwork],
+    masked: dict[str, list[Evaluation]],
+    names: dict[str, str],
+    n_resamples: int,
+) -> pd.DataFrame:
+    """Accuracy of the full model and of every subnetwork on every subset.
+
+    Args:
+        full: the full model's answers by role.
+        subnetworks: the subnetworks.
+        masked: their answers by role, in the same order.
+        names: name of the data by role.
+        n_resamples: bootstrap resamples.
+
+    Returns:
+        Columns subnetwork, target_sparsity and seed (missing for the full model), data, role,
+        subset, n, accuracy with its 95 % bootstrap interval (shares), margin (nats).
+    """
+    rows: list[dict[str, Any]] = []
+    for role in ROLES:
+        named: list[tuple[str, float | None, int | None, Evaluation]]
+        named = [(FULL, None, None, full[role])]
+        named += [
+            (s.name, s.target, s.seed, e) for s, e in zip(subnetworks, masked[role], strict=True)
+        ]
+        for name, target, seed, evaluation in named:
+            for row in evaluation.table().to_dict("records"):
+                members = (evaluation.subsets == row["subset"]) | (row["subset"] == ALL)
+                interval = bootstrap_mean(
+                    evaluation.correct[members].astype(float), n_resamples=n_resamples
+                )
+                rows.append(
+                    {
+                        "subnetwork": name,
+                        "target_sparsity": target,
+                        "seed": seed,
+                        "data": names[role],
+                        "role": role,
+                        "subset": row["subset"],
+                        "n": row["n"],
+                        "accuracy": row["accuracy"],
+                        "accuracy_low": interval.low,
+                        "accuracy_high": interval.high,
+                        "margin": row["margin"],
+                    }
+                )
+    return pd.DataFrame(rows).astype({"seed": "Int64"})
+
+
+def subnetwork_table(
+    subnetworks: Sequence[Subnetwork],
+    full: dict[str, Evaluation],
+    masked: dict[str, list[Evaluation]],
+) -> pd.DataFrame:
+    """What each subnetwork keeps and how well it does.
+
+    Returns:
+        Columns subnetwork, target_sparsity, seed, sparsity and head_sparsity (shares pruned),
+        heads_kept, mlps_kept, kl (nats, full model to subnetwork, on the in-domain data),
+        id_accuracy, ood_accuracy (means over subsets), kept (names of the components).
+    """
+    return pd.DataFrame(
+        {
+            "subnetwork": each.name,
+            "target_sparsity": each.target,
+            "seed": each.seed,
+            "sparsity": each.mask.sparsity,
+            "head_sparsity": each.mask.head_sparsity,
+            "heads_kept": sum(c.is_head for c in each.mask.kept),
+            "mlps_kept": sum(not c.is_head for c in each.mask.kept),
+            "kl": kl_divergence(full["id"], masked["id"][i]).mean(),
+            "id_accuracy": masked["id"][i].macro_accuracy,
+            "ood_accuracy": masked["ood"][i].macro_accuracy,
+            "kept": " ".join(map(str, each.mask.kept)),
+        }
+        for i, each in enumerate(subnetworks)
+    )
+
+
+def core_tables(
+    subnetworks: Sequence[Subnetwork],
+) -> tuple[HeuristicCore, dict[str, pd.DataFrame]]:
+    """The heuristic core with the tables ``head_frequency``, ``core`` and ``core_summary``."""
+    masks = [each.mask for each in subnetworks]
+    frequency = head_frequency(masks, [each.target for each in subnetworks])
+    core = heuristic_core(masks)
+    members = pd.DataFrame(
+        [
+            {
+                "component": str(head),
+                "layer": head.layer,
+                "head": head.head,
+                "n_subnetworks": core.n_subnetworks,
+            }
+            for head in core.heads
+        ],
+        columns=["component", "layer", "head", "n_subnetworks"],
+    )
+    summary: dict[str, Any] = {
+        "n_subnetworks": core.n_subnetworks,
+        "n_heads": core.n_heads,
+        "core_size": len(core.heads),
+        "expected_by_chance": core.expected,
+        "p_value": core.p_value,
+        "spearman_rho": None,
+        "spearman_p": None,
+    }
+    if frequency["target_sparsity"].nunique() > 1:
+        agreement = frequency_agreement(frequency)
+        summary |= {"spearman_rho": agreement.rho, "spearman_p": agreement.p_value}
+    tables = {"head_frequency": frequency, "core": members, "core_summary": pd.DataFrame([summary])}
+    return core, tables
+
+
+def category_table(
+    inputs: Inputs, examples: Examples, core: Sequence[Component] = ()
+) -> pd.DataFrame:
+    """Attention pattern scores and the category of every head, core heads marked."""
+    table = categorise(attention_scores(inputs.model, inputs.encode(examples, words=True)))
+    table["in_core"] = table["component"].isin([str(head) for head in core])
+    return table
+
+
+def attention_examples(
+    inputs: Inputs, examples: Examples, categories: pd.DataFrame, heads: Sequence[Component]
+) -> list[dict[str, Any]]:
+    """Attention of ``heads`` on the first of ``examples``, for pictures."""
+    encoded = inputs.encode(Examples(examples.name, examples.frame.iloc[:1]), words=True)
+    (batch,) = encoded.batches(1)
+    patterns: dict[int, np.ndarray] = {}
+
+    def keep(layer: int) -> Any:
+        def hook(pattern: torch.Tensor, hook: Any) -> None:
+            patterns[layer] = pattern[0].float().cpu().numpy()
+
+        return hook
+
+    hooks = [(hook_pattern(layer), keep(layer)) for layer in sorted({h.layer for h in heads})]
+    with torch.no_grad(), inputs.model.hooks(fwd_hooks=hooks):
+        forward(inputs.model, batch)
+    tokens = inputs.tokenizer.convert_ids_to_tokens(encoded.input_ids[0])
+    labels = categories.set_index("component")["category"]
+    assert encoded.segments is not None
+    return [
+        {
+            "component": str(head),
+            "category": labels[str(head)],
+            "tokens": tokens,
+            "segments": list(encoded.segments[0]),
+            "pattern": np.round(patterns[head.layer][head.head], 4).tolist(),
+        }
+        for head in heads
+    ]
+
+
+def core_ablation_tables(
+    inputs: Inputs,
+    means: MeanActivations,
+    core: Sequence[Component],
+    *,
+    max_joint: int,
+    max_non_core: int,
+    seed: int,
+    batch_size: int,
+    n_resamples: int,
+) -> dict[str, pd.DataFrame]:
+    """Ablate every core head alone and chosen ones jointly, beside heads outside the core.
+
+    All pairs among the ``max_joint`` core heads with the largest out-of-domain drop are ablated,
+    these heads together, and the whole core. Of the other heads, ``max_non_core`` drawn at random
+    are ablated one at a time and reported as one average.
+
+    Returns:
+        The tables ``ablation`` and ``interactions``.
+    """
+    outside = [head for head in ModelShape.of(inputs.model).heads if head not in set(core)]
+    drawn = np.random.default_rng(seed).permutation(len(outside))[:max_non_core]
+    others = [ComponentSet((outside[i],)) for i in sorted(drawn)]
+    singles = [ComponentSet((head,)) for head in core]
+    ood = _ablate(inputs, means, [*singles, *others], "ood", "mean", batch_size)
+    joint = joint_sets(singles, ood, max_joint)
+    found = [
+        _ablate(inputs, means, [*singles, *others, *joint], "id", "mean", batch_size),
+        ood.with_more(_ablate(inputs, means, joint, "ood", "mean", batch_size)) if joint else ood,
+    ]
+    kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
+    return _effect_tables(found, kinds, others, n_resamples)
+
+
+def chosen_ablation_tables(
+    inputs: Inputs,
+    means: MeanActivations | None,
+    components: Sequence[Component],
+    *,
+    joint: bool,
+    mode: Mode,
+    batch_size: int,
+    n_resamples: int = 1000,
+) -> dict[str, pd.DataFrame]:
+    """Ablate chosen components one at a time and, on request, all together.
+
+    Returns:
+        The tables ``ablation`` and ``interactions``.
+    """
+    kinds = {ComponentSet.of([component]): "single" for component in components}
+    if joint and len(kinds) > 1:
+        kinds[ComponentSet.of(components)] = "joint"
+    found = [_ablate(inputs, means, list(kinds), role, mode, batch_size) for role in ROLES]
+    return _effect_tables(found, kinds, [], n_resamples)
+
+
+def _ablate(
+    inputs: Inputs,
+    means: MeanActivations | None,
+    sets: Sequence[ComponentSet],
+    role: str,
+    mode: Mode,
+    batch_size: int,
+) -> Ablations:
+    return ablate(
+        inputs.model,
+        inputs.data[role],
+        means,
+        sets,
+        role=role,
+        mode=mode,
+        class_labels=inputs.config.class_labels,
+        batch_size=batch_size,
+    )
+
+
+def _effect_tables(
+    found: Sequence[Ablations],
+    kinds: dict[ComponentSet, str],
+    others: Sequence[ComponentSet],
+    n_resamples: int,
+) -> dict[str, pd.DataFrame]:
+    average = (f"heads outside the core (mean of {len(others)})", others)
+    effects = [ablation_table(a, kinds, average=average, n_resamples=n_resamples) for a in found]
+    interactions = [interaction_table(a, n_resamples=n_resamples) for a in found]
+    if interactions[0].empty:
+        interactions = interactions[:1]
+    return {
+        "ablation": pd.concat(effects, ignore_index=True),
+        "interactions": pd.concat(interactions, ignore_index=True),
+    }
+
+
+def joint_sets(
+    singles: Sequence[ComponentSet], ood: Ablations, max_joint: int
+) -> list[ComponentSet]:
+    """Pairs among the heads that matter most out of domain, these together, and the whole core."""
+    ranked = sorted(singles, key=lambda s: -float(ood.drops(s, "accuracy").mean()))[:max_joint]
+    sets = [
+        ComponentSet.of([*a.components, *b.components])
+        for i, a in enumerate(ranked)
+        for b in ranked[i + 1 :]
+    ]
+    for group in (ranked, list(singles)):
+        if len(group) > 1:
+            sets.append(ComponentSet.of([c for each in group for c in each.components]))
+    return list(dict.fromkeys(sets))
