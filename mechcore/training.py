@@ -15,25 +15,31 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, cast
 
 import pandas as pd
 import torch
 import transformers
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from mechcore.errors import InputError, MechcoreError
+from mechcore.files import write_json
+from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
+from mechcore.tasks.labels import LabelMap
 
 HISTORY_FILE = "history.json"
 ALL = "all"
 _EVALUATION_BATCH = 256
+_MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,8 @@ class TrainingOptions:
         checkpoint_every: steps between checkpoints, a multiple of ``evaluate_every``.
         checkpoint_dtype: precision in which the checkpoints before the last are stored (the last
             is float32). What the history records is the accuracy of the weights as stored.
-        max_length: tokens after which an input is cut; None refuses inputs that the model cannot
-            take whole.
+        max_length: tokens after which an input is cut, with a warning; None for as many as the
+            model takes.
         max_grad_norm: gradients are scaled down to this norm.
         seed: seed of the order of the examples.
 
@@ -101,223 +107,152 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Tokenised examples, padded on the right.
+class Objective:
+    """What a model learns: the class of its input, or the answer after a prompt.
 
     Attributes:
-        ids: token ids ``[example, longest]``.
-        segments: segment ids of the same shape, or None where the model has none.
-        lengths: tokens of each example ``[example]``.
-        targets: index of the right logit of each example ``[example]``.
+        tokenizer: writes the texts as the model expects them, or the prompt.
+        max_length: longest input in tokens.
+        classes: what can be answered, in the order of ``columns``.
+        columns: index of each class among the model's logits: the class index, or the token id of
+            its answer.
+        prompt: for language models, the text with ``{a}`` and ``{b}``, else None.
+        answers: for language models, the answer word of each class, else None.
     """
 
-    ids: Int[Tensor, "example longest"]
-    segments: Int[Tensor, "example longest"] | None
-    lengths: Int[Tensor, " example"]
-    targets: Int[Tensor, " example"]
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    classes: tuple[str, ...]
+    columns: tuple[int, ...]
+    prompt: str | None = None
+    answers: Mapping[str, str] | None = None
 
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def batch(
-        self, index: Int[Tensor, " batch"], device: torch.device
-    ) -> tuple[dict[str, Tensor], Int[Tensor, " batch"]]:
-        """Model inputs, no wider than the longest example of the batch, and targets."""
-        lengths = self.lengths[index]
-        width = int(lengths.max())
-        inputs = {
-            "input_ids": self.ids[index, :width],
-            "attention_mask": (torch.arange(width) < lengths[:, None]).long(),
-        }
-        if self.segments is not None:
-            inputs["token_type_ids"] = self.segments[index, :width]
-        return {k: v.to(device) for k, v in inputs.items()}, self.targets[index].to(device)
-
-
-class Objective(Protocol):
-    """What is learned: how examples become inputs and where the logits of the answer are."""
-
-    def encode(self, examples: Examples, max_length: int | None) -> Encoded:
-        """Tokenised examples with their targets."""
+    def encode(self, examples: Examples) -> EncodedExamples:
+        """Examples as the model reads them."""
+        return encode(
+            examples,
+            self.tokenizer,
+            max_length=self.max_length,
+            prompt=self.prompt,
+            answers=self.answers,
+        )
 
     def logits(
-        self, model: PreTrainedModel, inputs: dict[str, Tensor]
+        self, model: PreTrainedModel, batch: Mapping[str, Tensor]
     ) -> Float[Tensor, "batch choice"]:
-        """Logits that the cross-entropy is taken over."""
-
-    def candidates(self) -> Int[Tensor, " candidate"]:
-        """Indices of the logits that compete when accuracy is measured."""
-
-
-def _targets(examples: Examples, index: Mapping[str, int]) -> Int[Tensor, " example"]:
-    unknown = [name for name in examples.label_names if name not in index]
-    if unknown:
-        raise InputError(
-            f"examples {examples.name!r}: label(s) {', '.join(map(repr, unknown))} unknown to the "
-            f"model; it has {', '.join(map(repr, index))}; rename the labels or the classes"
-        )
-    return torch.tensor([index[label] for label in examples.frame["label"]])
-
-
-def _pad(rows: list[list[int]], value: int) -> Int[Tensor, "example longest"]:
-    return torch.nn.utils.rnn.pad_sequence(
-        [torch.tensor(row) for row in rows], batch_first=True, padding_value=value
-    )
-
-
-def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Id to pad with; masked out of attention, so any id does where the tokenizer has none."""
-    return int(tokenizer.pad_token_id) if tokenizer.pad_token_id is not None else 0
-
-
-@dataclass(frozen=True)
-class Classification:
-    """The label of one or two segments, from a sequence classifier.
-
-    Attributes:
-        tokenizer: writes the segments as the model expects them.
-        label2id: class index of each label name.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    label2id: Mapping[str, int]
-
-    def encode(self, examples: Examples, max_length: int | None) -> Encoded:
-        """Segments as the tokenizer joins them; the target is the class index."""
-        first, second = list(examples.frame["text_a"]), list(examples.frame["text_b"])
-        tokens = self.tokenizer(
-            first,
-            second if examples.two_segments else None,
-            truncation=max_length is not None,
-            max_length=max_length,
-        )
-        segments = tokens.get("token_type_ids")
-        return Encoded(
-            ids=_pad(tokens["input_ids"], _pad_id(self.tokenizer)),
-            segments=None if segments is None else _pad(segments, 0),
-            lengths=torch.tensor([len(row) for row in tokens["input_ids"]]),
-            targets=_targets(examples, self.label2id),
-        )
-
-    def logits(
-        self, model: PreTrainedModel, inputs: dict[str, Tensor]
-    ) -> Float[Tensor, "batch label"]:
-        """Class logits."""
+        """Logits over which the loss is taken: classes, or the next token after the prompt."""
+        inputs = {name: batch[name].to(model.device) for name in _MODEL_INPUTS if name in batch}
         logits: Tensor = model(**inputs).logits
-        return logits
-
-    def candidates(self) -> Int[Tensor, " label"]:
-        """All classes."""
-        return torch.tensor(sorted(self.label2id.values()))
-
-
-@dataclass(frozen=True)
-class Answering:
-    """The answer word after a prompt, from a causal language model.
-
-    Attributes:
-        tokenizer: must turn each answer into one token.
-        prompt: format string with ``{a}`` and ``{b}`` for the two segments; special tokens are
-            written out in it.
-        answers: answer word of each label name.
-    """
-
-    tokenizer: PreTrainedTokenizerBase
-    prompt: str
-    answers: Mapping[str, str]
-
-    def answer_ids(self) -> dict[str, int]:
-        """Token id of each label's answer.
-
-        Raises:
-            InputError: an answer is not exactly one known token.
-        """
-        ids: dict[str, int] = {}
-        for label, answer in self.answers.items():
-            tokens = self.tokenizer(answer, add_special_tokens=False)["input_ids"]
-            if len(tokens) != 1 or tokens[0] == self.tokenizer.unk_token_id:
-                raise InputError(
-                    f"answer {answer!r} of label {label!r}: found "
-                    f"{self.tokenizer.convert_ids_to_tokens(tokens)}; expected one token of the "
-                    "vocabulary; choose another answer word"
-                )
-            ids[label] = tokens[0]
-        return ids
-
-    def encode(self, examples: Examples, max_length: int | None) -> Encoded:
-        """Formatted prompts; the target is the token id of the answer."""
-        frame = examples.frame
-        prompts = [
-            self.prompt.format(a=a, b=b)
-            for a, b in zip(frame["text_a"], frame["text_b"], strict=True)
-        ]
-        rows = self.tokenizer(
-            prompts,
-            add_special_tokens=False,
-            truncation=max_length is not None,
-            max_length=max_length,
-        )["input_ids"]
-        return Encoded(
-            ids=_pad(rows, _pad_id(self.tokenizer)),
-            segments=None,
-            lengths=torch.tensor([len(row) for row in rows]),
-            targets=_targets(examples, self.answer_ids()),
-        )
-
-    def logits(
-        self, model: PreTrainedModel, inputs: dict[str, Tensor]
-    ) -> Float[Tensor, "batch vocabulary"]:
-        """Next-token logits after the last token of each prompt."""
-        logits: Tensor = model(**inputs).logits
+        if self.prompt is None:
+            return logits
         last = inputs["attention_mask"].sum(dim=1) - 1
         return logits[torch.arange(len(last), device=logits.device), last]
 
-    def candidates(self) -> Int[Tensor, " answer"]:
-        """Token ids of the answers."""
-        return torch.tensor(sorted(self.answer_ids().values()))
+    def correct(self, examples: Examples) -> Bool[Tensor, "example class"]:
+        """Which classes are right for each example.
+
+        Raises:
+            InputError: a label of the examples matches no class.
+        """
+        return LabelMap.between(examples.label_names, self.classes).matrix(examples.frame["label"])
+
+    def targets(self, examples: Examples) -> Int[Tensor, " example"]:
+        """Logit index of the right class of each example.
+
+        Raises:
+            InputError: a label matches no class, or several.
+        """
+        correct = self.correct(examples)
+        vague = correct.sum(dim=1) != 1
+        if vague.any():
+            label = examples.frame["label"].iloc[int(vague.int().argmax())]
+            raise InputError(
+                f"examples {examples.name!r}: label {label!r} stands for several of the classes "
+                f"{', '.join(self.classes)}; training needs one class for each example"
+            )
+        return torch.tensor(self.columns)[correct.int().argmax(dim=1)]
+
+
+def classification(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+) -> Objective:
+    """The objective of a sequence classifier, with the classes of its ``config.id2label``."""
+    names = dict(cast(Mapping[int, str], model.config.id2label))
+    return Objective(
+        tokenizer,
+        _length(model, max_length),
+        tuple(names[index] for index in sorted(names)),
+        tuple(sorted(names)),
+    )
+
+
+def answering(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str,
+    answers: Mapping[str, str],
+    max_length: int | None = None,
+) -> Objective:
+    """The objective of a causal language model that answers a prompt.
+
+    Raises:
+        InputError: an answer is not one token that the tokenizer knows.
+    """
+    columns = []
+    for label, word in answers.items():
+        tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
+        if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
+            raise InputError(
+                f"answer {word!r} of label {label!r}: is {len(tokens)} tokens "
+                f"({tokenizer.convert_ids_to_tokens(tokens)}); expected one known token; choose "
+                "another word"
+            )
+        columns.append(int(tokens[0]))
+    length = _length(model, max_length)
+    return Objective(tokenizer, length, tuple(answers), tuple(columns), prompt, dict(answers))
+
+
+def _length(model: PreTrainedModel, max_length: int | None) -> int:
+    limit = int(model.config.max_position_embeddings)
+    if max_length is not None and not 1 <= max_length <= limit:
+        raise InputError(
+            f"max_length {max_length}: expected 1 to {limit}, the positions that the model has"
+        )
+    return max_length or limit
 
 
 @torch.no_grad()
+def _right(
+    model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
+) -> Bool[Tensor, " example"]:
+    correct = objective.correct(encoded.examples)
+    right = torch.zeros(len(encoded), dtype=torch.bool)
+    for batch in encoded.batches(_EVALUATION_BATCH):
+        logits = objective.logits(model, batch)[:, list(objective.columns)]
+        index = batch["index"]
+        right[index] = correct[index, logits.argmax(dim=1).cpu()]
+    return right
+
+
 def accuracies(
-    model: PreTrainedModel, objective: Objective, examples: Examples, max_length: int | None = None
+    model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
 ) -> dict[str, float]:
     """Share of right answers over all examples (key ``"all"``) and in each subset.
 
-    The model is evaluated in evaluation mode on the device it is on, and left in that mode.
+    The model is put into evaluation mode and runs on the device it is on.
     """
-    encoded = objective.encode(examples, max_length)
-    candidates = objective.candidates().to(model.device)
     model.eval()
-    right = torch.zeros(len(encoded), dtype=torch.bool)
-    for index in encoded.lengths.argsort().split(_EVALUATION_BATCH):
-        inputs, targets = encoded.batch(index, model.device)
-        best = objective.logits(model, inputs)[:, candidates].argmax(dim=1)
-        right[index] = (candidates[best] == targets).cpu()
-    by_subset = pd.Series(right.numpy()).groupby(examples.frame["subset"], sort=False).mean()
-    return {ALL: float(right.float().mean()), **{str(k): float(v) for k, v in by_subset.items()}}
+    right = pd.Series(_right(model, objective, encoded).numpy())
+    by_subset = right.groupby(encoded.examples.frame["subset"], sort=False).mean()
+    return {ALL: float(right.mean()), **{str(k): float(v) for k, v in by_subset.items()}}
 
 
-def _batches(n: int, size: int, seed: int) -> Iterator[Int[Tensor, " batch"]]:
+def _batches(n: int, size: int, seed: int) -> Iterator[Sequence[int]]:
     """Batches without end; each pass in a new order, its incomplete last batch left out."""
     generator = torch.Generator().manual_seed(seed)
     while True:
-        yield from torch.randperm(n, generator=generator)[: n - n % size].split(size)
-
-
-def _check_lengths(model: PreTrainedModel, encoded: Encoded, name: str) -> None:
-    limit = getattr(model.config, "max_position_embeddings", None)
-    longest = int(encoded.lengths.max())
-    if limit is not None and longest > limit:
-        raise InputError(
-            f"examples {name!r}: the longest has {longest} tokens; the model takes {limit}; set "
-            "max_length to cut longer inputs, or leave them out"
-        )
-
-
-def _write_json(path: Path, content: Any) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(partial, path)
+        order = torch.randperm(n, generator=generator).tolist()
+        yield from (order[start : start + size] for start in range(0, n - size + 1, size))
 
 
 def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
@@ -327,13 +262,24 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path
     be computed with.
     """
     partial = path.with_name(path.name + ".partial")
-    model.save_pretrained(partial)
-    tokenizer.save_pretrained(partial)
+    with _no_transformers_bars():
+        model.save_pretrained(partial)
+        tokenizer.save_pretrained(partial)
     config = json.loads((partial / "config.json").read_text(encoding="utf-8"))
-    for key in {"dtype", "torch_dtype"} & config.keys():
-        config[key] = "float32"
-    _write_json(partial / "config.json", config)
+    write_json(partial / "config.json", {**config, "dtype": "float32"})
     os.replace(partial, path)
+
+
+@contextmanager
+def _no_transformers_bars() -> Iterator[None]:
+    """Keep transformers from drawing over the progress bar of the training."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def checkpoint_path(out: Path, step: int) -> Path:
@@ -350,7 +296,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def read_history(out: Path) -> pd.DataFrame:
+def read_history(out: str | Path) -> pd.DataFrame:
     """The evaluations of a run.
 
     Returns:
@@ -361,7 +307,7 @@ def read_history(out: Path) -> pd.DataFrame:
     Raises:
         InputError: ``out`` holds no history.
     """
-    path = out / HISTORY_FILE
+    path = Path(out) / HISTORY_FILE
     if not path.is_file():
         raise InputError(f"{path}: not found; expected the history of a training run")
     history = json.loads(path.read_text(encoding="utf-8"))
@@ -376,11 +322,10 @@ def read_history(out: Path) -> pd.DataFrame:
 
 def train(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
     objective: Objective,
     examples: Examples,
     evaluations: Mapping[str, Examples],
-    out: Path,
+    out: str | Path,
     options: TrainingOptions,
     progress: bool = True,
 ) -> pd.DataFrame:
@@ -390,8 +335,7 @@ def train(
 
     Args:
         model: a Hugging Face model with the head that ``objective`` reads.
-        tokenizer: saved beside the weights of every checkpoint.
-        objective: ``Classification`` or ``Answering``.
+        objective: from ``classification`` or ``answering``; its tokenizer is saved with the model.
         examples: the training examples.
         evaluations: data sets to measure accuracy on, by the name used in the history.
         out: directory to create; one that already holds a run is refused.
@@ -402,21 +346,22 @@ def train(
         The history, as ``read_history`` gives it.
 
     Raises:
-        InputError: ``out`` holds a run, there are fewer examples than a batch, an input is longer
-            than the model takes, or a label is unknown to the objective.
+        InputError: ``out`` holds a run, there are fewer examples than a batch, or labels and
+            classes do not match.
         MechcoreError: the loss is no longer finite.
     """
-    if (out / HISTORY_FILE).exists():
-        raise InputError(f"{out}: already holds a training run; choose another directory")
+    out = Path(out)
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"{out}: is not empty; expected a new directory for the training run")
     if len(examples) < options.batch_size:
         raise InputError(
             f"examples {examples.name!r}: {len(examples)} for batches of {options.batch_size}; "
             "give more examples or lower batch_size"
         )
-    encoded = objective.encode(examples, options.max_length)
-    _check_lengths(model, encoded, examples.name)
+    encoded, targets = objective.encode(examples), objective.targets(examples)
+    measured = {name: objective.encode(data) for name, data in evaluations.items()}
     for data in evaluations.values():
-        _check_lengths(model, objective.encode(data, options.max_length), data.name)
+        objective.correct(data)
     out.mkdir(parents=True, exist_ok=True)
 
     optimizer = torch.optim.AdamW(
@@ -427,26 +372,31 @@ def train(
     )
     batches = _batches(len(encoded), options.batch_size, options.seed)
     records: list[dict[str, Any]] = []
-    loss_sum, loss_steps, started = 0.0, 0, time.monotonic()
+    losses: list[float] = []
+    started = time.monotonic()
 
     def evaluate(step: int) -> None:
         final = step == options.steps
-        dtype = torch.float32 if final else getattr(torch, options.checkpoint_dtype)
-        stored = copy.deepcopy(model).to(dtype)
-        if final:
-            _save(stored, tokenizer, out / "final")
-        elif step % options.checkpoint_every == 0:
-            _save(stored, tokenizer, checkpoint_path(out, step))
+        stored = copy.deepcopy(model)
+        if not final:
+            stored = stored.to(getattr(torch, options.checkpoint_dtype))
+        if final or step % options.checkpoint_every == 0:
+            path = out / "final" if final else checkpoint_path(out, step)
+            _save(stored, objective.tokenizer, path)
         stored = stored.float()
-        accuracy = {
-            name: accuracies(stored, objective, data, options.max_length)
-            for name, data in evaluations.items()
-        }
-        seconds = round(time.monotonic() - started, 1)
-        loss = loss_sum / loss_steps
-        records.append({"step": step, "seconds": seconds, "loss": loss, "accuracy": accuracy})
+        records.append(
+            {
+                "step": step,
+                "seconds": round(time.monotonic() - started, 1),
+                "loss": sum(losses) / len(losses),
+                "accuracy": {
+                    name: accuracies(stored, objective, data) for name, data in measured.items()
+                },
+            }
+        )
+        losses.clear()
         history = {"options": asdict(options), "versions": versions(), "evaluations": records}
-        _write_json(out / HISTORY_FILE, history)
+        write_json(out / HISTORY_FILE, history)
 
     columns = (
         TextColumn("{task.description}"),
@@ -458,26 +408,24 @@ def train(
         task = bar.add_task("training", total=options.steps)
         model.train()
         for step in range(1, options.steps + 1):
-            inputs, targets = encoded.batch(next(batches), model.device)
-            loss = torch.nn.functional.cross_entropy(objective.logits(model, inputs), targets)
+            index = next(batches)
+            logits = objective.logits(model, encoded.rows(index))
+            loss = torch.nn.functional.cross_entropy(logits, targets[index].to(logits.device))
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), options.max_grad_norm)
             optimizer.step()
             schedule.step()
             optimizer.zero_grad()
-            loss_sum, loss_steps = loss_sum + loss.item(), loss_steps + 1
-            if not math.isfinite(loss_sum):
+            losses.append(loss.item())
+            if not math.isfinite(losses[-1]):
                 raise MechcoreError(
-                    f"training step {step}: the loss is {loss.item()}; lower learning_rate "
+                    f"training step {step}: the loss is {losses[-1]}; lower learning_rate "
                     f"({options.learning_rate}) or lengthen the warm-up"
                 )
             if step % options.evaluate_every == 0 or step == options.steps:
                 evaluate(step)
-                latest = ", ".join(
-                    f"{name} {value[ALL]:.3f}" for name, value in records[-1]["accuracy"].items()
-                )
-                bar.update(task, description=f"loss {loss_sum / loss_steps:.3f}, {latest}")
-                loss_sum, loss_steps = 0.0, 0
+                latest = (f"{name} {v[ALL]:.3f}" for name, v in records[-1]["accuracy"].items())
+                bar.update(task, description=", ".join(latest) or "training")
             bar.advance(task)
     return read_history(out)
 
@@ -487,16 +435,16 @@ def train_classifier(
     tokenizer: PreTrainedTokenizerBase,
     examples: Examples,
     evaluations: Mapping[str, Examples],
-    out: Path,
+    out: str | Path,
     options: TrainingOptions,
     progress: bool = True,
 ) -> pd.DataFrame:
-    """Train a sequence classifier; its ``config.label2id`` must name the labels of the examples.
+    """Train a sequence classifier; its ``config.id2label`` must name the labels of the examples.
 
     Arguments, result and errors are those of ``train``.
     """
-    objective = Classification(tokenizer, dict(model.config.label2id))
-    return train(model, tokenizer, objective, examples, evaluations, out, options, progress)
+    objective = classification(model, tokenizer, options.max_length)
+    return train(model, objective, examples, evaluations, out, options, progress)
 
 
 def train_answering(
@@ -504,15 +452,17 @@ def train_answering(
     tokenizer: PreTrainedTokenizerBase,
     examples: Examples,
     evaluations: Mapping[str, Examples],
-    out: Path,
+    out: str | Path,
     options: TrainingOptions,
+    *,
     prompt: str,
     answers: Mapping[str, str],
     progress: bool = True,
 ) -> pd.DataFrame:
     """Train a causal language model to answer ``prompt`` with the answer of the label.
 
-    ``prompt`` and ``answers`` are those of ``Answering``; the rest is as in ``train``.
+    ``prompt`` has the places ``{a}`` and ``{b}``; ``answers`` gives the one-token answer of each
+    label. The other arguments, the result and the errors are those of ``train``.
     """
-    objective = Answering(tokenizer, prompt, dict(answers))
-    return train(model, tokenizer, objective, examples, evaluations, out, options, progress)
+    objective = answering(model, tokenizer, prompt, answers, options.max_length)
+    return train(model, objective, examples, evaluations, out, options, progress)

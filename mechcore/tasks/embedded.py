@@ -1,0 +1,64 @@
+"""Where the models that come with mechcore are: the trained models of the tiny world."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mechcore.errors import InputError, MechcoreError
+from mechcore.training import read_history
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def data_dir() -> Path:
+    """The embedded data: ``_data`` in an installed package, ``data`` in the repository.
+
+    Raises:
+        MechcoreError: neither is there.
+    """
+    places = (_PACKAGE / "_data", _PACKAGE.parent / "data")
+    for place in places:
+        if (place / "tiny_encoder").is_dir():
+            return place
+    raise MechcoreError(
+        f"embedded data: no tiny_encoder in {places[0]} or {places[1]}; expected the models that "
+        "mechcore is distributed with; install it again, or work from a complete checkout"
+    )
+
+
+def tiny_encoder_dir(checkpoint: str = "final") -> Path:
+    """Hugging Face checkpoint of the encoder: ``"final"`` or one such as ``"step-3000"``.
+
+    Raises:
+        InputError: there is no such checkpoint.
+        MechcoreError: the embedded data is missing.
+    """
+    run = data_dir() / "tiny_encoder"
+    path = run / checkpoint
+    if not (path / "config.json").is_file():
+        found = sorted(p.parent.name for p in run.glob("*/config.json"))
+        raise InputError(
+            f"tiny encoder: checkpoint {checkpoint!r} not found; there are {', '.join(found)}"
+        )
+    return path
+
+
+def tiny_decoder_dir() -> Path:
+    """Hugging Face checkpoint of the decoder at the end of its training.
+
+    Raises:
+        MechcoreError: the embedded data is missing.
+    """
+    return data_dir() / "tiny_decoder" / "final"
+
+
+def encoder_checkpoints() -> list[tuple[int, Path]]:
+    """Step and checkpoint of the encoder's training series, in order, the final one last.
+
+    Raises:
+        MechcoreError: the embedded data is missing.
+    """
+    run = data_dir() / "tiny_encoder"
+    series = [(int(path.name.removeprefix("step-")), path) for path in run.glob("step-*")]
+    last = int(read_history(run)["step"].max())
+    return [*sorted(series), (last, run / "final")]

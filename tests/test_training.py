@@ -1,0 +1,209 @@
+"""The training loop: checkpoints, history, what it refuses."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertForSequenceClassification,
+)
+
+from mechcore.errors import InputError, MechcoreError
+from mechcore.tasks import tiny_world, tiny_world_training
+from mechcore.tasks.examples import Examples
+from mechcore.training import (
+    TrainingOptions,
+    accuracies,
+    answering,
+    classification,
+    read_history,
+    train_answering,
+    train_classifier,
+)
+
+OPTIONS = TrainingOptions(
+    steps=5,
+    learning_rate=1e-3,
+    batch_size=8,
+    warmup_steps=1,
+    evaluate_every=2,
+    checkpoint_every=4,
+    checkpoint_dtype="float16",
+)
+
+
+def encoder() -> BertForSequenceClassification:
+    return tiny_world_training.tiny_encoder_model(seed=0)
+
+
+def pairs(n: int = 40) -> Examples:
+    return tiny_world.generate("train", n, seed=0)
+
+
+def evaluations() -> dict[str, Examples]:
+    return {split: tiny_world.generate(split, 60, seed=0) for split in ("id", "ood")}
+
+
+def train_encoder(out: Path, options: TrainingOptions = OPTIONS) -> pd.DataFrame:
+    tokenizer = tiny_world.encoder_tokenizer()
+    return train_classifier(encoder(), tokenizer, pairs(), evaluations(), out, options, False)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("run") / "encoder"
+    train_encoder(out)
+    return out
+
+
+def test_checkpoints_are_hugging_face_directories(run: Path) -> None:
+    assert sorted(p.name for p in run.iterdir()) == ["final", "history.json", "step-0004"]
+    for name in ("final", "step-0004"):
+        model = AutoModelForSequenceClassification.from_pretrained(run / name)
+        assert model.dtype == torch.float32
+        assert model.config.id2label == {0: "entailment", 1: "non-entailment"}
+        tokenizer = AutoTokenizer.from_pretrained(run / name)
+        assert "token_type_ids" in tokenizer("the baker", "the poet")
+    small, full = (run / n / "model.safetensors" for n in ("step-0004", "final"))
+    assert small.stat().st_size < 0.6 * full.stat().st_size
+
+
+@pytest.mark.parametrize(("name", "step"), [("step-0004", 4), ("final", 5)])
+def test_history_has_the_accuracies_of_the_stored_weights(run: Path, name: str, step: int) -> None:
+    history = read_history(run)
+    assert sorted(history["step"].unique()) == [2, 4, 5]
+    model = AutoModelForSequenceClassification.from_pretrained(run / name)
+    objective = classification(model, AutoTokenizer.from_pretrained(run / name))
+    for dataset, examples in evaluations().items():
+        rows = history[(history["step"] == step) & (history["dataset"] == dataset)]
+        expected = accuracies(model, objective, objective.encode(examples))
+        assert dict(zip(rows["subset"], rows["accuracy"], strict=True)) == expected
+
+
+def test_the_seed_decides_the_result(tmp_path: Path) -> None:
+    first, second = (train_encoder(tmp_path / name) for name in "ab")
+    pd.testing.assert_frame_equal(first, second)
+    weights = [(tmp_path / n / "final" / "model.safetensors").read_bytes() for n in "ab"]
+    assert weights[0] == weights[1]
+
+
+def test_training_lowers_the_loss(tmp_path: Path) -> None:
+    options = TrainingOptions(
+        steps=60, learning_rate=1e-3, batch_size=20, evaluate_every=20, checkpoint_every=1000
+    )
+    history = train_encoder(tmp_path / "run", options)
+    losses = history.groupby("step")["loss"].first()
+    assert losses[60] < 0.5 * losses[20]
+
+
+def test_a_language_model_learns_the_answer_token(tmp_path: Path) -> None:
+    model = tiny_world_training.tiny_decoder_model(seed=0)
+    tokenizer = tiny_world.decoder_tokenizer()
+    history = train_answering(
+        model,
+        tokenizer,
+        pairs(),
+        evaluations(),
+        tmp_path / "run",
+        OPTIONS,
+        prompt=tiny_world.DECODER_PROMPT,
+        answers=tiny_world.DECODER_ANSWERS,
+        progress=False,
+    )
+    stored = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "final")
+    examples = evaluations()["id"]
+    yes, no = (tokenizer(word)["input_ids"][0] for word in ("yes", "no"))
+    right = 0
+    for row in examples.frame.itertuples():
+        prompt = tiny_world.DECODER_PROMPT.format(a=row.text_a, b=row.text_b)
+        logits = stored(**tokenizer(prompt, return_tensors="pt")).logits[0, -1]
+        right += (logits[yes] >= logits[no]).item() == (row.label == "entailment")
+    rows = history[(history["step"] == 5) & (history["subset"] == "all")].set_index("dataset")
+    assert rows["accuracy"]["id"] == pytest.approx(right / len(examples))
+
+
+def test_a_three_way_model_is_scored_on_two_way_data(tmp_path: Path) -> None:
+    model = encoder()
+    model.config.id2label = {0: "entailment", 1: "neutral", 2: "contradiction"}
+    model.classifier = torch.nn.Linear(128, 3)
+    objective = classification(model, tiny_world.encoder_tokenizer())
+    with torch.no_grad():
+        model.classifier.bias.copy_(torch.tensor([-100.0, 0.0, 0.0]))
+    assert accuracies(model, objective, objective.encode(evaluations()["ood"]))["all"] == 1
+    with pytest.raises(InputError, match="stands for several of the classes"):
+        objective.targets(pairs())
+
+
+def test_the_tiny_encoder_run_keeps_a_short_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_world_training, "TRAINING_PAIRS", 640)
+    monkeypatch.setattr(tiny_world_training, "EVALUATION_PAIRS", {"id": 30, "ood": 4})
+    monkeypatch.setattr(tiny_world_training, "HEURISTIC_ACCURACY", 0.0)
+    options = TrainingOptions(
+        steps=9, learning_rate=1e-4, batch_size=2, evaluate_every=1, checkpoint_every=1
+    )
+    monkeypatch.setattr(tiny_world_training, "_options", lambda *_, **__: options)
+    threads = torch.get_num_threads()
+    tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)
+    assert torch.get_num_threads() == threads
+    names = sorted(p.name for p in (tmp_path / "run").iterdir())
+    assert names == ["final", "history.json", "step-0001", "step-0003", "step-0005", "step-0007"]
+
+
+def test_a_directory_with_files_is_refused(run: Path) -> None:
+    with pytest.raises(InputError, match="is not empty"):
+        train_encoder(run)
+
+
+def test_a_diverging_run_stops(tmp_path: Path) -> None:
+    model = encoder()
+    torch.nn.init.constant_(model.classifier.weight, float("nan"))
+    with pytest.raises(MechcoreError, match="training step 1: the loss is nan"):
+        train_classifier(
+            model, tiny_world.encoder_tokenizer(), pairs(), {}, tmp_path / "run", OPTIONS, False
+        )
+
+
+def test_unknown_labels_and_few_examples_are_refused(tmp_path: Path) -> None:
+    frame = pd.DataFrame([["a", "b", "perhaps", "s"]] * 8, columns=list(pairs().frame.columns))
+    tokenizer = tiny_world.encoder_tokenizer()
+    for data, message in ((Examples("odd", frame), "perhaps"), (pairs(4), "batches of 8")):
+        with pytest.raises(InputError, match=message):
+            train_classifier(encoder(), tokenizer, data, {}, tmp_path / "run", OPTIONS, False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_answer_must_be_one_known_token() -> None:
+    model = tiny_world_training.tiny_decoder_model(seed=0)
+    with pytest.raises(InputError, match="answer 'maybe' of label 'entailment'"):
+        answering(model, tiny_world.decoder_tokenizer(), "{a} {b}", {"entailment": "maybe"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"warmup_steps": 5}, "warmup_steps is 5"),
+        ({"checkpoint_every": 3}, "checkpoint_every is 3"),
+        ({"checkpoint_dtype": "int8"}, "checkpoint_dtype is 'int8'"),
+    ],
+)
+def test_unusable_options_are_named(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainingOptions(**{**vars(OPTIONS), **changes})
+
+
+def test_a_missing_history_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"history\.json: not found"):
+        read_history(tmp_path)
+
+
+def test_too_long_a_limit_is_named() -> None:
+    with pytest.raises(InputError, match="max_length 100: expected 1 to 48"):
+        classification(encoder(), tiny_world.encoder_tokenizer(), max_length=100)
