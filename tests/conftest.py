@@ -1,0 +1,86 @@
+"""Environment, markers and shared fixtures of the test suite."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import helpers
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+settings.register_profile("mechcore", deadline=None, derandomize=True, max_examples=60)
+settings.load_profile("mechcore")
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def real_data_dir() -> Path:
+    """The folder of the real data, whether or not it is there."""
+    named = os.environ.get("MECHCORE_REAL_DATA")
+    return Path(named) if named else REPOSITORY.parent / "shared"
+
+
+def missing_real_data() -> str | None:
+    """Why tests on real data cannot run; None if they can."""
+    folder = real_data_dir()
+    for wanted in ("data", "models"):
+        if not (folder / wanted).is_dir():
+            return f"no real data: {folder / wanted} is missing (set MECHCORE_REAL_DATA)"
+    return None
+
+
+def missing_hooked() -> str | None:
+    """Why tests on HookedTransformer cannot run; None if they can."""
+    try:
+        from transformer_lens import HookedTransformer  # noqa: F401
+    except ImportError:
+        return "TransformerLens 4 has no HookedTransformer"
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reasons = {"hooked": missing_hooked(), "real": missing_real_data()}
+    for item in items:
+        for marker, reason in reasons.items():
+            if reason is not None and item.get_closest_marker(marker) is not None:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of the real data; only for tests marked ``real``."""
+    return real_data_dir()
+
+
+@pytest.fixture(scope="session")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> helpers.Cases:
+    """Tiny classifiers of every architecture, built when first asked for."""
+    return helpers.Cases(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(params=helpers.ARCHITECTURES)
+def case(request: pytest.FixtureRequest, cases: helpers.Cases) -> helpers.Case:
+    """A tiny float32 classifier of each architecture in turn; not to be changed."""
+    return cases.get(request.param)
+
+
+@pytest.fixture(params=helpers.ARCHITECTURES)
+def case64(request: pytest.FixtureRequest, cases: helpers.Cases) -> helpers.Case:
+    """A tiny float64 classifier of each architecture in turn; not to be changed."""
+    return cases.get(request.param, torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def no_hooks_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test that takes a shared model gives it back without hooks."""
+    names = [name for name in ("case", "case64") if name in request.fixturenames]
+    models = [request.getfixturevalue(name).model for name in names]
+    before = [helpers.hook_counts(model) for model in models]
+    yield
+    assert [helpers.hook_counts(model) for model in models] == before

@@ -1,0 +1,344 @@
+"""Tiny random models, batches and oracles that know nothing of the package's own code."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from tokenizers.processors import TemplateProcessing
+from torch import Tensor, nn
+
+from mechcore.models import load_model
+
+ARCHITECTURES = ("bert", "roberta", "gpt2", "llama", "mistral", "qwen2")
+ENCODERS = ("bert", "roberta")
+N_LAYERS, N_HEADS, D_MODEL, VOCABULARY = 2, 4, 16, 40
+CLASSES = ("contradiction", "entailment", "neutral")
+PAD = 1
+"""RoBERTa derives positions from its padding id, so the tiny models all use an id other than 0."""
+
+
+# -- models -------------------------------------------------------------------------------------
+
+
+def randomise(model: nn.Module, seed: int = 0) -> None:
+    """Fill every parameter, biases and norms included, so that nothing is hidden by a zero."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            noise = torch.randn(parameter.shape, generator=generator)
+            is_norm = name.endswith("weight") and parameter.ndim == 1
+            parameter.copy_(1 + 0.2 * noise if is_norm else 0.3 * noise)
+
+
+def hf_classifier(architecture: str, classes: Sequence[str] = CLASSES, seed: int = 0) -> Any:
+    """A tiny sequence classifier with random weights."""
+    names = {
+        "id2label": dict(enumerate(classes)),
+        "label2id": {name: i for i, name in enumerate(classes)},
+        "vocab_size": VOCABULARY,
+        "pad_token_id": PAD,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "attn_implementation": "eager",
+    }
+    sizes = {
+        "hidden_size": D_MODEL,
+        "num_hidden_layers": N_LAYERS,
+        "num_attention_heads": N_HEADS,
+        "intermediate_size": 24,
+        "max_position_embeddings": 48,
+    }
+    if architecture == "bert":
+        model = hf.BertForSequenceClassification(hf.BertConfig(**names, **sizes))
+    elif architecture == "roberta":
+        model = hf.RobertaForSequenceClassification(
+            hf.RobertaConfig(**names, **sizes, type_vocab_size=1)
+        )
+    elif architecture == "gpt2":
+        model = hf.GPT2ForSequenceClassification(hf.GPT2Config(**names, **_GPT2_SIZES))
+    elif architecture == "llama":
+        config = hf.LlamaConfig(**names, **sizes, num_key_value_heads=2)
+        model = hf.LlamaForSequenceClassification(config)
+    elif architecture == "mistral":  # heads wider than d_model / n_heads
+        config = hf.MistralConfig(**names, **sizes, num_key_value_heads=2, head_dim=8)
+        model = hf.MistralForSequenceClassification(config)
+    else:
+        config = hf.Qwen2Config(**names, **sizes, num_key_value_heads=2)
+        model = hf.Qwen2ForSequenceClassification(config)
+    randomise(model, seed)
+    return model.eval()
+
+
+_GPT2_SIZES = {
+    "n_embd": D_MODEL,
+    "n_layer": N_LAYERS,
+    "n_head": N_HEADS,
+    "n_inner": 24,
+    "n_positions": 48,
+}
+
+
+def gpt2_language_model(seed: int = 0, **changes: Any) -> hf.GPT2LMHeadModel:
+    """A tiny GPT-2 language model with random weights."""
+    config = hf.GPT2Config(
+        **{"vocab_size": VOCABULARY, "pad_token_id": PAD, "bos_token_id": None}
+        | {"eos_token_id": None, "attn_implementation": "eager"}
+        | _GPT2_SIZES
+        | changes
+    )
+    model = hf.GPT2LMHeadModel(config)
+    randomise(model, seed)
+    return model.eval()
+
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint, loaded by the package and, separately, by Hugging Face alone."""
+
+    architecture: str
+    path: Path
+    model: Any
+    reference: Any
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def is_encoder(self) -> bool:
+        return self.architecture in ENCODERS
+
+
+class Cases:
+    """Loads every checkpoint once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.known: dict[Any, Case] = {}
+
+    def path(self, architecture: str) -> Path:
+        """A checkpoint directory; ``"gpt2-lm"`` is the language model."""
+        path = self.folder / architecture
+        if not path.exists():
+            lm = architecture == "gpt2-lm"
+            (gpt2_language_model() if lm else hf_classifier(architecture)).save_pretrained(path)
+            word_tokenizer().save_pretrained(path)
+        return path
+
+    def get(self, architecture: str, dtype: torch.dtype = torch.float32) -> Case:
+        if (architecture, dtype) not in self.known:
+            path = self.path(architecture)
+            is_lm = architecture == "gpt2-lm"
+            kind: Any = hf.AutoModelForCausalLM if is_lm else hf.AutoModelForSequenceClassification
+            reference = kind.from_pretrained(path, dtype=dtype, attn_implementation="eager")
+            model = load_model(path, dtype=dtype)
+            self.known[architecture, dtype] = Case(
+                architecture, path, model, reference.eval(), dtype
+            )
+        return self.known[architecture, dtype]
+
+
+def hooked_transformer(path: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """A HookedTransformer of a GPT-2 language model's checkpoint (TransformerLens 3)."""
+    return load_model(path, backend="hooked", dtype=dtype)
+
+
+def hooked_encoder(seed: int = 0) -> Any:
+    """A tiny random HookedEncoder (TransformerLens 3)."""
+    from transformer_lens import HookedEncoder, HookedTransformerConfig
+
+    cfg = HookedTransformerConfig(
+        n_layers=N_LAYERS,
+        n_heads=N_HEADS,
+        d_model=D_MODEL,
+        d_head=4,
+        d_mlp=24,
+        d_vocab=VOCABULARY,
+        n_ctx=48,
+        act_fn="gelu",
+        attention_dir="bidirectional",
+        normalization_type="LN",
+        device="cpu",
+        seed=seed,
+    )
+    model = HookedEncoder(cfg)
+    randomise(model, seed)
+    return model.eval()
+
+
+def hook_counts(model: Any) -> dict[str, int]:
+    """Hooks on every hook point, those of other users included."""
+    return {
+        name: len(point.fwd_hooks) + len(point.bwd_hooks) for name, point in model.hook_dict.items()
+    }
+
+
+# -- tokenizers ---------------------------------------------------------------------------------
+
+WORDS = ("the cat dog saw a bird ran . , yes no if who and not quickly never often here").split()
+
+
+def word_tokenizer() -> hf.PreTrainedTokenizerFast:
+    """One token per word, ``[CLS] a [SEP] b [SEP]``."""
+    vocabulary = {
+        word: i for i, word in enumerate(["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
+    }
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
+    )
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+# -- batches ------------------------------------------------------------------------------------
+
+LENGTHS = (9, 4, 6, 2, 9)
+
+
+def texts(lengths: Sequence[int] = LENGTHS, seed: int = 1) -> list[Tensor]:
+    """Random token ids without padding, one vector per text."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(PAD + 1, VOCABULARY, (n,), generator=generator) for n in lengths]
+
+
+def padded(
+    rows: Sequence[Tensor], side: str = "right", extra: int = 0, noise: int | None = None
+) -> dict[str, Tensor]:
+    """One batch of ``rows``, with ``extra`` columns of padding and random ids there if asked."""
+    width = max(map(len, rows)) + extra
+    ids = torch.full((len(rows), width), PAD)
+    if noise is not None:
+        generator = torch.Generator().manual_seed(noise)
+        ids = torch.randint(0, VOCABULARY, ids.shape, generator=generator)
+    mask = torch.zeros_like(ids)
+    for i, row in enumerate(rows):
+        place = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
+        ids[i, place], mask[i, place] = row, 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def reference_logits(reference: Any, rows: Sequence[Tensor]) -> Tensor:
+    """Hugging Face's logits of every text on its own: [text, class], the last token's for LMs."""
+    with torch.no_grad():
+        logits = [reference(input_ids=row[None]).logits[0] for row in rows]
+    return torch.stack([each[-1] if each.ndim == 2 else each for each in logits])
+
+
+# -- oracles: where components are in a plain Hugging Face model --------------------------------
+
+
+def _layers(model: Any) -> Any:
+    base = getattr(model, model.base_model_prefix)
+    if hasattr(base, "h"):
+        return base.h
+    return base.encoder.layer if hasattr(base, "encoder") else base.layers
+
+
+def attention_output(model: Any, layer: int) -> tuple[nn.Module, str]:
+    """The module that holds W_O, and its name in its parent for replacing."""
+    block = _layers(model)[layer]
+    if hasattr(block, "attention"):
+        return block.attention.output, "dense"
+    return (block.attn, "c_proj") if hasattr(block, "attn") else (block.self_attn, "o_proj")
+
+
+def mlp_output(model: Any, layer: int) -> tuple[nn.Module, str]:
+    """The module that holds W_out, and its name in its parent."""
+    block = _layers(model)[layer]
+    if hasattr(block, "intermediate"):
+        return block.output, "dense"
+    return (block.mlp, "c_proj") if hasattr(block.mlp, "c_proj") else (block.mlp, "down_proj")
+
+
+def _as_linear(place: tuple[nn.Module, str]) -> nn.Linear:
+    """Replace the output projection by an equal nn.Linear that has a bias."""
+    parent, name = place
+    old = getattr(parent, name)
+    weight = old.weight if isinstance(old, nn.Linear) else old.weight.T  # Conv1D: [in, out]
+    new = nn.Linear(weight.shape[1], weight.shape[0], dtype=weight.dtype)
+    with torch.no_grad():
+        new.weight.copy_(weight)
+        new.bias.zero_()
+        if old.bias is not None:
+            new.bias.copy_(old.bias)
+    setattr(parent, name, new)
+    return new
+
+
+@torch.no_grad()
+def edited(model: Any, heads: Mapping[tuple[int, int], Tensor], mlps: Mapping[int, Tensor]) -> Any:
+    """A copy whose weights make these heads' and MLPs' outputs the given vectors."""
+    model = copy.deepcopy(model)
+    for layer in {layer for layer, _ in heads}:
+        output = _as_linear(attention_output(model, layer))
+        for (at, head), vector in heads.items():
+            if at == layer:
+                size = len(vector)
+                columns = slice(head * size, (head + 1) * size)
+                output.bias += output.weight[:, columns] @ vector.to(output.weight)
+                output.weight[:, columns] = 0
+    for layer, vector in mlps.items():
+        output = _as_linear(mlp_output(model, layer))
+        output.weight.zero_()
+        output.bias.copy_(vector)
+    return model
+
+
+@contextmanager
+def torch_hooks(
+    model: Any,
+    on_z: Callable[[int, Tensor], Tensor | None],
+    on_mlp: Callable[[int, Tensor], Tensor | None],
+) -> Iterator[Any]:
+    """Read or replace z [batch, pos, head, d_head] and MLP outputs with plain torch hooks."""
+    handles = []
+
+    def z_hook(layer: int) -> Any:
+        def hook(module: Any, args: tuple[Tensor, ...]) -> Any:
+            new = on_z(layer, args[0].unflatten(-1, (N_HEADS, -1)))
+            return None if new is None else (new.flatten(-2), *args[1:])
+
+        return hook
+
+    def mlp_hook(layer: int) -> Any:
+        return lambda module, args, output: on_mlp(layer, output)
+
+    for layer in range(len(_layers(model))):
+        parent, name = attention_output(model, layer)
+        handles.append(getattr(parent, name).register_forward_pre_hook(z_hook(layer)))
+        parent, name = mlp_output(model, layer)
+        handles.append(getattr(parent, name).register_forward_hook(mlp_hook(layer)))
+    try:
+        yield model
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@torch.no_grad()
+def captured(model: Any, row: Tensor) -> tuple[Tensor, Tensor]:
+    """Activations of one unpadded text: z [layer, pos, head, d_head], mlp [layer, pos, d_model]."""
+    z: dict[int, Tensor] = {}
+    mlp: dict[int, Tensor] = {}
+    with torch_hooks(model, z.__setitem__, mlp.__setitem__):
+        model(input_ids=row[None])
+    layers = sorted(z)
+    return torch.cat([z[i] for i in layers]), torch.cat([mlp[i] for i in layers])

@@ -1,0 +1,346 @@
+"""Loading checkpoints: what works, and one clear line for what does not."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import helpers
+import pytest
+import torch
+import transformers as hf
+from helpers import Case, Cases, padded, reference_logits, texts
+from safetensors.torch import load_file, save_file
+
+from mechcore.components import Mask
+from mechcore.errors import InputError
+from mechcore.interventions import masked
+from mechcore.models import load_model, load_tokenizer
+from mechcore.models.running import (
+    ModelIdentity,
+    check_hooks,
+    class_names,
+    forward,
+    is_classifier,
+    last_real_position,
+    model_inputs,
+)
+
+
+def refusal(source: Any, **options: Any) -> str:
+    """The one-line message with which a source is refused."""
+    with pytest.raises(InputError) as caught:
+        load_model(source, **options)
+    message = str(caught.value)
+    assert "\n" not in message.strip()
+    return message
+
+
+@pytest.fixture
+def bert(cases: Cases, tmp_path: Path) -> Path:
+    """A copy of the BERT checkpoint to damage."""
+    return Path(shutil.copytree(cases.path("bert"), tmp_path / "bert"))
+
+
+def change_config(path: Path, **changes: Any) -> None:
+    file = path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["runs/of/mine", "./mine", "/nowhere/mine"])
+def test_a_missing_directory(name: str) -> None:
+    assert refusal(name) == f"checkpoint {name}: no such directory"
+
+
+def test_a_hub_id_that_cannot_be_reached() -> None:
+    message = refusal("nobody/no-such-model")
+    assert message.startswith("checkpoint nobody/no-such-model: neither a local checkpoint nor")
+
+
+def test_a_directory_without_a_config(tmp_path: Path) -> None:
+    assert "no config.json in this directory; expected one in Hugging Face" in refusal(tmp_path)
+
+
+def test_a_file_in_place_of_a_directory(bert: Path) -> None:
+    assert "is a file; expected a directory" in refusal(bert / "model.safetensors")
+
+
+def test_a_config_that_is_not_json(bert: Path) -> None:
+    (bert / "config.json").write_text("{")
+    assert str(bert) in refusal(bert)
+
+
+def test_a_masked_language_model(tmp_path: Path, cases: Cases) -> None:
+    config = hf.AutoConfig.from_pretrained(cases.path("bert"))
+    hf.BertForMaskedLM(config).save_pretrained(tmp_path)
+    message = refusal(tmp_path)
+    assert "its architecture is BertForMaskedLM, which has no classification or causal" in message
+    assert "fine-tune the model for the task first" in message
+
+
+def test_a_model_without_a_head(tmp_path: Path, cases: Cases) -> None:
+    config = hf.AutoConfig.from_pretrained(cases.path("bert"))
+    hf.BertModel(config).save_pretrained(tmp_path)
+    assert "its architecture is BertModel, which has no classification" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("architectures", [None, []])
+def test_a_config_without_architectures(bert: Path, architectures: Any) -> None:
+    change_config(bert, architectures=architectures)
+    assert "its architecture is none, which has no classification" in refusal(bert)
+
+
+def test_an_architecture_without_an_adapter(tmp_path: Path) -> None:
+    sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 20}
+    hf.DistilBertForSequenceClassification(
+        hf.DistilBertConfig(**sizes, pad_token_id=0)
+    ).save_pretrained(tmp_path)
+    message = refusal(tmp_path)
+    assert "no TransformerBridge adapter for DistilBertForSequenceClassification" in message
+    assert "BertForSequenceClassification, GPT2ForSequenceClassification" in message
+
+
+@pytest.mark.parametrize("damage", ["cut", "rubbish", "empty", "missing"])
+def test_damaged_weights(bert: Path, damage: str) -> None:
+    file = bert / "model.safetensors"
+    whole = file.read_bytes()
+    if damage == "missing":
+        file.unlink()
+    else:
+        file.write_bytes({"cut": whole[:-100], "rubbish": b"x" * 1000, "empty": b""}[damage])
+    assert f"checkpoint {bert}: cannot be loaded: " in refusal(bert)
+
+
+@pytest.mark.parametrize("lost", ["classifier", "encoder.layer.1.attention.output.dense"])
+def test_weights_that_are_not_in_the_checkpoint_are_not_made_up(bert: Path, lost: str) -> None:
+    file = bert / "model.safetensors"
+    weights = load_file(file)
+    kept = {name: tensor for name, tensor in weights.items() if lost not in name}
+    assert len(kept) == len(weights) - 2
+    save_file(kept, file, {"format": "pt"})
+    message = refusal(bert)
+    assert f"{lost}.bias" in message
+    assert f"{lost}.weight" in message
+
+
+def test_weights_of_another_size(bert: Path) -> None:
+    change_config(bert, intermediate_size=25)
+    assert f"checkpoint {bert}: cannot be loaded: " in refusal(bert)
+
+
+def test_the_wrong_task(cases: Cases) -> None:
+    assert "expected a language-model head" in refusal(cases.path("bert"), task="language-model")
+    message = refusal(cases.path("gpt2-lm"), task="classification")
+    assert "GPT2LMHeadModel; expected a sequence-classification head" in message
+
+
+def test_a_plain_hugging_face_model(case: Case) -> None:
+    message = refusal(case.reference)
+    assert f"found {type(case.reference).__name__}; expected a HookedTransformer" in message
+
+
+# -- what works -----------------------------------------------------------------------------------
+
+
+def test_loads_by_text_and_path_and_takes_built_models_as_they_are(cases: Cases) -> None:
+    path = cases.path("gpt2")
+    model = load_model(str(path), task="classification")
+    assert is_classifier(model)
+    assert load_model(model) is model
+    model.train()
+    assert not load_model(model).training
+
+
+def test_a_language_model_gives_hugging_face_logits_at_every_position(cases: Cases) -> None:
+    case = cases.get("gpt2-lm")
+    assert class_names(case.model) is None
+    rows = texts((7, 7))
+    ids = torch.stack(rows)
+    with torch.no_grad():
+        logits = forward(case.model, {"input_ids": ids})
+        expected = case.reference(input_ids=ids).logits
+    assert logits.shape == (2, 7, helpers.VOCABULARY)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_never_changes_a_language_models_last_logits(cases: Cases, side: str) -> None:
+    case = cases.get("gpt2-lm")
+    rows = texts()
+    batch = padded(rows, side, extra=4, noise=8)
+    with torch.no_grad():
+        logits = forward(case.model, batch)
+    last = last_real_position(batch["attention_mask"])
+    ends = [len(row) - 1 for row in rows]
+    assert last.tolist() == (ends if side == "right" else [max(ends) + 4] * len(rows))
+    found = logits[torch.arange(len(rows)), last]
+    torch.testing.assert_close(found, reference_logits(case.reference, rows), rtol=0, atol=1e-5)
+
+
+def test_precision_is_as_asked(cases: Cases) -> None:
+    model = load_model(cases.path("bert"), dtype=torch.bfloat16)
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+    assert ModelIdentity.of(model).dtype == "bfloat16"
+
+
+def test_a_checkpoint_without_a_padding_id_takes_its_tokenizers(
+    cases: Cases, tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(cases.path("gpt2"), tmp_path / "gpt2"))
+    change_config(path, pad_token_id=None)
+    model = load_model(path)
+    assert model.original_model.config.pad_token_id == load_tokenizer(path).pad_token_id
+    rows = texts()
+    with torch.no_grad():
+        logits = forward(model, padded(rows, "left", noise=1))
+    expected = reference_logits(cases.get("gpt2").reference, rows)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
+def test_a_language_model_needs_no_tokenizer_of_its_own(cases: Cases, tmp_path: Path) -> None:
+    helpers.gpt2_language_model(pad_token_id=None).save_pretrained(tmp_path)
+    with torch.no_grad():
+        logits = forward(load_model(tmp_path), padded(texts()))
+    assert torch.isfinite(logits).all()
+
+
+def test_tokenizers(tmp_path: Path, cases: Cases) -> None:
+    tokenizer = load_tokenizer(cases.path("bert"))
+    assert tokenizer("the cat", "a dog")["input_ids"] == [2, 5, 6, 3, 9, 7, 3]
+    with pytest.raises(InputError, match="no usable tokenizer"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_without_padding_pads_with_the_end_token(tmp_path: Path) -> None:
+    tokenizer = helpers.word_tokenizer()
+    tokenizer.pad_token = None
+    tokenizer.eos_token = "[SEP]"
+    tokenizer.save_pretrained(tmp_path / "with end")
+    assert load_tokenizer(tmp_path / "with end").pad_token == "[SEP]"
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path / "without")
+    with pytest.raises(InputError, match="neither a padding nor an end token"):
+        load_tokenizer(tmp_path / "without")
+
+
+@pytest.mark.hooked
+def test_a_hooked_transformer_equals_the_bridge(cases: Cases) -> None:
+    case = cases.get("gpt2-lm")
+    model = helpers.hooked_transformer(case.path)
+    assert type(model).__name__ == "HookedTransformer"
+    batch = padded(texts(), extra=2)
+    real = batch["attention_mask"].bool()
+    with torch.no_grad():
+        found, expected = forward(model, batch), forward(case.model, batch)
+    torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-5)
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize(
+    "change", [{"scale_attn_weights": False}, {"scale_attn_by_inverse_layer_idx": True}]
+)
+def test_the_hooked_backend_reads_gpt2s_attention_scale(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    reference = helpers.gpt2_language_model(**change)
+    reference.save_pretrained(tmp_path)
+    rows = texts((7, 7))
+    model = helpers.hooked_transformer(tmp_path)
+    with torch.no_grad():
+        found = forward(model, padded(rows))[:, -1]
+    torch.testing.assert_close(found, reference_logits(reference, rows), rtol=0, atol=1e-5)
+
+
+@pytest.mark.hooked
+def test_the_hooked_backend_reads_language_models_only(cases: Cases) -> None:
+    assert 'use backend "bridge"' in refusal(cases.path("gpt2"), backend="hooked")
+
+
+def test_the_hooked_backend_says_so_where_there_is_none(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformer_lens", ModuleType("transformer_lens"))
+    message = refusal(cases.path("gpt2-lm"), backend="hooked")
+    assert "has no HookedTransformer" in message
+    assert "transformer-lens<4" in message
+
+
+# -- batches and identities -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"attention_mask": torch.ones(1, 2)}, r"no input_ids; found \['attention_mask'\]"),
+        (torch.ones(1, 2), "no input_ids; found Tensor"),
+        ({"input_ids": torch.ones(3).long()}, r"shape \(3,\); expected \[batch, pos\]"),
+        ({"input_ids": torch.ones(0, 3).long()}, "not empty"),
+        (
+            {"input_ids": torch.ones(2, 3).long(), "attention_mask": torch.ones(2, 4).long()},
+            r"attention_mask has shape \(2, 4\), input_ids \(2, 3\)",
+        ),
+        (
+            {
+                "input_ids": torch.ones(2, 2).long(),
+                "attention_mask": torch.tensor([[1, 1], [0, 0]]),
+            },
+            "a row has no real token",
+        ),
+    ],
+)
+def test_batches_that_cannot_be_read(cases: Cases, batch: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        forward(cases.get("bert").model, batch)
+
+
+def test_model_inputs_move_an_encoders_padding_and_leave_a_decoders(cases: Cases) -> None:
+    rows = texts()
+    left, right = padded(rows, "left", extra=1), padded(rows, "right", extra=1)
+    for architecture, expected in (("bert", right), ("gpt2", left)):
+        inputs = model_inputs(cases.get(architecture).model, left)
+        assert torch.equal(inputs["attention_mask"], expected["attention_mask"])
+        assert torch.equal(inputs["input_ids"], expected["input_ids"])
+    assert torch.equal(left["input_ids"], padded(rows, "left", extra=1)["input_ids"])
+
+
+def test_a_hook_point_that_does_not_exist_is_an_error(case: Case) -> None:
+    check_hooks(case.model, ["blocks.0.attn.hook_z", "blocks.1.hook_mlp_out"])
+    with pytest.raises(InputError, match=r"no hook point blocks\.2\.hook_mlp_out"):
+        check_hooks(case.model, ["blocks.2.hook_mlp_out"])
+
+
+def test_an_identity_is_that_of_the_weights(cases: Cases, tmp_path: Path) -> None:
+    path = cases.path("llama")
+    model = load_model(path)
+    first = ModelIdentity.of(model)
+    assert first == ModelIdentity.of(load_model(path))
+    assert first == ModelIdentity.of(model)
+    helpers.hf_classifier("llama", seed=1).save_pretrained(tmp_path)
+    differences = first.differences(ModelIdentity.of(load_model(tmp_path)))
+    assert len(differences) == 1
+    assert differences[0].startswith("weights ")
+    assert (
+        first.differences(ModelIdentity.of(cases.get("mistral").model))[0] == "d_head 4 against 8"
+    )
+
+
+def test_an_identity_notices_a_weight_changed_in_place(cases: Cases) -> None:
+    model = load_model(cases.path("bert"))
+    first = ModelIdentity.of(model)
+    weight = model.original_model.bert.encoder.layer[1].output.dense.weight
+    weight.view(-1)[3] += 1e-3
+    assert ModelIdentity.of(model) != first
+    weight.view(-1)[3] -= 1e-3
+
+
+def test_masking_does_not_change_the_identity(cases: Cases) -> None:
+    case = cases.get("gpt2")
+    first = ModelIdentity.of(case.model)
+    with masked(case.model, Mask.full(case.model).without("0.0"), mode="zero") as run:
+        run(padded(texts()))
+        assert ModelIdentity._compute(case.model) == first
