@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechcore.components import Mask
@@ -145,6 +145,8 @@ def evaluate(
         parts = [Mask(values, has_mlps=mask.shape.has_mlps) for values in chunks]
     answers = [_answers(model, data, readout, part, means, mode, batch_size) for part in parts]
     correct, subsets = readout.correct_classes(data), _subsets(data)
+    if not isinstance(data, EncodedExamples):
+        correct = correct[_order(data)]
     results = [
         Evaluation(logits, correct, subsets, readout.mapping)
         for part in answers
@@ -167,16 +169,23 @@ def _answers(
     """Logits of the classes in the order of the data."""
     context: Any = nullcontext(None) if mask is None else masked(model, mask, means, mode)
     logits: list[Tensor] = []
-    index: list[Tensor] = []
+    batches = list(as_batches(data, batch_size))
+    if not batches:
+        raise InputError("evaluate: no batch; expected at least one")
     with torch.no_grad(), context as run:
-        for batch in as_batches(data, batch_size):
+        for batch in batches:
             answer = forward(model, batch) if run is None else run(batch)
             logits.append(readout.read(answer, model_inputs(model, batch)).float().cpu())
-            done = sum(map(len, index))
-            index.append(batch.get("index", torch.arange(logits[-1].shape[-2]) + done))
-    if not logits:
-        raise InputError("evaluate: no batch; expected at least one")
-    return torch.cat(logits, dim=-2)[..., torch.cat(index).argsort(), :]
+    return torch.cat(logits, dim=-2)[..., _order(batches), :]
+
+
+def _order(batches: Iterable[Batch]) -> Int[Tensor, " example"]:
+    """What sorts the rows of all batches by their ``index``; without one they stay as they are."""
+    index: list[Tensor] = []
+    for batch in batches:
+        rows = torch.arange(len(batch["input_ids"])) + sum(map(len, index))
+        index.append(torch.as_tensor(batch.get("index", rows)).cpu())
+    return torch.cat(index).argsort(stable=True)
 
 
 def _subsets(data: EncodedExamples | list[Batch]) -> np.ndarray:
