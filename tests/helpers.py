@@ -182,11 +182,14 @@ def hook_counts(model: Any) -> dict[str, int]:
 
 # -- tokenizers ---------------------------------------------------------------------------------
 
-WORDS = ("the cat dog saw a bird ran . , yes no if who and not quickly never often here").split()
+WORDS = (
+    *("the", "cat", "dog", "saw", "a", "bird", "ran", ".", ",", "yes"),
+    *("no", "if", "who", "and", "not", "quickly", "never", "often", "here"),
+)
 
 
-def word_tokenizer() -> hf.PreTrainedTokenizerFast:
-    """One token per word, ``[CLS] a [SEP] b [SEP]``."""
+def word_tokenizer(segments: bool = True) -> hf.PreTrainedTokenizerFast:
+    """One token per word, ``[CLS] a [SEP] b [SEP]``, with segment ids as BERT's or without."""
     vocabulary = {
         word: i for i, word in enumerate(["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
     }
@@ -204,7 +207,7 @@ def word_tokenizer() -> hf.PreTrainedTokenizerFast:
         cls_token="[CLS]",
         sep_token="[SEP]",
         mask_token="[MASK]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_input_names=["input_ids", *["token_type_ids"] * segments, "attention_mask"],
     )
 
 

@@ -17,7 +17,7 @@ from mechcore.errors import InputError, MismatchError
 
 SHAPE = ModelShape(3, 2)
 # The order of a flattened mask, written out.
-ORDER = "L0.H0 L0.H1 L0.MLP L1.H0 L1.H1 L1.MLP L2.H0 L2.H1 L2.MLP".split()
+ORDER = ["L0.H0", "L0.H1", "L0.MLP", "L1.H0", "L1.H1", "L1.MLP", "L2.H0", "L2.H1", "L2.MLP"]
 
 
 def keeping(names: set[str], shape: ModelShape = SHAPE) -> Mask:

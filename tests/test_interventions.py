@@ -361,7 +361,7 @@ def test_masking_a_masked_model_is_refused_and_harms_nothing(case: Case) -> None
             before = run(batch)
             counts = hook_counts(model)
             with (
-                pytest.raises(MechcoreError, match="masked already.*combine the masks with &"),
+                pytest.raises(MechcoreError, match=r"masked already.*combine the masks with &"),
                 masked(model, Mask(MASKS[1]), means),
             ):
                 pass
