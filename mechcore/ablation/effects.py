@@ -1,13 +1,13 @@
 """What ablating a set of components does to accuracy and margin, with intervals.
 
-Drop D(S) = metric(full) - metric(full without S) (arXiv 2403.03942, section 5). Intervals are paired
-bootstraps over examples: both models answer the same examples.
+Drop D(S) = metric(full) - metric(full without S) (arXiv 2403.03942, section 5). Intervals are
+paired bootstraps over examples: both models answer the same examples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,10 @@ class Ablations:
     def drops(self, components: ComponentSet, metric: str) -> np.ndarray:
         """Drop of ``metric`` for every example, [example]; its mean is D(S)."""
         return _values(self.full, metric) - _values(self.without[components], metric)
+
+    def with_more(self, other: Ablations) -> Ablations:
+        """These sets and those of ``other``, which ran on the same data."""
+        return replace(self, without={**self.without, **other.without})
 
     def groups(self) -> list[tuple[str, np.ndarray]]:
         """Name and member flags [example] of every subset, and of all examples."""

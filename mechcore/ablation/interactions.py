@@ -1,8 +1,8 @@
 """Superadditivity: whether components do more together than the sum of what each does alone.
 
-Interaction(S) = D(S) - sum over i in S of D({i}) (arXiv 2403.03942, section 5). Accuracy cannot fall
-below zero, so joint drops in accuracy saturate; the margin (log-odds of the correct classes, in
-nats) has no floor, and both are always reported.
+Interaction(S) = D(S) - sum over i in S of D({i}) (arXiv 2403.03942, section 5). Accuracy cannot
+fall below zero, so joint drops in accuracy saturate; the margin (log-odds of the correct classes,
+in nats) has no floor, and both are always reported.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import pandas as pd
 
 from mechcore.ablation.effects import METRICS, Ablations, ComponentSet, place
 from mechcore.evaluate import bootstrap_means
+
+FLOOR = 0.05
+"""Accuracy under which a joint drop counts as saturated."""
 
 COLUMNS = (
     "set",
@@ -42,8 +45,9 @@ def interaction_table(
         One row per set, subset and metric with the columns `COLUMNS`: drops and interaction are
         shares for accuracy and nats for the margin, low and high a 95 % paired bootstrap
         interval of the interaction; ``superadditive`` means interaction > 0; ``floor`` marks
-        accuracies whose single drops add up to more than the full model has to lose, so that the
-        interaction is negative by arithmetic. Empty if there is no such set.
+        accuracies with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the
+        single drops add up to more than the full model's accuracy, so that the interaction is
+        cut off from above. Empty if there is no such set.
     """
     singles = {s.components[0] for s in ablations.without if len(s) == 1}
     sets = [s for s in ablations.without if len(s) > 1 and singles.issuperset(s.components)]
@@ -56,17 +60,18 @@ def interaction_table(
             accuracy = float(ablations.full.correct[members].mean())
             for i, each in enumerate(sets):
                 interval = intervals[i]
-                expected = float(alone[i].mean())
+                expected, drop = float(alone[i].mean()), float(joint[i].mean())
+                saturated = accuracy - drop < FLOOR or expected > accuracy
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {
                     "metric": metric,
-                    "joint_drop": float(joint[i].mean()),
+                    "joint_drop": drop,
                     "sum_of_single_drops": expected,
                     "interaction": interval.mean,
                     "low": interval.low,
                     "high": interval.high,
                     "superadditive": interval.mean > 0,
-                    "floor": metric == "accuracy" and expected > accuracy,
+                    "floor": metric == "accuracy" and saturated,
                 }
                 rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))

@@ -9,21 +9,25 @@ which others are trained beside it, up to rounding.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MechcoreError
+from mechcore.files import write_safetensors
 from mechcore.interventions import MaskedModel, masked
 from mechcore.means import MeanActivations
-from mechcore.models.running import device_of, forward, model_inputs, weights_of
+from mechcore.models.running import forward, model_inputs, weights_of
 from mechcore.pruning import hard_concrete
 from mechcore.readout import Readout
 from mechcore.tasks.encoding import EncodedExamples
@@ -92,6 +96,32 @@ class Subnetwork:
     def name(self) -> str:
         """Short unique name, such as ``s0.50-seed42``."""
         return f"s{self.target:.2f}-seed{self.seed}"
+
+    def save(self, path: str | Path) -> None:
+        """Write mask and scores as safetensors, atomically; `Mask.load` reads the mask."""
+        facts = {"target": repr(self.target), "seed": repr(self.seed)}
+        facts["has_mlps"] = json.dumps(self.mask.shape.has_mlps)
+        tensors = {"mask": self.mask.values.cpu(), "log_alpha": self.log_alpha.cpu()}
+        write_safetensors(path, tensors, facts)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Subnetwork:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file is missing or is not a subnetwork.
+        """
+        mask = Mask.load(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = file.metadata() or {}
+                scores = file.get_tensor("log_alpha")
+                return cls(mask, float(facts["target"]), int(facts["seed"]), scores)
+        except (KeyError, ValueError, SafetensorError) as error:
+            raise InputError(
+                f"subnetwork file {path}: holds a mask, but not its target sparsity, seed and "
+                f"scores ({error}); expected a file written by mechcore prune"
+            ) from error
 
 
 def prune(
