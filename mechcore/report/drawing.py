@@ -1,0 +1,270 @@
+"""The common look of all figures, and the two shapes they are made of: dot plots and cell grids."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
+
+import matplotlib.style
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Okabe and Ito's palette, told apart with every common kind of colour vision.
+BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
+YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
+GREY, LIGHT_GREY = "#767676", "#DDDDDD"
+SERIES_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)
+SERIES_MARKERS = ("o", "s", "^", "v", "P", "X")
+ROLE_COLOURS = {"id": (BLUE, SKY), "ood": (VERMILION, ORANGE)}
+
+MAX_WIDTH = 10.0
+"""Width of the widest figure, in inches."""
+
+_STYLE: dict[str, Any] = {
+    "figure.facecolor": "white",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#555555",
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "mechcore",  # the same tables give the same bytes
+    "text.parse_math": False,  # a $ in a subset's name is a dollar sign
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw and save in the report's look, whatever the caller has set in matplotlib."""
+    with matplotlib.style.context(["default", _STYLE]):
+        yield
+
+
+def styled(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a figure function in the report's look."""
+
+    @functools.wraps(function)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        with style():
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def new_figure(width: float, height: float, *, square_cells: bool = False) -> Figure:
+    """A figure without any global state, its labels kept inside."""
+    layout: Any = "compressed" if square_cells else "constrained"
+    return Figure(figsize=(width, height), layout=layout)
+
+
+def shorten(text: str, limit: int = 44) -> str:
+    """Cut the middle out of a label that would leave no room for the plot."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 2
+    return f"{text[: limit - tail - 1]}\u2026{text[-tail:]}"
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], columns: int = 4) -> None:
+    """One legend under all panels."""
+    figure.legend(
+        handles=list(handles), loc="outside lower center", ncols=min(columns, len(handles))
+    )
+
+
+# -- dot plots: one row per thing, values along x ---------------------------------------------
+
+
+@dataclass(frozen=True)
+class Dots:
+    """One series of a dot plot, in long form.
+
+    Attributes:
+        label: its name in the legend.
+        rows: row of every point.
+        x: value of every point.
+        lines: (row, low, high) of every interval or range.
+        hollow: whether a point is drawn unfilled; all filled when empty.
+        offset: vertical shift, in rows.
+    """
+
+    label: str
+    colour: str
+    marker: str
+    rows: np.ndarray
+    x: np.ndarray
+    lines: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
+    hollow: np.ndarray | None = None
+    offset: float = 0.0
+    size: float = 26.0
+
+
+def draw_dots(ax: Axes, series: Sequence[Dots], labels: Sequence[str] | None) -> list[Any]:
+    """Draw the series over the rows, first row on top; returns the legend's handles."""
+    handles: list[Any] = []
+    for dots in series:
+        lines = dots.lines[np.isfinite(dots.lines).all(axis=1)]
+        ax.hlines(
+            lines[:, 0] + dots.offset,
+            lines[:, 1],
+            lines[:, 2],
+            colors=dots.colour,
+            lw=1.5,
+            zorder=2,
+        )
+        hollow = np.zeros(len(dots.x), dtype=bool) if dots.hollow is None else dots.hollow
+        handles.append(
+            ax.scatter(
+                dots.x,
+                dots.rows + dots.offset,
+                s=dots.size,
+                marker=dots.marker,
+                facecolors=["white" if empty else dots.colour for empty in hollow],
+                edgecolors=dots.colour,
+                linewidths=1.1,
+                zorder=3,
+                label=dots.label,
+            )
+        )
+        if hollow.any():  # the legend shows the filled marker, whatever the first point is
+            handles[-1] = ax.scatter(
+                [], [], s=dots.size, marker=dots.marker, color=dots.colour, label=dots.label
+            )
+    ax.grid(axis="x")
+    ax.tick_params(axis="y", length=0)
+    if labels is not None:
+        ax.set_yticks(range(len(labels)), labels=[shorten(label) for label in labels])
+        ax.set_ylim(len(labels) - 0.4, -0.6)
+    return handles
+
+
+def offsets(n: int, spread: float = 0.56) -> list[float]:
+    """Vertical shifts that keep ``n`` series of a row apart."""
+    return [0.0] if n == 1 else np.linspace(-spread / 2, spread / 2, n).tolist()
+
+
+def intervals(rows: Any, low: pd.Series, high: pd.Series) -> np.ndarray:
+    """Rows and interval ends as `Dots` takes them."""
+    return np.column_stack([rows, low, high]).astype(float)
+
+
+# -- cell grids: layer x head, the MLP column apart --------------------------------------------
+
+
+GRID_MARGIN = 0.8
+"""Width of the labels of one grid, in inches."""
+
+
+@dataclass(frozen=True)
+class GridShape:
+    """How large a grid of components is, and how large its cells are drawn.
+
+    ``abreast`` is how many grids stand side by side.
+    """
+
+    n_layers: int
+    n_heads: int
+    has_mlps: bool
+    abreast: int = 1
+
+    @classmethod
+    def of(cls, frame: pd.DataFrame, abreast: int = 1) -> GridShape:
+        """Read it from a table with ``layer`` and ``head`` (missing for MLPs)."""
+        heads = frame["head"].dropna()
+        return cls(
+            int(frame["layer"].max()) + 1,
+            int(heads.max()) + 1 if len(heads) else 0,
+            bool(frame["head"].isna().any()),
+            abreast,
+        )
+
+    @property
+    def width(self) -> float:
+        """Width in cells."""
+        return self.n_heads + 1.5 * self.has_mlps
+
+    @property
+    def cell(self) -> float:
+        """Side of a cell in inches: large for small models, never too large for the page."""
+        room = (MAX_WIDTH - 0.9) / self.abreast - GRID_MARGIN
+        return float(np.clip(room / self.width, 0.2, 0.42))
+
+    def column(self, head: float) -> float:
+        """Where a head or (missing head) an MLP lies along x."""
+        return self.n_heads + 0.5 if np.isnan(head) else head
+
+
+def draw_grid(
+    ax: Axes,
+    shape: GridShape,
+    frame: pd.DataFrame,
+    colours: Sequence[Any],
+    texts: Sequence[str],
+    outlined: Mapping[str, str],
+) -> None:
+    """Fill the cell of every row of ``frame`` and write its text; layer 0 on top.
+
+    Args:
+        ax: empty axes.
+        shape: shape of the whole grid; cells without a row stay empty.
+        frame: has ``component``, ``layer``, ``head``.
+        colours: of the cells.
+        texts: in the cells, left out where the cells are too small for any.
+        outlined: colour of the outline by component name.
+    """
+    corners = [
+        (shape.column(head) - 0.5, layer - 0.5)
+        for layer, head in zip(frame["layer"], frame["head"], strict=True)
+    ]
+    squares = [Rectangle(corner, 1, 1) for corner in corners]
+    cells = PatchCollection(squares, facecolors=list(colours), edgecolors="white", linewidths=1.0)
+    ax.add_collection(cells)
+    if shape.cell >= 0.25:
+        size = 7.5 if shape.cell > 0.35 else 6.0
+        for (x, y), colour, text in zip(corners, colours, texts, strict=True):
+            shade = _ink(colour)
+            ax.text(x + 0.5, y + 0.5, text, ha="center", va="center", size=size, color=shade)
+    for (x, y), name in zip(corners, frame["component"], strict=True):
+        if name in outlined:
+            inside = Rectangle(
+                (x + 0.06, y + 0.06), 0.88, 0.88, fill=False, ec=outlined[name], lw=2.2, zorder=3
+            )
+            ax.add_patch(inside)
+    ax.set_xlim(-0.6, shape.width - 0.4)
+    ax.set_ylim(shape.n_layers - 0.4, -0.6)
+    ax.set_aspect("equal")
+    ax.spines[:].set_visible(False)
+    step = 1 if shape.cell >= 0.25 else 4
+    ticks: list[float] = list(range(0, shape.n_heads, step))
+    names = [str(tick) for tick in ticks]
+    if shape.has_mlps:
+        ticks, names = [*ticks, shape.n_heads + 0.5], [*names, "MLP"]
+    ax.set_xticks(ticks, labels=names)
+    ax.set_yticks(range(0, shape.n_layers, step))
+    ax.tick_params(length=0, pad=2)
+    ax.set_xlabel("head")
+    ax.set_ylabel("layer")
+
+
+def _ink(colour: Any) -> str:
+    """Black or white, whichever reads better on the colour."""
+    red, green, blue = to_rgb(colour)
+    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"

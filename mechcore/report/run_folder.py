@@ -1,0 +1,224 @@
+"""Read the tables and JSON files of a finished run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mechcore.errors import InputError
+
+CONFIG_FILE = "config.json"
+TABLES_FOLDER = "tables"
+ATTENTION_FILE = "attention_examples.json"
+CATEGORIES = ("repeated", "previous", "next", "separator", "first", "self", "induction")
+"""Categories that have their own columns in ``head_categories.csv``; ``mixed`` has none."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns a table must have, by how they are read."""
+
+    text: tuple[str, ...]
+    numbers: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> list[str]:
+        """All of them."""
+        return [*self.text, *self.numbers, *self.flags]
+
+
+_WHERE = ("data", "role", "subset")
+TABLES: Mapping[str, Columns] = {
+    "accuracy": Columns(
+        ("subnetwork", *_WHERE),
+        ("target_sparsity", "seed", "n", "accuracy", "accuracy_low", "accuracy_high", "margin"),
+    ),
+    "subnetworks": Columns(
+        ("subnetwork", "kept"),
+        (
+            "target_sparsity",
+            "seed",
+            "sparsity",
+            "head_sparsity",
+            "heads_kept",
+            "mlps_kept",
+            "kl",
+            "id_accuracy",
+            "ood_accuracy",
+        ),
+    ),
+    "head_frequency": Columns(
+        ("component",), ("layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
+    ),
+    "core": Columns(("component",), ("layer", "head", "n_subnetworks")),
+    "core_summary": Columns(
+        (),
+        (
+            "n_subnetworks",
+            "n_heads",
+            "core_size",
+            "expected_by_chance",
+            "p_value",
+            "spearman_rho",
+            "spearman_p",
+        ),
+    ),
+    "ablation": Columns(
+        ("set", "kind", *_WHERE),
+        (
+            "size",
+            "n",
+            "accuracy",
+            "accuracy_drop",
+            "accuracy_drop_low",
+            "accuracy_drop_high",
+            "margin",
+            "margin_drop",
+            "margin_drop_low",
+            "margin_drop_high",
+        ),
+    ),
+    "interactions": Columns(
+        ("set", *_WHERE, "metric"),
+        ("size", "n", "joint_drop", "sum_of_single_drops", "interaction", "low", "high"),
+        ("superadditive", "floor"),
+    ),
+    "head_categories": Columns(
+        ("component", "category"), ("layer", "head", "entropy", "n_examples"), ("in_core",)
+    ),
+}
+_PER_CATEGORY = ("mass_", "uniform_", "ratio_", "share_")
+
+
+@dataclass(frozen=True)
+class AttentionExample:
+    """One head's attention on one input; ``pattern`` is [query][key]."""
+
+    component: str
+    category: str
+    tokens: list[str]
+    segments: list[int]
+    pattern: list[list[float]]
+
+
+@dataclass(frozen=True, eq=False)
+class RunFolder:
+    """What a run left behind; a table is None where its step was not run."""
+
+    path: Path
+    config: dict[str, Any]
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    attention_examples: tuple[AttentionExample, ...] = ()
+
+    def table(self, name: str) -> pd.DataFrame | None:
+        """The table of that name; None where its step was not run."""
+        return self.tables.get(name)
+
+    @property
+    def core(self) -> list[str]:
+        """Names of the core heads; empty where there are none or the step was not run."""
+        core = self.table("core")
+        return [] if core is None else core["component"].tolist()
+
+    @property
+    def table_files(self) -> list[str]:
+        """Names of all CSV files of the run, also those the report does not know."""
+        return sorted(path.name for path in (self.path / TABLES_FOLDER).glob("*.csv"))
+
+
+def read_run(path: str | Path) -> RunFolder:
+    """Read the folder of a finished run.
+
+    Raises:
+        InputError: ``config.json`` is missing, or a file cannot be read as what it should be.
+    """
+    path = Path(path)
+    config_path = path / CONFIG_FILE
+    if not config_path.is_file():
+        raise InputError(
+            f"{config_path}: not found; expected the folder of a finished run, which holds "
+            f"{CONFIG_FILE} beside {TABLES_FOLDER}/; check the path, or let the run finish first"
+        )
+    config = _read_json(config_path)
+    if not isinstance(config, dict):
+        raise InputError(f"{config_path}: found a {type(config).__name__}; expected an object")
+    tables = {
+        name: read_table(file, columns)
+        for name, columns in TABLES.items()
+        if (file := path / TABLES_FOLDER / f"{name}.csv").is_file()
+    }
+    return RunFolder(path, config, tables, _read_attention(path / ATTENTION_FILE))
+
+
+def read_table(path: Path, columns: Columns) -> pd.DataFrame:
+    """Read one CSV table; empty cells are missing numbers, and never anything in text columns.
+
+    Raises:
+        InputError: a column is missing or holds something else than it should.
+    """
+    try:
+        # Everything as text first: a subset may well be called "None", "NA" or "007".
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except pd.errors.EmptyDataError:
+        frame = pd.DataFrame(columns=pd.Index(columns.names), dtype=str)
+    except (pd.errors.ParserError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as CSV ({error}); run its step again") from error
+    if len(frame) == 0:
+        frame = frame.reindex(columns=[*dict.fromkeys([*columns.names, *frame.columns])])
+    missing = [name for name in columns.names if name not in frame.columns]
+    if missing:
+        raise InputError(
+            f"{path}: no column {', '.join(missing)}; found {', '.join(map(str, frame.columns))}; "
+            "run its step again with this version of mechcore"
+        )
+    numbers = [
+        *columns.numbers,
+        *(name for name in frame.columns if str(name).startswith(_PER_CATEGORY)),
+    ]
+    for name in numbers:
+        try:
+            frame[name] = frame[name].mask(frame[name] == "").astype(float)
+        except ValueError as error:
+            raise InputError(f"{path}: column {name}: {error}; expected numbers") from error
+    for name in columns.flags:
+        frame[name] = frame[name].str.lower().isin(["true", "1"]).astype(bool)
+    return frame
+
+
+def _read_attention(path: Path) -> tuple[AttentionExample, ...]:
+    if not path.is_file():
+        return ()
+    content = _read_json(path)
+    try:
+        examples = tuple(
+            AttentionExample(
+                component=str(entry["component"]),
+                category=str(entry["category"]),
+                tokens=[str(token) for token in entry["tokens"]],
+                segments=[int(segment) for segment in entry["segments"] or []],
+                pattern=[[float(value) for value in row] for row in entry["pattern"]],
+            )
+            for entry in content
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not a list of attention examples ({error!r})") from error
+    for example in examples:
+        n = len(example.tokens)
+        if [len(row) for row in example.pattern] != [n] * n:
+            raise InputError(
+                f"{path}: {example.component}: the pattern is not {n} x {n}, as its tokens are"
+            )
+    return examples
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{path}: not readable as JSON ({error}); run its step again") from error

@@ -1,0 +1,428 @@
+"""The sections of the page, each from the tables of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mechcore.report import figures
+from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
+from mechcore.report.figures import FULL, data_sets, of_data, subsets_of
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.summary import core_row, core_sentences, interaction_sentences
+from mechcore.report.wording import (
+    ALL,
+    SIGNIFICANT,
+    effect,
+    interval,
+    number,
+    number_range,
+    p_value,
+    percent,
+    percent_range,
+    plain,
+    role_name,
+    sparsity,
+    whole,
+    with_interval,
+)
+
+HEADS_PER_FIGURE = 6
+
+
+def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
+    """All sections between the summary and the method, in the order of the page."""
+    for make in (_accuracy, _subnetworks, _core, _categories, _ablation, _interactions):
+        yield make(run, gallery)
+
+
+# -- accuracy -----------------------------------------------------------------------------------
+
+
+def _accuracy(run: RunFolder, gallery: Gallery) -> Section:
+    accuracy = run.table("accuracy")
+    if accuracy is None or len(accuracy) == 0:
+        return not_run("accuracy", "Accuracy", "the accuracy of the full model and subnetworks")
+    picture = gallery.add(
+        figures.accuracy_by_subset(accuracy),
+        "accuracy",
+        "Accuracy of the full model and of every subnetwork. The line through the dots of one "
+        "target sparsity joins its lowest and highest seed.",
+        "Dot plot of accuracy by data set and subset; its numbers are in the table below.",
+    )
+    blocks: list[Block] = [
+        picture,
+        _by_subset(
+            accuracy,
+            "Accuracy (%); for subnetworks the lowest and highest over seeds",
+            "accuracy",
+        ),
+        _by_subset(
+            accuracy,
+            "Margin (nats): mean log-odds of the correct classes; over seeds as above",
+            "margin",
+        ),
+    ]
+    return Section("accuracy", "Accuracy", blocks, ["accuracy.csv"])
+
+
+def _by_subset(accuracy: pd.DataFrame, caption: str, metric: str) -> Table:
+    targets = sorted(accuracy["target_sparsity"].dropna().unique())
+    header = ["data", "subset", "n", "full model", *(f"at {sparsity(t)}" for t in targets)]
+    rows = []
+    for role, data in data_sets(accuracy):
+        for subset in subsets_of(accuracy, role, data):
+            part = of_data(accuracy, role, data, subset)
+            full = part[part["subnetwork"] == FULL]
+            cells = [f"{data} ({role_name(role)})", subset, whole(part["n"].iloc[0])]
+            cells.append(_full_cell(full.iloc[0], metric) if len(full) else "")
+            for target in targets:
+                values = part.loc[part["target_sparsity"] == target, metric]
+                over_seeds = percent_range if metric == "accuracy" else number_range
+                cells.append(over_seeds(values))
+            rows.append(cells)
+    folded = metric == "margin"
+    return Table(caption, header, rows, text_columns=frozenset({0, 1}), folded=folded)
+
+
+def _full_cell(row: pd.Series, metric: str) -> str:
+    if metric == "margin":
+        return number(row["margin"])
+    ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
+    return f"{percent(row['accuracy'])} {ends}".rstrip()
+
+
+# -- subnetworks and core -----------------------------------------------------------------------
+
+
+def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
+    title = "Subnetworks"
+    subnetworks, frequency = run.table("subnetworks"), run.table("head_frequency")
+    if subnetworks is None or len(subnetworks) == 0:
+        return not_run("subnetworks", title, "pruning, so there are no subnetworks")
+    blocks: list[Block] = []
+    if frequency is not None and len(frequency):
+        picture = gallery.add(
+            figures.head_frequency(frequency, run.core),
+            "head-frequency",
+            "In how many seeds each component is kept (the number in its cell)"
+            + ("; core heads are outlined." if run.core else "."),
+            "Heatmap, layer by head, of how many seeds keep each component; the numbers are in "
+            "head_frequency.csv.",
+        )
+        blocks.append(picture)
+    header = ["subnetwork", "target", "seed", "sparsity", "head sparsity", "heads kept"]
+    header += ["MLPs kept", "KL (nats)", "in-domain", "out-of-domain"]
+    rows = [
+        [
+            row["subnetwork"],
+            sparsity(row["target_sparsity"]),
+            whole(row["seed"]),
+            percent(row["sparsity"]),
+            percent(row["head_sparsity"]),
+            whole(row["heads_kept"]),
+            whole(row["mlps_kept"]),
+            number(row["kl"], 3),
+            percent(row["id_accuracy"]),
+            percent(row["ood_accuracy"]),
+        ]
+        for _, row in subnetworks.iterrows()
+    ]
+    caption = "Every subnetwork: what it keeps, and its accuracy. KL is the divergence of its "
+    caption += "answers from the full model's."
+    kept = [[row["subnetwork"], row["kept"]] for _, row in subnetworks.iterrows()]
+    blocks += [
+        Table(caption, header, rows),
+        Table("Components kept", ["subnetwork", "kept"], kept, frozenset({0, 1}), folded=True),
+    ]
+    files = ["subnetworks.csv", "head_frequency.csv"]
+    return Section("subnetworks", title, blocks, files)
+
+
+def _core(run: RunFolder, gallery: Gallery) -> Section:
+    title = "Heuristic core"
+    summary = core_row(run)
+    if summary is None:
+        return not_run("core", title, "the comparison of subnetworks that gives the core")
+    blocks: list[Block] = [Paragraph(text) for text in core_sentences(run)]
+    if pd.notna(summary["spearman_rho"]):
+        rho, p = number(summary["spearman_rho"]), summary["spearman_p"]
+        text = (
+            "How often each head is kept at one target sparsity and at the other correlates with "
+            f"Spearman's rho = {rho} ({p_value(p)})."
+        )
+        if pd.notna(p) and p >= SIGNIFICANT:
+            text += " That p-value is not small: the two need not be related."
+        blocks.append(Paragraph(text))
+    core = run.table("core")
+    if core is not None and len(core):
+        categories = run.table("head_categories")
+        look = {} if categories is None else dict(categories[["component", "category"]].to_numpy())
+        rows = [
+            [row["component"], whole(row["n_subnetworks"]), look.get(row["component"], "")]
+            for _, row in core.iterrows()
+        ]
+        header = ["head", "in subnetworks", "attends to"]
+        if not look:
+            header, rows = header[:2], [row[:2] for row in rows]
+        blocks.append(Table("The core heads", header, rows, frozenset({0, 2})))
+    return Section("core", title, blocks, ["core.csv", "core_summary.csv"])
+
+
+# -- what heads attend to -----------------------------------------------------------------------
+
+
+def _categories(run: RunFolder, gallery: Gallery) -> Section:
+    title = "What heads attend to"
+    categories = run.table("head_categories")
+    if categories is None or len(categories) == 0:
+        return not_run("categories", title, "the sorting of heads by what they attend to")
+    some = categories["in_core"].any()
+    blocks: list[Block] = [
+        gallery.add(
+            figures.head_categories(categories),
+            "head-categories",
+            "The category that each head attends to most, among those that get clearly more than "
+            "under uniform attention; mixed where none does."
+            + (" Core heads are outlined." if some else ""),
+            "Grid, layer by head, of attention categories; the categories are in the table below.",
+        )
+    ]
+    if some:
+        core = categories[categories["in_core"]]
+        blocks.append(_mass_table(core, "Attention mass of the core heads"))
+    else:
+        blocks.append(Paragraph("No head is in the core, so none is outlined.", note=True))
+    blocks.append(_mass_table(categories, f"All {len(categories)} heads", folded=True))
+    examples = run.attention_examples
+    parts = [
+        examples[start : start + HEADS_PER_FIGURE]
+        for start in range(0, len(examples), HEADS_PER_FIGURE)
+    ]
+    for i, part in enumerate(parts, start=1):
+        names = ", ".join(example.component for example in part)
+        picture = gallery.add(
+            figures.attention_patterns(part),
+            "attention" if len(parts) == 1 else f"attention-{i}",
+            f"Attention of {names} on an example each: rows are queries, columns keys; lines mark "
+            "where a segment begins or ends. Colours follow the square root of the weight.",
+            f"Heatmaps of the attention of {names} between the tokens of one example each.",
+        )
+        blocks.append(picture)
+    return Section("categories", title, blocks, ["head_categories.csv"])
+
+
+def _mass_table(categories: pd.DataFrame, caption: str, folded: bool = False) -> Table:
+    names = [
+        column.removeprefix("mass_")
+        for column in map(str, categories.columns)
+        if column.startswith("mass_")
+    ]
+    header = ["head", "category", *names, "entropy (nats)", "examples"]
+    rows = [
+        [
+            row["component"],
+            row["category"],
+            *(_mass_cell(row, name) for name in names),
+            number(row["entropy"]),
+            whole(row["n_examples"]),
+        ]
+        for _, row in categories.iterrows()
+    ]
+    unit = "mass in % of attention (times the mass under uniform attention)"
+    return Table(f"{caption}: {unit}", header, rows, frozenset({0, 1}), folded)
+
+
+def _mass_cell(row: pd.Series, category: str) -> str:
+    mass, ratio = row[f"mass_{category}"], row.get(f"ratio_{category}")
+    times = f" ({number(ratio, 1)}\u00d7)" if pd.notna(ratio) else ""
+    return number(100 * mass, 1) + times
+
+
+# -- ablation and interactions ------------------------------------------------------------------
+
+
+def _ablation(run: RunFolder, gallery: Gallery) -> Section:
+    title = "Ablation"
+    ablation = run.table("ablation")
+    if ablation is None:
+        return not_run("ablation", title, "the ablation of core heads from the full model")
+    if len(ablation) == 0:
+        text = "There was no head to ablate: the core is empty."
+        return Section("ablation", title, [Paragraph(text, note=True)], ["ablation.csv"])
+    n_sets = ablation["set"].nunique()
+    drawn = len(figures.sets_to_draw(ablation))
+    left_out = (
+        f" Of {n_sets} sets, {drawn} are drawn: all but the joint sets with the smaller drops."
+        if drawn < n_sets
+        else ""
+    )
+    how = "A drop is full minus ablated, so to the right of zero ablation hurts. "
+    lines = "Lines are bootstrap intervals over examples." + left_out
+    intro = "Heads are replaced by their mean output in the full model, alone and together."
+    blocks: list[Block] = [Paragraph(intro)]
+    for metric in ("accuracy", "margin"):
+        picture = gallery.add(
+            figures.ablation_drops(ablation, metric),
+            f"ablation-{metric}",
+            f"Drop of {metric} over all examples when a set of heads is ablated. {how}{lines}",
+            f"Dot plot of the drop of {metric} by ablated set; its numbers are in the table below.",
+        )
+        blocks.append(picture)
+    for i, (role, data) in enumerate(data_sets(ablation)):
+        if len(subsets_of(ablation, role, data)) > 2:
+            picture = gallery.add(
+                figures.ablation_by_subset(ablation, role, data),
+                f"ablation-subsets-{i + 1}",
+                f"Accuracy drop in points by subset of {data} ({role_name(role)}).{left_out}",
+                f"Heatmap of accuracy drops, ablated sets by subsets of {data}; the numbers are "
+                "in ablation.csv.",
+            )
+            blocks.append(picture)
+    blocks.append(_ablation_table(ablation, folded=n_sets > 20))
+    return Section("ablation", title, blocks, ["ablation.csv"])
+
+
+def _ablation_table(ablation: pd.DataFrame, folded: bool) -> Table:
+    overall = ablation[ablation["subset"] == ALL]
+    rows = [
+        [
+            row["set"],
+            f"{row['data']} ({role_name(row['role'])})",
+            whole(row["n"]),
+            percent(row["accuracy"]),
+            _interval_cell(row, "accuracy"),
+            number(row["margin"]),
+            _interval_cell(row, "margin"),
+        ]
+        for _, row in overall.iterrows()
+    ]
+    header = ["ablated", "data", "n", "accuracy", "accuracy drop (points)"]
+    header += ["margin (nats)", "margin drop (nats)"]
+    caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
+    return Table(caption, header, rows, frozenset({0, 1}), folded)
+
+
+def _interval_cell(row: pd.Series, metric: str) -> str:
+    drop, low, high = (row[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
+    return with_interval(drop, low, high, metric)
+
+
+def _interactions(run: RunFolder, gallery: Gallery) -> Section:
+    title = "Interactions"
+    table = run.table("interactions")
+    if table is None:
+        return not_run("interactions", title, "the joint ablation of sets of core heads")
+    if len(table) == 0:
+        text = "There is no interaction to report: the core has fewer than two heads."
+        return Section("interactions", title, [Paragraph(text, note=True)], ["interactions.csv"])
+    blocks: list[Block] = [Paragraph(text) for text in interaction_sentences(run)]
+    overall = table[table["subset"] == ALL]
+    drawn = _largest_interactions(overall)
+    n_sets = overall["set"].nunique()
+    left_out = (
+        f" Of {n_sets} sets the {len(drawn)} with the largest interaction on a margin, in either "
+        "direction, are drawn."
+        if len(drawn) < n_sets
+        else ""
+    )
+    blocks.append(
+        gallery.add(
+            figures.interactions(table, drawn),
+            "interactions",
+            "Interaction of jointly ablated heads: the joint drop less the sum of the single "
+            "drops. To the right of zero the set is superadditive. Hollow marks: accuracy is so "
+            f"near its floor that the joint drop saturates; trust the margin there.{left_out}",
+            "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
+        )
+    )
+    largest = str(overall["set"].iloc[int(overall["size"].argmax())])
+    if (table["subset"] != ALL).any():
+        blocks.append(
+            gallery.add(
+                figures.interactions_by_subset(table, largest),
+                "interactions-subsets",
+                f"The interaction of {largest}, the largest set, on every subset.",
+                "Dot plot of one set's interaction by subset; its numbers are in interactions.csv.",
+            )
+        )
+    rows = [
+        [
+            row["set"],
+            f"{row['data']} ({role_name(row['role'])})",
+            row["metric"],
+            effect(row["joint_drop"], row["metric"]),
+            effect(row["sum_of_single_drops"], row["metric"]),
+            with_interval(row["interaction"], row["low"], row["high"], row["metric"]),
+            _verdict(row),
+            "yes" if row["floor"] else "no",
+        ]
+        for _, row in overall.iterrows()
+    ]
+    header = ["set", "data", "metric", "joint drop", "sum of single drops", "interaction"]
+    header += ["interval says", "near floor"]
+    caption = "Interactions over all examples, with intervals; every subset is in interactions.csv"
+    words = frozenset({0, 1, 2, 6, 7})
+    blocks.append(Table(caption, header, rows, words, folded=len(rows) > 40))
+    return Section("interactions", title, blocks, ["interactions.csv"])
+
+
+def _largest_interactions(overall: pd.DataFrame, limit: int = 30) -> list[str]:
+    names = list(dict.fromkeys(overall["set"]))
+    if len(names) <= limit:
+        return names
+    margin = overall[overall["metric"] == "margin"]
+    size = margin["interaction"].abs().groupby(margin["set"]).max()
+    keep = set(size.nlargest(limit).index)
+    return [name for name in names if name in keep]
+
+
+def _verdict(row: pd.Series) -> str:
+    if row["low"] > 0:
+        return "superadditive"
+    return "subadditive" if row["high"] < 0 else "includes zero"
+
+
+# -- method -------------------------------------------------------------------------------------
+
+
+def method_tables(config: Mapping[str, Any]) -> list[Table]:
+    """What was run, on what and how, as far as the configuration says."""
+    model = dict(config.get("model") or {})
+    run = {key: config[key] for key in ("command", "seeds", "sparsities") if key in config}
+    if "label_mapping" in config:
+        run["label mapping"] = config["label_mapping"]
+    data = [
+        (f"{part} {key}".replace("_", " "), value)
+        for part, entries in dict(config.get("data") or {}).items()
+        for entry in (entries if isinstance(entries, list) else [entries])
+        for key, value in _flat(entry if isinstance(entry, dict) else {"name": entry})
+    ]
+    versions = {"mechcore": config.get("mechcore", ""), **dict(config.get("versions") or {})}
+    seconds = dict(config.get("seconds") or {})
+    groups: Sequence[tuple[str, Iterable[tuple[str, Any]], bool]] = [
+        ("Run", _flat(run), False),
+        ("Model", _flat(model), False),
+        ("Data", data, False),
+        ("Pruning settings", _flat(dict(config.get("prune") or {})), True),
+        ("Mean activations", _flat(dict(config.get("means") or {})), True),
+        ("Versions", versions.items(), False),
+        ("Time by step (s)", ((name, number(value, 1)) for name, value in seconds.items()), True),
+    ]
+    tables = []
+    for caption, pairs, folded in groups:
+        rows = [[name, plain(value)] for name, value in pairs]
+        if rows:
+            tables.append(Table(caption, ["name", "value"], rows, frozenset({0, 1}), folded))
+    return tables
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in mapping.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}: ")
+        else:
+            yield name, value

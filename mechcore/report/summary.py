@@ -1,0 +1,281 @@
+"""The findings of a run in plain words: formatted from its tables, and no more than they show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mechcore.report.figures import FULL, NON_CORE, SINGLE, data_sets, of_data
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.wording import (
+    ALL,
+    SIGNIFICANT,
+    count,
+    effect,
+    interval,
+    listed,
+    number,
+    p_value,
+    percent,
+    percent_range,
+    role_name,
+    small,
+    sparsity,
+    whole,
+    with_interval,
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One headline number."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def tiles(run: RunFolder) -> list[Tile]:
+    """Headline numbers, as many as the run has tables for."""
+    found: list[Tile] = []
+    accuracy = run.table("accuracy")
+    if accuracy is not None:
+        full = _full(accuracy)
+        for role, data in data_sets(full):
+            row = of_data(full, role, data).iloc[0]
+            label = f"Full model, {role_name(role)}"
+            found.append(Tile(label, percent(row["accuracy"]), data))
+    summary = core_row(run)
+    if summary is not None:
+        note = f"of {count(summary['n_heads'], 'head')}"
+        if pd.notna(summary["expected_by_chance"]):
+            note += f"; {small(summary['expected_by_chance'])} expected by chance"
+        found.append(Tile("Heuristic core", count(summary["core_size"], "head"), note))
+    worst = worst_single(run)
+    if worst is not None:
+        value = f"{effect(-worst['accuracy_drop'], 'accuracy', unit=False)}\u00a0points"
+        found.append(Tile(f"Without {worst['set']}, out-of-domain", value, str(worst["data"])))
+    return found
+
+
+def sentences(run: RunFolder) -> list[str]:
+    """What the run found, one sentence or two per finding."""
+    return [
+        *_full_model(run),
+        *_subnetworks(run),
+        *core_sentences(run),
+        *_categories(run),
+        *_single_ablation(run),
+        *interaction_sentences(run),
+    ]
+
+
+def _full(accuracy: pd.DataFrame) -> pd.DataFrame:
+    return accuracy[(accuracy["subnetwork"] == FULL) & (accuracy["subset"] == ALL)]
+
+
+def _full_model(run: RunFolder) -> Iterator[str]:
+    accuracy = run.table("accuracy")
+    if accuracy is None or len(full := _full(accuracy)) == 0:
+        return
+    parts = []
+    for role, data in data_sets(full):
+        row = of_data(full, role, data).iloc[0]
+        ends = _percent_interval(row)
+        n = whole(row["n"])
+        parts.append(f"{percent(row['accuracy'])}{ends} {role_name(role)} ({data}, n = {n})")
+    yield f"The full model's accuracy is {listed(parts)}."
+
+
+def _percent_interval(row: pd.Series) -> str:
+    ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
+    return f" {ends}" if ends else ""
+
+
+def _subnetworks(run: RunFolder) -> Iterator[str]:
+    subnetworks = run.table("subnetworks")
+    if subnetworks is None:
+        return
+    for target, part in subnetworks.groupby("target_sparsity"):
+        inside, outside = part["id_accuracy"], part["ood_accuracy"]
+        one = len(part) == 1
+        text = (
+            f"The {'subnetwork' if one else count(len(part), 'subnetwork')} pruned to a target of "
+            f"{sparsity(float(str(target)))} {'has' if one else 'have'} {percent_range(inside)} "
+            f"accuracy in-domain and {percent_range(outside)} out-of-domain"
+        )
+        if one or inside.isna().any() or outside.isna().any():
+            yield text + "."
+            continue
+        spreads = [values.max() - values.min() for values in (inside, outside)]
+        yield (
+            f"{text}: the seeds lie {_points(spreads[0])} apart in-domain and "
+            f"{_points(spreads[1])} out-of-domain."
+        )
+
+
+def _points(difference: float) -> str:
+    return f"{number(100 * difference, 1)}\u00a0points"
+
+
+def core_row(run: RunFolder) -> pd.Series | None:
+    """The one row of ``core_summary.csv``."""
+    summary = run.table("core_summary")
+    return None if summary is None or len(summary) == 0 else summary.iloc[0]
+
+
+def core_sentences(run: RunFolder) -> Iterator[str]:
+    """Size of the core against chance."""
+    summary = core_row(run)
+    if summary is None:
+        return
+    n, size = summary["n_subnetworks"], summary["core_size"]
+    all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
+    expected = (
+        "If each subnetwork kept as many heads picked at random, "
+        f"{small(summary['expected_by_chance'])} would be shared by all on average"
+        if pd.notna(summary["expected_by_chance"])
+        else ""
+    )
+    if size == 0:
+        text = f"The heuristic core is empty: no head is in {all_of}."
+        yield f"{text} {expected}." if expected else text
+        return
+    # The names come from core.csv, which may be absent though the summary is there.
+    names = f": {', '.join(run.core)}" if run.core else ""
+    verb = "is" if size == 1 else "are"
+    text = f"{whole(size)} of {count(summary['n_heads'], 'head')} {verb} in {all_of}{names}."
+    if expected:
+        text += f" {expected} ({p_value(summary['p_value'])})."
+    if pd.notna(summary["p_value"]) and summary["p_value"] >= SIGNIFICANT:
+        text += (
+            " That p-value is not small: a core of this size is no evidence that the subnetworks "
+            "share more heads than chance would have them share."
+        )
+    if n == 1:
+        text += " With one subnetwork, its heads are the core by definition."
+    yield text
+
+
+def _categories(run: RunFolder) -> Iterator[str]:
+    categories = run.table("head_categories")
+    if categories is None:
+        return
+    core = categories[categories["in_core"]]
+    if len(core) == 0:
+        return
+    counts = core["category"].value_counts()
+    parts = [f"{whole(n)} {name}" for name, n in counts.items()]
+    of = count(len(core), "core head")
+    yield f"By what they attend to, the {of} {'is' if len(core) == 1 else 'are'}: {listed(parts)}."
+
+
+def worst_single(run: RunFolder) -> pd.Series | None:
+    """The single ablation with the largest drop over all examples of an out-of-domain set."""
+    ablation = run.table("ablation")
+    if ablation is None:
+        return None
+    chosen = (
+        (ablation["kind"] == SINGLE) & (ablation["role"] == "ood") & (ablation["subset"] == ALL)
+    )
+    singles = ablation[chosen].dropna(subset=["accuracy_drop"])
+    if len(singles) == 0 or singles["accuracy_drop"].max() <= 0:
+        return None
+    return singles.iloc[int(singles["accuracy_drop"].argmax())]
+
+
+def _single_ablation(run: RunFolder) -> Iterator[str]:
+    ablation = run.table("ablation")
+    if ablation is None:
+        return
+    overall = ablation[ablation["subset"] == ALL]
+    singles = overall[(overall["kind"] == SINGLE) & (overall["role"] == "ood")]
+    if len(singles) == 0:
+        return
+    worst = worst_single(run)
+    if worst is None:
+        yield "Ablating a single core head lowers out-of-domain accuracy for none of them."
+        return
+    name, data = worst["set"], worst["data"]
+    low, high = worst["accuracy_drop_low"], worst["accuracy_drop_high"]
+    ends = interval(low, high, "accuracy", signed=False)
+    text = (
+        f"Of the core heads, ablating {name} alone lowers out-of-domain accuracy most: by "
+        f"{_points(worst['accuracy_drop'])}{f' {ends}' if ends else ''} on {data}, to "
+        f"{percent(worst['accuracy'])}"
+    )
+    inside = overall[(overall["role"] == "id") & (overall["set"] == name)]
+    parts = [f"{_change(row)} on {row['data']}" for _, row in inside.iterrows()]
+    if parts:
+        text += f"; in-domain accuracy changes by {listed(parts)}"
+    others = overall[(overall["kind"] == NON_CORE) & (overall["data"] == data)]
+    others = others[others["role"] == "ood"]
+    if len(others):
+        change = effect(-others.iloc[0]["accuracy_drop"], "accuracy")
+        text += f". Ablating a non-core head changes it by {change} on average"
+    text += "."
+    if _includes_zero(low, high):
+        text += " The interval includes zero, so this drop may be no effect at all."
+    if len(singles["set"].unique()) > 1:
+        text += " (The largest of several; its interval does not allow for that choice.)"
+    yield text
+
+
+def _change(row: pd.Series) -> str:
+    drop, low, high = (-row[f"accuracy_drop{end}"] for end in ("", "_high", "_low"))
+    return with_interval(drop, low, high, "accuracy", unit=True)
+
+
+def _includes_zero(low: float, high: float) -> bool:
+    return bool(low <= 0 <= high)
+
+
+def interaction_sentences(run: RunFolder) -> Iterator[str]:
+    """Which joint sets are superadditive out-of-domain, on the margin and on accuracy."""
+    table = run.table("interactions")
+    if table is None or len(table) == 0:
+        return
+    overall = table[(table["role"] == "ood") & (table["subset"] == ALL)]
+    for role, data in data_sets(overall):
+        for metric, name in (("margin", "the margin"), ("accuracy", "accuracy")):
+            part = of_data(overall, role, data)
+            part = part[part["metric"] == metric].dropna(subset=["interaction"])
+            if len(part):
+                yield _superadditivity(part, name, metric, data)
+
+
+def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str) -> str:
+    above, below = int((part["low"] > 0).sum()), int((part["high"] < 0).sum())
+    top = part.iloc[int(part["interaction"].argmax())]
+    terms = (
+        f"the joint drop is {effect(top['joint_drop'], metric)} where the single drops sum to "
+        f"{effect(top['sum_of_single_drops'], metric)}, an interaction of "
+        f"{with_interval(top['interaction'], top['low'], top['high'], metric, unit=True)}"
+    )
+    where = f"On {name} out-of-domain ({data})"
+    if len(part) == 1:
+        text = f"{where}, for {top['set']} {terms}"
+        if above:
+            text += ": superadditive."
+        elif below:
+            text += ": subadditive, less than the heads do one by one."
+        else:
+            text += "; the interval includes zero, so neither direction is shown."
+    else:
+        text = (
+            f"{where}, {above} of {count(len(part), 'joint set')} "
+            f"{'is' if above == 1 else 'are'} superadditive and {below} subadditive, with an "
+            f"interval that leaves out zero. The largest interaction is that of {top['set']}: "
+            f"{terms}."
+        )
+        if _includes_zero(top["low"], top["high"]):
+            text += " Its interval includes zero."
+    floors = int(part["floor"].sum()) if metric == "accuracy" else 0
+    if floors:
+        text += (
+            f" Joint accuracy is near its floor for {floors} of {len(part)}: the drop saturates "
+            "there, which pulls the interaction on accuracy down."
+        )
+    return text

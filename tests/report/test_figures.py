@@ -1,0 +1,237 @@
+"""Every figure draws what its table holds, and no text leaves the paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import PatchCollection, PathCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+
+from mechcore.report import figures
+from mechcore.report.drawing import GridShape, shorten
+from mechcore.report.run_folder import RunFolder, read_run
+
+LONG = tuple(f"lexical_overlap/ln_subject-object_swap_{i}" for i in range(14))
+CORE = ("L2.H3", "L2.H5", "L3.H7", "L3.H11", "L4.H0", "L8.H2", "L9.H9")
+
+
+@pytest.fixture(scope="module")
+def small(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]) -> RunFolder:
+    """12 layers x 12 heads, two in-domain sets, long names, more joint sets than fit."""
+    path = tmp_path_factory.mktemp("figures") / "large"
+    fields = {"n_layers": 12, "n_heads": 12, "id_data": ("matched", "mismatched")}
+    joint = [(a, b) for a in CORE for b in CORE if a != b]
+    return read_run(new_run(path, **fields, subsets=LONG, core=CORE, joint=[*joint, CORE]))
+
+
+DRAW: dict[str, Callable[[RunFolder], Figure]] = {
+    "accuracy": lambda run: figures.accuracy_by_subset(run.tables["accuracy"]),
+    "frequency": lambda run: figures.head_frequency(run.tables["head_frequency"], run.core),
+    "drops": lambda run: figures.ablation_drops(run.tables["ablation"]),
+    "margin drops": lambda run: figures.ablation_drops(run.tables["ablation"], "margin"),
+    "by subset": lambda run: figures.ablation_by_subset(run.tables["ablation"], "ood", "tiny-ood"),
+    "interactions": lambda run: figures.interactions(run.tables["interactions"]),
+    "one interaction": lambda run: figures.interactions_by_subset(
+        run.tables["interactions"], "+".join(run.core)
+    ),
+    "categories": lambda run: figures.head_categories(run.tables["head_categories"]),
+    "attention": lambda run: figures.attention_patterns(run.attention_examples),
+}
+
+
+def labels(figure: Figure, axis: str = "y") -> list[str]:
+    ax = figure.axes[0]
+    return [
+        tick.get_text() for tick in (ax.get_yticklabels if axis == "y" else ax.get_xticklabels)()
+    ]
+
+
+def points(figure: Figure, panel: int = 0) -> np.ndarray:
+    dots = [c for c in figure.axes[panel].collections if isinstance(c, PathCollection)]
+    return np.concatenate([np.asarray(c.get_offsets()) for c in dots])
+
+
+def visible_texts(figure: Figure) -> list[Text]:
+    """Texts on the paper; ticks outside the limits of their axis are never drawn."""
+    unseen = []
+    for ax in figure.axes:
+        for axis, (low, high) in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
+            ends = sorted((low, high))
+            unseen += [
+                tick.label1
+                for tick in axis.get_major_ticks()
+                if not ends[0] <= tick.get_loc() <= ends[1]
+            ]
+            unseen += [
+                t.label2 for t in axis.get_major_ticks() if not ends[0] <= t.get_loc() <= ends[1]
+            ]
+    texts = figure.findobj(lambda artist: isinstance(artist, Text) and bool(artist.get_text()))
+    return [
+        text
+        for text in texts
+        if isinstance(text, Text)
+        and text.get_visible()
+        and text not in unseen
+        and (text.axes is None or text.axes.get_visible())
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(DRAW))
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_no_text_is_clipped(name: str, size: str, small: RunFolder, large: RunFolder) -> None:
+    figure = DRAW[name](small if size == "small" else large)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    paper = figure.bbox
+    for text in visible_texts(figure):
+        box = text.get_window_extent(canvas.get_renderer())
+        inside = (
+            box.x0 >= paper.x0 - 1
+            and box.y0 >= paper.y0 - 1
+            and box.x1 <= paper.x1 + 1
+            and box.y1 <= paper.y1 + 1
+        )
+        assert inside, text.get_text()
+    assert figure.get_size_inches()[0] <= 12.5
+
+
+def test_accuracy_has_a_row_per_subset_and_a_dot_per_subnetwork(small: RunFolder) -> None:
+    figure = DRAW["accuracy"](small)
+    rows = labels(figure)
+    assert rows[:2] == ["in-domain: tiny-id", "out-of-domain: tiny-ood"]
+    assert len(rows) == 6
+    assert len(points(figure)) == len(small.tables["accuracy"]) == 6 * 7
+    assert sorted(points(figure)[:, 0]) == pytest.approx(
+        sorted(100 * small.tables["accuracy"]["accuracy"])
+    )
+
+
+def test_frequency_has_a_panel_per_sparsity_with_every_component(small: RunFolder) -> None:
+    figure = DRAW["frequency"](small)
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title() for ax in panels] == [
+        "target sparsity 50\u00a0%, 3 seeds",
+        "target sparsity 70\u00a0%, 3 seeds",
+    ]
+    for ax, target in zip(panels, (0.5, 0.7), strict=True):
+        (cells,) = [c for c in ax.collections if isinstance(c, PatchCollection)]
+        assert len(cells.get_paths()) == 36
+        frequency = small.tables["head_frequency"]
+        counts = frequency.loc[frequency["target_sparsity"] == target, "count"]
+        assert [int(text.get_text()) for text in ax.texts] == counts.tolist()
+        assert len([p for p in ax.patches if isinstance(p, Rectangle)]) == 4
+        assert ax.get_xticklabels()[-1].get_text() == "MLP"
+
+
+def test_drops_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder) -> None:
+    ablation = small.tables["ablation"]
+    figure = DRAW["drops"](small)
+    assert [ax.get_title() for ax in figure.axes] == [
+        "in-domain: tiny-id",
+        "out-of-domain: tiny-ood",
+    ]
+    sets = figures.sets_to_draw(ablation)
+    assert sets[0] == "L0.H3"
+    assert sets[-1] == "non-core heads (mean)"
+    assert len(labels(figure)) == len(sets) == 12
+    overall = ablation[ablation["subset"] == "all"]
+    for panel, role in enumerate(("id", "ood")):
+        drops = overall[overall["role"] == role].set_index("set")
+        for x, y in points(figure, panel):
+            assert x == pytest.approx(100 * drops.loc[sets[round(y)], "accuracy_drop"])
+
+
+def test_too_many_sets_leave_out_the_smaller_joint_drops(large: RunFolder) -> None:
+    ablation = large.tables["ablation"]
+    sets = figures.sets_to_draw(ablation)
+    assert ablation["set"].nunique() > len(sets) == 30
+    assert set(CORE) <= set(sets)
+    drops = ablation.query("subset == 'all' and role == 'ood' and kind == 'joint'")
+    drops = drops.set_index("set")["accuracy_drop"]
+    assert drops[drops.index.isin(sets)].min() >= drops[~drops.index.isin(sets)].max()
+
+
+def test_heatmap_of_subsets_has_a_number_per_cell(small: RunFolder) -> None:
+    figure = DRAW["by subset"](small)
+    assert len(figure.axes[0].texts) == 12 * 5
+    assert labels(figure, "x")[0] == "all examples"
+
+
+@pytest.mark.parametrize("name", ["interactions", "one interaction"])
+def test_interactions_mark_the_floor_on_accuracy_alone(small: RunFolder, name: str) -> None:
+    table = small.tables["interactions"]
+    part = table[table["subset"] == "all"] if name == "interactions" else table
+    if name != "interactions":
+        part = part[part["set"] == "+".join(small.core)]
+    assert part["floor"].any()
+    figure = DRAW[name](small)
+    for ax, metric in zip(figure.axes, ("accuracy", "margin"), strict=True):
+        dots = [c for c in ax.collections if isinstance(c, PathCollection)]
+        faces = np.concatenate(
+            [np.asarray(c.get_facecolors()) for c in dots if len(np.asarray(c.get_offsets()))]
+        )
+        hollow = int((faces[:, :3] == 1).all(axis=1).sum())
+        expected = int(part.loc[part["metric"] == "accuracy", "floor"].sum())
+        assert hollow == (expected if metric == "accuracy" else 0)
+        scale = 100 if metric == "accuracy" else 1
+        drawn = np.concatenate([np.asarray(c.get_offsets())[:, 0] for c in dots])
+        wanted = scale * part.loc[part["metric"] == metric, "interaction"]
+        assert sorted(drawn) == pytest.approx(sorted(wanted))
+
+
+def test_category_map_outlines_the_core_and_counts_categories(small: RunFolder) -> None:
+    figure = DRAW["categories"](small)
+    ax = figure.axes[0]
+    assert len(ax.texts) == 32
+    assert len(ax.patches) == 4
+    counts = small.tables["head_categories"]["category"].value_counts()
+    entries = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert {f"{name} ({n})" for name, n in counts.items()} | {"in the core"} == set(entries)
+
+
+def test_attention_has_a_panel_per_head_with_its_tokens(small: RunFolder) -> None:
+    figure = DRAW["attention"](small)
+    panels = [ax for ax in figure.axes if ax.images]
+    assert len(panels) == 4
+    example = small.attention_examples[0]
+    assert [tick.get_text() for tick in panels[0].get_yticklabels()] == example.tokens
+    np.testing.assert_allclose(panels[0].images[0].get_array(), example.pattern)
+
+
+def test_large_models_get_small_cells_and_small_ones_large_cells(
+    small: RunFolder, large: RunFolder
+) -> None:
+    cells = [GridShape.of(run.tables["head_frequency"], 2).cell for run in (small, large)]
+    assert cells[0] > 0.35 > cells[1] > 0.25
+
+
+def test_figures_leave_the_callers_settings_alone(small: RunFolder) -> None:
+    with matplotlib.rc_context({"font.size": 31.0}):
+        figure = DRAW["accuracy"](small)
+        assert matplotlib.rcParams["font.size"] == 31.0
+    assert figure.axes[0].get_yticklabels()[0].get_fontsize() < 12
+
+
+def test_a_dollar_sign_is_no_formula(small: RunFolder) -> None:
+    accuracy = small.tables["accuracy"].replace("so_swap", "costs $1, \\frac{$")
+    figure = figures.accuracy_by_subset(accuracy)
+    FigureCanvasAgg(figure).draw()
+    assert "costs $1, \\frac{$" in labels(figure)
+
+
+def test_labels_are_cut_in_the_middle() -> None:
+    assert shorten("abc", 3) == "abc"
+    assert shorten("abcdefgh", 5) == "ab\u2026gh"
+    assert figures.set_label("L0.H0+L0.H1+L0.H2+L0.H3+L0.H4") == "L0.H0+\u2026+L0.H4 (5 heads)"

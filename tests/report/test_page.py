@@ -1,0 +1,317 @@
+"""The page says what the tables say, stands alone, and survives hostile and missing content."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mechcore.errors import InputError
+from mechcore.report import build_report
+from mechcore.report.blocks import Gallery, Picture
+from mechcore.report.run_folder import TABLES, read_run
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+class Page(HTMLParser):
+    """Text, tags, links and images of a page; unbalanced tags are errors."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.pieces: list[str] = []
+        self.headings: list[int] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        joined = "".join(self.pieces).replace("\u00a0", " ").replace("\u2212", "-")
+        return re.sub(r"\s+", " ", joined)
+
+    def attributes(self, tag: str, name: str) -> list[str]:
+        return [value for t, attrs in self.tags if t == tag and (value := attrs.get(name))]
+
+
+def page_of(run: Path) -> Page:
+    return Page(build_report(run).read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the rendering of figures, which takes most of the time of a page."""
+
+    def add(_: Gallery, figure: object, name: str, caption: str, alt: str) -> Picture:
+        return Picture(name, caption, alt, f"data:image/svg+xml;base64,{name}", 1, 1)
+
+    monkeypatch.setattr(Gallery, "add", add)
+
+
+@pytest.fixture(scope="module")
+def rich(rich_run: Path) -> Page:
+    return page_of(rich_run)
+
+
+@pytest.fixture(scope="module")
+def empty_run(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]) -> Path:
+    return new_run(tmp_path_factory.mktemp("report") / "empty", core=())
+
+
+def edit(run: Path, table: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
+    path = run / "tables" / f"{table}.csv"
+    change(pd.read_csv(path)).to_csv(path, index=False)
+
+
+@pytest.fixture
+def copy_of_rich(rich_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(rich_run, tmp_path / "run"))
+
+
+def test_full_model_accuracy_is_that_of_the_table(rich: Page, rich_run: Path) -> None:
+    accuracy = pd.read_csv(rich_run / "tables/accuracy.csv")
+    full = accuracy[(accuracy.subnetwork == "full") & (accuracy.subset == "all")]
+    assert len(full) == 2
+    for _, row in full.iterrows():
+        ends = f"[{100 * row.accuracy_low:.1f}, {100 * row.accuracy_high:.1f}]"
+        assert f"{100 * row.accuracy:.1f} % {ends}" in rich.text
+
+
+def test_spread_of_the_subnetworks_is_that_of_the_table(rich: Page, rich_run: Path) -> None:
+    subnetworks = pd.read_csv(rich_run / "tables/subnetworks.csv")
+    for target, part in subnetworks.groupby("target_sparsity"):
+        low, high = 100 * part.ood_accuracy.min(), 100 * part.ood_accuracy.max()
+        sentence = (
+            f"The 3 subnetworks pruned to a target of {100 * target:.0f} % have "
+            f"{100 * part.id_accuracy.min():.1f}\u2013{100 * part.id_accuracy.max():.1f} % "
+            f"accuracy in-domain and {low:.1f}\u2013{high:.1f} % out-of-domain"
+        )
+        assert sentence in rich.text
+
+
+def test_core_is_named_with_its_size_against_chance(rich: Page, rich_run: Path) -> None:
+    core = pd.read_csv(rich_run / "tables/core.csv")
+    summary = pd.read_csv(rich_run / "tables/core_summary.csv").iloc[0]
+    names = ", ".join(core.component)
+    assert f"4 of 32 heads are in all 6 subnetworks: {names}." in rich.text
+    assert f"{summary.expected_by_chance:.2f} would be shared by all on average" in rich.text
+    assert "(p = 2.3 \u00d7 10\u207b\u2077)" in rich.text
+
+
+def test_worst_head_is_the_one_with_the_largest_drop(rich: Page, rich_run: Path) -> None:
+    ablation = pd.read_csv(rich_run / "tables/ablation.csv")
+    singles = ablation.query("kind == 'single' and role == 'ood' and subset == 'all'")
+    worst = singles.loc[singles.accuracy_drop.idxmax()]
+    assert (
+        f"ablating {worst.set} alone lowers out-of-domain accuracy most: by "
+        f"{100 * worst.accuracy_drop:.1f} points [{100 * worst.accuracy_drop_low:.1f}, "
+        f"{100 * worst.accuracy_drop_high:.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %"
+    ) in rich.text
+
+
+@pytest.mark.parametrize(("metric", "scale", "digits"), [("accuracy", 100, 1), ("margin", 1, 2)])
+def test_superadditive_sets_are_counted_from_the_intervals(
+    rich: Page, rich_run: Path, metric: str, scale: float, digits: int
+) -> None:
+    table = pd.read_csv(rich_run / "tables/interactions.csv")
+    part = table[(table.role == "ood") & (table.subset == "all") & (table.metric == metric)]
+    top = part.loc[part.interaction.idxmax()]
+    assert (
+        f"{(part.low > 0).sum()} of {len(part)} joint sets are superadditive and "
+        f"{(part.high < 0).sum()} subadditive"
+    ) in rich.text
+    ends = f"[{scale * top.low:+.{digits}f}, {scale * top.high:+.{digits}f}]"
+    value = f"{scale * top.interaction:+.{digits}f}"
+    assert re.search(rf"{re.escape(value)} (points|nats) {re.escape(ends)}", rich.text)
+
+
+def test_every_overall_ablation_is_in_the_table(rich: Page, rich_run: Path) -> None:
+    ablation = pd.read_csv(rich_run / "tables/ablation.csv").query("subset == 'all'")
+    for _, row in ablation.iterrows():
+        ends = f"[{row.margin_drop_low:+.2f}, {row.margin_drop_high:+.2f}]"
+        cell = f"{row.margin_drop:+.2f} {ends}".replace("+0.00", "0.00").replace("-0.00", "0.00")
+        assert cell in rich.text
+
+
+def test_the_page_stands_alone(rich: Page, rich_run: Path) -> None:
+    html = (rich_run / "report.html").read_text(encoding="utf-8")
+    assert re.findall(r"(?:https?:)?//[a-z]", re.sub(r"base64,[^\"]*", "", html)) == []
+    assert all(
+        uri.startswith("data:image/svg+xml;base64,") for uri in rich.attributes("img", "src")
+    )
+    links = [link for link in rich.attributes("a", "href") if not link.startswith("#")]
+    assert {"config.json", "tables/accuracy.csv", "figures/accuracy.svg"} <= set(links)
+    assert all((rich_run / link).is_file() for link in links)
+    assert len(html) < 3_000_000
+
+
+def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
+    assert rich.headings[0] == 1
+    assert rich.headings.count(1) == 1
+    assert all(b - a <= 1 for a, b in zip(rich.headings, rich.headings[1:], strict=False))
+    assert {"header", "nav", "main", "footer"} <= {tag for tag, _ in rich.tags}
+    images = [attrs for tag, attrs in rich.tags if tag == "img"]
+    assert len(images) == 9
+    assert all(attrs.get("alt") for attrs in images)
+    assert sum(tag == "figcaption" for tag, _ in rich.tags) == len(images)
+    assert all(attrs.get("scope") in ("col", "row") for tag, attrs in rich.tags if tag == "th")
+    ids = [value for _, attrs in rich.tags if (value := attrs.get("id"))]
+    assert len(ids) == len(set(ids))
+    targets = [link[1:] for link in rich.attributes("a", "href") if link.startswith("#")]
+    assert set(targets) <= set(ids)
+
+
+def test_the_method_names_what_was_run(rich: Page) -> None:
+    for fact in ("9f2c41aa70be13d5", "0 <- entailment; 1 <- non-entailment", "3.9.0", "0, 1, 2"):
+        assert fact in rich.text
+    assert "lambda learning rate 0.3" in rich.text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_an_empty_core_is_said_to_be_empty(empty_run: Path) -> None:
+    page = page_of(empty_run)
+    assert "The heuristic core is empty: no head is in all 6 subnetworks." in page.text
+    assert "There was no head to ablate: the core is empty." in page.text
+    assert "There is no interaction to report: the core has fewer than two heads." in page.text
+    assert "superadditive and" not in page.text
+    assert "ablation-accuracy" not in "".join(page.attributes("a", "href"))
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_a_p_value_that_is_not_small_is_said_so(copy_of_rich: Path) -> None:
+    edit(copy_of_rich, "core_summary", lambda t: t.assign(p_value=0.4, spearman_p=0.2))
+    text = page_of(copy_of_rich).text
+    assert "(p = 0.4). That p-value is not small: a core of this size is no evidence" in text
+    assert "(p = 0.2). That p-value is not small" in text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_missing_statistics_are_left_out(copy_of_rich: Path) -> None:
+    empty = {"spearman_rho": None, "spearman_p": None, "expected_by_chance": None, "p_value": None}
+    edit(copy_of_rich, "core_summary", lambda t: t.assign(**empty))
+    text = page_of(copy_of_rich).text
+    assert "Spearman" not in text
+    assert "4 of 32 heads are in all 6 subnetworks: L0.H3, L1.H5, L2.H2, L3.H0." in text
+    assert "nan" not in text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_intervals_that_include_zero_are_not_called_effects(copy_of_rich: Path) -> None:
+    edit(copy_of_rich, "interactions", lambda t: t.assign(low=-1.0, high=1.0))
+    edit(copy_of_rich, "ablation", lambda t: t.assign(accuracy_drop_low=-0.5))
+    text = page_of(copy_of_rich).text
+    assert "0 of 7 joint sets are superadditive and 0 subadditive" in text
+    assert "Its interval includes zero." in text
+    assert "The interval includes zero, so this drop may be no effect at all." in text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_a_single_joint_set_is_described_directly(
+    tmp_path: Path, new_run: Callable[..., Path]
+) -> None:
+    run = new_run(tmp_path / "run", core=("L0.H3", "L1.H5"), joint=[("L0.H3", "L1.H5")])
+    edit(run, "interactions", lambda t: t.assign(low=0.01, high=0.5, floor=True))
+    text = page_of(run).text
+    assert re.search(r"for L0\.H3\+L1\.H5 the joint drop is [^.]*\.[^:]*: superadditive\.", text)
+    assert "Joint accuracy is near its floor for 1 of 1" in text
+    edit(run, "interactions", lambda t: t.assign(low=-0.5, high=0.5))
+    assert "includes zero, so neither direction is shown" in page_of(run).text
+
+
+@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.parametrize("table", sorted(TABLES))
+def test_a_missing_table_only_leaves_out_its_step(copy_of_rich: Path, table: str) -> None:
+    (copy_of_rich / "tables" / f"{table}.csv").unlink()
+    page = page_of(copy_of_rich)
+    whole_step = {"accuracy", "subnetworks", "core_summary", "ablation", "interactions"}
+    whole_step |= {"head_categories"}
+    assert ("Not run:" in page.text) == (table in whole_step)
+
+
+def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    text = page_of(tmp_path).text
+    assert "There is nothing to sum up" in text
+    assert text.count("Not run:") == 6
+
+
+HOSTILE = "<script>alert('x')</script> & $x^2$ \"q\""
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path]) -> None:
+    run = new_run(
+        tmp_path / "run", subsets=(HOSTILE, "NA"), ood_data="a<b>&c", source="m/<img src=x>"
+    )
+    (run / "tables" / "<b>&.csv").write_text("a\n1\n")
+    page = page_of(run)
+    assert not {"script", "b"} & {tag for tag, _ in page.tags}
+    assert len(page.attributes("img", "src")) == 9
+    assert HOSTILE in page.text
+    assert "Heuristic core of <img src=x>" in page.text
+    assert "NA 500" in page.text
+    assert "tables/%3Cb%3E%26.csv" in page.attributes("a", "href")
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_files_written_without_header_or_rows_are_empty_tables(copy_of_rich: Path) -> None:
+    for table in ("core", "ablation", "interactions"):
+        (copy_of_rich / "tables" / f"{table}.csv").write_text("\n")
+    assert all(len(read_run(copy_of_rich).tables[t]) == 0 for t in ("core", "interactions"))
+    assert "There was no head to ablate" in page_of(copy_of_rich).text
+
+
+def test_the_same_tables_give_the_same_page(empty_run: Path) -> None:
+    first = build_report(empty_run).read_bytes()
+    assert build_report(empty_run).read_bytes() == first
+
+
+def test_no_configuration_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"config\.json: not found.*let the run finish first"):
+        build_report(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", "{", "not readable as JSON"),
+        ("config.json", "[]", "found a list; expected an object"),
+        ("tables/core.csv", "component,layer\nL0.H0,0\n", "no column head, n_subnetworks"),
+        ("tables/core.csv", "component,layer,head,n_subnetworks\nL0.H0,x,0,1\n", "column layer"),
+        ("attention_examples.json", '[{"component": "L0.H0"}]', "not a list of attention examples"),
+        (
+            "attention_examples.json",
+            '[{"component": "L0.H0", "category": "x", "tokens": ["a", "b"], "segments": [0, 0],'
+            ' "pattern": [[1.0]]}]',
+            "L0.H0: the pattern is not 2 x 2",
+        ),
+    ],
+)
+def test_broken_files_are_named(copy_of_rich: Path, name: str, content: str, message: str) -> None:
+    (copy_of_rich / name).write_text(content)
+    with pytest.raises(InputError, match=re.escape(message)) as error:
+        build_report(copy_of_rich)
+    assert Path(name).name in str(error.value)
