@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import warnings
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +16,8 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.tasks.examples import Examples
 
 KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
-    "text_a": ("text_a", "premise", "sentence1", "question1", "sentence", "text", "question"),
-    "text_b": ("text_b", "hypothesis", "sentence2", "question2"),
+    "text_a": ("text_a", "premise", "sentence1", "question1", "question", "sentence", "text"),
+    "text_b": ("text_b", "hypothesis", "sentence2", "question2", "sentence"),
     "label": ("gold_label", "label", "labels", "is_duplicate"),
     "subset": ("subset", "subcase"),
 }
@@ -79,7 +80,7 @@ def _read_table(path: Path) -> pd.DataFrame:
             return pd.read_json(path, lines=True, dtype=False, convert_dates=False)
         if kind == ".parquet":
             return pd.read_parquet(path)
-    except (ValueError, OSError, EOFError) as error:  # pandas' and pyarrow's errors derive
+    except (ValueError, OSError, EOFError, zlib.error) as error:  # pandas', pyarrow's derive
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{path}: cannot be read as {kind}: {reason}") from error
     raise InputError(
@@ -97,7 +98,13 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
             fields = (field for line in file for field in line.rstrip("\r\n").split("\t"))
             if not all(map(_is_whole_field, fields)):
                 quoting = csv.QUOTE_NONE
-    return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting)
+    table = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting)
+    if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first fields for an index
+        raise ValueError(
+            f"the rows have {table.index.nlevels} more field(s) than the header, which has "
+            f"{len(table.columns)}"
+        )
+    return table
 
 
 def _is_whole_field(field: str) -> bool:
@@ -113,11 +120,15 @@ def _choose_columns(path: Path, table: pd.DataFrame, mapped: Mapping[str, str]) 
     unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
     if unknown:
         raise InputError(f"columns: unknown role {unknown[0]!r}; roles are {_list(KNOWN_COLUMNS)}")
-    chosen = {}
+    if not found:
+        raise InputError(f"{path}: is empty; expected at least one row")
+    chosen: dict[str, str] = {}
     for role, names in KNOWN_COLUMNS.items():
         if role in mapped and mapped[role] not in found:
             raise InputError(f"{path}: no column {mapped[role]!r}; found {_list(found)}")
-        present = [mapped[role]] if role in mapped else [n for n in names if n in found]
+        taken = {*mapped.values(), *chosen.values()}
+        free = [name for name in names if name in found and name not in taken]
+        present = [mapped[role]] if role in mapped else free
         if present:
             chosen[role] = present[0]
     for role in ("text_a", "label"):
