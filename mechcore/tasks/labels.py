@@ -40,7 +40,7 @@ class LabelMap:
             raise InputError(
                 f"label names: the checkpoint calls its classes {', '.join(classes)}, which says "
                 "nothing about their meaning; name them in index order with "
-                "--classes (class_names= in Python), or set id2label in its config.json"
+                "--classes (class_labels= in Python), or set id2label in its config.json"
             )
         index = {_normal(name): i for i, name in enumerate(classes)}
         if len(index) < len(classes):
