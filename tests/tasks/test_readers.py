@@ -1,0 +1,360 @@
+"""Users' files: every format, every known name of a column, and nothing dropped in silence."""
+
+import gzip
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.tasks.examples import Examples
+from mechcore.tasks.readers import read_examples
+
+ROWS = [
+    {"premise": "A man, say, sleeps.", "hypothesis": 'He "sleeps".', "label": "entailment"},
+    {"premise": "Zwölf Äpfel", "hypothesis": "NA", "label": "neutral"},
+    {"premise": "2020-01-01", "hypothesis": "007", "label": "contradiction"},
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        data = content if isinstance(content, bytes) else content.encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write
+
+
+Write = Callable[[str, "str | bytes"], Path]
+
+
+def columns(examples: Examples) -> dict[str, list[str]]:
+    return examples.frame.to_dict("list")
+
+
+def delimited(rows: list[dict[str, Any]], separator: str) -> str:
+    return pd.DataFrame(rows).to_csv(sep=separator, index=False)
+
+
+# -- formats --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ending", ["csv", "tsv", "jsonl", "ndjson", "parquet", "csv.gz", "tsv.gz", "jsonl.gz"]
+)
+def test_every_format_gives_the_same_examples(write: Write, tmp_path: Path, ending: str) -> None:
+    name = f"dev.{ending}"
+    if ending == "parquet":
+        path = tmp_path / name
+        pd.DataFrame(ROWS).to_parquet(path)
+    elif "json" in ending:
+        path = write(name, "".join(json.dumps(row) + "\n" for row in ROWS))
+    else:
+        path = write(name, delimited(ROWS, "\t" if "tsv" in ending else ","))
+    examples = read_examples(path)
+    assert columns(examples) == {
+        "text_a": [row["premise"] for row in ROWS],
+        "text_b": [row["hypothesis"] for row in ROWS],
+        "label": ["entailment", "neutral", "contradiction"],
+        "subset": ["dev"] * 3,
+    }
+    assert examples.name == "dev"
+    assert read_examples(str(path), name="id").name == "id"
+
+
+letters = st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))
+texts = st.text(st.one_of(letters, st.sampled_from("\"', ;#\\ab")), min_size=1, max_size=12).filter(
+    lambda text: text.strip() == text != ""
+)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_any_text_survives(tmp_path: Path, ending: str, pairs: list[tuple[str, str]]) -> None:
+    frame = pd.DataFrame(pairs, columns=["premise", "hypothesis"]).assign(label="x")
+    path = tmp_path / f"any.{ending}"
+    if ending == "parquet":
+        frame.to_parquet(path)
+    elif ending == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, sep="\t" if ending == "tsv" else ",", index=False)
+    found = read_examples(path).frame
+    assert list(zip(found["text_a"], found["text_b"], strict=True)) == pairs
+
+
+def test_quoted_csv_may_hold_newlines_separators_and_quotes(write: Write) -> None:
+    path = write("x.csv", 'premise,hypothesis,label\n"a\nb, c","say ""d""",e\nf,g,h\n')
+    assert columns(read_examples(path))["text_a"] == ["a\nb, c", "f"]
+    assert columns(read_examples(path))["text_b"] == ['say "d"', "g"]
+
+
+def test_official_tsv_has_quotes_that_are_plain_characters(write: Write) -> None:
+    rows = ['"Well\tsaid "no"\tneutral', 'b\tc"\tneutral', '"d" e\t"\tneutral', "f\tg\tneutral"]
+    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
+    found = columns(read_examples(path))
+    assert found["text_a"] == ['"Well', "b", '"d" e', "f"]
+    assert found["text_b"] == ['said "no"', 'c"', '"', "g"]
+
+
+def test_tsv_with_proper_quoting_is_unquoted(write: Write) -> None:
+    path = write("dev.tsv.gz", 'premise\thypothesis\tlabel\n"a ""b"" c"\t"d"\te\n')
+    found = columns(read_examples(path))
+    assert (found["text_a"], found["text_b"]) == (['a "b" c'], ["d"])
+
+
+def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:
+    for name, separator in (("x.csv", ","), ("x.tsv", "\t")):
+        text = f"premise{separator}label\r\na{separator}e\r\n".encode("utf-8-sig")
+        assert columns(read_examples(write(name, text)))["text_a"] == ["a"]
+        assert columns(read_examples(write(name, text)))["label"] == ["e"]
+
+
+# -- columns --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["premise", "hypothesis", "label"], ("premise", "hypothesis", "label", None)),  # HF NLI
+        (["index", "sentence1", "sentence2", "label"], ("sentence1", "sentence2", "label", None)),
+        (  # MultiNLI: the annotators' own labels are there, too
+            ["sentence1", "sentence2", "label1", "label2", "gold_label"],
+            ("sentence1", "sentence2", "gold_label", None),
+        ),
+        (  # HANS
+            ["gold_label", "sentence1", "sentence2", "heuristic", "subcase", "template"],
+            ("sentence1", "sentence2", "gold_label", "subcase"),
+        ),
+        (["id", "sentence1", "sentence2", "label"], ("sentence1", "sentence2", "label", None)),
+        (  # QQP
+            ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
+            ("question1", "question2", "is_duplicate", None),
+        ),
+        (["idx", "question1", "question2", "label"], ("question1", "question2", "label", None)),
+        (["index", "question", "sentence", "label"], ("question", "sentence", "label", None)),
+        (["idx", "sentence", "label"], ("sentence", None, "label", None)),  # SST-2, CoLA
+        (["text", "label"], ("text", None, "label", None)),  # IMDB and many others
+        (["text_a", "text_b", "label", "subset"], ("text_a", "text_b", "label", "subset")),
+    ],
+)
+def test_known_columns(write: Write, names: list[str], expected: tuple[str | None, ...]) -> None:
+    path = write("file.csv", ",".join(names) + "\n" + ",".join(f"<{n}>" for n in names) + "\n")
+    found = columns(read_examples(path))
+    defaults = ("", "", "", "file")
+    for role, name, default in zip(found, expected, defaults, strict=True):
+        assert found[role] == [default if name is None else f"<{name}>"]
+
+
+def test_other_columns_are_named_by_the_user(write: Write) -> None:
+    path = write("x.csv", "premise,left,right,gold,kind\np,a,b,e,k\n")
+    given = {"text_a": "left", "text_b": "right", "label": "gold", "subset": "kind"}
+    found = columns(read_examples(path, columns=given))
+    assert found == {"text_a": ["a"], "text_b": ["b"], "label": ["e"], "subset": ["k"]}
+
+
+def test_a_column_serves_one_role(write: Write) -> None:
+    path = write("x.csv", "premise,hypothesis,label\na,b,e\n")
+    swapped = read_examples(path, columns={"text_a": "hypothesis", "text_b": "premise"})
+    assert (columns(swapped)["text_a"], columns(swapped)["text_b"]) == (["b"], ["a"])
+    one = read_examples(path, columns={"text_a": "hypothesis"})
+    assert columns(one)["text_b"] == [""]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"label": "gold"}, r"no column 'gold'; found premise, label"),
+        ({"text": "premise"}, "unknown role 'text'; roles are text_a, text_b, label, subset"),
+    ],
+)
+def test_columns_that_cannot_be_mapped(write: Write, given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_examples(write("x.csv", "premise,label\na,e\n"), columns=given)
+
+
+@pytest.mark.parametrize(
+    ("header", "role"), [("foo,label", "text_a"), ("premise,foo", "label"), ("foo,bar", "text_a")]
+)
+def test_missing_columns_are_named_with_the_remedy(write: Write, header: str, role: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_examples(write("x.csv", f"{header}\na,b\n"))
+    message = str(caught.value)
+    assert f"no column for {role} (looked for " in message
+    assert header.replace(",", ", ") in message
+    assert f"--columns {role}=NAME" in message
+
+
+# -- labels ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_labels_may_be_whole_numbers_and_be_given_names(
+    write: Write, tmp_path: Path, ending: str
+) -> None:
+    frame = pd.DataFrame({"text": ["a", "b", "c"], "label": [0, 2, 0]})
+    path = tmp_path / f"x.{ending}"
+    if ending == "csv":
+        frame.to_csv(path, index=False)
+    elif ending == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_parquet(path)
+    assert columns(read_examples(path))["label"] == ["0", "2", "0"]
+    named = read_examples(path, label_names={"0": "entailment", "1": "unused"})
+    assert columns(named)["label"] == ["entailment", "2", "entailment"]
+
+
+def test_label_names_that_swap_are_applied_once(write: Write) -> None:
+    path = write("x.csv", "text,label\na,no\nb,yes\n")
+    swapped = read_examples(path, label_names={"no": "yes", "yes": "no"})
+    assert columns(swapped)["label"] == ["yes", "no"]
+
+
+def test_whole_numbers_stored_as_floats_read_as_whole(write: Write) -> None:
+    path = write("x.jsonl", '{"text": "a", "label": 1.0}\n{"text": "b", "label": 0.0}\n')
+    assert columns(read_examples(path))["label"] == ["1", "0"]
+
+
+def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Write) -> None:
+    rows = "a\tb\t-\nc\td\tneutral\ne\tf\t-\n"
+    path = write("dev.tsv", f"sentence1\tsentence2\tgold_label\n{rows}")
+    with pytest.warns(MechcoreWarning, match="left out 2 of 3 examples whose gold label") as seen:
+        found = columns(read_examples(path))
+    assert found["text_a"] == ["c"]
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+
+
+def test_nothing_is_said_where_nothing_is_left_out(write: Write) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_examples(write("x.csv", delimited(ROWS, ",")))
+
+
+def test_only_undecided_examples_are_an_error(write: Write) -> None:
+    path = write("x.tsv", "sentence1\tgold_label\na\t-\n")
+    with pytest.warns(MechcoreWarning), pytest.raises(InputError, match="no labelled example"):
+        read_examples(path)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [(",b,e", "premise"), ("a,,e", "hypothesis"), ("a,b,", "label"), ('"  ",b,e', "premise")],
+)
+def test_an_empty_cell_names_its_row_and_column(write: Write, row: str, column: str) -> None:
+    path = write("x.csv", f"premise,hypothesis,label\na,b,e\nc,d,f\n{row}\n")
+    with pytest.raises(InputError, match=rf"x\.csv: row 3, column {column}: empty"):
+        read_examples(path)
+
+
+@pytest.mark.parametrize("value", ["null", '""', "missing"])
+def test_an_empty_value_in_jsonl_names_its_row(write: Write, value: str) -> None:
+    second = '{"text": "b"}' if value == "missing" else f'{{"text": "b", "label": {value}}}'
+    path = write("x.jsonl", '{"text": "a", "label": "e"}\n' + second + "\n")
+    with pytest.raises(InputError, match="row 2, column label: empty"):
+        read_examples(path)
+
+
+def test_words_that_look_like_missing_values_are_texts(write: Write) -> None:
+    path = write("x.csv", "premise,hypothesis,label\nNA,null,None\nnan,NaN,n/a\n")
+    found = columns(read_examples(path))
+    assert (found["text_a"], found["text_b"], found["label"]) == (
+        ["NA", "nan"],
+        ["null", "NaN"],
+        ["None", "n/a"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.csv", ""),
+        ("empty.tsv", ""),
+        ("empty.jsonl", ""),
+        ("header.csv", "premise,label\n"),
+        ("header.tsv", "premise\tlabel\n"),
+        ("lines.jsonl", "\n\n"),
+    ],
+)
+def test_empty_files(write: Write, name: str, content: str) -> None:
+    with pytest.raises(InputError, match=r"No columns|is empty|no labelled example"):
+        read_examples(write(name, content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("short.csv", "premise,hypothesis,label\na,b,e\nc,d\n", "row 2, column label: empty"),
+        ("long.csv", "premise,label\na,e\nb,f,g\n", "Expected 2 fields in line 3, saw 3"),
+        ("all_long.csv", "premise,label\na,e,f\nb,f,g\n", "1 more field.* than the header"),
+        ("all_long.tsv", "premise\tlabel\na\te\tf\n", "1 more field.* than the header"),
+        ("open.csv", 'premise,label\n"a,e\nb,f\n', "EOF inside string"),
+        ("latin.csv", "premise,label\nGrüße,e\n".encode("latin-1"), "can't decode byte"),
+        ("latin.tsv", "premise\tlabel\nGrüße\te\n".encode("latin-1"), "can't decode byte"),
+        ("bad.jsonl", '{"text": "a"\n', "cannot be read as .jsonl"),
+        ("bad.parquet", b"PAR1 and no more", "cannot be read as .parquet"),
+    ],
+)
+def test_broken_files(write: Write, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read_examples(write(name, content))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "plain"])
+def test_broken_compression(tmp_path: Path, kind: str, damage: str) -> None:
+    whole = gzip.compress(b"premise,label\na,b\n" * 1000)
+    path = tmp_path / f"x.{kind}.gz"
+    changed = whole[:40] + b"zzzzzz" + whole[46:]
+    path.write_bytes({"cut": whole[:-12], "changed": changed, "plain": b"premise,label"}[damage])
+    with pytest.raises(InputError, match=rf"cannot be read as \.{kind}: "):
+        read_examples(path)
+
+
+@pytest.mark.parametrize("name", ["x.txt", "x", "x.gz", "x.csv.zip", "x.json"])
+def test_unknown_kinds_of_files(write: Write, name: str) -> None:
+    with pytest.raises(InputError, match=r"expected \.csv, \.tsv, \.jsonl or \.parquet"):
+        read_examples(write(name, "premise,label\na,b\n"))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.csv", tmp_path):
+        with pytest.raises(InputError, match="no such file"):
+            read_examples(path)
+
+
+# -- real files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "rows", "subsets", "labels"),
+    [
+        ("mnli_dev_matched", 9815, 1, ["contradiction", "entailment", "neutral"]),
+        ("hans_validation", 30000, 30, ["entailment", "non-entailment"]),
+        ("paws_qqp", 12663, 1, ["0", "1"]),
+    ],
+)
+def test_real_files_are_read_whole(
+    real_data: Path, name: str, rows: int, subsets: int, labels: list[str]
+) -> None:
+    examples = read_examples(real_data / "data" / f"{name}.tsv.gz")
+    assert (len(examples), len(examples.subset_names)) == (rows, subsets)
+    assert examples.label_names == labels
+    assert examples.two_segments
