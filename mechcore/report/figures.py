@@ -304,7 +304,7 @@ _METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on ma
 def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figure:
     """Interaction of every joint set with its interval, on accuracy and on the margin.
 
-    Hollow marks are sets whose joint accuracy is so near its floor that the drop saturates.
+    Hollow marks on accuracy are sets whose joint drop saturates because accuracy has a floor.
     ``sets`` chooses and orders the rows.
     """
     overall = frame[frame["subset"] == ALL]
@@ -376,7 +376,7 @@ def _interaction_panels(
         ax.set_title({"accuracy": "accuracy", "margin": "margin"}[metric])
         ax.set_xlabel(title)
     if floor:
-        label = "hollow: accuracy near its floor"
+        label = "hollow: the joint drop saturates"
         handles.append(Line2D([], [], color=BLACK, marker="o", ls="none", mfc="white", label=label))
     legend_below(figure, handles, columns=3)
     return figure

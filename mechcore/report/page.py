@@ -52,8 +52,9 @@ def build_report(run: str | Path) -> Path:
 
 
 def _title(config: dict[str, Any]) -> str:
-    model = str((config.get("model") or {}).get("source") or "a model")
-    return f"Heuristic core of {model.rstrip('/').rsplit('/', 1)[-1]}"
+    model = config.get("model") or {}
+    name = str(model.get("source") or model.get("architecture") or "a model")
+    return f"Heuristic core of {name.rstrip('/').rsplit('/', 1)[-1]}"
 
 
 def _environment() -> Environment:

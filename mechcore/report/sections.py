@@ -130,8 +130,8 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
         ]
         for _, row in subnetworks.iterrows()
     ]
-    caption = "Every subnetwork: what it keeps, and its accuracy. KL is the divergence of its "
-    caption += "answers from the full model's."
+    caption = "Every subnetwork: what it keeps, its divergence from the full model's answers (KL), "
+    caption += "and its accuracy as a mean over subsets"
     kept = [[row["subnetwork"], row["kept"]] for _, row in subnetworks.iterrows()]
     blocks += [
         Table(caption, header, rows),
@@ -220,19 +220,19 @@ def _mass_table(categories: pd.DataFrame, caption: str, folded: bool = False) ->
         for column in map(str, categories.columns)
         if column.startswith("mass_")
     ]
-    header = ["head", "category", *names, "entropy (nats)", "examples"]
+    header = ["head", "category", *names, "entropy (nats)"]
     rows = [
         [
             row["component"],
             row["category"],
             *(_mass_cell(row, name) for name in names),
             number(row["entropy"]),
-            whole(row["n_examples"]),
         ]
         for _, row in categories.iterrows()
     ]
+    n = whole(categories["n_examples"].max())
     unit = "mass in % of attention (times the mass under uniform attention)"
-    return Table(f"{caption}: {unit}", header, rows, frozenset({0, 1}), folded)
+    return Table(f"{caption}, over {n} examples: {unit}", header, rows, frozenset({0, 1}), folded)
 
 
 def _mass_cell(row: pd.Series, category: str) -> str:
@@ -263,6 +263,9 @@ def _ablation(run: RunFolder, gallery: Gallery) -> Section:
     lines = "Lines are bootstrap intervals over examples." + left_out
     intro = "Heads are replaced by their mean output in the full model, alone and together."
     blocks: list[Block] = [Paragraph(intro)]
+    if not (ablation["kind"] == figures.SINGLE).any():
+        text = "The core is empty, so no core head was ablated; the other heads show what is usual."
+        blocks = [Paragraph(text, note=True)]
     for metric in ("accuracy", "margin"):
         picture = gallery.add(
             figures.ablation_drops(ablation, metric),
@@ -333,8 +336,8 @@ def _interactions(run: RunFolder, gallery: Gallery) -> Section:
             figures.interactions(table, drawn),
             "interactions",
             "Interaction of jointly ablated heads: the joint drop less the sum of the single "
-            "drops. To the right of zero the set is superadditive. Hollow marks: accuracy is so "
-            f"near its floor that the joint drop saturates; trust the margin there.{left_out}",
+            "drops. To the right of zero the set is superadditive. Hollow marks: accuracy has so "
+            f"little left to lose that the joint drop saturates; go by the margin there.{left_out}",
             "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
         )
     )
@@ -362,7 +365,7 @@ def _interactions(run: RunFolder, gallery: Gallery) -> Section:
         for _, row in overall.iterrows()
     ]
     header = ["set", "data", "metric", "joint drop", "sum of single drops", "interaction"]
-    header += ["interval says", "near floor"]
+    header += ["interval says", "saturated"]
     caption = "Interactions over all examples, with intervals; every subset is in interactions.csv"
     words = frozenset({0, 1, 2, 6, 7})
     blocks.append(Table(caption, header, rows, words, folded=len(rows) > 40))
@@ -401,13 +404,14 @@ def method_tables(config: Mapping[str, Any]) -> list[Table]:
         for key, value in _flat(entry if isinstance(entry, dict) else {"name": entry})
     ]
     versions = {"mechcore": config.get("mechcore", ""), **dict(config.get("versions") or {})}
+    settings = dict(config.get("settings") or {})
+    settings |= {name: config[name] for name in ("prune", "means") if name in config}
     seconds = dict(config.get("seconds") or {})
     groups: Sequence[tuple[str, Iterable[tuple[str, Any]], bool]] = [
         ("Run", _flat(run), False),
         ("Model", _flat(model), False),
         ("Data", data, False),
-        ("Pruning settings", _flat(dict(config.get("prune") or {})), True),
-        ("Mean activations", _flat(dict(config.get("means") or {})), True),
+        ("Settings", _flat(settings), True),
         ("Versions", versions.items(), False),
         ("Time by step (s)", ((name, number(value, 1)) for name, value in seconds.items()), True),
     ]

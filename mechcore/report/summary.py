@@ -55,7 +55,7 @@ def tiles(run: RunFolder) -> list[Tile]:
         found.append(Tile("Heuristic core", count(summary["core_size"], "head"), note))
     worst = worst_single(run)
     if worst is not None:
-        value = f"{effect(-worst['accuracy_drop'], 'accuracy', unit=False)}\u00a0points"
+        value = f"{effect(-worst['accuracy_drop'], 'accuracy', unit=False)} points"
         found.append(Tile(f"Without {worst['set']}, out-of-domain", value, str(worst["data"])))
     return found
 
@@ -95,24 +95,21 @@ def _percent_interval(row: pd.Series) -> str:
 
 
 def _subnetworks(run: RunFolder) -> Iterator[str]:
-    subnetworks = run.table("subnetworks")
-    if subnetworks is None:
+    accuracy = run.table("accuracy")
+    if accuracy is None:
         return
-    for target, part in subnetworks.groupby("target_sparsity"):
-        inside, outside = part["id_accuracy"], part["ood_accuracy"]
-        one = len(part) == 1
-        text = (
-            f"The {'subnetwork' if one else count(len(part), 'subnetwork')} pruned to a target of "
-            f"{sparsity(float(str(target)))} {'has' if one else 'have'} {percent_range(inside)} "
-            f"accuracy in-domain and {percent_range(outside)} out-of-domain"
-        )
-        if one or inside.isna().any() or outside.isna().any():
-            yield text + "."
-            continue
-        spreads = [values.max() - values.min() for values in (inside, outside)]
+    pruned = accuracy[(accuracy["subnetwork"] != FULL) & (accuracy["subset"] == ALL)]
+    for target, part in pruned.groupby("target_sparsity"):
+        parts = []
+        for role, data in data_sets(part):
+            values = of_data(part, role, data)["accuracy"]
+            apart = f"{_points(values.max() - values.min())} apart" if len(values) > 1 else ""
+            where = ", ".join(filter(None, [data, apart]))
+            parts.append(f"{percent_range(values)} {role_name(role)} ({where})")
+        seeds = count(part["subnetwork"].nunique(), "seed")
         yield (
-            f"{text}: the seeds lie {_points(spreads[0])} apart in-domain and "
-            f"{_points(spreads[1])} out-of-domain."
+            f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "
+            f"accuracy of {listed(parts)}."
         )
 
 
@@ -275,7 +272,7 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str) -> s
     floors = int(part["floor"].sum()) if metric == "accuracy" else 0
     if floors:
         text += (
-            f" Joint accuracy is near its floor for {floors} of {len(part)}: the drop saturates "
-            "there, which pulls the interaction on accuracy down."
+            f" The joint drop saturates for {floors} of {len(part)}, as accuracy has little or "
+            "nothing left to lose: there the interaction on accuracy comes out too low."
         )
     return text

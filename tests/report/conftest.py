@@ -141,7 +141,7 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
     weight = {name: float(rng.uniform(0.02, 0.25)) for name in world.core}
     rows, drops = [], {}
     for members, kind in [*sets, ((), "non-core")]:
-        name = "+".join(members) or "non-core heads (mean)"
+        name = "+".join(members) or "heads outside the core (mean of 16)"
         for data, role, subset, n in world.places():
             total = sum(weight[member] for member in members) + (len(members) > 1) * 0.08
             total = total * (0.15 if role == "id" else rng.uniform(0.7, 1.3)) or 0.003
@@ -229,9 +229,11 @@ def _config(world: World) -> dict[str, Any]:
         },
         "seeds": list(world.seeds),
         "sparsities": list(world.sparsities),
-        "prune": {"steps": 1200, "learning_rate": 0.1, "lambda_learning_rate": 0.3, "per": None},
-        "means": {"examples": 20000, "padding": False},
-        "label_mapping": "0 <- entailment; 1 <- non-entailment",
+        "settings": {
+            "prune": {"steps": 1200, "learning_rate": 0.1, "lambda_learning_rate": 0.3},
+            "max_heads_examples": 256,
+        },
+        "label_mapping": dict.fromkeys(("id", "ood"), "0 <- entailment; 1 <- non-entailment"),
         "seconds": {"means": 12.3, "prune": 412.0, "ablation": 33.25},
     }
 

@@ -144,7 +144,7 @@ def test_drops_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder) 
     ]
     sets = figures.sets_to_draw(ablation)
     assert sets[0] == "L0.H3"
-    assert sets[-1] == "non-core heads (mean)"
+    assert sets[-1] == "heads outside the core (mean of 16)"
     assert len(labels(figure)) == len(sets) == 12
     overall = ablation[ablation["subset"] == "all"]
     for panel, role in enumerate(("id", "ood")):

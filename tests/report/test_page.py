@@ -99,15 +99,17 @@ def test_full_model_accuracy_is_that_of_the_table(rich: Page, rich_run: Path) ->
 
 
 def test_spread_of_the_subnetworks_is_that_of_the_table(rich: Page, rich_run: Path) -> None:
-    subnetworks = pd.read_csv(rich_run / "tables/subnetworks.csv")
-    for target, part in subnetworks.groupby("target_sparsity"):
-        low, high = 100 * part.ood_accuracy.min(), 100 * part.ood_accuracy.max()
-        sentence = (
-            f"The 3 subnetworks pruned to a target of {100 * target:.0f} % have "
-            f"{100 * part.id_accuracy.min():.1f}\u2013{100 * part.id_accuracy.max():.1f} % "
-            f"accuracy in-domain and {low:.1f}\u2013{high:.1f} % out-of-domain"
-        )
-        assert sentence in rich.text
+    accuracy = pd.read_csv(rich_run / "tables/accuracy.csv").query("subset == 'all'")
+    for target, part in accuracy.groupby("target_sparsity"):
+        values = {role: 100 * some.accuracy for role, some in part.groupby("role")}
+        inside, outside = values["id"], values["ood"]
+        assert (
+            f"target of {100 * target:.0f} % (3 seeds) have an accuracy of "
+            f"{inside.min():.1f}\u2013{inside.max():.1f} % in-domain "
+            f"(tiny-id, {inside.max() - inside.min():.1f} points apart) and "
+            f"{outside.min():.1f}\u2013{outside.max():.1f} % out-of-domain "
+            f"(tiny-ood, {outside.max() - outside.min():.1f} points apart)."
+        ) in rich.text
 
 
 def test_core_is_named_with_its_size_against_chance(rich: Page, rich_run: Path) -> None:
@@ -183,9 +185,24 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
 
 
 def test_the_method_names_what_was_run(rich: Page) -> None:
-    for fact in ("9f2c41aa70be13d5", "0 <- entailment; 1 <- non-entailment", "3.9.0", "0, 1, 2"):
+    for fact in (
+        "9f2c41aa70be13d5",
+        "0 <- entailment; 1 <- non-entailment",
+        "label mapping: ood",
+        "3.9.0",
+        "0, 1, 2",
+    ):
         assert fact in rich.text
     assert "lambda learning rate 0.3" in rich.text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_an_empty_core_leaves_the_comparison_with_other_heads(copy_of_rich: Path) -> None:
+    edit(copy_of_rich, "ablation", lambda t: t[t["kind"] == "non-core"])
+    edit(copy_of_rich, "core", lambda t: t[:0])
+    text = page_of(copy_of_rich).text
+    assert "The core is empty, so no core head was ablated" in text
+    assert "alone lowers" not in text
 
 
 @pytest.mark.usefixtures("no_drawing")
@@ -234,7 +251,7 @@ def test_a_single_joint_set_is_described_directly(
     edit(run, "interactions", lambda t: t.assign(low=0.01, high=0.5, floor=True))
     text = page_of(run).text
     assert re.search(r"for L0\.H3\+L1\.H5 the joint drop is [^.]*\.[^:]*: superadditive\.", text)
-    assert "Joint accuracy is near its floor for 1 of 1" in text
+    assert "The joint drop saturates for 1 of 1" in text
     edit(run, "interactions", lambda t: t.assign(low=-0.5, high=0.5))
     assert "includes zero, so neither direction is shown" in page_of(run).text
 
