@@ -12,10 +12,12 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError
-from mechcore.report import build_report
+from mechcore.report import build_report, figures
 from mechcore.report.blocks import Gallery, Picture
 from mechcore.report.run_folder import TABLES, read_run
 
+FIGURES = ("accuracy_by_subset", "head_frequency", "ablation_drops", "ablation_by_subset")
+FIGURES += ("interactions", "interactions_by_subset", "head_categories", "attention_patterns")
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
@@ -61,12 +63,14 @@ def page_of(run: Path) -> Page:
 
 @pytest.fixture
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the rendering of figures, which takes most of the time of a page."""
+    """Leave out the figures, which take most of the time of a page."""
 
     def add(_: Gallery, figure: object, name: str, caption: str, alt: str) -> Picture:
         return Picture(name, caption, alt, f"data:image/svg+xml;base64,{name}", 1, 1)
 
     monkeypatch.setattr(Gallery, "add", add)
+    for name in FIGURES:
+        monkeypatch.setattr(figures, name, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
