@@ -263,8 +263,7 @@ COUNTER_HEURISTIC: dict[str, dict[str, Template]] = {
     "embed_if": {"conditional": _embed_if, "even_if": _embed_even_if},
     "embed_verb": {"report": _embed_verb, "because_verb": _embed_because_verb},
 }
-# Each template gives this share of the ordinary non-entailed pairs as training pairs, at most as
-# many of which a subset can displace.
+# A subset can at most take the place of all non-entailed pairs of one ordinary template.
 MAX_MINORITY = len(COUNTER_HEURISTIC) / (2 * len(ORDINARY))
 
 
