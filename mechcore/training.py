@@ -180,7 +180,7 @@ def classification(
     names = dict(cast(Mapping[int, str], model.config.id2label))
     return Objective(
         tokenizer,
-        _length(model, max_length),
+        _length(model, tokenizer, max_length),
         tuple(names[index] for index in sorted(names)),
         tuple(sorted(names)),
     )
@@ -208,12 +208,15 @@ def answering(
                 "another word"
             )
         columns.append(int(tokens[0]))
-    length = _length(model, max_length)
+    length = _length(model, tokenizer, max_length)
     return Objective(tokenizer, length, tuple(answers), tuple(columns), prompt, dict(answers))
 
 
-def _length(model: PreTrainedModel, max_length: int | None) -> int:
-    limit = int(model.config.max_position_embeddings)
+def _length(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None
+) -> int:
+    # RoBERTa counts two positions that no token can have; only its tokenizer knows.
+    limit = min(int(model.config.max_position_embeddings), int(tokenizer.model_max_length))
     if max_length is not None and not 1 <= max_length <= limit:
         raise InputError(
             f"max_length {max_length}: expected 1 to {limit}, the positions that the model has"

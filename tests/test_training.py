@@ -93,11 +93,11 @@ def test_the_seed_decides_the_result(tmp_path: Path) -> None:
 
 def test_training_lowers_the_loss(tmp_path: Path) -> None:
     options = TrainingOptions(
-        steps=60, learning_rate=1e-3, batch_size=20, evaluate_every=20, checkpoint_every=1000
+        steps=40, learning_rate=1e-3, batch_size=20, evaluate_every=20, checkpoint_every=1000
     )
     history = train_encoder(tmp_path / "run", options)
     losses = history.groupby("step")["loss"].first()
-    assert losses[60] < 0.5 * losses[20]
+    assert losses[40] < 0.8 * losses[20]
 
 
 def test_a_language_model_learns_the_answer_token(tmp_path: Path) -> None:
