@@ -54,7 +54,8 @@ def build_report(run: str | Path) -> Path:
 def _title(config: dict[str, Any]) -> str:
     model = config.get("model") or {}
     name = str(model.get("source") or model.get("architecture") or "a model")
-    return f"Heuristic core of {name.rstrip('/').rsplit('/', 1)[-1]}"
+    # Two parts: a hub id whole, and more than "final" or "checkpoint-500" of a local path.
+    return f"Heuristic core of {'/'.join(name.strip('/').split('/')[-2:])}"
 
 
 def _environment() -> Environment:

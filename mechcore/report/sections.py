@@ -331,13 +331,18 @@ def _interactions(run: RunFolder, gallery: Gallery) -> Section:
         if len(drawn) < n_sets
         else ""
     )
+    floor = (
+        " Hollow marks: accuracy has so little left to lose that the joint drop saturates; go by "
+        "the margin there."
+        if table["floor"].any()
+        else ""
+    )
     blocks.append(
         gallery.add(
             figures.interactions(table, drawn),
             "interactions",
             "Interaction of jointly ablated heads: the joint drop less the sum of the single "
-            "drops. To the right of zero the set is superadditive. Hollow marks: accuracy has so "
-            f"little left to lose that the joint drop saturates; go by the margin there.{left_out}",
+            f"drops. To the right of zero the set is superadditive.{floor}{left_out}",
             "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
         )
     )

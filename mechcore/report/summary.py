@@ -164,9 +164,9 @@ def _categories(run: RunFolder) -> Iterator[str]:
     if len(core) == 0:
         return
     counts = core["category"].value_counts()
-    parts = [f"{whole(n)} {name}" for name, n in counts.items()]
-    of = count(len(core), "core head")
-    yield f"By what they attend to, the {of} {'is' if len(core) == 1 else 'are'}: {listed(parts)}."
+    parts = [f"{name} ({whole(n)})" for name, n in counts.items()]
+    heads = "core head is" if len(core) == 1 else f"{len(core)} core heads are"
+    yield f"By what they attend to, the {heads} sorted as {listed(parts)}."
 
 
 def worst_single(run: RunFolder) -> pd.Series | None:
@@ -240,12 +240,16 @@ def interaction_sentences(run: RunFolder) -> Iterator[str]:
             part = of_data(overall, role, data)
             part = part[part["metric"] == metric].dropna(subset=["interaction"])
             if len(part):
-                yield _superadditivity(part, name, metric, data)
+                yield _superadditivity(part, name, metric, data, run.core)
 
 
-def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str) -> str:
-    above, below = int((part["low"] > 0).sum()), int((part["high"] < 0).sum())
-    top = part.iloc[int(part["interaction"].argmax())]
+def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core: list[str]) -> str:
+    above, below = part[part["low"] > 0], part[part["high"] < 0]
+    choices = above if len(above) else part
+    top = choices.iloc[int(choices["interaction"].argmax())]
+    members = top["set"].split("+")
+    whole_core = len(members) > 2 and set(members) == set(core)
+    which = f"the whole core ({len(core)} heads)" if whole_core else top["set"]
     terms = (
         f"the joint drop is {effect(top['joint_drop'], metric)} where the single drops sum to "
         f"{effect(top['sum_of_single_drops'], metric)}, an interaction of "
@@ -253,18 +257,19 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str) -> s
     )
     where = f"On {name} out-of-domain ({data})"
     if len(part) == 1:
-        text = f"{where}, for {top['set']} {terms}"
-        if above:
+        text = f"{where}, for {which} {terms}"
+        if len(above):
             text += ": superadditive."
-        elif below:
+        elif len(below):
             text += ": subadditive, less than the heads do one by one."
         else:
             text += "; the interval includes zero, so neither direction is shown."
     else:
+        lead = ("The largest", "The superadditive", "The largest superadditive")[min(len(above), 2)]
         text = (
-            f"{where}, {above} of {count(len(part), 'joint set')} "
-            f"{'is' if above == 1 else 'are'} superadditive and {below} subadditive, with an "
-            f"interval that leaves out zero. The largest interaction is that of {top['set']}: "
+            f"{where}, {len(above)} of {count(len(part), 'joint set')} "
+            f"{'is' if len(above) == 1 else 'are'} superadditive and {len(below)} subadditive, "
+            f"with an interval that leaves out zero. {lead} interaction is that of {which}: "
             f"{terms}."
         )
         if _includes_zero(top["low"], top["high"]):
