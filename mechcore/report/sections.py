@@ -360,9 +360,9 @@ def _interactions(run: RunFolder, gallery: Gallery) -> Section:
         [
             row["set"],
             f"{row['data']} ({role_name(row['role'])})",
-            row["metric"],
-            effect(row["joint_drop"], row["metric"]),
-            effect(row["sum_of_single_drops"], row["metric"]),
+            {"accuracy": "accuracy (points)", "margin": "margin (nats)"}[row["metric"]],
+            effect(row["joint_drop"], row["metric"], unit=False),
+            effect(row["sum_of_single_drops"], row["metric"], unit=False),
             with_interval(row["interaction"], row["low"], row["high"], row["metric"]),
             _verdict(row),
             "yes" if row["floor"] else "no",
