@@ -365,14 +365,13 @@ def _interactions(run: RunFolder, gallery: Gallery) -> Section:
             effect(row["sum_of_single_drops"], row["metric"], unit=False),
             with_interval(row["interaction"], row["low"], row["high"], row["metric"]),
             _verdict(row),
-            "yes" if row["floor"] else "no",
         ]
         for _, row in overall.iterrows()
     ]
     header = ["set", "data", "metric", "joint drop", "sum of single drops", "interaction"]
-    header += ["interval says", "saturated"]
+    header += ["interval says"]
     caption = "Interactions over all examples, with intervals; every subset is in interactions.csv"
-    words = frozenset({0, 1, 2, 6, 7})
+    words = frozenset({0, 1, 2, 6})
     blocks.append(Table(caption, header, rows, words, folded=len(rows) > 40))
     return Section("interactions", title, blocks, ["interactions.csv"])
 
@@ -388,9 +387,13 @@ def _largest_interactions(overall: pd.DataFrame, limit: int = 30) -> list[str]:
 
 
 def _verdict(row: pd.Series) -> str:
+    verdict = "includes zero"
     if row["low"] > 0:
-        return "superadditive"
-    return "subadditive" if row["high"] < 0 else "includes zero"
+        verdict = "superadditive"
+    elif row["high"] < 0:
+        verdict = "subadditive"
+    saturated = row["floor"] and row["metric"] == "accuracy"
+    return f"{verdict}; drop saturates" if saturated else verdict
 
 
 # -- method -------------------------------------------------------------------------------------

@@ -256,6 +256,7 @@ def test_a_single_joint_set_is_described_directly(
     text = page_of(run).text
     assert re.search(r"for L0\.H3\+L1\.H5 the joint drop is [^.]*\.[^:]*: superadditive\.", text)
     assert "The joint drop saturates for 1 of 1" in text
+    assert text.count("superadditive; drop saturates") == 2
     edit(run, "interactions", lambda t: t.assign(low=-0.5, high=0.5))
     assert "includes zero, so neither direction is shown" in page_of(run).text
 
