@@ -1,6 +1,7 @@
 """Masking against edited weights, plain torch hooks, finite differences and written-out numbers."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import helpers
@@ -33,7 +34,9 @@ def other_texts() -> list[torch.Tensor]:
     return texts((7, 3, 8, 8), seed=9)
 
 
+@cache
 def means_of(model: Any, **options: Any) -> MeanActivations:
+    """Means of a model whose weights stay as they are."""
     return MeanActivations.compute(model, padded(other_texts()), **options)
 
 

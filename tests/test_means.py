@@ -184,9 +184,9 @@ def test_samples_depend_on_the_seed_alone(cases: Cases) -> None:
 
 def test_samples_are_drawn_uniformly(cases: Cases) -> None:
     case = cases.get("bert")
-    rows = texts((6, 2, 4))
+    rows = texts((4, 2, 3, 1, 2))
     tokens = occurring(case.reference, rows)
-    batches = [padded(rows[:1]), padded(rows[1:], "left", extra=2)]
+    batches = [padded(rows[:1]), padded(rows[1:2]), padded(rows[2:4], "left"), padded(rows[4:])]
     draws, n_samples = 240, 4
     inclusions: Counter[int] = Counter()
     first: Counter[int] = Counter()

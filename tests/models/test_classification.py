@@ -72,7 +72,13 @@ def test_segment_ids_reach_bert_and_move_with_their_tokens(cases: Cases, side: s
                 for row, segment in zip(rows, segments, strict=True)
             ]
         )
+        direct = case.model(
+            batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            token_type_ids=batch["token_type_ids"],
+        )
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(direct, expected, rtol=0, atol=1e-5)
     without = reference_logits(case.reference, rows)
     assert (expected - without).abs().amax(1).min() > 1e-3
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 import transformers as hf
 from tokenizers import Tokenizer
-from tokenizers.models import WordPiece
+from tokenizers.models import WordLevel, WordPiece
 from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
 from tokenizers.processors import TemplateProcessing
 
 from mechcore.errors import InputError, MechcoreWarning
@@ -217,6 +217,24 @@ def test_a_prompt_holds_the_texts_and_nothing_else(wordpiece: hf.PreTrainedToken
         [-1, -1, a, -1, a, -1, cat, -1, the, baker, baker, -1],
         [-1, -1, a, -1, b, -1],
     ]
+
+
+def test_a_space_before_a_segment_may_belong_to_its_first_token() -> None:
+    """Byte-level tokenizers, as GPT-2's, read ``" cat"`` as one token."""
+    vocabulary = {"[UNK]": 0, "say": 1, "\u0120the": 2, "\u0120cat": 3, "\u0120.": 4, "cat": 5}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    fast = hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[UNK]"
+    )
+    data = encode(
+        examples(("cat", "the cat")), fast, max_length=9, prompt="say {a} .{b} .", words=True
+    )
+    # "say", " cat", " .", "the", " cat", " ." - where "the" without its space is unknown
+    assert data.input_ids == [[1, 3, 4, 0, 3, 4]]
+    assert data.segments == [[-1, 0, -1, 1, 1, -1]]
+    cat, the = range(2)
+    assert data.words == [[-1, cat, -1, the, cat, -1]]
 
 
 def test_a_prompt_for_one_segment(wordpiece: hf.PreTrainedTokenizerFast) -> None:
