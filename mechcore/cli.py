@@ -131,8 +131,8 @@ def run(
     max_id: MaxId = 2000,
     max_ood: MaxOod = 2000,
     seeds: Seeds = "42,43,44",
-    sparsities: Sparsities = "0.5,0.7",
-    steps: Steps = 400,
+    sparsities: Sparsities = "0.4,0.6",
+    steps: Steps = 600,
     batch_size: BatchSize = 64,
     data_seed: DataSeed = 0,
     max_non_core: Annotated[
@@ -233,8 +233,8 @@ def prune(
     max_id: MaxId = 2000,
     max_ood: MaxOod = 2000,
     seeds: Seeds = "42,43,44",
-    sparsities: Sparsities = "0.5,0.7",
-    steps: Steps = 400,
+    sparsities: Sparsities = "0.4,0.6",
+    steps: Steps = 600,
     batch_size: BatchSize = 64,
     data_seed: DataSeed = 0,
 ) -> None:

@@ -25,12 +25,15 @@ from mechcore import progress
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MechcoreError
 from mechcore.files import write_safetensors
-from mechcore.interventions import MaskedModel, masked
+from mechcore.interventions import masked
 from mechcore.means import MeanActivations
 from mechcore.models.running import forward, model_inputs, weights_of
 from mechcore.pruning import hard_concrete
 from mechcore.readout import Readout
 from mechcore.tasks.encoding import EncodedExamples
+
+POOL = 16
+"""Batches that are sorted by length together."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +53,22 @@ class PruneSettings:
             ``"sampled"`` is 1 - mean z of the drawn mask, as in the authors' code.
         tolerance: largest distance of the final s from its target that is accepted.
         masks_per_pass: masks in one forward; more are run in turn, with the same result.
+        bfloat16: run the matrix products of training in bfloat16 (autocast); masks, losses and
+            the full model's answers stay in float32.
     """
 
-    steps: int = 400
+    steps: int = 600
     ramp: float = 0.6
     warmup: int = 20
     batch_size: int = 32
     lr: float = 0.1
-    lr_lambda: float = 1.0
+    lr_lambda: float = 0.5
     log_alpha_mean: float = 2.0
     log_alpha_std: float = 0.01
     sparsity: Literal["expected", "sampled"] = "expected"
     tolerance: float = 0.1
     masks_per_pass: int = 8
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "masks_per_pass"):
@@ -175,13 +181,13 @@ def prune(
         torch.optim.lr_scheduler.LambdaLR(optimiser, _learning_rate(settings))
         for optimiser in optimisers
     ]
-    teacher = _Teacher(model, data, settings.batch_size)
-    order = _example_order(len(data), settings, data_seed)
+    teacher = _Teacher(model, data, settings)
+    order = _example_order([len(ids) for ids in data.input_ids], settings, data_seed)
     spread = torch.zeros(len(runs))
     with frozen(model), progress.bar("prune", settings.steps) as advance:
         for step in range(settings.steps):
             values = hard_concrete.sample(log_alpha, draw(torch.rand))
-            kl = teacher.backward_kl(values, means, next(order), settings.masks_per_pass)
+            kl = teacher.backward_kl(values, means, next(order))
             if settings.sparsity == "expected":
                 sparsity = hard_concrete.probability_of_zero(log_alpha).mean((1, 2))
             else:
@@ -240,14 +246,15 @@ def frozen(model: Any) -> Iterator[None]:
 class _Teacher:
     """The full model's answers, computed once, and the loss against them."""
 
-    def __init__(self, model: Any, data: EncodedExamples, batch_size: int) -> None:
-        self.model, self.data = model, data
+    def __init__(self, model: Any, data: EncodedExamples, settings: PruneSettings) -> None:
+        self.model, self.data, self.settings = model, data, settings
         self.readout = Readout.of(model, data)
+        self.has_mlps = ModelShape.of(model).has_mlps
         rows: list[Tensor] = []
         index: list[Tensor] = []
-        total = -(-len(data) // batch_size)
+        total = -(-len(data) // settings.batch_size)
         with torch.no_grad(), progress.bar("full model", total) as advance:
-            for batch in data.batches(batch_size):
+            for batch in data.batches(settings.batch_size):
                 logits = forward(model, batch)
                 rows.append(self.readout.read(logits, model_inputs(model, batch)).float())
                 index.append(batch["index"])
@@ -259,36 +266,44 @@ class _Teacher:
         values: Float[Tensor, "masks layer component"],
         means: MeanActivations,
         examples: list[int],
-        masks_per_pass: int,
     ) -> Float[Tensor, " masks"]:
         """Add the gradient of every mask's KL (nats, batch mean) and return the KLs."""
         batch = self.data.rows(examples)
         inputs = model_inputs(self.model, batch)
         wanted = self.logits[examples].log_softmax(-1)
-        has_mlps = ModelShape.of(self.model).has_mlps
+        device = str(wanted.device.type)
         losses = []
-        for part in values.split(masks_per_pass):
+        for part in values.split(self.settings.masks_per_pass):
             leaf = part.detach().requires_grad_()
-            with masked(self.model, Mask(leaf, has_mlps=has_mlps), means) as run:
-                got = self._log_probabilities(run, batch, inputs)
+            mask = Mask(leaf, has_mlps=self.has_mlps)
+            precision = torch.autocast(device, torch.bfloat16, enabled=self.settings.bfloat16)
+            with precision, masked(self.model, mask, means) as run:
+                logits = self.readout.read(run(batch), inputs)
+            got = logits.float().log_softmax(-1)
             kl = (wanted.exp() * (wanted - got)).sum(-1).mean(-1)
             losses.append(kl.detach().cpu())
             part.backward(*torch.autograd.grad(kl.sum(), leaf), retain_graph=True)
         return torch.cat(losses)
 
-    def _log_probabilities(self, run: MaskedModel, batch: Any, inputs: Any) -> Tensor:
-        return self.readout.read(run(batch), inputs).float().log_softmax(-1)
 
+def _example_order(
+    lengths: Sequence[int], settings: PruneSettings, seed: int
+) -> Iterator[list[int]]:
+    """Endless batches of example numbers, of similar length within a batch.
 
-def _example_order(n: int, settings: PruneSettings, seed: int) -> Iterator[list[int]]:
-    """Endless batches of example numbers, reshuffled after every pass over the data."""
+    Every pass over the data is shuffled, cut into pools of `POOL` batches, sorted by length
+    within each pool, and the pool's batches are shuffled again: little padding, random order.
+    """
     generator = torch.Generator().manual_seed(seed)
+    size = settings.batch_size
     waiting: list[int] = []
     while True:
-        while len(waiting) < settings.batch_size:
-            waiting += torch.randperm(n, generator=generator).tolist()
-        yield waiting[: settings.batch_size]
-        waiting = waiting[settings.batch_size :]
+        while len(waiting) < POOL * size:
+            waiting += torch.randperm(len(lengths), generator=generator).tolist()
+        pool, waiting = waiting[: POOL * size], waiting[POOL * size :]
+        pool.sort(key=lambda i: lengths[i])
+        for k in torch.randperm(POOL, generator=generator).tolist():
+            yield pool[k * size : (k + 1) * size]
 
 
 def _learning_rate(settings: PruneSettings) -> Any:
