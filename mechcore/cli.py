@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NoReturn
 import click
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from mechcore import __version__, progress
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
@@ -85,6 +85,9 @@ Sparsities = Annotated[
     str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
 ]
 Steps = Annotated[int, typer.Option("--steps", help="Optimisation steps of pruning.", min=1)]
+Bfloat16 = Annotated[
+    bool, typer.Option("--bfloat16", help="Prune with matrix products in bfloat16.")
+]
 BatchSize = Annotated[int, typer.Option("--batch-size", help="Examples per batch.", min=1)]
 DataSeed = Annotated[int, typer.Option("--data-seed", help="Seed of the draws of examples.")]
 MeansFile = Annotated[
@@ -133,6 +136,7 @@ def run(
     seeds: Seeds = "42,43,44",
     sparsities: Sparsities = "0.4,0.6",
     steps: Steps = 600,
+    bfloat16: Bfloat16 = False,
     batch_size: BatchSize = 64,
     data_seed: DataSeed = 0,
     max_non_core: Annotated[
@@ -154,7 +158,7 @@ def run(
             train, id, ood, columns, label_names, ood_label, ood_subsets,
             max_train, max_id, max_ood, data_seed,
         ),
-        prune=_prune_settings(steps),
+        prune=_prune_settings(steps, bfloat16),
         seeds=_numbers("--seeds", seeds, int),
         sparsities=_numbers("--sparsities", sparsities, float),
         batch_size=batch_size,
@@ -235,6 +239,7 @@ def prune(
     seeds: Seeds = "42,43,44",
     sparsities: Sparsities = "0.4,0.6",
     steps: Steps = 600,
+    bfloat16: Bfloat16 = False,
     batch_size: BatchSize = 64,
     data_seed: DataSeed = 0,
 ) -> None:
@@ -251,7 +256,7 @@ def prune(
             train, id, ood, columns, label_names, ood_label, ood_subsets,
             max_train, max_id, max_ood, data_seed,
         ),
-        prune=_prune_settings(steps),
+        prune=_prune_settings(steps, bfloat16),
         seeds=_numbers("--seeds", seeds, int),
         sparsities=_numbers("--sparsities", sparsities, float),
     )  # fmt: skip
@@ -500,10 +505,10 @@ def _data_config(
     )
 
 
-def _prune_settings(steps: int) -> Any:
+def _prune_settings(steps: int, bfloat16: bool) -> Any:
     from mechcore.pruning import PruneSettings
 
-    return PruneSettings(steps=steps)
+    return PruneSettings(steps=steps, bfloat16=bfloat16)
 
 
 def _inputs(model: Any, data: Any, roles: tuple[str, ...], *, labelled: bool = True) -> Any:
@@ -562,7 +567,7 @@ def _must_not_exist(out: Path) -> None:
 
 
 def _show(frame: Any) -> None:
-    table = Table(*map(str, frame.columns))
+    table = Table(*(Column(str(name), overflow="fold") for name in frame.columns))
     for row in frame.itertuples(index=False):
         table.add_row(*("" if _missing(v) else _cell(v) for v in row))
     Console().print(table)
@@ -582,8 +587,7 @@ def _show_run(out: Path) -> None:
     table = pd.read_csv(out / "tables" / "subnetworks.csv")
     full = pd.read_csv(out / "tables" / "accuracy.csv").query("subnetwork == 'full'")
     _show(full[["role", "subset", "n", "accuracy", "accuracy_low", "accuracy_high"]])
-    _show(table[["subnetwork", "sparsity", "heads_kept", "mlps_kept", "kl", "id_accuracy",
-                 "ood_accuracy"]])  # fmt: skip
+    _show(table.drop(columns=["target_sparsity", "seed", "head_sparsity", "kept"]))
     summary = pd.read_csv(out / "tables" / "core_summary.csv").iloc[0]
     members = pd.read_csv(out / "tables" / "core.csv")["component"]
     print(

@@ -21,7 +21,8 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # Writers such as pandas choose the format by the ending.
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=f".{path.name}")
     temporary = Path(name)
     try:
         os.close(handle)

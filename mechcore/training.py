@@ -16,7 +16,6 @@ import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -28,10 +27,10 @@ from jaxtyping import Bool, Float, Int
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging as transformers_logging
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.files import write_json
+from mechcore.models.loading import without_bars
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
 from mechcore.tasks.labels import LabelMap
@@ -265,24 +264,12 @@ def _save(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path
     be computed with.
     """
     partial = path.with_name(path.name + ".partial")
-    with _no_transformers_bars():
+    with without_bars():
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
     config = json.loads((partial / "config.json").read_text(encoding="utf-8"))
     write_json(partial / "config.json", {**config, "dtype": "float32"})
     os.replace(partial, path)
-
-
-@contextmanager
-def _no_transformers_bars() -> Iterator[None]:
-    """Keep transformers from drawing over the progress bar of the training."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def checkpoint_path(out: Path, step: int) -> Path:

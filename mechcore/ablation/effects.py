@@ -70,9 +70,9 @@ class Ablations:
         return replace(self, without={**self.without, **other.without})
 
     def groups(self) -> list[tuple[str, np.ndarray]]:
-        """Name and member flags [example] of every subset, and of all examples."""
-        groups = [(name, self.full.subsets == name) for name in self.full.subset_names]
-        return [*groups, (ALL, np.ones(len(self.full.subsets), dtype=bool))]
+        """Name and member flags [example] of every subset, and of all examples, each once."""
+        groups = {name: self.full.subsets == name for name in self.full.subset_names}
+        return [*(groups | {ALL: np.ones(len(self.full.subsets), dtype=bool)}).items()]
 
 
 def ablate(
@@ -102,16 +102,16 @@ def ablate(
         InputError: a component is out of range, or labels cannot be matched.
     """
     options: dict[str, Any] = {"class_labels": class_labels, "batch_size": batch_size}
-    full = evaluate(model, data, in_domain=role == "id", **options)
     whole = Mask.full(model)
+    masks = [whole.without(each.components) for each in sets]
+    full = evaluate(model, data, in_domain=role == "id", **options)
     size = max(1, MAX_ROWS // batch_size)
     without: dict[ComponentSet, Evaluation] = {}
     with progress.bar(f"ablate on {data.examples.name}", len(sets)) as advance:
         for start in range(0, len(sets), size):
-            part = sets[start : start + size]
-            masks = Mask.stack([whole.without(each.components) for each in part])
-            results = evaluate(model, data, mask=masks, means=means, mode=mode, **options)
-            for each, result in zip(part, results, strict=True):
+            part = Mask.stack(masks[start : start + size])
+            results = evaluate(model, data, mask=part, means=means, mode=mode, **options)
+            for each, result in zip(sets[start : start + size], results, strict=True):
                 without[each] = result
                 advance()
     return Ablations(full, without, data.examples.name, role)
@@ -136,13 +136,14 @@ def ablation_table(
 
     Returns:
         Columns set, kind, size, data, role, subset, n, accuracy, accuracy_drop and its 95 %
-        interval (shares), margin, margin_drop and its interval (nats).
+        interval (shares), margin, margin_drop and its interval (nats). Empty if there is
+        nothing to list.
     """
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
     rows: list[dict[str, Any]] = []
-    for subset, members in ablations.groups():
+    for subset, members in ablations.groups() if listed else []:
         columns: dict[str, list[Interval]] = {}
         for metric in METRICS:
             drops = [

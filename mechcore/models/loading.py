@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +19,7 @@ from transformers import (
     AutoTokenizer,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import logging as transformers_logging
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
@@ -77,13 +80,14 @@ def load_model(
         AutoModelForSequenceClassification if found == "classification" else AutoModelForCausalLM
     )
     try:
-        hf_model, report = loader.from_pretrained(
-            name,
-            dtype=dtype,
-            attn_implementation="eager",
-            revision=revision,
-            output_loading_info=True,
-        )
+        with without_bars():
+            hf_model, report = loader.from_pretrained(
+                name,
+                dtype=dtype,
+                attn_implementation="eager",
+                revision=revision,
+                output_loading_info=True,
+            )
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise InputError(f"checkpoint {name}: cannot be loaded: {_first_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
@@ -128,6 +132,18 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Keep transformers from drawing progress bars inside the block."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
 
 
 def has_hooked_transformer() -> bool:

@@ -35,6 +35,9 @@ from mechcore.tasks.encoding import EncodedExamples
 POOL = 16
 """Batches that are sorted by length together."""
 
+MAX_SEED = 2**63
+"""What torch's generators take."""
+
 
 @dataclass(frozen=True)
 class PruneSettings:
@@ -100,8 +103,9 @@ class Subnetwork:
 
     @property
     def name(self) -> str:
-        """Short unique name, such as ``s0.50-seed42``."""
-        return f"s{self.target:.2f}-seed{self.seed}"
+        """Short name, such as ``s0.50-seed42``, unique within one `prune`."""
+        target = f"{self.target:.2f}"
+        return f"s{target if float(target) == self.target else self.target!r}-seed{self.seed}"
 
     def save(self, path: str | Path) -> None:
         """Write mask and scores as safetensors, atomically; `Mask.load` reads the mask."""
@@ -155,11 +159,12 @@ def prune(
         Subnetworks ordered by sparsity, then seed.
 
     Raises:
-        InputError: a sparsity is outside [0, 1), or seeds or sparsities repeat or are missing.
+        InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
+            sparsities repeat or are missing.
         MechcoreError: training diverged or did not reach a target; the message says which.
     """
     settings = settings or PruneSettings()
-    _check_runs(seeds, sparsities)
+    check_runs(seeds, sparsities)
     means.check(model)
     shape = ModelShape.of(model)
     runs = [(target, seed) for target in sparsities for seed in seeds]
@@ -221,7 +226,7 @@ def discretise(
     Raises:
         InputError: the sparsity is outside [0, 1).
     """
-    _check_runs([0], [sparsity])
+    check_runs([0], [sparsity])
     flat = scores.flatten()
     n_kept = len(flat) - round(sparsity * len(flat))
     kept = flat.argsort(descending=True, stable=True)[:n_kept]
@@ -315,13 +320,22 @@ def _learning_rate(settings: PruneSettings) -> Any:
     return factor
 
 
-def _check_runs(seeds: Sequence[int], sparsities: Sequence[float]) -> None:
+def check_runs(seeds: Sequence[int], sparsities: Sequence[float]) -> None:
+    """Make sure that `prune` can work with these.
+
+    Raises:
+        InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
+            sparsities repeat or are missing.
+    """
     for sparsity in sparsities:
         if not 0 <= sparsity < 1:  # also catches NaN
             raise InputError(f"sparsity {sparsity}: expected a share of components in [0, 1)")
     for name, values in (("seeds", seeds), ("sparsities", sparsities)):
         if not values or len(set(values)) < len(values):
             raise InputError(f"{name} {list(values)}: expected at least one, each once")
+    for seed in seeds:
+        if not 0 <= seed < MAX_SEED:
+            raise InputError(f"seed {seed}: expected a whole number from 0 to {MAX_SEED - 1}")
 
 
 def _check_finite(

@@ -9,8 +9,12 @@ from typing import Any, Literal
 
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
+from mechcore.pruning.pruner import check_runs
 
 Embedded = Literal["encoder", "decoder"]
+
+MAX_DATA_SEED = 2**32
+"""What numpy's generators take."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class DataConfig:
         max_train: draw at most this many training examples; None takes all.
         max_id: likewise for in-domain test examples.
         max_ood: likewise for out-of-domain test examples.
-        seed: of these draws.
+        seed: of these draws, not negative.
     """
 
     train: str | None = None
@@ -65,6 +69,12 @@ class DataConfig:
     max_id: int | None = 2000
     max_ood: int | None = 2000
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < MAX_DATA_SEED:
+            raise InputError(
+                f"data seed {self.seed}: expected a whole number from 0 to {MAX_DATA_SEED - 1}"
+            )
 
 
 @dataclass(frozen=True)
@@ -96,12 +106,7 @@ class RunConfig:
     max_non_core: int = 16
 
     def __post_init__(self) -> None:
-        for name, values in (("seeds", self.seeds), ("sparsities", self.sparsities)):
-            if not values or len(set(values)) < len(values):
-                raise InputError(f"{name} {list(values)}: expected at least one, each once")
-        for sparsity in self.sparsities:
-            if not 0 <= sparsity < 1:
-                raise InputError(f"sparsity {sparsity}: expected a share of components in [0, 1)")
+        check_runs(self.seeds, self.sparsities)
         files = {name: getattr(self.data, name) for name in ("train", "id", "ood")}
         missing = [name for name, path in files.items() if path is None]
         if self.model.source is not None and missing:

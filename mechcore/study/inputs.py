@@ -19,6 +19,9 @@ from mechcore.tasks.readers import read_examples
 EMBEDDED_SEED = 2024
 """Seed of the embedded world's examples; the splits are disjoint whatever it is."""
 
+EMBEDDED_SIZE = 2000
+"""Embedded examples where no number is given."""
+
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
@@ -99,12 +102,13 @@ def _examples(role: str, model: ModelConfig, data: DataConfig) -> Examples:
     if path is not None:
         examples = read_examples(Path(path), columns=data.columns, label_names=data.label_names)
     elif model.source is None:
-        size = {"train": data.max_train, "id": data.max_id, "ood": data.max_ood}[role] or 2000
-        return tiny_world.generate(role, size, EMBEDDED_SEED + data.seed)  # type: ignore[arg-type]
+        size = limit or EMBEDDED_SIZE
+        seed = EMBEDDED_SEED + data.seed
+        examples = tiny_world.generate(role, size, seed)  # type: ignore[arg-type]
     else:
         raise InputError(f"data: --{role} is missing; name a file")
     if role == "ood":
-        examples = _choose(examples, data, path)
+        examples = _choose(examples, data, path or "the embedded out-of-domain examples")
     return examples if limit is None else examples.sample(limit, data.seed)
 
 

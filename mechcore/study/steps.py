@@ -13,6 +13,7 @@ from mechcore import progress
 from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table, interaction_table
 from mechcore.attention import attention_scores, categorise
 from mechcore.components import Component, Mask, ModelShape
+from mechcore.errors import InputError
 from mechcore.evaluate import ALL, Evaluation, bootstrap_mean, evaluate, kl_divergence
 from mechcore.interventions import Mode
 from mechcore.means import MeanActivations
@@ -290,7 +291,12 @@ def chosen_ablation_tables(
 
     Returns:
         The tables ``ablation`` and ``interactions``.
+
+    Raises:
+        InputError: there is no component, or one is out of range.
     """
+    if not components:
+        raise InputError("ablation: no component; name at least one (--components)")
     kinds = {ComponentSet.of([component]): "single" for component in components}
     if joint and len(kinds) > 1:
         kinds[ComponentSet.of(components)] = "joint"
@@ -327,12 +333,12 @@ def _effect_tables(
     average = (f"heads outside the core (mean of {len(others)})", others)
     effects = [ablation_table(a, kinds, average=average, n_resamples=n_resamples) for a in found]
     interactions = [interaction_table(a, n_resamples=n_resamples) for a in found]
-    if interactions[0].empty:
-        interactions = interactions[:1]
-    return {
-        "ablation": pd.concat(effects, ignore_index=True),
-        "interactions": pd.concat(interactions, ignore_index=True),
-    }
+    return {"ablation": _joined(effects), "interactions": _joined(interactions)}
+
+
+def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """One table; empty ones have no types of their own to pass on."""
+    return pd.concat([t for t in tables if not t.empty] or tables[:1], ignore_index=True)
 
 
 def joint_sets(

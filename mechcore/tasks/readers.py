@@ -147,6 +147,13 @@ def _texts(path: Path, column: pd.Series) -> pd.Series:
         raise InputError(
             f"{path}: row {row + 1}, column {column.name}: empty; expected a value: remove the row"
         )
+    nested = column.map(lambda value: not pd.api.types.is_scalar(value))
+    if nested.any():
+        row = int(nested.to_numpy().argmax())
+        raise InputError(
+            f"{path}: row {row + 1}, column {column.name}: expected text, found "
+            f"{column.iloc[row]!r}"
+        )
     if pd.api.types.is_float_dtype(column) and (column % 1 == 0).all():
         column = column.astype(int)
     return column.astype(str)
