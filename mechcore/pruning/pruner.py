@@ -10,6 +10,7 @@ which others are trained beside it, up to rounding.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -77,6 +78,13 @@ class PruneSettings:
         for name in ("steps", "batch_size", "masks_per_pass"):
             if getattr(self, name) < 1:
                 raise InputError(f"pruning: {name} is {getattr(self, name)}; expected at least 1")
+        for name in ("warmup", "lr", "lr_lambda", "log_alpha_std", "tolerance"):
+            if not 0 <= getattr(self, name) < math.inf:  # also catches NaN
+                raise InputError(
+                    f"pruning: {name} is {getattr(self, name)}; expected a number of at least 0"
+                )
+        if not math.isfinite(self.log_alpha_mean):
+            raise InputError(f"pruning: log_alpha_mean is {self.log_alpha_mean}; expected a number")
         if not 0 < self.ramp <= 1:
             raise InputError(f"pruning: ramp is {self.ramp}; expected above 0, at most 1")
         if self.sparsity not in ("expected", "sampled"):
@@ -200,11 +208,11 @@ def prune(
             distance = targets * min(1.0, step / (settings.ramp * settings.steps)) - sparsity
             lagrangian = multipliers[0] * distance + multipliers[1] * distance**2
             lagrangian.sum().backward()
-            _check_finite(kl, log_alpha, runs, step)
             for optimiser, schedule in zip(optimisers, schedules, strict=True):
                 optimiser.step()
                 schedule.step()
                 optimiser.zero_grad()
+            _check_finite(kl, log_alpha.detach(), runs, step)
             spread = (targets - sparsity.detach()).abs()
             advance()
     _check_reached(spread, runs, settings)
@@ -341,13 +349,12 @@ def check_runs(seeds: Sequence[int], sparsities: Sequence[float]) -> None:
 def _check_finite(
     kl: Tensor, log_alpha: Tensor, runs: Sequence[tuple[float, int]], step: int
 ) -> None:
-    assert log_alpha.grad is not None
-    healthy = kl.isfinite() & log_alpha.grad.flatten(1).isfinite().all(1)
+    healthy = kl.isfinite() & log_alpha.flatten(1).isfinite().all(1)
     if not bool(healthy.all()):
         target, seed = runs[int((~healthy).nonzero()[0])]
         raise MechcoreError(
-            f"pruning: the loss of target {target}, seed {seed} is not finite at step {step}; "
-            "lower lr or lr_lambda"
+            f"pruning: the training of target {target}, seed {seed} diverged: its loss or scores "
+            f"are not finite after step {step}; lower lr or lr_lambda"
         )
 
 
