@@ -79,12 +79,15 @@ class PruneSettings:
             if getattr(self, name) < 1:
                 raise InputError(f"pruning: {name} is {getattr(self, name)}; expected at least 1")
         for name in ("warmup", "lr", "lr_lambda", "log_alpha_std", "tolerance"):
-            if not 0 <= getattr(self, name) < math.inf:  # also catches NaN
+            if not 0 <= getattr(self, name) <= 1e6:  # also catches NaN
                 raise InputError(
-                    f"pruning: {name} is {getattr(self, name)}; expected a number of at least 0"
+                    f"pruning: {name} is {getattr(self, name)}; expected a number from 0 to 1e6"
                 )
-        if not math.isfinite(self.log_alpha_mean):
-            raise InputError(f"pruning: log_alpha_mean is {self.log_alpha_mean}; expected a number")
+        if not abs(self.log_alpha_mean) <= 1e6:
+            raise InputError(
+                f"pruning: log_alpha_mean is {self.log_alpha_mean}; expected a number from -1e6 "
+                "to 1e6"
+            )
         if not 0 < self.ramp <= 1:
             raise InputError(f"pruning: ramp is {self.ramp}; expected above 0, at most 1")
         if self.sparsity not in ("expected", "sampled"):
@@ -112,8 +115,8 @@ class Subnetwork:
     @property
     def name(self) -> str:
         """Short name, such as ``s0.50-seed42``, unique within one `prune`."""
-        target = f"{self.target:.2f}"
-        return f"s{target if float(target) == self.target else self.target!r}-seed{self.seed}"
+        short = f"{self.target:.2f}"
+        return f"s{short if float(short) == self.target else repr(self.target)}-seed{self.seed}"
 
     def save(self, path: str | Path) -> None:
         """Write mask and scores as safetensors, atomically; `Mask.load` reads the mask."""
