@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
-import click
 import typer
 from rich.console import Console
 from rich.table import Column, Table
@@ -382,12 +381,14 @@ def ablate(
     data_seed: DataSeed = 0,
 ) -> None:
     """Accuracy and margin without chosen components, alone and together."""
-    from mechcore.components import parse_components
+    from mechcore.components import ModelShape, parse_components
     from mechcore.study import steps as study_steps
     from mechcore.study.folder import write_tables
 
     _must_not_exist(out)
     chosen = parse_components(components)
+    if not chosen:
+        raise InputError("--components: no component given; name some, as in L1.H0,L2.MLP")
     inputs = _inputs(
         _model_config(model, embedded, backend, classes, prompt, answers, max_length),
         _data_config(
@@ -396,6 +397,8 @@ def ablate(
         ),
         ("id", "ood") if means or mode == "zero" else ("train", "id", "ood"),
     )  # fmt: skip
+    for component in chosen:
+        ModelShape.of(inputs.model).index(component)
     with progress.shown():
         tables = study_steps.chosen_ablation_tables(
             inputs,
@@ -569,15 +572,13 @@ def _must_not_exist(out: Path) -> None:
 def _show(frame: Any) -> None:
     table = Table(*(Column(str(name), overflow="fold") for name in frame.columns))
     for row in frame.itertuples(index=False):
-        table.add_row(*("" if _missing(v) else _cell(v) for v in row))
+        table.add_row(*map(_cell, row))
     Console().print(table)
 
 
-def _missing(value: Any) -> bool:
-    return value is None or value != value or str(value) == "<NA>"
-
-
 def _cell(value: Any) -> str:
+    if value is None or str(value) in ("nan", "<NA>"):
+        return ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
@@ -587,7 +588,13 @@ def _show_run(out: Path) -> None:
     table = pd.read_csv(out / "tables" / "subnetworks.csv")
     full = pd.read_csv(out / "tables" / "accuracy.csv").query("subnetwork == 'full'")
     _show(full[["role", "subset", "n", "accuracy", "accuracy_low", "accuracy_high"]])
-    _show(table.drop(columns=["target_sparsity", "seed", "head_sparsity", "kept"]))
+    columns = {
+        "heads_kept": "heads",
+        "mlps_kept": "MLPs",
+        "id_accuracy": "id",
+        "ood_accuracy": "ood",
+    }
+    _show(table[["subnetwork", "sparsity", "kl", *columns]].rename(columns=columns))
     summary = pd.read_csv(out / "tables" / "core_summary.csv").iloc[0]
     members = pd.read_csv(out / "tables" / "core.csv")["component"]
     print(
@@ -619,16 +626,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         with _one_line_warnings():
             code = app(arguments, standalone_mode=False)
-    except click.exceptions.Abort:
+    except typer.Abort:
         code = 130
-    except click.ClickException as error:
-        code = _fail(error.format_message(), 2)
     except InputError as error:
         code = _fail(str(error), 2)
     except MechcoreError as error:
         code = _fail(str(error), 1)
     except KeyboardInterrupt:
         code = _fail("interrupted; mechcore run --resume goes on from the last finished step", 130)
+    except Exception as error:
+        # Usage errors; their class moved between versions of typer.
+        describe = getattr(error, "format_message", None)
+        if describe is None:
+            raise
+        code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     sys.exit(code or 0)
 
 

@@ -16,12 +16,14 @@ _shown: ContextVar[Progress | None] = ContextVar("shown", default=None)
 def shown() -> Iterator[None]:
     """Show the bars of everything inside the block on standard error."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-        token = _shown.set(progress)
-        try:
-            yield
-        finally:
-            _shown.reset(token)
+    progress = Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+    token = _shown.set(progress)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+        if progress.tasks:
+            progress.stop()
 
 
 @contextmanager
@@ -31,5 +33,6 @@ def bar(description: str, total: int) -> Iterator[Callable[[], None]]:
     if progress is None:
         yield lambda: None
         return
+    progress.start()  # with the first bar: an error before it leaves no blank line
     task = progress.add_task(description, total=total)
     yield lambda: progress.advance(task)
