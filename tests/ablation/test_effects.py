@@ -1,0 +1,284 @@
+"""Drops and their intervals against hand-made answers, edited weights and the normal law."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import Case, Cases
+
+from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table
+from mechcore.components import Component, Mask
+from mechcore.errors import InputError, MismatchError
+from mechcore.evaluate import Evaluation, evaluate
+from mechcore.means import MeanActivations
+from mechcore.tasks.encoding import EncodedExamples, encode
+from mechcore.tasks.examples import Examples
+
+COLUMNS = [
+    "set",
+    "kind",
+    "size",
+    "data",
+    "role",
+    "subset",
+    "n",
+    "accuracy",
+    "accuracy_drop",
+    "accuracy_drop_low",
+    "accuracy_drop_high",
+    "margin",
+    "margin_drop",
+    "margin_drop_low",
+    "margin_drop_high",
+]
+
+
+def evaluation(margins: Sequence[float], subsets: Sequence[str] | None = None) -> Evaluation:
+    """Two classes, the first one correct: the margin is the first logit."""
+    margin = torch.tensor(list(margins))
+    return Evaluation(
+        torch.stack([margin, torch.zeros_like(margin)], dim=1),
+        torch.tensor([[True, False]]).repeat(len(margin), 1),
+        np.array(subsets or ["s"] * len(margin), dtype=object),
+        "",
+    )
+
+
+def single(name: str) -> ComponentSet:
+    return ComponentSet.of([Component.parse(name)])
+
+
+A, B, C = single("L0.H1"), single("L1.H0"), single("L1.MLP")
+
+# -- sets -----------------------------------------------------------------------------------------
+
+
+def test_a_set_is_ordered_and_holds_each_component_once() -> None:
+    parts = [Component(1), Component(1, 2), Component(0, 3), Component(1, 2)]
+    each = ComponentSet.of(parts)
+    assert str(each) == "L0.H3+L1.H2+L1.MLP"
+    assert len(each) == 3
+    assert each == ComponentSet.of(parts[::-1])
+    assert hash(each) == hash(ComponentSet.of(parts[:3]))
+
+
+# -- drops by hand --------------------------------------------------------------------------------
+
+SUBSETS = ["u", "u", "v", "u", "v"]
+FULL = [2.0, 1.0, -1.0, 0.5, 3.0]
+WITHOUT_A = [1.0, -1.0, 1.0, -0.5, 3.0]
+WITHOUT_B = [2.0, 1.0, -2.0, 1.5, -1.0]
+BY_HAND = Ablations(
+    evaluation(FULL, SUBSETS),
+    {A: evaluation(WITHOUT_A, SUBSETS), B: evaluation(WITHOUT_B, SUBSETS)},
+    "hans",
+    "ood",
+)
+
+
+def test_drops_by_hand() -> None:
+    # Correct: full 1 1 0 1 1, without A 1 0 1 0 1, without B 1 1 0 1 0.
+    assert BY_HAND.drops(A, "accuracy").tolist() == [0, 1, -1, 1, 0]
+    assert BY_HAND.drops(B, "accuracy").tolist() == [0, 0, 0, 0, 1]
+    assert BY_HAND.drops(A, "margin").tolist() == [1, 2, -2, 1, 0]
+    assert BY_HAND.drops(B, "margin").tolist() == [0, 0, 1, -1, 4]
+
+
+def test_the_table_by_hand() -> None:
+    table = ablation_table(BY_HAND, {A: "single", B: "joint"}, n_resamples=20)
+    assert list(table.columns) == COLUMNS
+    assert table["subset"].tolist() == ["u", "u", "v", "v", "all", "all"]
+    assert table["set"].tolist() == ["L0.H1", "L1.H0"] * 3
+    assert table["kind"].tolist() == ["single", "joint"] * 3
+    assert table["n"].tolist() == [3, 3, 2, 2, 5, 5]
+    assert set(table["data"]) == {"hans"}
+    assert set(table["role"]) == {"ood"}
+    assert set(table["size"]) == {1}
+    assert table["accuracy"].tolist() == pytest.approx([1 / 3, 1, 1, 0, 3 / 5, 3 / 5])
+    assert table["accuracy_drop"].tolist() == pytest.approx([2 / 3, 0, -1 / 2, 1 / 2, 1 / 5, 1 / 5])
+    assert table["margin"].tolist() == pytest.approx([-0.5 / 3, 1.5, 2, -1.5, 0.7, 0.3])
+    assert table["margin_drop"].tolist() == pytest.approx([4 / 3, -1 / 3, -1, 2.5, 0.4, 0.8])
+    for metric in ("accuracy", "margin"):
+        drop, low, high = (table[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
+        assert (low <= drop + 1e-12).all()
+        assert (drop <= high + 1e-12).all()
+
+
+def test_the_average_of_other_heads_is_the_mean_of_their_rows() -> None:
+    both = ablation_table(BY_HAND, {A: "single", B: "single"}, n_resamples=20)
+    table = ablation_table(BY_HAND, {A: "single"}, average=("others", [A, B]), n_resamples=20)
+    rows = table[table["set"] == "others"]
+    assert len(rows) == 3
+    assert set(rows["kind"]) == {"non-core"}
+    assert set(rows["size"]) == {1}
+    for column in ("accuracy", "accuracy_drop", "margin", "margin_drop"):
+        means = both.groupby("subset", sort=False)[column].mean()
+        assert rows.set_index("subset")[column].to_dict() == pytest.approx(means.to_dict())
+    # An interval of the average, not of single rows: u has the drops 0, 1/2 and 1/2.
+    u = rows[rows["subset"] == "u"].iloc[0]
+    assert 0 <= u["accuracy_drop_low"] <= u["accuracy_drop_high"] <= 0.5
+    assert ablation_table(BY_HAND, {A: "single"}, average=("others", []))["set"].nunique() == 1
+
+
+def test_nothing_to_list_is_an_empty_table() -> None:
+    table = ablation_table(BY_HAND, {}, average=("others", []))
+    assert table.empty
+    assert list(table.columns) == COLUMNS
+
+
+def test_data_without_subsets_is_listed_once() -> None:
+    plain = Ablations(evaluation([1.0], ["all"]), {A: evaluation([-1.0], ["all"])}, "x", "id")
+    table = ablation_table(plain, {A: "single"}, n_resamples=5)
+    assert table["subset"].tolist() == ["all"]
+    assert table["accuracy_drop"].tolist() == [1.0]
+
+
+def test_more_sets_join_the_first() -> None:
+    joint = ComponentSet.of([*A.components, *B.components])
+    more = Ablations(BY_HAND.full, {joint: evaluation(FULL, SUBSETS)}, "hans", "ood")
+    both = BY_HAND.with_more(more)
+    assert list(both.without) == [A, B, joint]
+    assert list(BY_HAND.without) == [A, B]
+    assert both.full is BY_HAND.full
+
+
+# -- intervals ------------------------------------------------------------------------------------
+
+
+def test_identical_models_drop_by_exactly_nothing() -> None:
+    full = evaluation(np.random.default_rng(0).normal(size=50).tolist())
+    table = ablation_table(Ablations(full, {A: full}, "x", "id"), {A: "single"})
+    ends = [c for c in COLUMNS if "_drop" in c]
+    assert (table[ends] == 0.0).all(axis=None)
+
+
+def test_the_interval_of_a_large_sample_is_the_paired_normal_one() -> None:
+    # The two models share the examples' difficulty, which a paired interval does not see.
+    n = 4000
+    rng = np.random.default_rng(1)
+    difficulty = rng.normal(0.5, 5, n)
+    other = difficulty - rng.normal(0.3, 0.5, n)
+    ablations = Ablations(
+        evaluation(difficulty.tolist()), {A: evaluation(other.tolist())}, "x", "id"
+    )
+    table = ablation_table(ablations, {A: "single"}, n_resamples=4000, seed=3)
+    row = table[table["subset"] == "all"].iloc[0]
+    for metric, drops in (
+        ("margin", difficulty - other),
+        ("accuracy", (difficulty > 0).astype(float) - (other > 0)),
+    ):
+        error = drops.std() / math.sqrt(n)
+        assert row[f"{metric}_drop"] == pytest.approx(drops.mean(), abs=1e-6)
+        for end, sign in (("low", -1), ("high", 1)):
+            expected = drops.mean() + sign * 1.959964 * error
+            assert row[f"{metric}_drop_{end}"] == pytest.approx(expected, abs=0.15 * error)
+    unpaired = math.hypot(difficulty.std(), other.std()) / math.sqrt(n)
+    width = row["margin_drop_high"] - row["margin_drop_low"]
+    assert width < 0.2 * 2 * 1.96 * unpaired
+
+
+def test_the_seed_decides_the_interval() -> None:
+    def table(seed: int) -> pd.DataFrame:
+        return ablation_table(BY_HAND, {A: "single"}, n_resamples=15, seed=seed)
+
+    pd.testing.assert_frame_equal(table(1), table(1))
+    assert not table(1).equals(table(2))
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+PAIRS = [
+    ("the cat saw a dog", "the cat saw"),
+    ("a bird ran", "the bird ran quickly , and a cat saw the dog"),
+    ("never", "often"),
+    ("the dog who saw a cat ran here", "no"),
+    ("if a bird ran the dog saw a cat", "the cat never ran"),
+    ("yes", "no , not here"),
+]
+LABELS = ["entailment", "neutral", "contradiction", "non-entailment", "neutral", "entailment"]
+
+
+def encoded(segments: bool = True) -> EncodedExamples:
+    first, second = zip(*PAIRS, strict=True)
+    frame = pd.DataFrame(
+        {"text_a": first, "text_b": second, "label": LABELS, "subset": ["u", "v"] * 3}
+    )
+    return encode(Examples("few", frame), helpers.word_tokenizer(segments), max_length=48)
+
+
+def edited_logits(case: Case, data: EncodedExamples, means: MeanActivations, names: str) -> Any:
+    parts = [Component.parse(name) for name in names.split("+")]
+    heads = {(c.layer, c.head): means.z[c.layer, c.head] for c in parts if c.head is not None}
+    mlps = {c.layer: means.mlp[c.layer] for c in parts if c.head is None}
+    model = helpers.edited(case.reference, heads, mlps)
+    logits = []
+    for i, ids in enumerate(data.input_ids):
+        inputs = {"input_ids": torch.tensor([ids])}
+        if data.token_type_ids is not None:
+            inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
+        with torch.no_grad():
+            logits.append(model(**inputs).logits)
+    return torch.cat(logits)
+
+
+@pytest.mark.parametrize("max_rows", [1024, 4])
+def test_ablating_is_editing_the_weights(
+    case: Case, max_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.import_module("mechcore.ablation.effects"), "MAX_ROWS", max_rows)
+    data = encoded(case.architecture == "bert")
+    means = MeanActivations.compute(case.model, data, n_samples=0)
+    names = ["L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L0.MLP+L1.H0"]
+    sets = [ComponentSet.of([Component.parse(n) for n in each.split("+")]) for each in names]
+    found = ablate(case.model, data, means, sets, role="ood", batch_size=2)
+    assert (found.data, found.role) == ("few", "ood")
+    assert list(found.without) == sets
+    assert found.full.subsets.tolist() == ["u", "v"] * 3
+    for name, each in zip(names, sets, strict=True):
+        expected = edited_logits(case, data, means, name)
+        got = found.without[each].logits
+        torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
+        assert float((got - found.full.logits).abs().max()) > 1e-3
+        drop = found.full.correct.astype(float) - found.without[each].correct
+        np.testing.assert_array_equal(found.drops(each, "accuracy"), drop)
+
+
+def test_the_mode_and_the_names_of_classes_are_passed_on(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    found = ablate(model, data, None, [A], role="ood", mode="zero")
+    expected = evaluate(model, data, mask=Mask.full(model).without("L0.H1"), mode="zero")
+    torch.testing.assert_close(found.without[A].logits, expected.logits, rtol=0, atol=1e-5)
+    swapped = ["neutral", "entailment", "contradiction"]
+    other = ablate(model, data, None, [A], role="ood", mode="zero", class_labels=swapped)
+    rows = [i for i, label in enumerate(LABELS) if label == "neutral"]
+    assert other.full.correct_classes[rows].tolist() == [[True, False, False]] * len(rows)
+
+
+def test_no_set_leaves_the_full_model(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    found = ablate(model, data, None, [], role="ood", mode="zero")
+    assert found.without == {}
+    torch.testing.assert_close(
+        found.full.logits, evaluate(model, data, in_domain=False).logits, rtol=0, atol=0
+    )
+
+
+def test_what_cannot_be_ablated(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    with pytest.raises(InputError, match=r"component L2\.H0: out of range"):
+        ablate(model, data, None, [A, single("L2.H0")], role="ood", mode="zero")
+    with pytest.raises(InputError, match="needs means"):
+        ablate(model, data, None, [A], role="ood")
+    other = MeanActivations.compute(
+        cases.get("roberta").model, encoded(segments=False), n_samples=0
+    )
+    with pytest.raises(MismatchError, match="another model"):
+        ablate(model, data, other, [A], role="ood")

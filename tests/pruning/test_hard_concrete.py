@@ -1,0 +1,117 @@
+"""The hard concrete distribution against written-out values and sampled frequencies."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.pruning.hard_concrete import deterministic, probability_of_zero, sample
+
+logits = st.floats(-12, 12, allow_nan=False)
+noise = st.floats(0, 1, exclude_max=True, allow_nan=False, width=32)
+
+
+def tensor(*values: float) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def test_samples_by_hand() -> None:
+    # u = 1/2 adds no noise: s = sigmoid(1.5 log_alpha), stretched to 1.2 s - 0.1.
+    # log_alpha = 0: s = 1/2. log_alpha = 2/3: s = 1 / (1 + 1/e) = 0.731059.
+    # u = 0.8: log(u / (1 - u)) = log 4 = 1.386294, s = 4^1.5 / (1 + 4^1.5) = 8/9.
+    # u = 0.2 mirrors it: s = 1/9, and 1.2/9 - 0.1 = 1/30.
+    # log_alpha = -log 4 takes the noise of u = 0.8 away again.
+    log_alpha = tensor(0.0, 2 / 3, 0.0, 0.0, -math.log(4))
+    uniform = tensor(0.5, 0.5, 0.8, 0.2, 0.8)
+    expected = tensor(0.5, 1.2 * 0.7310585786 - 0.1, 1.2 * 8 / 9 - 0.1, 1 / 30, 0.5)
+    # The noise is squeezed into [1e-6, 1 - 1e-6], hence the tolerance.
+    torch.testing.assert_close(sample(log_alpha, uniform), expected, rtol=0, atol=2e-6)
+
+
+def test_the_ends_are_clamped_to_exact_zeros_and_ones() -> None:
+    # s < 1/12 gives 0 and s > 11/12 gives 1: at log_alpha = 0 these are u < 1 / (1 + 11^(2/3))
+    # = 0.168173 and u > 0.831827.
+    uniform = tensor(0.16816, 0.16819, 0.83181, 0.83184)
+    low, above, under, high = sample(torch.zeros(4, dtype=torch.float64), uniform).tolist()
+    assert (low, high) == (0.0, 1.0)
+    assert 0 < above < 1e-4
+    assert 1 - 1e-4 < under < 1
+
+
+def test_the_mask_without_noise_by_hand() -> None:
+    # 1.2 sigmoid(log_alpha) - 0.1: sigmoid(log 3) = 3/4, sigmoid(-log 3) = 1/4.
+    values = deterministic(tensor(0.0, math.log(3), -math.log(3), 3.0, -3.0))
+    torch.testing.assert_close(values, tensor(0.5, 0.8, 0.2, 1.0, 0.0), rtol=0, atol=1e-12)
+
+
+def test_the_probability_of_zero_by_hand() -> None:
+    # P(z = 0) = P(s < 1/12) = P(logit u < 2/3 log(1/11) - log_alpha)
+    #          = 1 / (1 + exp(log_alpha) 11^(2/3)), and 11^(2/3) = 4.946087.
+    expected = tensor(1 / 5.9460874, 1 / (1 + 2 * 4.9460874), 0.5)
+    found = probability_of_zero(tensor(0.0, math.log(2), -math.log(4.9460874)))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("log_alpha", [-3.0, -1.5, 0.0, 1.0, 2.5])
+def test_the_probability_of_zero_is_the_frequency_of_exact_zeros(log_alpha: float) -> None:
+    n = 200_000
+    uniform = torch.rand(n, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    values = sample(torch.full((n,), log_alpha, dtype=torch.float64), uniform)
+    p = float(probability_of_zero(tensor(log_alpha)))
+    error = math.sqrt(p * (1 - p) / n)
+    assert 0.001 < p < 0.999
+    assert float((values == 0).double().mean()) == pytest.approx(p, abs=4 * error)
+    # The distribution is symmetric: P(z = 1) at log_alpha is P(z = 0) at -log_alpha.
+    q = float(probability_of_zero(tensor(-log_alpha)))
+    error = math.sqrt(q * (1 - q) / n)
+    assert float((values == 1).double().mean()) == pytest.approx(q, abs=4 * error)
+
+
+@given(logits, noise)
+def test_samples_are_mask_values(log_alpha: float, uniform: float) -> None:
+    value = sample(torch.tensor([log_alpha]), torch.tensor([uniform])).item()
+    assert 0 <= value <= 1
+
+
+@given(logits, st.tuples(noise, noise))
+def test_samples_grow_with_the_noise(log_alpha: float, pair: tuple[float, float]) -> None:
+    low, high = sample(tensor(log_alpha, log_alpha), tensor(*sorted(pair))).tolist()
+    assert low <= high
+
+
+@given(noise, st.tuples(logits, logits))
+def test_samples_grow_with_log_alpha(uniform: float, pair: tuple[float, float]) -> None:
+    low, high = sample(tensor(*sorted(pair)), tensor(uniform, uniform)).tolist()
+    assert low <= high
+    less, more = probability_of_zero(tensor(*sorted(pair))).tolist()
+    assert less >= more
+
+
+def test_growth_is_strict_inside() -> None:
+    values = sample(tensor(0, 0, 0.3), tensor(0.4, 0.6, 0.6)).tolist()
+    assert 0 < values[0] < values[1] < values[2] < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("log_alpha", [-100.0, -10.0, 0.0, 10.0, 100.0])
+def test_gradients_stay_finite_at_the_extremes_of_the_noise(
+    dtype: torch.dtype, log_alpha: float
+) -> None:
+    last = torch.nextafter(torch.ones((), dtype=dtype), torch.zeros((), dtype=dtype)).item()
+    uniform = torch.tensor([0.0, 1e-30, 0.5, last], dtype=dtype)
+    leaf = torch.full((4,), log_alpha, dtype=dtype, requires_grad=True)
+    values = sample(leaf, uniform)
+    (values.sum() + probability_of_zero(leaf).sum()).backward()
+    assert bool(values.isfinite().all())
+    assert leaf.grad is not None
+    assert bool(leaf.grad.isfinite().all())
+
+
+def test_the_gradient_inside_is_that_of_the_formula() -> None:
+    # dz/dlog_alpha = 1.2 s (1 - s) / (2/3): at u = 1/2, log_alpha = 0 it is 1.2 * 0.25 * 1.5.
+    leaf = tensor(0.0).requires_grad_()
+    sample(leaf, tensor(0.5)).sum().backward()
+    assert leaf.grad is not None
+    assert leaf.grad.item() == pytest.approx(0.45, abs=1e-6)
