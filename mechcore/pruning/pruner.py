@@ -10,7 +10,6 @@ which others are trained beside it, up to rounding.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,0 +1,263 @@
+"""Groups of command-line options, each a dataclass that a command takes as one parameter."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import typer
+
+from mechcore.errors import InputError
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model, and how to read its answers."""
+
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Checkpoint directory or hub id; else an embedded model."),
+    ] = None
+    embedded: Annotated[
+        Literal["encoder", "decoder"],
+        typer.Option("--embedded", help="Embedded model to use when there is no --model."),
+    ] = "encoder"
+    backend: Annotated[
+        Literal["bridge", "hooked"] | None,
+        typer.Option(
+            "--backend",
+            help="TransformerBridge or HookedTransformer (TransformerLens 3, GPT-2 language "
+            "models); by default a bridge, but a HookedTransformer for the embedded decoder where "
+            "TransformerLens has one.",
+        ),
+    ] = None
+    classes: Annotated[
+        str | None,
+        typer.Option("--classes", help="Names of the checkpoint's classes in index order."),
+    ] = None
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", help='Language models: text with {a} and {b}: "{a} So {b}?".'),
+    ] = None
+    answers: Annotated[
+        str | None,
+        typer.Option("--answers", help='Language models: LABEL=WORD by commas: "yes= Yes".'),
+    ] = None
+    max_length: Annotated[
+        int, typer.Option("--max-length", help="Longest input in tokens.", min=1)
+    ] = 128
+
+    def config(self) -> Any:
+        """The study's `ModelConfig`."""
+        from mechcore.models.loading import has_hooked_transformer
+        from mechcore.study import ModelConfig
+
+        own_decoder = self.model is None and self.embedded == "decoder"
+        default = "hooked" if own_decoder and has_hooked_transformer() else "bridge"
+        return ModelConfig(
+            source=self.model,
+            embedded=self.embedded,
+            backend=self.backend or default,  # type: ignore[arg-type]
+            class_labels=tuple(split(self.classes)) or None,
+            prompt=self.prompt,
+            answers=pairs("--answers", self.answers) or None,
+            max_length=self.max_length,
+        )
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """How to read files."""
+
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns",
+            help="Columns of the files: text_a=NAME,text_b=NAME,label=NAME,subset=NAME.",
+        ),
+    ] = None
+    label_names: Annotated[
+        str | None,
+        typer.Option("--label-names", help='Meaning of labels: "0=entailment,1=neutral".'),
+    ] = None
+    data_seed: Annotated[
+        int, typer.Option("--data-seed", help="Seed of the draws of examples.")
+    ] = 0
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Training data."""
+
+    train: Annotated[
+        str | None, typer.Option("--train", help="Training file, for means and pruning.")
+    ] = None
+    max_train: Annotated[
+        int, typer.Option("--max-train", help="Training examples at most; 0: all.", min=0)
+    ] = 4000
+
+
+@dataclass(frozen=True)
+class TestOptions:
+    """Test data."""
+
+    id: Annotated[str | None, typer.Option("--id", help="In-domain test file.")] = None
+    ood: Annotated[str | None, typer.Option("--ood", help="Out-of-domain test file.")] = None
+    ood_label: Annotated[
+        str | None,
+        typer.Option("--ood-label", help="Keep out-of-domain examples of this label only."),
+    ] = None
+    ood_subsets: Annotated[
+        str | None,
+        typer.Option("--ood-subsets", help="Keep these out-of-domain subsets, by commas."),
+    ] = None
+    max_id: Annotated[
+        int, typer.Option("--max-id", help="In-domain examples at most; 0: all.", min=0)
+    ] = 2000
+    max_ood: Annotated[
+        int, typer.Option("--max-ood", help="Out-of-domain examples at most; 0: all.", min=0)
+    ] = 2000
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", help="Examples per evaluation batch.", min=1)
+    ] = 64
+
+
+@dataclass(frozen=True)
+class PruneOptions:
+    """The pruning runs."""
+
+    seeds: Annotated[str, typer.Option("--seeds", help="Seeds, by commas.")] = "42,43,44"
+    sparsities: Annotated[
+        str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
+    ] = "0.4,0.6"
+    steps: Annotated[int, typer.Option("--steps", help="Optimisation steps of pruning.", min=1)] = (
+        600
+    )
+    bfloat16: Annotated[
+        bool, typer.Option("--bfloat16", help="Prune with matrix products in bfloat16.")
+    ] = False
+
+
+@dataclass(frozen=True)
+class MeansOptions:
+    """Where means come from."""
+
+    means: Annotated[
+        Path | None,
+        typer.Option("--means", help="Means from mechcore means; else computed on --train."),
+    ] = None
+
+
+def data_config(
+    files: FileOptions, train: TrainOptions | None = None, test: TestOptions | None = None
+) -> Any:
+    """The study's `DataConfig` from the groups that a command has."""
+    from mechcore.study import DataConfig
+
+    train, test = train or TrainOptions(), test or TestOptions()
+    return DataConfig(
+        train=train.train,
+        id=test.id,
+        ood=test.ood,
+        columns=pairs("--columns", files.columns),
+        label_names=pairs("--label-names", files.label_names),
+        ood_label=test.ood_label,
+        ood_subsets=tuple(split(test.ood_subsets)),
+        max_train=train.max_train or None,
+        max_id=test.max_id or None,
+        max_ood=test.max_ood or None,
+        seed=files.data_seed,
+    )
+
+
+def run_config(
+    model: ModelOptions,
+    files: FileOptions,
+    train: TrainOptions,
+    test: TestOptions,
+    prune: PruneOptions,
+    **more: Any,
+) -> Any:
+    """The study's `RunConfig`."""
+    from mechcore.pruning import PruneSettings
+    from mechcore.study import RunConfig
+
+    return RunConfig(
+        model=model.config(),
+        data=data_config(files, train, test),
+        prune=PruneSettings(steps=prune.steps, bfloat16=prune.bfloat16),
+        seeds=numbers("--seeds", prune.seeds, int),
+        sparsities=numbers("--sparsities", prune.sparsities, float),
+        batch_size=test.batch_size,
+        **more,
+    )
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Let a typer command take option groups: each field of a group becomes an option."""
+    hints = get_type_hints(command, include_extras=True)
+    hints.pop("return", None)
+    groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name]))
+            continue
+        types = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=types[f.name]
+            )
+            for f in fields(groups[name])
+        ]
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        made = {
+            name: group(**{f.name: given.pop(f.name) for f in fields(group)})  # type: ignore[operator]
+            for name, group in groups.items()
+        }
+        command(**given, **made)
+
+    as_options = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    run.__signature__ = inspect.Signature(as_options)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in as_options}
+    return run
+
+
+def split(text: str | None) -> list[str]:
+    """Parts of a comma-separated option."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def numbers(option: str, text: str, kind: Callable[[str], Any]) -> tuple[Any, ...]:
+    """Numbers of a comma-separated option.
+
+    Raises:
+        InputError: a part is not a number.
+    """
+    try:
+        return tuple(kind(part) for part in split(text))
+    except ValueError as error:
+        raise InputError(f"{option} {text!r}: expected numbers separated by commas") from error
+
+
+def pairs(option: str, text: str | None) -> dict[str, str]:
+    """NAME=VALUE pairs of a comma-separated option; a space before a value is part of it.
+
+    Raises:
+        InputError: a part is not a pair.
+    """
+    found = {}
+    for part in (text or "").split(","):
+        name, equals, value = part.partition("=")
+        if not part.strip():
+            continue
+        if not equals or not name.strip() or not value.strip():
+            raise InputError(f"{option} {text!r}: expected NAME=VALUE pairs separated by commas")
+        found[name.strip()] = value
+    return found
