@@ -317,7 +317,8 @@ def _means(inputs: Any, options: MeansOptions) -> Any:
 
 def _mask_files(path: Path) -> list[Path]:
     if path.is_dir():
-        files = sorted(path.glob("*.safetensors")) or sorted((path / "masks").glob("*.safetensors"))
+        inside = path / "masks"  # of a run's folder
+        files = sorted((inside if inside.is_dir() else path).glob("*.safetensors"))
         if not files:
             raise InputError(f"{path}: no mask files (*.safetensors) in this folder")
         return files

@@ -236,7 +236,7 @@ def _hooked(
         dtype=dtype,
         init_weights=False,
     )
-    model = HookedTransformer(cfg)
+    model = HookedTransformer(cfg, move_to_device=False).to(device, print_details=False)
     model.load_and_process_state_dict(
         convert_gpt2_weights(hf_model, cfg),
         fold_ln=False,
@@ -244,7 +244,7 @@ def _hooked(
         center_unembed=False,
         fold_value_biases=False,
     )
-    return model.to(device).eval()
+    return model.eval()
 
 
 def _check_hook_points(model: Any) -> None:
