@@ -1,0 +1,542 @@
+"""Whole runs on the embedded models: what the folder holds, and resuming, replacing, refusing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections import Counter
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from safetensors import safe_open
+
+from mechcore.components import Component, Mask, parse_components
+from mechcore.errors import InputError
+from mechcore.evaluate import evaluate
+from mechcore.means import MeanActivations
+from mechcore.models.running import ModelIdentity
+from mechcore.pruning import PruneSettings
+from mechcore.study import DataConfig, ModelConfig, RunConfig, run
+from mechcore.study.inputs import Inputs, load_inputs
+from mechcore.tasks import tiny_world
+from mechcore.tasks.embedded import tiny_encoder_dir
+
+PRUNE = PruneSettings(steps=6, warmup=2, batch_size=8, tolerance=1)
+CONFIG = RunConfig(
+    data=DataConfig(max_train=48, max_id=40, max_ood=40),
+    prune=PRUNE,
+    seeds=(42, 43),
+    sparsities=(0.3, 0.5),
+    n_resamples=40,
+    max_heads_examples=8,
+    max_joint=3,
+    max_non_core=4,
+)
+STEPS = ["means", "prune", "evaluate", "core", "heads", "ablate"]
+COLUMNS = {
+    "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
+    "accuracy_high margin",
+    "subnetworks": "subnetwork target_sparsity seed sparsity head_sparsity heads_kept mlps_kept kl "
+    "id_accuracy ood_accuracy kept",
+    "head_frequency": "component layer head target_sparsity n_seeds count frequency",
+    "core": "component layer head n_subnetworks",
+    "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value spearman_rho "
+    "spearman_p",
+    "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
+    "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high",
+    "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
+    "low high superadditive floor",
+}
+
+
+class Finished:
+    """A finished run with what it worked on."""
+
+    def __init__(self, config: RunConfig, out: Path) -> None:
+        self.config, self.out = config, out
+        self.report = run(config, out)
+        self.inputs: Inputs = load_inputs(config.model, config.data, ("train", "id", "ood"))
+        self.means = MeanActivations.load(out / "means.safetensors", self.inputs.model)
+        self.facts = json.loads((out / "config.json").read_text())
+
+    def table(self, name: str) -> pd.DataFrame:
+        return pd.read_csv(self.out / "tables" / f"{name}.csv")
+
+    def masks(self) -> dict[str, Mask]:
+        """Read without the package's own reader of subnetworks."""
+        found = {}
+        for path in sorted((self.out / "masks").glob("*.safetensors")):
+            with safe_open(path, framework="pt") as file:
+                found[path.stem] = Mask(file.get_tensor("mask"))
+        return found
+
+    def accuracies(self, mask: Mask, role: str) -> pd.DataFrame:
+        result = evaluate(self.inputs.model, self.inputs.data[role], mask=mask, means=self.means)
+        return result.table().set_index("subset")
+
+
+@pytest.fixture(scope="module", params=["encoder", "decoder"])
+def finished(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    config = replace(CONFIG, model=ModelConfig(embedded=request.param))
+    return Finished(config, tmp_path_factory.mktemp(request.param) / "run")
+
+
+# -- what a run leaves ----------------------------------------------------------------------------
+
+
+def test_every_table_has_its_columns(finished: Finished) -> None:
+    found = {path.stem for path in (finished.out / "tables").iterdir()}
+    assert found == {*COLUMNS, "head_categories"}
+    for name, columns in COLUMNS.items():
+        assert list(finished.table(name).columns) == columns.split(), name
+    categories = finished.table("head_categories")
+    assert {"component", "layer", "head", "category", "in_core"} <= set(categories.columns)
+    assert len(categories) == 32
+
+
+def test_the_other_files(finished: Finished) -> None:
+    out = finished.out
+    assert finished.report == out / "report.html"
+    assert "<html" in (out / "report.html").read_text()[:500]
+    assert list((out / "figures").iterdir())
+    assert {p.name for p in out.iterdir()} == {
+        *("config.json", "means.safetensors", "masks", "tables", "figures"),
+        *("attention_examples.json", "report.html"),
+    }
+    assert set(finished.masks()) == {"s0.30-seed42", "s0.30-seed43", "s0.50-seed42", "s0.50-seed43"}
+
+
+def test_the_facts_of_the_run(finished: Finished) -> None:
+    facts = finished.facts
+    assert facts["mechcore"] == version("mechcore")
+    assert facts["versions"]["torch"] == version("torch")
+    assert facts["versions"]["transformer-lens"] == version("transformer-lens")
+    assert (facts["seeds"], facts["sparsities"]) == ([42, 43], [0.3, 0.5])
+    assert facts["settings"]["prune"]["steps"] == 6
+    assert facts["settings"]["data"]["max_ood"] == 40
+    assert facts["settings"]["model"]["embedded"] == finished.config.model.embedded
+    assert list(facts["seconds"]) == STEPS
+    mapping = facts["label_mapping"]["id"]
+    assert "entailment -> entailment (0)" in mapping
+    assert "non-entailment -> non-entailment (1)" in mapping
+    assert facts["label_mapping"]["ood"] == "non-entailment -> non-entailment (1)"
+    model = facts["model"]
+    assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == (4, 8, True)
+    assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
+    assert {role: each["n"] for role, each in facts["data"].items()} == {
+        "train": 48,
+        "id": 40,
+        "ood": 40,
+    }
+    assert facts["data"]["ood"]["subsets"] == ["so_swap", "prep", "embed_if", "embed_verb"]
+
+
+def test_accuracies_are_those_of_evaluate(finished: Finished) -> None:
+    table = finished.table("accuracy")
+    names = ["full", *finished.masks()]
+    assert table["subnetwork"].unique().tolist() == names
+    model = finished.inputs.model
+    for role, (name, mask) in [
+        (r, each)
+        for r in ("id", "ood")
+        for each in {"full": Mask.full(model), **finished.masks()}.items()
+    ]:
+        rows = table[(table["role"] == role) & (table["subnetwork"] == name)].set_index("subset")
+        expected = finished.accuracies(mask, role)
+        assert list(rows.index) == list(expected.index)
+        assert rows["n"].tolist() == expected["n"].tolist()
+        for column in ("accuracy", "margin"):
+            assert rows[column].to_dict() == pytest.approx(expected[column].to_dict(), abs=1e-4)
+        assert (rows["accuracy_low"] <= rows["accuracy"] + 1e-12).all()
+        assert (rows["accuracy"] <= rows["accuracy_high"] + 1e-12).all()
+    full = table[(table["subnetwork"] == "full") & (table["subset"] == "all")]
+    assert full.set_index("role").loc["id", "accuracy"] >= 0.9
+
+
+def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> None:
+    table, masks = finished.table("subnetworks"), finished.masks()
+    accuracy = finished.table("accuracy")
+    assert table["subnetwork"].tolist() == list(masks)
+    for row in table.itertuples():
+        mask = masks[row.subnetwork]
+        kept = [Component(la, h if h < 8 else None) for la, h in mask.values.nonzero().tolist()]
+        assert row.kept.split() == [str(c) for c in kept]
+        assert row.subnetwork == f"s{row.target_sparsity:.2f}-seed{row.seed}"
+        assert (row.heads_kept, row.mlps_kept) == (
+            sum(c.is_head for c in kept),
+            sum(not c.is_head for c in kept),
+        )
+        assert row.sparsity == pytest.approx(1 - len(kept) / 36)
+        assert abs(36 * row.sparsity - 36 * row.target_sparsity) <= 0.5 + 1e-9
+        assert row.head_sparsity == pytest.approx(1 - row.heads_kept / 32)
+        for role in ("id", "ood"):
+            of = (accuracy["subnetwork"] == row.subnetwork) & (accuracy["role"] == role)
+            subsets = accuracy[of & (accuracy["subset"] != "all")]
+            found = getattr(row, f"{role}_accuracy")
+            assert found == pytest.approx(subsets["accuracy"].mean())
+        model, data = finished.inputs.model, finished.inputs.data["id"]
+        full = evaluate(model, data).logits.log_softmax(1)
+        got = evaluate(model, data, mask=mask, means=finished.means).logits.log_softmax(1)
+        kl = torch.nn.functional.kl_div(got, full, reduction="batchmean", log_target=True)
+        assert row.kl == pytest.approx(float(kl), rel=1e-3)
+
+
+def test_frequencies_count_the_masks(finished: Finished) -> None:
+    table, masks = finished.table("head_frequency"), finished.masks()
+    assert len(table) == 36 * 2
+    for row in table.itertuples():
+        mine = [m for name, m in masks.items() if name.startswith(f"s{row.target_sparsity:.2f}")]
+        column = 8 if math.isnan(row.head) else int(row.head)
+        count = sum(int(m.values[row.layer, column]) for m in mine)
+        assert (row.n_seeds, row.count, row.frequency) == (2, count, count / 2)
+
+
+def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
+    masks = list(finished.masks().values())
+    shared = torch.stack([m.values[:, :8] for m in masks]).prod(0).nonzero().tolist()
+    expected = [f"L{layer}.H{head}" for layer, head in shared]
+    assert expected
+    core, summary = finished.table("core"), finished.table("core_summary").iloc[0]
+    assert core["component"].tolist() == expected
+    assert core[["layer", "head"]].to_numpy().tolist() == shared
+    assert set(core["n_subnetworks"]) == {4}
+    assert (summary["n_subnetworks"], summary["n_heads"]) == (4, 32)
+    assert summary["core_size"] == len(expected)
+    shares = finished.table("subnetworks")["head_sparsity"].rsub(1)
+    assert summary["expected_by_chance"] == pytest.approx(32 * shares.prod())
+    assert 0 < summary["p_value"] <= 1
+    categories = finished.table("head_categories")
+    assert categories.loc[categories["in_core"], "component"].tolist() == expected
+    shown = json.loads((finished.out / "attention_examples.json").read_text())
+    assert [each["component"] for each in shown] == expected
+
+
+def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
+    table, core = finished.table("ablation"), finished.table("core")["component"].tolist()
+    model = finished.inputs.model
+    singles = table[table["kind"] == "single"]
+    assert singles["set"].unique().tolist() == core
+    full = {role: finished.accuracies(Mask.full(model), role) for role in ("id", "ood")}
+    chosen = table[table["kind"] != "non-core"]
+    for (name, role), rows in chosen.groupby(["set", "role"]):
+        parts = parse_components(name.split("+"))
+        without = finished.accuracies(Mask.full(model).without(*parts), role)
+        rows = rows.set_index("subset")
+        assert set(rows.index) == set(without.index)
+        assert set(rows["size"]) == {len(parts)}
+        for metric in ("accuracy", "margin"):
+            drop = (full[role][metric] - without[metric]).to_dict()
+            assert rows[metric].to_dict() == pytest.approx(without[metric].to_dict(), abs=1e-3)
+            assert rows[f"{metric}_drop"].to_dict() == pytest.approx(drop, abs=1e-3)
+    # All pairs of three core heads, the three together, and the whole core.
+    sizes = Counter(chosen.loc[chosen["kind"] == "joint"].groupby("set")["size"].first())
+    assert sizes == Counter([2, 2, 2, 3, len(core)])
+    others = table[table["kind"] == "non-core"]
+    assert others["set"].unique().tolist() == ["heads outside the core (mean of 4)"]
+    assert len(others) == table[["role", "subset"]].drop_duplicates().shape[0]
+
+
+def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
+    ablation = finished.table("ablation").set_index(["role", "subset", "set"])
+    table = finished.table("interactions")
+    joint = finished.table("ablation").query("kind == 'joint'")
+    assert set(table["set"]) == set(joint["set"])
+    assert len(table) == 2 * len(joint)
+    for row in table.itertuples():
+        place, drop = (row.role, row.subset), f"{row.metric}_drop"
+        alone = sum(ablation.loc[(*place, name), drop] for name in row.set.split("+"))
+        together = ablation.loc[(*place, row.set), drop]
+        assert row.joint_drop == pytest.approx(together, abs=1e-9)
+        assert row.sum_of_single_drops == pytest.approx(alone, abs=1e-9)
+        assert row.interaction == pytest.approx(together - alone, abs=1e-9)
+        assert row.low <= row.interaction + 1e-9
+        assert row.interaction <= row.high + 1e-9
+        assert row.superadditive == (row.interaction > 0)
+
+
+def test_the_means_are_those_of_the_training_examples(finished: Finished) -> None:
+    again = MeanActivations.compute(finished.inputs.model, finished.inputs.data["train"])
+    torch.testing.assert_close(finished.means.z, again.z)
+    torch.testing.assert_close(finished.means.mlp, again.mlp)
+    assert finished.means.data == finished.inputs.data["train"].fingerprint
+
+
+# -- resuming and replacing -----------------------------------------------------------------------
+
+TINY = replace(
+    CONFIG,
+    data=DataConfig(max_train=16, max_id=20, max_ood=12),
+    prune=replace(PRUNE, steps=3),
+    n_resamples=10,
+    max_joint=2,
+    max_non_core=1,
+)
+
+
+class Calls(Counter[str]):
+    """Counts calls of a run's steps, and fails where it is told to."""
+
+    fail_at: str | None = None
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    module: Any = importlib.import_module("mechcore.study.run")
+    found = Calls()
+
+    def watch(owner: Any, name: str, step: str) -> None:
+        real = getattr(owner, name)
+
+        def watched(*args: Any, **options: Any) -> Any:
+            found[step] += 1
+            if found.fail_at == step:
+                raise KeyboardInterrupt
+            return real(*args, **options)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(module.MeanActivations, "compute", "means")
+    watch(module, "prune", "prune")
+    watch(module.steps, "accuracy_tables", "evaluate")
+    watch(module.steps, "category_table", "heads")
+    watch(module.steps, "core_ablation_tables", "ablate")
+
+    def report(out: Path) -> Path:  # drawing takes longer than all the rest
+        found["report"] += 1
+        return out / "report.html"
+
+    monkeypatch.setattr(module, "build_report", report)
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Everything but ``config.json``; of tensors their values, as headers have no fixed order."""
+    found: dict[str, Any] = {}
+    for name, data in contents(folder).items():
+        if name.endswith(".safetensors"):
+            with safe_open(folder / name, framework="pt") as file:
+                tensors = {key: file.get_tensor(key).tolist() for key in sorted(file.keys())}
+                found[name] = (file.metadata(), tensors)
+        elif name != "config.json":
+            found[name] = data
+    return found
+
+
+ORDER = ["means", "prune", "evaluate", "heads", "ablate"]
+
+
+@pytest.mark.parametrize("failing", ORDER)
+def test_a_run_resumes_where_it_was_interrupted(tmp_path: Path, calls: Calls, failing: str) -> None:
+    run(TINY, tmp_path / "whole")
+    calls.clear()
+    calls.fail_at = failing
+    with pytest.raises(KeyboardInterrupt):
+        run(TINY, tmp_path / "parts")
+    before = ORDER[: ORDER.index(failing)]
+    assert calls == Counter([*before, failing])
+    facts = json.loads((tmp_path / "parts" / "config.json").read_text())
+    done = [step for step in facts["seconds"] if step != "core"]
+    assert done == before
+    calls.clear()
+    calls.fail_at = None
+    run(TINY, tmp_path / "parts", if_exists="resume")
+    assert calls == Counter([*ORDER[ORDER.index(failing) :], "report"])
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    calls.clear()
+    run(TINY, tmp_path / "parts", if_exists="resume")
+    assert calls == Counter(["report"])
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+
+
+@pytest.fixture
+def done(tmp_path: Path, calls: Calls) -> Path:
+    run(TINY, tmp_path / "run")
+    calls.clear()
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        (replace(TINY, seeds=(42, 44)), ["seeds"]),
+        (replace(TINY, sparsities=(0.3,)), ["sparsities"]),
+        (
+            replace(TINY, prune=replace(TINY.prune, lr=0.2), data=replace(TINY.data, max_id=21)),
+            ["prune.lr", "data.max_id"],
+        ),
+        (replace(TINY, model=ModelConfig(embedded="decoder")), ["model.embedded"]),
+    ],
+)
+def test_other_settings_cannot_be_resumed(
+    done: Path, calls: Calls, config: RunConfig, names: list[str]
+) -> None:
+    before = contents(done)
+    with pytest.raises(InputError, match="cannot resume, these settings differ") as failure:
+        run(config, done, if_exists="resume")
+    listed = str(failure.value).split("those of the run: ")[1].split(";")[0]
+    assert sorted(listed.split(", ")) == sorted(names)
+    assert contents(done) == before
+    assert not calls
+
+
+def test_a_changed_model_or_data_cannot_be_resumed(done: Path, calls: Calls) -> None:
+    facts = json.loads((done / "config.json").read_text())
+    for part, change in (("data", {"id": {"n": 1}}), ("model", {"identity": "other"})):
+        (done / "config.json").write_text(json.dumps({**facts, part: facts[part] | change}))
+        before = contents(done)
+        with pytest.raises(InputError, match=f"cannot resume, the {part} changed"):
+            run(TINY, done, if_exists="resume")
+        assert contents(done) == before
+    assert not calls
+
+
+def test_overwriting_replaces_a_run(done: Path, calls: Calls) -> None:
+    other = replace(TINY, seeds=(7,), sparsities=(0.5,))
+    (done / "tables" / "old.csv").write_text("x")
+    with pytest.raises(InputError, match=r"not empty; pass --resume"):
+        run(other, done)
+    assert not calls
+    run(other, done, if_exists="overwrite")
+    assert calls == Counter([*ORDER, "report"])
+    assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
+    assert not (done / "tables" / "old.csv").exists()
+    assert json.loads((done / "config.json").read_text())["seeds"] == [7]
+    summary = pd.read_csv(done / "tables" / "core_summary.csv").iloc[0]
+    assert summary["n_subnetworks"] == 1
+    assert math.isnan(summary["spearman_rho"])
+
+
+@pytest.mark.parametrize("if_exists", ["fail", "resume", "overwrite"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"thesis.tex": "mine"},
+        {"config.json": "{}"},
+        {"config.json": "not json"},
+        {"config.json": '{"settings": {}, "seconds": 3}'},
+        {"config.json": "[1]", "tables/a.csv": "mine"},
+    ],
+)
+def test_a_folder_that_is_no_run_stays_as_it_is(
+    tmp_path: Path, calls: Calls, if_exists: Any, files: dict[str, str]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = contents(tmp_path)
+    with pytest.raises(InputError, match="the folder is not empty"):
+        run(TINY, tmp_path, if_exists=if_exists)
+    assert contents(tmp_path) == before
+    assert not calls
+
+
+def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="is a file; expected a folder"):
+        run(TINY, tmp_path / "file", if_exists="overwrite")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("if_exists", ["fail", "resume", "overwrite"])
+def test_an_empty_folder_is_as_good_as_none(tmp_path: Path, calls: Calls, if_exists: Any) -> None:
+    calls.fail_at = "means"
+    with pytest.raises(KeyboardInterrupt):
+        run(TINY, tmp_path, if_exists=if_exists)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
+# -- unusual runs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_non_core", [0, 2])
+def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
+    config = replace(TINY, sparsities=(0.9, 0.99), max_non_core=max_non_core)
+    run(config, tmp_path)
+    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "tables").iterdir()}
+    assert tables["core"].empty
+    assert tables["core_summary"]["core_size"].tolist() == [0]
+    assert not tables["head_categories"]["in_core"].any()
+    assert set(tables["ablation"]["kind"]) == ({"non-core"} if max_non_core else set())
+    assert list(tables["ablation"].columns) == COLUMNS["ablation"].split()
+    assert tables["interactions"].empty
+    assert list(tables["interactions"].columns) == COLUMNS["interactions"].split()
+
+
+def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: Calls) -> None:
+    run(replace(TINY, sparsities=(0.30, 0.301)), tmp_path)
+    assert {path.stem for path in (tmp_path / "masks").iterdir()} == {
+        *("s0.30-seed42", "s0.30-seed43", "s0.301-seed42", "s0.301-seed43")
+    }
+    assert len(pd.read_csv(tmp_path / "tables" / "subnetworks.csv")) == 4
+
+
+def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> None:
+    data = replace(TINY.data, max_ood=40, ood_subsets=("prep", "embed_if"))
+    run(replace(TINY, data=data), tmp_path)
+    facts = json.loads((tmp_path / "config.json").read_text())
+    assert facts["data"]["ood"]["subsets"] == ["prep", "embed_if"]
+    assert facts["data"]["ood"]["n"] == 20
+
+
+# -- configurations -------------------------------------------------------------------------------
+
+
+def test_the_settings_survive_a_json_file() -> None:
+    config = replace(
+        CONFIG,
+        model=ModelConfig(source="x", class_labels=("a", "b"), answers={"yes": " Yes"}),
+        data=DataConfig(train="t", id="i", ood="o", columns={"label": "gold"}, ood_subsets=("u",)),
+    )
+    stored = json.loads(json.dumps(config.as_json()))
+    assert config.differences(stored) == []
+    assert replace(config, batch_size=3).differences(stored) == ["batch_size"]
+    other = replace(config, model=ModelConfig(source="y", class_labels=("b", "a")))
+    assert other.differences(stored) == [*("model.answers", "model.class_labels", "model.source")]
+    del stored["prune"]
+    assert config.differences(stored) == ["prune"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: RunConfig(seeds=()), r"seeds \[\]: expected at least one"),
+        (lambda: RunConfig(seeds=(1, 1)), r"seeds \[1, 1\]: expected at least one, each once"),
+        (lambda: RunConfig(seeds=(-1,)), "seed -1: expected a whole number"),
+        (lambda: RunConfig(sparsities=(1.0,)), r"sparsity 1\.0: expected a share"),
+        (lambda: RunConfig(sparsities=(math.nan,)), "sparsity nan: expected a share"),
+        (lambda: DataConfig(seed=-1), "data seed -1: expected a whole number from 0"),
+        (lambda: RunConfig(model=ModelConfig(source="x")), "missing --train, --id, --ood"),
+        (
+            lambda: RunConfig(model=ModelConfig(source="x"), data=DataConfig(train="a", ood="b")),
+            "missing --id",
+        ),
+        (lambda: RunConfig(data=DataConfig(id="a.csv")), "files were given without --model"),
+    ],
+)
+def test_configurations_that_make_no_sense(make: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_files_give_the_same_examples_as_the_embedded_world(tmp_path: Path) -> None:
+    frame = tiny_world.generate("ood", 20, 3).frame
+    frame.to_csv(tmp_path / "hans.csv", index=False)
+    model = ModelConfig(source=str(tiny_encoder_dir()))
+    data = DataConfig(ood=str(tmp_path / "hans.csv"), ood_subsets=("prep",), max_ood=3)
+    inputs = load_inputs(model, data, ("ood",))
+    assert len(inputs.data["ood"]) == 3
+    assert set(inputs.data["ood"].examples.frame["subset"]) == {"prep"}
+    assert inputs.data["ood"].examples.name == "hans"
+    everything = replace(data, ood_subsets=(), max_ood=None)
+    found = load_inputs(model, everything, ("ood",)).data["ood"].examples.frame
+    pd.testing.assert_frame_equal(found, frame)
