@@ -1,7 +1,7 @@
 """Find which attention heads and MLPs carry a transformer's heuristics, by masking them."""
 
 from mechcore.components import Component, Mask
-from mechcore.evaluate import Evaluation, evaluate
+from mechcore.evaluate import Evaluation, evaluate, paired_drop
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
@@ -18,4 +18,5 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "masked",
+    "paired_drop",
 ]

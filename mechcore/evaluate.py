@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,9 @@ ALL = "all"
 
 MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
+
+
+Metric: TypeAlias = Literal["accuracy", "margin"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +61,10 @@ class Evaluation:
         right = logits.masked_fill(~correct, -torch.inf).logsumexp(1)
         wrong = logits.masked_fill(correct, -torch.inf).logsumexp(1)
         return (right - wrong).numpy()
+
+    def values(self, metric: Metric) -> np.ndarray:
+        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, [example]."""
+        return self.correct.astype(float) if metric == "accuracy" else self.margin
 
     @property
     def accuracy(self) -> float:
@@ -212,6 +219,38 @@ class Interval:
     mean: float
     low: float
     high: float
+
+
+def paired_drop(
+    full: Evaluation,
+    other: Evaluation,
+    metric: Metric = "accuracy",
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Metric of ``full`` minus metric of ``other`` on the same examples.
+
+    The bootstrap is paired: it resamples examples, not answers.
+
+    Raises:
+        InputError: the two are not evaluations of the same examples.
+    """
+    same = full.correct_classes.shape == other.correct_classes.shape and bool(
+        (full.correct_classes == other.correct_classes).all()
+    )
+    if not same:
+        raise InputError(
+            f"paired drop: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "
+            "with different labels; expected two evaluations of the same examples"
+        )
+    return bootstrap_mean(
+        full.values(metric) - other.values(metric),
+        n_resamples=n_resamples,
+        level=level,
+        seed=seed,
+    )
 
 
 def bootstrap_mean(

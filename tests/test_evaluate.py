@@ -24,6 +24,7 @@ from mechcore.evaluate import (
     bootstrap_means,
     evaluate,
     kl_divergence,
+    paired_drop,
 )
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
@@ -477,3 +478,26 @@ def test_a_real_classifier_masked_and_not(real_data: Path) -> None:
     other = helpers.edited(reference, components, {4: means.mlp[4]})
     mask = Mask.full(model).without("2.5", "3.7", "4.mlp")
     close(evaluate(model, data, mask=mask, means=means).logits, plain_logits(other, data), 1e-4)
+
+
+def hand_made(correct: list[bool]) -> Evaluation:
+    """Two classes, the first one right; its logit is 1 above or below the other's."""
+    logits = torch.tensor([[1.0, 0.0] if right else [0.0, 1.0] for right in correct])
+    flags = torch.tensor([[True, False]] * len(correct))
+    return Evaluation(logits, flags, np.full(len(correct), "all", dtype=object), "hand-made")
+
+
+def test_paired_drop_is_the_difference_of_the_metrics():
+    full, other = hand_made([True, True, True, False]), hand_made([True, False, False, False])
+    drop = paired_drop(full, other)
+    assert drop.mean == pytest.approx(0.75 - 0.25)
+    assert 0 <= drop.low <= drop.mean <= drop.high <= 1
+    # Two of four margins fall from +1 to -1.
+    assert paired_drop(full, other, "margin").mean == pytest.approx(2 * 2 / 4)
+    same = paired_drop(full, full)
+    assert (same.mean, same.low, same.high) == (0, 0, 0)
+
+
+def test_paired_drop_refuses_other_examples():
+    with pytest.raises(InputError, match="4 and 3 examples"):
+        paired_drop(hand_made([True] * 4), hand_made([True] * 3))

@@ -15,12 +15,12 @@ import pandas as pd
 
 from mechcore import progress
 from mechcore.components import Component, Mask
-from mechcore.evaluate import ALL, MAX_ROWS, Evaluation, Interval, bootstrap_means, evaluate
+from mechcore.evaluate import ALL, MAX_ROWS, Evaluation, Interval, Metric, bootstrap_means, evaluate
 from mechcore.interventions import Mode
 from mechcore.means import MeanActivations
 from mechcore.tasks.encoding import EncodedExamples
 
-METRICS = ("accuracy", "margin")
+METRICS: tuple[Metric, ...] = ("accuracy", "margin")
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ class Ablations:
     data: str
     role: str
 
-    def drops(self, components: ComponentSet, metric: str) -> np.ndarray:
+    def drops(self, components: ComponentSet, metric: Metric) -> np.ndarray:
         """Drop of ``metric`` for every example, [example]; its mean is D(S)."""
-        return _values(self.full, metric) - _values(self.without[components], metric)
+        return self.full.values(metric) - self.without[components].values(metric)
 
     def with_more(self, other: Ablations) -> Ablations:
         """These sets and those of ``other``, which ran on the same data."""
@@ -156,16 +156,12 @@ def ablation_table(
             row["kind"] = kind
             for metric in METRICS:
                 drop = columns[metric][i]
-                row[metric] = _values(ablations.full, metric)[members].mean() - drop.mean
+                row[metric] = ablations.full.values(metric)[members].mean() - drop.mean
                 row |= _interval(f"{metric}_drop", drop)
             rows.append(row)
     order = ["set", "kind", "size", "data", "role", "subset", "n"]
     measured = [f"{m}{end}" for m in METRICS for end in ("", "_drop", "_drop_low", "_drop_high")]
     return pd.DataFrame(rows, columns=order + measured)
-
-
-def _values(evaluation: Evaluation, metric: str) -> np.ndarray:
-    return evaluation.correct.astype(float) if metric == "accuracy" else evaluation.margin
 
 
 def place(

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.effects import METRICS, Ablations, ComponentSet, place
-from mechcore.evaluate import bootstrap_means
+from mechcore.evaluate import Metric, bootstrap_means
 
 FLOOR = 0.05
 """Accuracy under which a joint drop counts as saturated."""
@@ -77,6 +77,6 @@ def interaction_table(
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
-def _sum_of_singles(ablations: Ablations, components: ComponentSet, metric: str) -> np.ndarray:
+def _sum_of_singles(ablations: Ablations, components: ComponentSet, metric: Metric) -> np.ndarray:
     parts = [ablations.drops(ComponentSet((c,)), metric) for c in components.components]
     return np.sum(parts, axis=0)
