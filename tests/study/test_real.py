@@ -1,0 +1,91 @@
+"""A small run on a real encoder and real data, against the figures of the complete sets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mechcore.components import Mask
+from mechcore.evaluate import evaluate
+from mechcore.means import MeanActivations
+from mechcore.pruning import PruneSettings
+from mechcore.study import DataConfig, ModelConfig, RunConfig, run
+from mechcore.study.inputs import load_inputs
+from mechcore.study.steps import chosen_ablation_tables
+
+pytestmark = pytest.mark.real
+
+MNLI, HANS_NON_ENTAILMENT = 0.7145, 0.876
+"""Accuracies on the complete sets."""
+N = 150
+BAND = 0.13
+"""Over 3.5 standard errors of an accuracy of 0.7145 measured on 150 examples."""
+
+
+def config(folder: Path, n: int) -> RunConfig:
+    data = folder / "data"
+    return RunConfig(
+        model=ModelConfig(source=str(folder / "models" / "minilm-nli")),
+        data=DataConfig(
+            train=str(data / "mnli_train_29k.tsv.gz"),
+            id=str(data / "mnli_dev_matched.tsv.gz"),
+            ood=str(data / "hans_validation.tsv.gz"),
+            ood_label="non-entailment",
+            max_train=24,
+            max_id=n,
+            max_ood=n,
+        ),
+        prune=PruneSettings(steps=2, warmup=0, batch_size=4, tolerance=1),
+        seeds=(42, 43),
+        sparsities=(0.5, 0.8),
+        batch_size=32,
+        n_resamples=100,
+        max_heads_examples=8,
+        max_joint=2,
+        max_non_core=2,
+    )
+
+
+def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
+    asked = config(real_data, N)
+    inputs = load_inputs(asked.model, asked.data, ("train", "id", "ood"))
+    assert inputs.readout("id").mapping == (
+        "contradiction -> contradiction (2); entailment -> entailment (0); neutral -> neutral (1)"
+    )
+    assert inputs.readout("ood").mapping == "non-entailment -> neutral (1) or contradiction (2)"
+    assert set(inputs.data["ood"].examples.frame["label"]) == {"non-entailment"}
+    assert len(inputs.data["ood"].examples.subset_names) == 15
+    means = MeanActivations.compute(inputs.model, inputs.data["train"])
+    tables = chosen_ablation_tables(
+        inputs, means, Mask.full(inputs.model).shape.heads[:1], joint=False, mode="mean",
+        batch_size=32, n_resamples=100,
+    )  # fmt: skip
+    rows = tables["ablation"].query("subset == 'all'").set_index("role")
+    assert rows["n"].tolist() == [N, N]
+    full = rows["accuracy"] + rows["accuracy_drop"]
+    assert full["id"] == pytest.approx(MNLI, abs=BAND)
+    assert full["ood"] == pytest.approx(HANS_NON_ENTAILMENT, abs=BAND)
+    mask = Mask.full(inputs.model).without("L0.H0")
+    without = evaluate(inputs.model, inputs.data["ood"], mask=mask, means=means)
+    assert rows.loc["ood", "accuracy"] == pytest.approx(without.accuracy)
+    assert rows.loc["ood", "margin"] == pytest.approx(without.margin.mean(), abs=1e-3)
+    assert abs(rows.loc["ood", "margin_drop"]) > 1e-4
+
+
+def test_a_run(real_data: Path, tmp_path: Path) -> None:
+    report = run(config(real_data, 24), tmp_path / "run")
+    assert report.is_file()
+    facts = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert (facts["model"]["n_layers"], facts["model"]["n_heads"]) == (6, 12)
+    assert facts["model"]["class_labels"] == ["entailment", "neutral", "contradiction"]
+    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "run" / "tables").iterdir()}
+    kept = [set(row.split()) for row in tables["subnetworks"]["kept"]]
+    assert [len(names) for names in kept] == [39, 39, 16, 16]  # of 72 heads and 6 MLPs
+    shared = {name for name in set.intersection(*kept) if "MLP" not in name}
+    assert set(tables["core"]["component"]) == shared
+    assert len(tables["head_categories"]) == 72
+    full = tables["accuracy"].query("subnetwork == 'full' and subset == 'all'")
+    assert full["accuracy"].tolist() == pytest.approx([MNLI, HANS_NON_ENTAILMENT], abs=0.35)
