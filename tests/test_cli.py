@@ -1,0 +1,563 @@
+"""The command line, run in this process: users' files, every command, and bad input."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import helpers
+import pandas as pd
+import pytest
+import torch
+import transformers as hf
+
+import mechcore
+from mechcore.cli import main
+from mechcore.components import Mask, ModelShape
+from mechcore.evaluate import evaluate
+from mechcore.means import MeanActivations
+from mechcore.models import load_model, load_tokenizer
+from mechcore.pruning import Subnetwork
+from mechcore.tasks import tiny_world
+from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
+from mechcore.tasks.encoding import encode
+from mechcore.tasks.readers import read_examples
+
+SIZES = {"train": 40, "id": 30, "ood": 24}
+KINDS = ("csv", "tsv", "jsonl", "parquet")
+QUICK = "--seeds 3,4 --sparsities 0.4,0.7 --steps 3"
+"""Few steps reach no target; tests that use this take the fixture ``any_target``."""
+
+
+def write(frame: pd.DataFrame, path: Path) -> None:
+    if path.suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    elif path.suffix == ".parquet":
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small files of the tiny world in every format, and a few broken ones."""
+    folder = tmp_path_factory.mktemp("files")
+    for role, size in SIZES.items():
+        frame = tiny_world.generate(role, size, 11).frame  # type: ignore[arg-type]
+        for kind in KINDS:
+            write(frame, folder / f"{role}.{kind}")
+    write(frame.drop(columns="label"), folder / "no-label.csv")
+    write(frame.drop(columns="text_a"), folder / "no-text.csv")
+    write(frame.assign(label="maybe"), folder / "other-label.csv")
+    write(frame.assign(label=1), folder / "numbers.csv")
+    write(frame.iloc[:0], folder / "empty.csv")
+    (folder / "broken.parquet").write_text("not parquet")
+    (folder / "notes.docx").write_text("text")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other_means(files: Path) -> Path:
+    """Means of a checkpoint other than the final one."""
+    path = files / "other-means.safetensors"
+    step = tiny_encoder_dir("step-0400")
+    code = call(f"means --model {step} --train {files}/train.csv --out {path}")
+    assert code == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def headless(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A masked language model: no classification head."""
+    path = tmp_path_factory.mktemp("headless")
+    config = hf.BertConfig(
+        vocab_size=40,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=8,
+    )
+    hf.BertForMaskedLM(config).save_pretrained(path)
+    helpers.word_tokenizer().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every command runs in an empty folder, so that nothing written goes unseen."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    return tmp_path
+
+
+@pytest.fixture
+def any_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Accept masks however far the training got."""
+    module = importlib.import_module("mechcore.pruning.pruner")
+    monkeypatch.setattr(module, "_check_reached", lambda *_: None)
+
+
+@pytest.fixture
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out the drawing, which takes longer than all the rest."""
+    module = importlib.import_module("mechcore.study.run")
+    monkeypatch.setattr(module, "build_report", lambda out: out / "report.html")
+
+
+def call(command: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(command.split())
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def own(files: Path, kind: str = "csv") -> str:
+    data = " ".join(f"--{role} {files}/{role}.{kind}" for role in SIZES)
+    return f"--model {tiny_encoder_dir()} {data}"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def tables(folder: Path) -> dict[str, str]:
+    return {path.stem: path.read_text() for path in sorted(folder.glob("*.csv"))}
+
+
+# -- the main job ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("any_target")
+def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mixed = (
+        f"--model {tiny_encoder_dir()} --train {files}/train.parquet --id {files}/id.tsv "
+        f"--ood {files}/ood.jsonl"
+    )
+    command = f"run {mixed} {QUICK} --max-non-core 2 --out results"
+    assert call(command) == 0
+    out = capsys.readouterr().out
+    assert "report: results/report.html" in out
+    assert "heuristic core of 4 subnetworks" in out
+    for name in ("s0.40-seed3", "s0.40-seed4", "s0.70-seed3", "s0.70-seed4"):
+        assert name in out
+        assert Path(f"results/masks/{name}.safetensors").is_file()
+    facts = json.loads(Path("results/config.json").read_text())
+    assert {role: each["n"] for role, each in facts["data"].items()} == SIZES
+    assert facts["settings"]["model"]["source"] == str(tiny_encoder_dir())
+    assert facts["settings"]["prune"]["steps"] == 3
+    full = pd.read_csv("results/tables/accuracy.csv").query("subnetwork == 'full'")
+    expected = evaluate(load_model(tiny_encoder_dir()), encoded(files / "ood.csv"), in_domain=False)
+    found = full[(full["role"] == "ood") & (full["subset"] == "all")]["accuracy"].tolist()
+    assert found == [pytest.approx(expected.accuracy)]
+
+    # The report can be made again from the folder.
+    report = Path("results/report.html")
+    before = report.read_text()
+    report.unlink()
+    assert call("report results") == 0
+    assert capsys.readouterr().out.strip() == "report: results/report.html"
+    assert len(report.read_text()) == len(before)
+    # A finished run is not overwritten by accident.
+    before_all = contents(Path("results"))
+    assert call(command) == 2
+    assert "not empty; pass --resume" in capsys.readouterr().err
+    assert contents(Path("results")) == before_all
+
+
+def encoded(path: Path) -> Any:
+    return encode(read_examples(path), load_tokenizer(tiny_encoder_dir()), max_length=64)
+
+
+@pytest.mark.usefixtures("any_target")
+def test_all_formats_give_the_same_results(files: Path) -> None:
+    found = []
+    for kind in KINDS:
+        assert call(f"prune {own(files, kind)} {QUICK} --out {kind}") == 0
+        found.append(tables(Path(kind) / "tables"))
+    assert sorted(found[0]) == ["accuracy", "subnetworks"]
+    assert found[0] == found[1] == found[2] == found[3]
+
+
+@pytest.mark.usefixtures("any_target")
+def test_the_same_results_from_columns_and_labels_of_other_names(files: Path) -> None:
+    renamed = {"text_a": "first", "text_b": "second", "label": "truth", "subset": "kind"}
+    for role in SIZES:
+        frame = pd.read_csv(files / f"{role}.csv").rename(columns=renamed)
+        frame["truth"] = frame["truth"].map({"entailment": "0", "non-entailment": "1"})
+        frame.to_csv(f"{role}.csv", index=False)
+    assert call(f"prune {own(files)} {QUICK} --out plain") == 0
+    columns = ",".join(f"{role}={name}" for role, name in renamed.items())
+    names = "--label-names 0=entailment,1=non-entailment"
+    command = f"prune {own(Path())} {QUICK} --out renamed --columns {columns} {names}"
+    assert call(command) == 0
+    assert tables(Path("renamed/tables")) == tables(Path("plain/tables"))
+
+
+@pytest.mark.usefixtures("any_target", "no_report")
+def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
+    small = f"{QUICK} --max-train 24 --max-id 30 --max-ood 24 --max-non-core 1"
+    assert call(f"run --embedded decoder {small} --out decoder") == 0
+    facts = json.loads(Path("decoder/config.json").read_text())
+    assert "GPT2LMHeadModel" in json.dumps(facts["model"]) or facts["model"]["kind"] != "bridge"
+    assert facts["settings"]["model"]["embedded"] == "decoder"
+    full = pd.read_csv("decoder/tables/accuracy.csv").query("subnetwork == 'full'")
+    assert full[full["subset"] == "all"]["accuracy"].min() > 0.9
+    assert call(f"run {small} --out encoder --ood-subsets so_swap,prep") == 0
+    rows = pd.read_csv("encoder/tables/accuracy.csv").query("role == 'ood'")
+    assert set(rows["subset"]) == {"so_swap", "prep", "all"}
+
+
+@pytest.mark.usefixtures("any_target", "no_report")
+def test_resume_and_overwrite(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = f"run {own(files)} {QUICK} --max-non-core 1"
+    assert call(f"{command} --out whole") == 0
+    steps: Any = importlib.import_module("mechcore.study.steps")
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(steps, "core_ablation_tables", interrupted)
+        capsys.readouterr()
+        assert call(f"{command} --out parts") == 130
+    assert "Traceback" not in capsys.readouterr().err
+    assert "ablation" not in tables(Path("parts/tables"))
+    pruner: Any = importlib.import_module("mechcore.study.run")
+    with monkeypatch.context() as patch:
+        patch.setattr(pruner, "prune", interrupted)
+        assert call(f"{command} --out parts --resume") == 0
+    assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
+
+    before = contents(Path("parts"))
+    capsys.readouterr()
+    other = command.replace("3,4", "3,5")
+    assert call(f"{other} --out parts --resume") == 2
+    assert "these settings differ from those of the run: seeds" in capsys.readouterr().err
+    assert contents(Path("parts")) == before
+    assert call(f"{other} --out parts --overwrite") == 0
+    names = {path.stem for path in Path("parts/masks").iterdir()}
+    assert names == {"s0.40-seed3", "s0.40-seed5", "s0.70-seed3", "s0.70-seed5"}
+
+
+def test_a_target_out_of_reach_is_a_failed_step(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(f"prune {own(files)} --seeds 3 --sparsities 0.9 --steps 2 --out masks") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("mechcore: error: pruning: the sparsity of target 0.9, seed 3 ended")
+    assert not Path("masks").exists()
+
+
+# -- the single steps -----------------------------------------------------------------------------
+
+
+def test_means(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"means --model {tiny_encoder_dir()} --train {files}/train.csv"
+    assert call(f"{command} --out a/means.safetensors") == 0
+    data, model = encoded(files / "train.csv"), load_model(tiny_encoder_dir())
+    n_tokens = sum(map(len, data.input_ids))
+    assert f"means of {n_tokens} tokens: a/means.safetensors" in capsys.readouterr().out
+    found = MeanActivations.load("a/means.safetensors", model)
+    torch.testing.assert_close(found.z, MeanActivations.compute(model, data).z)
+    assert call(f"{command} --per-position --out positions.safetensors") == 0
+    assert MeanActivations.load("positions.safetensors", model).per_position
+    assert call(f"{command} --include-padding --out padded.safetensors") == 0
+    assert MeanActivations.load("padded.safetensors", model).counts > n_tokens
+
+
+@pytest.mark.usefixtures("any_target", "no_report")
+def test_prune_and_core_repeat_what_a_run_does(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(f"run {own(files)} {QUICK} --max-non-core 1 --out whole") == 0
+    whole = tables(Path("whole/tables"))
+    assert call(f"prune {own(files)} {QUICK} --out masks") == 0
+    assert tables(Path("masks/tables")) == {
+        name: whole[name] for name in ("accuracy", "subnetworks")
+    }
+    for path in Path("whole/masks").iterdir():
+        assert Mask.load(Path("masks/masks") / path.name) == Mask.load(path)
+    assert call(f"prune {own(files)} {QUICK} --means whole/means.safetensors --out again") == 0
+    assert tables(Path("again/tables")) == tables(Path("masks/tables"))
+
+    wanted = {name: whole[name] for name in ("core", "core_summary", "head_frequency")}
+    for i, masks in enumerate(
+        ("whole", "masks/masks", " ".join(map(str, sorted(Path("masks/masks").iterdir()))))
+    ):
+        capsys.readouterr()
+        assert call(f"core {masks} --out core{i}") == 0
+        assert tables(Path(f"core{i}")) == wanted
+    shown = capsys.readouterr().out
+    for component in pd.read_csv("core0/core.csv")["component"]:
+        assert component in shown
+
+
+def test_heads(files: Path) -> None:
+    command = f"heads --model {tiny_encoder_dir()} --data {files}/id.csv --max-examples 10"
+    assert call(f"{command} --out heads.csv") == 0
+    assert call(f"{command} --out heads.json") == 0
+    table = pd.read_csv("heads.csv")
+    assert table["component"].tolist() == [f"L{la}.H{h}" for la in range(4) for h in range(8)]
+    assert set(table["n_examples"]) == {10}
+    masses = table[[column for column in table if column.startswith("mass_")]]
+    assert ((masses >= 0) & (masses <= 1)).all(axis=None)
+    rows = json.loads(Path("heads.json").read_text())
+    assert [row["component"] for row in rows] == table["component"].tolist()
+    assert [row["category"] for row in rows] == table["category"].tolist()
+    assert [row["mass_previous"] for row in rows] == pytest.approx(
+        table["mass_previous"].tolist(), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize("mode", ["mean", "zero", "resample"])
+def test_ablate(files: Path, mode: Any) -> None:
+    command = f"ablate {own(files)} --components L1.H0,2.3,L3.MLP --mode {mode}"
+    assert call(f"{command} --out found") == 0
+    found = pd.read_csv("found/ablation.csv")
+    sets = ["L1.H0", "L2.H3", "L3.MLP", "L1.H0+L2.H3+L3.MLP"]
+    assert found["set"].unique().tolist() == sets
+    interactions = pd.read_csv("found/interactions.csv")
+    assert interactions["set"].unique().tolist() == sets[3:]
+    if mode == "resample":
+        return
+    model = load_model(tiny_encoder_dir())
+    means = MeanActivations.compute(model, encoded(files / "train.csv"))
+    rows = found[found["subset"] == "all"].set_index(["role", "set"])
+    for role in ("id", "ood"):
+        data = encoded(files / f"{role}.csv")
+        full = evaluate(model, data, in_domain=False)
+        for name in sets:
+            mask = Mask.full(model).without(*name.split("+"))
+            without = evaluate(model, data, mask=mask, means=means, mode=mode)
+            row = rows.loc[(role, name)]
+            assert row["accuracy_drop"] == pytest.approx(full.accuracy - without.accuracy)
+            margin = full.margin.mean() - without.margin.mean()
+            assert row["margin_drop"] == pytest.approx(margin, abs=1e-3)
+    single = f"ablate {own(files)} --components L1.H0,2.3 --mode {mode} --no-joint --out alone"
+    assert call(single) == 0
+    assert set(pd.read_csv("alone/ablation.csv")["kind"]) == {"single"}
+    assert pd.read_csv("alone/interactions.csv").empty
+
+
+def test_swapped_labels_are_noticed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swap = "entailment=non-entailment,non-entailment=entailment"
+    command = f"ablate {own(files)} --components L1.H0 --mode zero --label-names {swap}"
+    assert call(f"{command} --out found") == 0
+    lines = capsys.readouterr().err.splitlines()
+    (warning,) = [line for line in lines if "warning" in line]
+    assert warning.startswith("mechcore: warning: in-domain accuracy 0.")
+    assert "non-entailment -> non-entailment (1)" in warning
+
+
+def test_a_language_model_of_ones_own(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pd.read_csv(files / "id.csv")
+    frame["text_a"] = "[BOS] " + frame["text_a"] + " [SEP] " + frame["text_b"] + " [ANS]"
+    frame.drop(columns="text_b").to_csv("prompts.csv", index=False)
+    data = "--train prompts.csv --id prompts.csv --ood prompts.csv"
+    command = f"ablate --model {tiny_decoder_dir()} {data} --components L1.H0 --mode zero"
+    answers = "--answers entailment=yes,non-entailment=no"
+    assert call(f"{command} --prompt {{a}} {answers} --out found") == 0
+    rows = pd.read_csv("found/ablation.csv")
+    accuracy = rows["accuracy"] + rows["accuracy_drop"]
+    assert accuracy[rows["subset"] == "all"].min() > 0.9
+    capsys.readouterr()
+    assert call(f"{command} --out other") == 2
+    assert "needs answer words" in capsys.readouterr().err
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--version") == 0
+    assert capsys.readouterr().out == f"mechcore {mechcore.__version__}\n"
+    assert call("--help") == 0
+    shown = capsys.readouterr().out
+    for command in ("run", "means", "prune", "core", "heads", "ablate", "report", "train-world"):
+        assert command in shown
+        assert call(f"{command} --help") == 0
+        assert "--help" in capsys.readouterr().out
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+Refused = Callable[..., None]
+
+
+@pytest.fixture
+def refused(
+    files: Path, headless: Path, other_means: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> Refused:
+    """Check that a command is refused in one line and leaves nothing behind."""
+
+    def check(command: str, message: str) -> None:
+        places = {
+            "own": own(files),
+            "data": own(files).split(maxsplit=2)[2],
+            "final": tiny_encoder_dir(),
+            "files": files,
+            "headless": headless,
+            "means": other_means,
+            "decoder": tiny_decoder_dir(),
+        }
+        before = contents(here), sorted(here.rglob("*"))
+        capsys.readouterr()
+        # A lone '' stands for an empty argument.
+        arguments = [a if a != "''" else "" for a in command.format(**places).split()]
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 2
+        out, err = capsys.readouterr()
+        assert len(err.splitlines()) == 1, err
+        assert err.startswith("mechcore: error: ")
+        assert message.format(**places) in err
+        assert out == ""
+        assert (contents(here), sorted(here.rglob("*"))) == before
+
+    return check
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--train {files}/nosuch.csv", "{files}/nosuch.csv: no such file"),
+        ("--id {files}", "{files}: no such file"),
+        ("--ood {files}/no-label.csv", "no-label.csv: no column for label"),
+        ("--train {files}/no-text.csv", "no-text.csv: no column for text_a"),
+        ("--id {files}/empty.csv", "empty.csv: no labelled example"),
+        ("--id {files}/broken.parquet", "broken.parquet: cannot be read as .parquet"),
+        ("--id {files}/notes.docx", "notes.docx: unknown kind of file"),
+        ("--id {files}/other-label.csv", "label 'maybe': not a class of the checkpoint"),
+        ("--ood {files}/other-label.csv", "label 'maybe': not a class of the checkpoint"),
+        ("--ood {files}/numbers.csv", "numbers have no agreed meaning"),
+        ("--ood-subsets nosuch", "subset 'nosuch' is empty; subsets are so_swap"),
+        ("--ood-subsets prep,nosuch", "subset 'nosuch' is empty"),
+        ("--ood-label nosuch", "no example with label 'nosuch' (--ood-label)"),
+        ("--columns label=nosuch", "no column 'nosuch'"),
+        ("--columns truth=label", "unknown role 'truth'"),
+        ("--columns label", "--columns 'label': expected NAME=VALUE pairs"),
+        ("--classes a", "1 given (a), but the checkpoint has 2 classes"),
+        ("--max-id -1", "--max-id"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "prune", "ablate --components L1.H0"])
+def test_bad_data(refused: Refused, command: str, options: str, message: str) -> None:
+    refused(f"{command} {{own}} {options}", message)
+    refused(f"{command} {{own}} {options} --out deep/results", message)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{own} --sparsities 1.0", "sparsity 1.0: expected a share of components in [0, 1)"),
+        ("{own} --sparsities 0.5,-0.1", "sparsity -0.1: expected a share"),
+        ("{own} --sparsities nan", "sparsity nan: expected a share"),
+        ("{own} --sparsities abc", "--sparsities 'abc': expected numbers"),
+        ("{own} --sparsities ''", "sparsities []: expected at least one"),
+        ("{own} --sparsities 0.5,0.50", "sparsities [0.5, 0.5]: expected at least one, each once"),
+        ("{own} --seeds 1,x", "--seeds '1,x': expected numbers"),
+        ("{own} --seeds 1.5", "--seeds '1.5': expected numbers"),
+        ("{own} --seeds 1,1", "seeds [1, 1]: expected at least one, each once"),
+        ("{own} --seeds -1", "seed -1: expected a whole number"),
+        ("{own} --data-seed -1", "data seed -1: expected a whole number"),
+        ("{own} --steps 0", "--steps"),
+        ("{own} --steps many", "--steps"),
+        ("{own} --batch-size 0", "--batch-size"),
+        ("{own} --max-length 0", "--max-length"),
+        ("{own} --backend nosuch", "--backend"),
+        ("{own} --nosuch", "No such option: --nosuch"),
+        ("{own} extra", "unexpected extra argument"),
+        ("--model {final} --id {files}/id.csv --ood {files}/ood.csv", "missing --train"),
+        ("--model {final}", "missing --train, --id, --ood"),
+        ("{data}", "files were given without --model"),
+        ("--ood-subsets nosuch", "subset 'nosuch' is empty; subsets are so_swap"),
+        ("--ood-label nosuch", "no example with label 'nosuch' (--ood-label)"),
+        ("--model {files}/nosuch {data}", "{files}/nosuch: no such directory"),
+        ("--model ./nosuch {data}", "checkpoint ./nosuch: no such directory"),
+        ("--model nobody/nothing {data}", "nobody/nothing: neither a local checkpoint nor"),
+        ("--model {files} {data}", "no config.json in this directory"),
+        ("--model {files}/id.csv {data}", "id.csv: is a file; expected a directory"),
+        ("--model {headless} {data}", "BertForMaskedLM, which has no classification"),
+        ("--model {decoder} {data}", "needs answer words for the labels"),
+        ("{own} --prompt {{a}} ", "expected the places {{a}} and {{b}}, each once"),
+        ("{own} --answers yes", "--answers 'yes': expected NAME=VALUE pairs"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "prune"])
+def test_bad_options(refused: Refused, command: str, options: str, message: str) -> None:
+    refused(f"{command} {options}", message)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("run {own} --resume --overwrite", "--resume and --overwrite exclude each other"),
+        ("nosuch", "No such command 'nosuch'"),
+        ("ablate {own}", "--components"),
+        ("ablate {own} --components L9.H0", "component L9.H0: out of range"),
+        ("ablate {own} --components L0.H8", "component L0.H8: out of range"),
+        ("ablate {own} --components L1.H0,4.MLP", "component L4.MLP: out of range"),
+        ("ablate {own} --components head3", "component 'head3': not a component name"),
+        ("ablate {own} --components ,", "no component"),
+        ("ablate {own} --components L1.H0 --means {means}", "computed on another model"),
+        ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
+        ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
+        ("ablate {own} --components L1.H0 --mode nosuch", "--mode"),
+        ("prune {own} --means {means}", "computed on another model"),
+        ("means --model {final}", "--train"),
+        ("means --model {final} --train {files}/nosuch.csv", "nosuch.csv: no such file"),
+        (
+            "means --model {final} --train {files}/id.csv --include-padding --per-position",
+            "cannot be combined",
+        ),
+        ("heads --model {final}", "name a file"),
+        ("heads --model {final} --data {files}/nosuch.csv", "nosuch.csv: no such file"),
+        ("heads --out heads.txt", "heads.txt: expected the ending .csv or .json"),
+        ("core", "Missing argument"),
+        ("core nosuch", "nosuch: no such file"),
+        ("core {files}", "not a mask written by mechcore"),
+        ("core {means}", "not a mask written by mechcore"),
+        ("report nosuch", "nosuch/config.json: not found"),
+        ("report {files}", "config.json: not found"),
+    ],
+)
+def test_bad_commands(refused: Refused, command: str, message: str) -> None:
+    refused(command, message)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run {own}",
+        "run {own} --resume",
+        "run {own} --overwrite",
+        "prune {own}",
+        "ablate {own} --components L1.H0",
+        "core {files}",
+    ],
+)
+def test_a_folder_in_use_is_left_alone(refused: Refused, here: Path, command: str) -> None:
+    (here / "mine").mkdir()
+    (here / "mine" / "thesis.tex").write_text("text")
+    message = "the folder is not empty" if command.startswith("run") else "exists already"
+    refused(f"{command} --out mine", f"mine: {message}")
+
+
+@pytest.mark.parametrize("command", ["run {own}", "prune {own}", "means", "heads", "core {files}"])
+def test_a_file_in_the_way_is_left_alone(refused: Refused, here: Path, command: str) -> None:
+    (here / "mine.csv").write_text("text")
+    refused(f"{command} --out mine.csv", "mine.csv: ")
+
+
+def test_an_empty_folder_of_masks(refused: Refused, here: Path) -> None:
+    (here / "masks").mkdir()
+    refused("core masks", "masks: no mask files")
+
+
+def test_masks_of_different_models(refused: Refused, here: Path) -> None:
+    for name, shape in (("a", ModelShape(2, 2)), ("b", ModelShape(2, 3))):
+        mask = Mask.full(shape)
+        Subnetwork(mask, 0.5, 1, torch.zeros_like(mask.values)).save(here / f"{name}.safetensors")
+    refused("core a.safetensors b.safetensors", "masks of different models")
