@@ -17,6 +17,7 @@ from rich.table import Column, Table
 import mechcore
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.files import check_can_write
 from mechcore.options import (
     FileOptions,
     MeansOptions,
@@ -101,7 +102,7 @@ def means(
     """Mean activations of every head and MLP over training data."""
     from mechcore.means import MeanActivations
 
-    _must_not_exist(out)
+    _must_not_exist(out, file=True)
     inputs = _inputs(model, data_config(files, train), ("train",))
     with progress.shown():
         found = MeanActivations.compute(
@@ -134,7 +135,8 @@ def prune(
 
     _must_not_exist(out)
     config = run_config(model, files, train, test, prune)
-    inputs = _inputs(model, config.data, ("train", "id", "ood"))
+    untested = model.model is not None and test.id is None and test.ood is None
+    inputs = _inputs(model, config.data, ("train",) if untested else ("train", "id", "ood"))
     with progress.shown():
         averages = _means(inputs, means)
         found = prune_masks(
@@ -144,7 +146,13 @@ def prune(
             seeds=config.seeds,
             sparsities=config.sparsities,
             settings=config.prune,
+            data_seed=config.data.seed,
         )
+        for each in found:
+            each.save(out / "masks" / f"{each.name}.safetensors")
+        if untested:
+            print(f"masks: {out / 'masks'} (with --id and --ood, their accuracies as well)")
+            return
         tables = study_steps.accuracy_tables(
             inputs,
             found,
@@ -152,8 +160,6 @@ def prune(
             batch_size=config.batch_size,
             n_resamples=config.n_resamples,
         )
-    for each in found:
-        each.save(out / "masks" / f"{each.name}.safetensors")
     write_tables(out / "tables", tables)
     _show_subnetworks(tables["subnetworks"])
     print(f"masks and tables: {out}")
@@ -198,13 +204,15 @@ def heads(
     from mechcore.files import write_csv, write_text
     from mechcore.study import steps as study_steps
 
-    _must_not_exist(out)
+    _must_not_exist(out, file=True)
     if out.suffix not in (".csv", ".json"):
         raise InputError(f"{out}: expected the ending .csv or .json (--out)")
-    chosen = replace(data_config(files), id=data, max_id=max_examples or None)
-    inputs = _inputs(model, chosen, ("id",), labelled=False)
+    if model.model is not None and data is None:
+        raise InputError("--data is missing; name a file of texts for the checkpoint")
+    chosen = replace(data_config(files), train=data, max_train=max_examples or None)
+    inputs = _inputs(model, chosen, ("train",))
     with progress.shown():
-        table = study_steps.category_table(inputs, inputs.data["id"].examples)
+        table = study_steps.category_table(inputs, inputs.data["train"].examples)
     if out.suffix == ".csv":
         write_csv(out, table)
     else:
@@ -299,12 +307,10 @@ def train_world(
 # -- shared by the commands -----------------------------------------------------------------------
 
 
-def _inputs(
-    model: ModelOptions, data: Any, roles: tuple[str, ...], *, labelled: bool = True
-) -> Any:
+def _inputs(model: ModelOptions, data: Any, roles: tuple[str, ...]) -> Any:
     from mechcore.study.inputs import load_inputs
 
-    return load_inputs(model.config(), data, roles, labelled=labelled)
+    return load_inputs(model.config(), data, roles)
 
 
 def _means(inputs: Any, options: MeansOptions) -> Any:
@@ -318,16 +324,18 @@ def _means(inputs: Any, options: MeansOptions) -> Any:
 def _mask_files(path: Path) -> list[Path]:
     if path.is_dir():
         inside = path / "masks"  # of a run's folder
-        files = sorted((inside if inside.is_dir() else path).glob("*.safetensors"))
+        # Names with a leading dot are files that were never finished.
+        files = sorted((inside if inside.is_dir() else path).glob("[!.]*.safetensors"))
         if not files:
             raise InputError(f"{path}: no mask files (*.safetensors) in this folder")
         return files
     return [path]
 
 
-def _must_not_exist(out: Path) -> None:
-    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+def _must_not_exist(out: Path, *, file: bool = False) -> None:
+    if out.exists() and (file or out.is_file() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another --out or remove it")
+    check_can_write(out)
 
 
 # -- output ---------------------------------------------------------------------------------------
@@ -398,14 +406,14 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         with _one_line_warnings():
             code = app(arguments, standalone_mode=False)
-    except typer.Abort:
-        code = 130
+    except (KeyboardInterrupt, typer.Abort):
+        code = _fail("interrupted; mechcore run --resume goes on from the last finished step", 130)
     except InputError as error:
         code = _fail(str(error), 2)
     except MechcoreError as error:
         code = _fail(str(error), 1)
-    except KeyboardInterrupt:
-        code = _fail("interrupted; mechcore run --resume goes on from the last finished step", 130)
+    except OSError as error:
+        code = _fail(f"{error.filename or 'file system'}: {error.strerror or error}", 1)
     except Exception as error:
         # Usage errors; their class moved between versions of typer.
         describe = getattr(error, "format_message", None)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import total_ordering
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -26,16 +27,33 @@ _NAME = re.compile(r"[Ll]?(\d+)\.(?:[Hh]?(\d+)|([Mm][Ll][Pp]))")
 
 
 @total_ordering
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Component:
     """One attention head, or one MLP layer when ``head`` is None. Ordered by layer, MLP last.
 
-    >>> Component.parse("4.0"), str(Component(3))
+    Args:
+        layer: number of the layer from 0, or the component's name.
+        head: number of the head from 0.
+
+    Raises:
+        InputError: a number is negative or no integer, or the name cannot be read.
+
+    >>> Component("4.0"), str(Component(3))
     (Component(layer=4, head=0), 'L3.MLP')
     """
 
     layer: int
     head: int | None = None
+
+    def __init__(self, layer: int | str, head: int | None = None) -> None:
+        if isinstance(layer, str) and head is None:
+            named = Component.parse(layer)
+            layer, head = named.layer, named.head
+        for name, value in (("layer", layer), ("head", 0 if head is None else head)):
+            if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
+                raise InputError(f"component: {name} is {value!r}; expected an integer from 0")
+        object.__setattr__(self, "layer", int(layer))
+        object.__setattr__(self, "head", None if head is None else int(head))
 
     @classmethod
     def parse(cls, name: ComponentLike) -> Component:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.components import Mask
@@ -21,9 +21,7 @@ from mechcore.means import MeanActivations, as_batches
 from mechcore.models.running import Batch, forward, model_inputs
 from mechcore.readout import Readout
 from mechcore.tasks.encoding import EncodedExamples
-
-ALL = "all"
-"""Subset name of data without subsets, and of the row over all examples in tables."""
+from mechcore.tasks.examples import ALL
 
 MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
@@ -152,8 +150,6 @@ def evaluate(
         parts = [Mask(values, has_mlps=mask.shape.has_mlps) for values in chunks]
     answers = [_answers(model, data, readout, part, means, mode, batch_size) for part in parts]
     correct, subsets = readout.correct_classes(data), _subsets(data)
-    if not isinstance(data, EncodedExamples):
-        correct = correct[_order(data)]
     results = [
         Evaluation(logits, correct, subsets, readout.mapping)
         for part in answers
@@ -183,16 +179,10 @@ def _answers(
         for batch in batches:
             answer = forward(model, batch) if run is None else run(batch)
             logits.append(readout.read(answer, model_inputs(model, batch)).float().cpu())
-    return torch.cat(logits, dim=-2)[..., _order(batches), :]
-
-
-def _order(batches: Iterable[Batch]) -> Int[Tensor, " example"]:
-    """What sorts the rows of all batches by their ``index``; without one they stay as they are."""
-    index: list[Tensor] = []
-    for batch in batches:
-        rows = torch.arange(len(batch["input_ids"])) + sum(map(len, index))
-        index.append(torch.as_tensor(batch.get("index", rows)).cpu())
-    return torch.cat(index).argsort(stable=True)
+    answers = torch.cat(logits, dim=-2)
+    if not isinstance(data, EncodedExamples):
+        return answers
+    return answers[..., torch.cat([batch["index"] for batch in batches]).argsort(), :]
 
 
 def _subsets(data: EncodedExamples | list[Batch]) -> np.ndarray:

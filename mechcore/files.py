@@ -13,6 +13,21 @@ import pandas as pd
 from safetensors.torch import save_file
 from torch import Tensor
 
+from mechcore.errors import InputError
+
+
+def check_can_write(path: str | Path) -> None:
+    """Make sure that ``path`` could be made, before work is spent on it.
+
+    Raises:
+        InputError: what stands where its folder should be is a file, or is not writable.
+    """
+    place = Path(path).absolute()
+    while not place.exists():
+        place = place.parent
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise InputError(f"{path}: cannot be written: {place} is not a writable folder")
+
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then move it into place.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from jaxtyping import Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, MismatchError
 from mechcore.files import write_safetensors
@@ -33,6 +35,7 @@ from mechcore.models.running import (
 from mechcore.tasks.encoding import EncodedExamples
 
 FORMAT = "mechcore-means-1"
+BATCH_SIZE = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +103,10 @@ class MeanActivations:
         hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
         hooks += [(hook_mlp_out(i), sums.adder("mlp", i)) for i in mlp_layers]
         check_hooks(model, [name for name, _ in hooks])
-        with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        known = isinstance(batches, EncodedExamples)
+        total = -(-len(batches) // BATCH_SIZE) if known else 0  # type: ignore[arg-type]
+        reporting: Any = progress.bar("means", total) if known else nullcontext(lambda: None)
+        with torch.no_grad(), reporting as advance, model.hooks(fwd_hooks=hooks):
             for batch in as_batches(batches):
                 inputs = model_inputs(model, batch)
                 mask = inputs["attention_mask"]
@@ -109,6 +115,7 @@ class MeanActivations:
                 digest.update(mask.cpu().numpy().tobytes())
                 sums.begin(torch.ones_like(mask) if include_padding else mask)
                 forward(model, batch)
+                advance()
         if not sums.started:
             raise InputError("means: no batch; expected at least one")
         data = batches.fingerprint if isinstance(batches, EncodedExamples) else digest.hexdigest()
@@ -177,7 +184,9 @@ class MeanActivations:
 _TENSORS = ("z", "mlp", "counts", "samples_z", "samples_mlp")
 
 
-def as_batches(data: EncodedExamples | Iterable[Batch], batch_size: int = 64) -> Iterator[Batch]:
+def as_batches(
+    data: EncodedExamples | Iterable[Batch], batch_size: int = BATCH_SIZE
+) -> Iterator[Batch]:
     """Batches of encoded examples, or the given ones; a lone dict is one batch."""
     if isinstance(data, EncodedExamples):
         return data.batches(batch_size)

@@ -44,6 +44,8 @@ class Readout:
         model: Any,
         data: EncodedExamples | Iterable[Batch],
         class_labels: Sequence[str] | None = None,
+        *,
+        labelled: bool = True,
     ) -> Readout:
         """Work out the readout.
 
@@ -51,27 +53,30 @@ class Readout:
             model: any TransformerLens model.
             data: encoded examples, or batches with class indices (token ids) as labels.
             class_labels: names of a classifier's classes, in place of its ``id2label``.
+            labelled: whether the labels will be read; if not, they may be anything.
 
         Raises:
             InputError: labels and classes cannot be matched.
         """
         names = class_names(model)
         if names is None:
-            return cls._of_language_model(model, data)
+            return cls._of_language_model(model, data, labelled)
         if class_labels is not None and len(class_labels) != len(names):
             raise InputError(
                 f"class names: {len(class_labels)} given ({', '.join(class_labels)}), but the "
                 f"checkpoint has {len(names)} classes"
             )
         names = list(class_labels or names)
-        if isinstance(data, EncodedExamples):
+        if isinstance(data, EncodedExamples) and labelled:
             label_map = LabelMap.between(data.examples.label_names, names)
             return cls(len(names), None, False, label_map, str(label_map))
         mapping = "; ".join(f"{i} -> {name}" for i, name in enumerate(names))
         return cls(len(names), None, False, None, mapping)
 
     @classmethod
-    def _of_language_model(cls, model: Any, data: EncodedExamples | Iterable[Batch]) -> Readout:
+    def _of_language_model(
+        cls, model: Any, data: EncodedExamples | Iterable[Batch], labelled: bool
+    ) -> Readout:
         if not is_causal(model):
             raise InputError(
                 f"model: {type(model).__name__} is a masked language model, which has no answer "
@@ -84,8 +89,10 @@ class Readout:
                 "examples: a language model needs answer words for the labels; encode them with a "
                 "prompt and answers (--prompt, --answers)"
             )
-        label_map = LabelMap.between(data.examples.label_names, list(data.answers))
         tokens = torch.tensor(list(data.answers.values()))
+        if not labelled:
+            return cls(len(tokens), tokens, True, None, "labels are not used")
+        label_map = LabelMap.between(data.examples.label_names, list(data.answers))
         return cls(len(tokens), tokens, True, label_map, str(label_map))
 
     def read(

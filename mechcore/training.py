@@ -32,11 +32,10 @@ from mechcore.errors import InputError, MechcoreError
 from mechcore.files import write_json
 from mechcore.models.loading import without_bars
 from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
+from mechcore.tasks.examples import ALL, Examples
 from mechcore.tasks.labels import LabelMap
 
 HISTORY_FILE = "history.json"
-ALL = "all"
 _EVALUATION_BATCH = 256
 _MODEL_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 

@@ -237,7 +237,9 @@ def test_resume_and_overwrite(
     capsys.readouterr()
     other = command.replace("3,4", "3,5")
     assert call(f"{other} --out parts --resume") == 2
-    assert "these settings differ from those of the run: seeds" in capsys.readouterr().err
+    assert (
+        "these settings or versions differ from those of the run: seeds" in capsys.readouterr().err
+    )
     assert contents(Path("parts")) == before
     assert call(f"{other} --out parts --overwrite") == 0
     names = {path.stem for path in Path("parts/masks").iterdir()}
@@ -470,7 +472,7 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
         ("{own} --nosuch", "No such option: --nosuch"),
         ("{own} extra", "unexpected extra argument"),
         ("--model {final} --id {files}/id.csv --ood {files}/ood.csv", "missing --train"),
-        ("--model {final}", "missing --train, --id, --ood"),
+        ("--model {final}", "missing --train"),
         ("{data}", "files were given without --model"),
         ("--ood-subsets nosuch", "subset 'nosuch' is empty; subsets are so_swap"),
         ("--ood-label nosuch", "no example with label 'nosuch' (--ood-label)"),
@@ -481,7 +483,13 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
         ("--model {files}/id.csv {data}", "id.csv: is a file; expected a directory"),
         ("--model {headless} {data}", "BertForMaskedLM, which has no classification"),
         ("--model {decoder} {data}", "needs answer words for the labels"),
-        ("{own} --prompt {{a}} ", "expected the places {{a}} and {{b}}, each once"),
+        ("{own} --prompt {{a}} ", "is a classifier, which reads its texts without a prompt"),
+        (
+            "--model {decoder} {data} --prompt {{a}} --answers entailment=yes,non-entailment=no",
+            "expected the places {{a}} and {{b}}, each once",
+        ),
+        ("--model {decoder} {data} --classes a,b", "is a language model, whose classes are its"),
+        ("--embedded decoder --prompt {{a}}{{b}}", "are for checkpoints of your own"),
         ("{own} --answers yes", "--answers 'yes': expected NAME=VALUE pairs"),
     ],
 )
@@ -512,7 +520,11 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
             "means --model {final} --train {files}/id.csv --include-padding --per-position",
             "cannot be combined",
         ),
-        ("heads --model {final}", "name a file"),
+        ("heads --model {final}", "--data is missing"),
+        ("heads --data {files}/id.csv", "files were given without --model"),
+        ("means --train {files}/id.csv", "files were given without --model"),
+        ("means --out {files}", "exists already"),
+        ("means --out {files}/id.csv/means.safetensors", "cannot be written"),
         ("heads --model {final} --data {files}/nosuch.csv", "nosuch.csv: no such file"),
         ("heads --out heads.txt", "heads.txt: expected the ending .csv or .json"),
         ("core", "Missing argument"),

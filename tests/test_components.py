@@ -415,3 +415,19 @@ def test_all_pairs_of_small_masks_compare_by_value() -> None:
         assert (a == b) == (i == j)
     assert Mask(torch.ones(1, 3)) != Mask(torch.ones(1, 3), has_mlps=False)
     assert Mask(torch.ones(1, 3)) != "mask"
+
+
+def test_components_are_made_from_numbers_or_names() -> None:
+    assert Component("L4.H0") == Component("4.0") == Component(4, 0)
+    assert Component("L3.MLP") == Component(3)
+
+
+@pytest.mark.parametrize("arguments", [(-1,), (-1, 0), (0, -1), (0.5,), (True,), (0, "1")])
+def test_impossible_components_are_refused(arguments: tuple) -> None:
+    with pytest.raises(InputError, match="expected an integer from 0"):
+        Component(*arguments)
+
+
+def test_a_component_needs_a_readable_name() -> None:
+    with pytest.raises(InputError, match="'head3': not a component name"):
+        Component("head3")

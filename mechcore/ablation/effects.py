@@ -15,10 +15,11 @@ import pandas as pd
 
 from mechcore import progress
 from mechcore.components import Component, Mask
-from mechcore.evaluate import ALL, MAX_ROWS, Evaluation, Interval, Metric, bootstrap_means, evaluate
+from mechcore.evaluate import MAX_ROWS, Evaluation, Interval, Metric, bootstrap_means, evaluate
 from mechcore.interventions import Mode
 from mechcore.means import MeanActivations
 from mechcore.tasks.encoding import EncodedExamples
+from mechcore.tasks.examples import ALL
 
 METRICS: tuple[Metric, ...] = ("accuracy", "margin")
 

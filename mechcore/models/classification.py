@@ -29,41 +29,50 @@ from transformer_lens.model_bridge.supported_architectures import (
 from mechcore.errors import InputError
 from mechcore.models.padding import real_tokens_first
 
-LANGUAGE_MODEL_HEAD = ("mlm_head", "unembed", "ln_final")
 
+class Classification:
+    """Mixin that puts a classification head in the place of the language-model head.
 
-class EncoderClassification:
-    """Mixin for encoders: the head reads the first position after the last layer."""
+    Attributes:
+        causal: whether the head reads the last real position (decoders) or the first (encoders).
+        dropped: components of the language-model head.
+        head: components of the classification head and where Hugging Face has them.
+    """
 
     causal = False
+    dropped: tuple[str, ...] = ("mlm_head", "unembed", "ln_final")
     head: Mapping[str, str] = {"classifier": "classifier"}
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)  # type: ignore[call-arg]
-        _replace_head(self, LANGUAGE_MODEL_HEAD, self.head)
+        mapping: dict[str, Any] = self.component_mapping  # type: ignore[attr-defined]
+        for name in self.dropped:
+            mapping.pop(name, None)
+        mapping.update({name: LinearBridge(name=path) for name, path in self.head.items()})
 
     def prepare_model(self, hf_model: Any) -> None:
-        """Check the head, bridge the pooler where there is one, and shield against padding."""
+        """Check that ``hf_model`` has its classification head, and shield it from padding.
+
+        Raises:
+            InputError: it was loaded as a language model.
+        """
         super().prepare_model(hf_model)  # type: ignore[misc]
         _shield(hf_model, self.causal)
 
 
-class DecoderClassification(EncoderClassification):
-    """Mixin for decoders: the head reads the last real position."""
+class DecoderClassification(Classification):
+    """The same for decoders, whose final normalisation stays."""
 
     causal = True
+    dropped = ("unembed",)
     head = {"classifier": "score"}
 
-    def __init__(self, cfg: Any) -> None:
-        super(EncoderClassification, self).__init__(cfg)  # type: ignore[call-arg]
-        _replace_head(self, ("unembed",), self.head)
 
-
-class BertClassificationAdapter(EncoderClassification, BertArchitectureAdapter):
+class BertClassificationAdapter(Classification, BertArchitectureAdapter):
     """``BertForSequenceClassification``."""
 
 
-class RobertaClassificationAdapter(EncoderClassification, BertArchitectureAdapter):
+class RobertaClassificationAdapter(Classification, BertArchitectureAdapter):
     """``RobertaForSequenceClassification``: BERT's layout under another prefix."""
 
     head = {"classifier": "classifier.dense", "classifier_out": "classifier.out_proj"}
@@ -112,13 +121,6 @@ def register() -> None:
         factory.SUPPORTED_ARCHITECTURES.setdefault(name, adapter)
         if name not in factory.ArchitectureAdapterFactory._adapters:
             factory.ArchitectureAdapterFactory.register_adapter(name, adapter)
-
-
-def _replace_head(adapter: Any, drop: tuple[str, ...], head: Mapping[str, str]) -> None:
-    for name in drop:
-        adapter.component_mapping.pop(name, None)
-    for name, path in head.items():
-        adapter.component_mapping[name] = LinearBridge(name=path)
 
 
 def _shield(hf_model: Any, causal: bool) -> None:

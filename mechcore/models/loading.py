@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -151,6 +152,18 @@ def has_hooked_transformer() -> bool:
     return importlib.util.find_spec("transformer_lens.HookedTransformer") is not None
 
 
+@contextmanager
+def _quiet_hub() -> Iterator[None]:
+    """Keep the hub client from logging its retries; the error that ends them says enough."""
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _read_config(name: str, revision: str | None) -> Any:
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
@@ -163,7 +176,8 @@ def _read_config(name: str, revision: str | None) -> Any:
     if not path.exists() and (path.is_absolute() or name.startswith(".") or name.count("/") > 1):
         raise InputError(f"checkpoint {name}: no such directory")
     try:
-        return AutoConfig.from_pretrained(name, revision=revision)
+        with _quiet_hub():
+            return AutoConfig.from_pretrained(name, revision=revision)
     except (OSError, ValueError, json.JSONDecodeError) as error:
         raise InputError(
             f"checkpoint {name}: neither a local checkpoint nor a hub id that can be reached: "

@@ -1,5 +1,11 @@
 """Finding subnetworks by L0 pruning."""
 
-from mechcore.pruning.pruner import PruneSettings, Subnetwork, discretise, prune
+from mechcore.pruning.pruner import (
+    PruneSettings,
+    Subnetwork,
+    discretise,
+    prune,
+    subnetwork_name,
+)
 
-__all__ = ["PruneSettings", "Subnetwork", "discretise", "prune"]
+__all__ = ["PruneSettings", "Subnetwork", "discretise", "prune", "subnetwork_name"]

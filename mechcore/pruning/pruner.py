@@ -113,9 +113,8 @@ class Subnetwork:
 
     @property
     def name(self) -> str:
-        """Short name, such as ``s0.50-seed42``, unique within one `prune`."""
-        short = f"{self.target:.2f}"
-        return f"s{short if float(short) == self.target else repr(self.target)}-seed{self.seed}"
+        """See `subnetwork_name`."""
+        return subnetwork_name(self.target, self.seed)
 
     def save(self, path: str | Path) -> None:
         """Write mask and scores as safetensors, atomically; `Mask.load` reads the mask."""
@@ -142,6 +141,12 @@ class Subnetwork:
                 f"subnetwork file {path}: holds a mask, but not its target sparsity, seed and "
                 f"scores ({error}); expected a file written by mechcore prune"
             ) from error
+
+
+def subnetwork_name(target: float, seed: int) -> str:
+    """Short name, such as ``s0.50-seed42``, unique within one `prune`."""
+    short = f"{target:.2f}"
+    return f"s{short if float(short) == target else repr(target)}-seed{seed}"
 
 
 def prune(
@@ -263,7 +268,7 @@ class _Teacher:
 
     def __init__(self, model: Any, data: EncodedExamples, settings: PruneSettings) -> None:
         self.model, self.data, self.settings = model, data, settings
-        self.readout = Readout.of(model, data)
+        self.readout = Readout.of(model, data, labelled=False)
         self.has_mlps = ModelShape.of(model).has_mlps
         rows: list[Tensor] = []
         index: list[Tensor] = []

@@ -129,7 +129,7 @@ class RunFolder:
     @property
     def table_files(self) -> list[str]:
         """Names of all CSV files of the run, also those the report does not know."""
-        return sorted(path.name for path in (self.path / TABLES_FOLDER).glob("*.csv"))
+        return sorted(path.name for path in (self.path / TABLES_FOLDER).glob("[!.]*.csv"))
 
 
 def read_run(path: str | Path) -> RunFolder:

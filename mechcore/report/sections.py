@@ -131,7 +131,7 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
         for _, row in subnetworks.iterrows()
     ]
     caption = "Every subnetwork: what it keeps, its divergence from the full model's answers (KL), "
-    caption += "and its accuracy as a mean over subsets"
+    caption += "and its accuracy over all examples"
     kept = [[row["subnetwork"], row["kept"]] for _, row in subnetworks.iterrows()]
     blocks += [
         Table(caption, header, rows),

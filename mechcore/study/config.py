@@ -107,18 +107,6 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_runs(self.seeds, self.sparsities)
-        files = {name: getattr(self.data, name) for name in ("train", "id", "ood")}
-        missing = [name for name, path in files.items() if path is None]
-        if self.model.source is not None and missing:
-            raise InputError(
-                f"data: a checkpoint of your own needs --train, --id and --ood; missing "
-                f"{', '.join(f'--{name}' for name in missing)}"
-            )
-        if self.model.source is None and len(missing) < len(files):
-            raise InputError(
-                "data: files were given without --model; name the checkpoint they are for, or "
-                "leave them out to run on the embedded world"
-            )
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, as they come back from a JSON file."""

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.files import write_csv, write_json
+from mechcore.files import check_can_write, write_csv, write_json
 from mechcore.study.config import RunConfig
 
 CONFIG = "config.json"
-OWN = (CONFIG, "means.safetensors", "attention_examples.json", "report.html")
+OWN = ("means.safetensors", "attention_examples.json", "report.html")
 OWN_FOLDERS = ("masks", "tables", "figures")
 
 IfExists = Literal["fail", "resume", "overwrite"]
@@ -88,6 +88,7 @@ def check_folder(out: Path, if_exists: IfExists, config: RunConfig) -> dict[str,
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; expected a folder (--out)")
+    check_can_write(out)
     if not out.exists() or not any(out.iterdir()):
         return None
     if if_exists == "fail":
@@ -106,10 +107,12 @@ def check_folder(out: Path, if_exists: IfExists, config: RunConfig) -> dict[str,
         ) from error
     if if_exists == "overwrite":
         return None
-    differences = config.differences(stored)
+    now = {"mechcore": version("mechcore"), **versions()}
+    then = {"mechcore": facts.get("mechcore"), **facts.get("versions", {})}
+    differences = config.differences(stored) + [n for n in now if now[n] != then.get(n)]
     if differences:
         raise InputError(
-            f"{out}: cannot resume, these settings differ from those of the run: "
+            f"{out}: cannot resume, these settings or versions differ from those of the run: "
             f"{', '.join(differences)}; use the same ones, or --overwrite"
         )
     return facts
@@ -137,10 +140,6 @@ def open_folder(
                     "restore it, or use --overwrite"
                 )
         return RunFolder(out, resumed)
-    for name in OWN:
-        (out / name).unlink(missing_ok=True)
-    for name in OWN_FOLDERS:
-        shutil.rmtree(out / name, ignore_errors=True)
     folder = RunFolder(
         out,
         {
@@ -154,5 +153,9 @@ def open_folder(
             "seconds": {},
         },
     )
-    folder.save()
+    folder.save()  # first: interrupted from here on, the folder is still a run
+    for name in OWN:
+        (out / name).unlink(missing_ok=True)
+    for name in OWN_FOLDERS:
+        shutil.rmtree(out / name, ignore_errors=True)
     return folder

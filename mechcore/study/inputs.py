@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.running import class_names
 from mechcore.readout import Readout
 from mechcore.study.config import DataConfig, ModelConfig
 from mechcore.tasks import tiny_world
 from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
+from mechcore.tasks.labels import normal_name
 from mechcore.tasks.readers import read_examples
 
 EMBEDDED_SEED = 2024
@@ -32,12 +35,14 @@ class Inputs:
         model: the loaded model.
         tokenizer: its tokenizer.
         data: encoded examples by role: ``train``, ``id`` and ``ood``, as far as asked for.
+        available: how many examples there were to draw from, by role.
     """
 
     config: ModelConfig
     model: Any
     tokenizer: Any
     data: dict[str, EncodedExamples]
+    available: dict[str, int]
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
         """Tokenize further examples the same way."""
@@ -58,31 +63,74 @@ class Inputs:
         return Readout.of(self.model, self.data[role], self.config.class_labels)
 
 
-def load_inputs(
-    model: ModelConfig, data: DataConfig, roles: tuple[str, ...], *, labelled: bool = True
-) -> Inputs:
+def load_inputs(model: ModelConfig, data: DataConfig, roles: tuple[str, ...]) -> Inputs:
     """Load the model and the data of the given roles.
 
-    Args:
-        model: which model.
-        data: which data.
-        roles: which of ``train``, ``id`` and ``ood`` to load.
-        labelled: check that test labels can be matched to the model's classes.
+    Labels are checked against the model's classes for test data; those of training data are not
+    used and may be anything.
 
     Raises:
-        InputError: a file or checkpoint is missing or unusable, a subset is empty, or a label is
-            unknown to the checkpoint.
+        InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
+            unknown to the checkpoint, or options contradict each other.
     """
+    _check_sources(model, data, roles)
     config = model if model.source is not None else _embedded(model)
-    examples = {role: _examples(role, model, data) for role in roles}
+    found = {role: _examples(role, model, data) for role in roles}
     source = config.source
     assert source is not None
-    loaded = Inputs(config, load_model(source, backend=config.backend), load_tokenizer(source), {})
-    loaded.data.update({role: loaded.encode(each) for role, each in examples.items()})
-    for role in roles:
-        if labelled and role != "train":
+    loaded = Inputs(
+        config,
+        load_model(source, backend=config.backend),
+        load_tokenizer(source),
+        data={},
+        available={role: available for role, (_, available) in found.items()},
+    )
+    _check_reading(config, loaded.model)
+    for role, (examples, available) in found.items():
+        loaded.data[role] = loaded.encode(examples)
+        if role != "train":
             loaded.readout(role)
+        if len(examples) < available:
+            warnings.warn(
+                f"examples {examples.name!r}: {len(examples)} of {available} drawn at random, by "
+                f"subset, with seed {data.seed}; --max-... 0 takes all",
+                MechcoreWarning,
+                stacklevel=2,
+            )
     return loaded
+
+
+def _check_sources(model: ModelConfig, data: DataConfig, roles: tuple[str, ...]) -> None:
+    files = {role: getattr(data, role) for role in ("train", "id", "ood")}
+    missing = [f"--{role}" for role in roles if files[role] is None]
+    if model.source is not None and missing:
+        raise InputError(
+            f"data: a checkpoint of your own needs files of your own; missing {', '.join(missing)}"
+        )
+    if model.source is None and any(files.values()):
+        raise InputError(
+            "data: files were given without --model; name the checkpoint they are for, or leave "
+            "them out to work on the embedded world"
+        )
+    if model.source is None and (model.prompt or model.answers or model.class_labels):
+        raise InputError(
+            "model: --prompt, --answers and --classes are for checkpoints of your own; leave them "
+            "out for an embedded model"
+        )
+
+
+def _check_reading(config: ModelConfig, model: Any) -> None:
+    classifier = class_names(model) is not None
+    if classifier and (config.prompt or config.answers):
+        raise InputError(
+            f"checkpoint {config.source}: is a classifier, which reads its texts without a prompt; "
+            "leave out --prompt and --answers"
+        )
+    if not classifier and config.class_labels:
+        raise InputError(
+            f"checkpoint {config.source}: is a language model, whose classes are its answers; name "
+            "them with --answers instead of --classes"
+        )
 
 
 def _embedded(model: ModelConfig) -> ModelConfig:
@@ -96,25 +144,30 @@ def _embedded(model: ModelConfig) -> ModelConfig:
     )
 
 
-def _examples(role: str, model: ModelConfig, data: DataConfig) -> Examples:
+def _examples(role: str, model: ModelConfig, data: DataConfig) -> tuple[Examples, int]:
+    """The examples to use, and how many there were to draw from."""
     limit = getattr(data, f"max_{role}")
     path = getattr(data, role)
-    if path is not None:
-        examples = read_examples(Path(path), columns=data.columns, label_names=data.label_names)
-    elif model.source is None:
+    if model.source is None:
         size = limit or EMBEDDED_SIZE
         seed = EMBEDDED_SEED + data.seed
         examples = tiny_world.generate(role, size, seed)  # type: ignore[arg-type]
     else:
-        raise InputError(f"data: --{role} is missing; name a file")
+        examples = read_examples(
+            Path(path),
+            columns=data.columns,
+            label_names=data.label_names,
+            labelled=role != "train",
+        )
     if role == "ood":
         examples = _choose(examples, data, path or "the embedded out-of-domain examples")
-    return examples if limit is None else examples.sample(limit, data.seed)
+    return examples if limit is None else examples.sample(limit, data.seed), len(examples)
 
 
 def _choose(examples: Examples, data: DataConfig, path: str) -> Examples:
     if data.ood_label is not None:
-        chosen = examples.frame[examples.frame["label"] == data.ood_label]
+        wanted = normal_name(data.ood_label)
+        chosen = examples.frame[examples.frame["label"].map(normal_name) == wanted]
         if chosen.empty:
             raise InputError(
                 f"{path}: no example with label {data.ood_label!r} (--ood-label); labels are "

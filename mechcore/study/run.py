@@ -10,7 +10,7 @@ from mechcore.components import Component, ModelShape
 from mechcore.files import write_json
 from mechcore.means import MeanActivations
 from mechcore.models.running import ModelIdentity, class_names, kind_of, weights_of
-from mechcore.pruning import Subnetwork, prune
+from mechcore.pruning import Subnetwork, prune, subnetwork_name
 from mechcore.report import build_report
 from mechcore.study import steps
 from mechcore.study.config import RunConfig
@@ -71,10 +71,14 @@ def _subnetworks(
                 seeds=config.seeds,
                 sparsities=config.sparsities,
                 settings=config.prune,
+                data_seed=config.data.seed,
             ):
                 each.save(folder.masks / f"{each.name}.safetensors")
-    found = [Subnetwork.load(path) for path in folder.masks.glob("*.safetensors")]
-    return sorted(found, key=lambda each: (each.target, each.seed))
+    return [
+        Subnetwork.load(folder.masks / f"{subnetwork_name(target, seed)}.safetensors")
+        for target in sorted(config.sparsities)
+        for seed in sorted(config.seeds)
+    ]
 
 
 def _accuracy(
@@ -150,6 +154,7 @@ def _facts(inputs: Inputs) -> dict[str, Any]:
         role: {
             "name": encoded.examples.name,
             "n": len(encoded),
+            "n_available": inputs.available[role],
             "subsets": encoded.examples.subset_names,
             "fingerprint": encoded.fingerprint,
         }

@@ -14,7 +14,7 @@ from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table, i
 from mechcore.attention import attention_scores, categorise
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluate import ALL, Evaluation, bootstrap_mean, evaluate, kl_divergence
+from mechcore.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergence
 from mechcore.interventions import Mode
 from mechcore.means import MeanActivations
 from mechcore.models.running import forward, hook_pattern
@@ -26,7 +26,7 @@ from mechcore.subnetworks import (
     head_frequency,
     heuristic_core,
 )
-from mechcore.tasks.examples import Examples
+from mechcore.tasks.examples import ALL, Examples
 
 FULL = "full"
 ROLES = ("id", "ood")
@@ -146,8 +146,9 @@ def subnetwork_table(
 
     Returns:
         Columns subnetwork, target_sparsity, seed, sparsity and head_sparsity (shares pruned),
-        heads_kept, mlps_kept, kl (nats, full model to subnetwork, on the in-domain data),
-        id_accuracy, ood_accuracy (means over subsets), kept (names of the components).
+        heads_kept, mlps_kept, kl (nats, full model to subnetwork, on the in-domain data; for
+        language models over the answer tokens), id_accuracy and ood_accuracy over all examples,
+        the same with the ending _macro as means over subsets, kept (names of the components).
     """
     return pd.DataFrame(
         {
@@ -159,8 +160,10 @@ def subnetwork_table(
             "heads_kept": sum(c.is_head for c in each.mask.kept),
             "mlps_kept": sum(not c.is_head for c in each.mask.kept),
             "kl": kl_divergence(full["id"], masked["id"][i]).mean(),
-            "id_accuracy": masked["id"][i].macro_accuracy,
-            "ood_accuracy": masked["ood"][i].macro_accuracy,
+            "id_accuracy": masked["id"][i].accuracy,
+            "ood_accuracy": masked["ood"][i].accuracy,
+            "id_accuracy_macro": masked["id"][i].macro_accuracy,
+            "ood_accuracy_macro": masked["ood"][i].macro_accuracy,
             "kept": " ".join(map(str, each.mask.kept)),
         }
         for i, each in enumerate(subnetworks)
@@ -170,10 +173,18 @@ def subnetwork_table(
 def core_tables(
     subnetworks: Sequence[Subnetwork],
 ) -> tuple[HeuristicCore, dict[str, pd.DataFrame]]:
-    """The heuristic core with the tables ``head_frequency``, ``core`` and ``core_summary``."""
+    """The heuristic core with the tables ``head_frequency``, ``core`` and ``core_summary``.
+
+    Raises:
+        InputError: two subnetworks have the same target and seed.
+        MismatchError: they are those of different models.
+    """
     masks = [each.mask for each in subnetworks]
     frequency = head_frequency(masks, [each.target for each in subnetworks])
     core = heuristic_core(masks)
+    names = [each.name for each in subnetworks]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"masks: {twice[0]} is given more than once; name every subnetwork once")
     members = pd.DataFrame(
         [
             {
@@ -206,7 +217,9 @@ def category_table(
     inputs: Inputs, examples: Examples, core: Sequence[Component] = ()
 ) -> pd.DataFrame:
     """Attention pattern scores and the category of every head, core heads marked."""
-    table = categorise(attention_scores(inputs.model, inputs.encode(examples, words=True)))
+    encoded = inputs.encode(examples, words=True)
+    with progress.bar("attention", -(-len(encoded) // 64)) as advance:
+        table = categorise(attention_scores(inputs.model, encoded, batch_size=64, progress=advance))
     table["in_core"] = table["component"].isin([str(head) for head in core])
     return table
 

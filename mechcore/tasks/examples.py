@@ -9,6 +9,9 @@ import pandas as pd
 
 from mechcore.errors import InputError
 
+ALL = "all"
+"""Name of the row over all examples in tables, and of the only subset of data without subsets."""
+
 COLUMNS = ("text_a", "text_b", "label", "subset")
 
 
@@ -46,6 +49,12 @@ class Examples:
                     f"examples {self.name!r}: row {row}, column {column}: expected text, "
                     f"found {found!r}"
                 )
+        names = set(self.frame["subset"])
+        if ALL in names and len(names) > 1:
+            raise InputError(
+                f"examples {self.name!r}: a subset is called {ALL!r}, the name for all examples "
+                "in tables; rename it"
+            )
         object.__setattr__(self, "frame", self.frame[list(COLUMNS)].reset_index(drop=True))
 
     def __len__(self) -> int:
@@ -80,10 +89,25 @@ class Examples:
         return Examples(self.name, self.frame[self.frame["subset"] == name])
 
     def sample(self, n: int, seed: int) -> Examples:
-        """``n`` examples drawn without replacement, all of them in order if there are fewer."""
+        """``n`` examples drawn without replacement, in order; all of them if there are fewer.
+
+        Subsets keep their shares, rounded, and none is lost unless there are more than ``n``.
+        """
         if n >= len(self):
             return self
-        return Examples(self.name, self.frame.sample(n=n, random_state=seed).sort_index())
+        sizes = self.frame["subset"].value_counts()
+        if len(sizes) > n:
+            return Examples(self.name, self.frame.sample(n=n, random_state=seed).sort_index())
+        # Largest remainders, after one example for every subset.
+        exact = 1 + (sizes - 1) * (n - len(sizes)) / (len(self) - len(sizes))
+        counts = exact.astype(int)
+        missing = n - int(counts.sum())
+        counts[(counts - exact).sort_values(kind="stable").index[:missing]] += 1
+        drawn = [
+            self.frame[self.frame["subset"] == name].sample(n=int(count), random_state=seed)
+            for name, count in counts.items()
+        ]
+        return Examples(self.name, pd.concat(drawn).sort_index())
 
     @property
     def fingerprint(self) -> str:

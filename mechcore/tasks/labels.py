@@ -42,7 +42,7 @@ class LabelMap:
                 "nothing about their meaning; name them in index order with "
                 "--classes (class_labels= in Python), or set id2label in its config.json"
             )
-        index = {_normal(name): i for i, name in enumerate(classes)}
+        index = {normal_name(name): i for i, name in enumerate(classes)}
         if len(index) < len(classes):
             raise InputError(f"label names: classes {', '.join(classes)} are not distinct")
         return cls(tuple(classes), {label: _classes_of(label, index, classes) for label in labels})
@@ -62,12 +62,13 @@ class LabelMap:
         )
 
 
-def _normal(name: str) -> str:
+def normal_name(name: str) -> str:
+    """A name without regard to case, ``-``, ``_`` and repeated spaces."""
     return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
 
 
 def _classes_of(label: str, index: Mapping[str, int], classes: Sequence[str]) -> frozenset[int]:
-    name = _normal(label)
+    name = normal_name(label)
     if name in index:
         return frozenset({index[name]})
     negation = _NEGATION.fullmatch(name)

@@ -33,8 +33,9 @@ def read_examples(
     name: str | None = None,
     columns: Mapping[str, str] | None = None,
     label_names: Mapping[str, str] | None = None,
+    labelled: bool = True,
 ) -> Examples:
-    """Read labelled one- or two-segment texts.
+    """Read one- or two-segment texts with their labels.
 
     Args:
         path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, text files also ``.gz``.
@@ -42,19 +43,21 @@ def read_examples(
         columns: which column of the file serves as ``text_a``, ``text_b``, ``label`` or
             ``subset``, where `KNOWN_COLUMNS` does not find it.
         label_names: meanings of labels, such as ``{"0": "entailment"}``; others stay.
+        labelled: whether a label is needed; without one, labels are empty where the file has none.
 
     Raises:
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
     """
     path = Path(path)
     table = _read_table(path)
-    chosen = _choose_columns(path, table, columns or {})
+    chosen = _choose_columns(path, table, columns or {}, labelled)
     frame = pd.DataFrame({role: _texts(path, table[column]) for role, column in chosen.items()})
     frame["text_b"] = frame.get("text_b", "")
+    frame["label"] = frame.get("label", "")
     frame["label"] = frame["label"].replace(dict(label_names or {}))
     stem = path.name.split(".")[0]
     frame["subset"] = frame.get("subset", stem)
-    undecided = frame["label"] == UNDECIDED
+    undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
         warnings.warn(
             f"{path}: left out {int(undecided.sum())} of {len(frame)} examples whose gold label "
@@ -115,7 +118,9 @@ def _is_whole_field(field: str) -> bool:
     return len(field) > 1 and field.endswith('"') and '"' not in inside
 
 
-def _choose_columns(path: Path, table: pd.DataFrame, mapped: Mapping[str, str]) -> dict[str, str]:
+def _choose_columns(
+    path: Path, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
+) -> dict[str, str]:
     found = [str(column) for column in table.columns]
     unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
     if unknown:
@@ -131,7 +136,7 @@ def _choose_columns(path: Path, table: pd.DataFrame, mapped: Mapping[str, str]) 
         present = [mapped[role]] if role in mapped else free
         if present:
             chosen[role] = present[0]
-    for role in ("text_a", "label"):
+    for role in ("text_a", "label") if labelled else ("text_a",):
         if role not in chosen:
             raise InputError(
                 f"{path}: no column for {role} (looked for {_list(KNOWN_COLUMNS[role])}); found "

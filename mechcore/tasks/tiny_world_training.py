@@ -22,9 +22,8 @@ from transformers import (
 )
 
 from mechcore.tasks import tiny_world
-from mechcore.tasks.examples import Examples
+from mechcore.tasks.examples import ALL, Examples
 from mechcore.training import (
-    ALL,
     TrainingOptions,
     checkpoint_path,
     train_answering,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import shutil
 from collections import Counter
 from dataclasses import replace
 from importlib.metadata import version
@@ -43,7 +44,7 @@ COLUMNS = {
     "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
     "accuracy_high margin",
     "subnetworks": "subnetwork target_sparsity seed sparsity head_sparsity heads_kept mlps_kept kl "
-    "id_accuracy ood_accuracy kept",
+    "id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
     "head_frequency": "component layer head target_sparsity n_seeds count frequency",
     "core": "component layer head n_subnetworks",
     "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value spearman_rho "
@@ -177,9 +178,10 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
         assert row.head_sparsity == pytest.approx(1 - row.heads_kept / 32)
         for role in ("id", "ood"):
             of = (accuracy["subnetwork"] == row.subnetwork) & (accuracy["role"] == role)
-            subsets = accuracy[of & (accuracy["subset"] != "all")]
-            found = getattr(row, f"{role}_accuracy")
-            assert found == pytest.approx(subsets["accuracy"].mean())
+            subsets = accuracy[of & (accuracy["subset"] != "all")]["accuracy"]
+            assert getattr(row, f"{role}_accuracy_macro") == pytest.approx(subsets.mean())
+            overall = accuracy[of & (accuracy["subset"] == "all")]["accuracy"].item()
+            assert getattr(row, f"{role}_accuracy") == pytest.approx(overall)
         model, data = finished.inputs.model, finished.inputs.data["id"]
         full = evaluate(model, data).logits.log_softmax(1)
         got = evaluate(model, data, mask=mask, means=finished.means).logits.log_softmax(1)
@@ -381,7 +383,9 @@ def test_other_settings_cannot_be_resumed(
     done: Path, calls: Calls, config: RunConfig, names: list[str]
 ) -> None:
     before = contents(done)
-    with pytest.raises(InputError, match="cannot resume, these settings differ") as failure:
+    with pytest.raises(
+        InputError, match="cannot resume, these settings or versions differ"
+    ) as failure:
         run(config, done, if_exists="resume")
     listed = str(failure.value).split("those of the run: ")[1].split(";")[0]
     assert sorted(listed.split(", ")) == sorted(names)
@@ -515,17 +519,67 @@ def test_the_settings_survive_a_json_file() -> None:
         (lambda: RunConfig(sparsities=(1.0,)), r"sparsity 1\.0: expected a share"),
         (lambda: RunConfig(sparsities=(math.nan,)), "sparsity nan: expected a share"),
         (lambda: DataConfig(seed=-1), "data seed -1: expected a whole number from 0"),
-        (lambda: RunConfig(model=ModelConfig(source="x")), "missing --train, --id, --ood"),
-        (
-            lambda: RunConfig(model=ModelConfig(source="x"), data=DataConfig(train="a", ood="b")),
-            "missing --id",
-        ),
-        (lambda: RunConfig(data=DataConfig(id="a.csv")), "files were given without --model"),
+        (lambda: load(ModelConfig(source="x"), DataConfig()), "missing --train, --id, --ood"),
+        (lambda: load(ModelConfig(source="x"), DataConfig(train="a", ood="b")), "missing --id"),
+        (lambda: load(ModelConfig(), DataConfig(id="a.csv")), "files were given without --model"),
     ],
 )
 def test_configurations_that_make_no_sense(make: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+def load(model: ModelConfig, data: DataConfig) -> Any:
+    return load_inputs(model, data, ("train", "id", "ood"))
+
+
+def test_other_versions_cannot_be_resumed(done: Path) -> None:
+    facts = json.loads((done / "config.json").read_text())
+    facts["versions"]["torch"] = "1.0"
+    (done / "config.json").write_text(json.dumps(facts))
+    with pytest.raises(InputError, match="or versions differ from those of the run: torch"):
+        run(TINY, done, if_exists="resume")
+
+
+def test_unfinished_files_are_not_masks(done: Path) -> None:
+    """A kill may leave a temporary file behind; it must not count as a subnetwork."""
+    mask = min((done / "masks").glob("*.safetensors"))
+    mask.with_name(f".tmp.{mask.name}").write_bytes(mask.read_bytes())
+    before = pd.read_csv(done / "tables" / "core_summary.csv")
+    facts = json.loads((done / "config.json").read_text())
+    del facts["seconds"]["core"]
+    (done / "config.json").write_text(json.dumps(facts))
+    run(TINY, done, if_exists="resume")
+    pd.testing.assert_frame_equal(pd.read_csv(done / "tables" / "core_summary.csv"), before)
+
+
+def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
+    """Training labels are not used, so they may be anything."""
+    checkpoint = tmp_path / "generic"
+    shutil.copytree(tiny_encoder_dir(), checkpoint)
+    config = json.loads((checkpoint / "config.json").read_text())
+    config |= {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
+    config |= {"label2id": {"LABEL_0": 0, "LABEL_1": 1}}
+    (checkpoint / "config.json").write_text(json.dumps(config))
+    for split in ("train", "id", "ood"):
+        frame = tiny_world.generate(split, 24, 3).frame
+        if split == "train":
+            frame = frame.drop(columns="label")
+        frame.to_csv(tmp_path / f"{split}.csv", index=False)
+    files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "id", "ood")}
+    config_of_run = replace(
+        TINY,
+        model=ModelConfig(source=str(checkpoint), class_labels=("entailment", "non-entailment")),
+        data=DataConfig(**files),
+    )
+    run(config_of_run, tmp_path / "out")
+    table = pd.read_csv(tmp_path / "out" / "tables" / "accuracy.csv")
+    full = table.query("subnetwork == 'full' and role == 'id' and subset == 'all'")
+    assert full["accuracy"].item() > 0.9
+    unnamed = replace(config_of_run, model=ModelConfig(source=str(checkpoint)))
+    with pytest.raises(InputError, match="--classes"):
+        run(unnamed, tmp_path / "unnamed")
+    assert not (tmp_path / "unnamed").exists()
 
 
 def test_files_give_the_same_examples_as_the_embedded_world(tmp_path: Path) -> None:

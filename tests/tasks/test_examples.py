@@ -4,6 +4,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mechcore.errors import InputError
 from mechcore.tasks.examples import COLUMNS, Examples
@@ -90,3 +92,33 @@ def test_a_missing_column_is_named(column: str) -> None:
 def test_no_example_is_an_error() -> None:
     with pytest.raises(InputError, match="at least one is needed"):
         Examples("x", frame(0))
+
+
+def many(sizes: dict[str, int]) -> Examples:
+    rows = [(f"{name} {i}", "", "yes", name) for name, size in sizes.items() for i in range(size)]
+    return Examples("many", pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1),
+    st.integers(1, 60),
+    st.integers(0, 5),
+)
+def test_samples_keep_the_shares_of_subsets(sizes: dict[str, int], n: int, seed: int) -> None:
+    data = many(sizes)
+    drawn = data.sample(n, seed)
+    assert len(drawn) == min(n, len(data))
+    texts = drawn.frame["text_a"]
+    assert texts.is_unique
+    assert set(texts) <= set(data.frame["text_a"])
+    if n < len(data) and n >= len(sizes):
+        counts = drawn.frame["subset"].value_counts()
+        for name, size in sizes.items():
+            exact = 1 + (size - 1) * (n - len(sizes)) / (len(data) - len(sizes))
+            assert abs(counts[name] - exact) < 1
+
+
+def test_a_subset_called_all_is_refused_beside_others() -> None:
+    assert len(many({"all": 2})) == 2
+    with pytest.raises(InputError, match="'all', the name for all examples"):
+        many({"all": 2, "some": 2})
