@@ -501,3 +501,8 @@ def test_paired_drop_is_the_difference_of_the_metrics():
 def test_paired_drop_refuses_other_examples():
     with pytest.raises(InputError, match="4 and 3 examples"):
         paired_drop(hand_made([True] * 4), hand_made([True] * 3))
+
+
+def test_rows_of_different_length_are_refused(cases: Cases) -> None:
+    with pytest.raises(InputError, match="input_ids cannot be made a tensor"):
+        evaluate(cases.get("bert").model, [{"input_ids": [[1, 2, 3], [1, 2]], "labels": [0, 1]}])

@@ -136,9 +136,7 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     names = ("input_ids", "attention_mask", "token_type_ids")
     device = device_of(model)
     inputs = {
-        name: torch.as_tensor(batch[name], device=device)
-        for name in names
-        if batch.get(name) is not None
+        name: _as_tensor(name, batch[name], device) for name in names if batch.get(name) is not None
     }
     ids = inputs["input_ids"]
     if ids.ndim != 2 or 0 in ids.shape:
@@ -157,6 +155,16 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     if not is_causal(model):
         inputs, _ = real_tokens_first(inputs, inputs["attention_mask"])
     return inputs
+
+
+def _as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
+    try:
+        return torch.as_tensor(values, device=device)
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"batch: {name} cannot be made a tensor ({error}); expected rows of equal length: pad "
+            "them, and pass the attention_mask"
+        ) from error
 
 
 def last_real_position(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:

@@ -24,18 +24,10 @@ def sample(
 ) -> Float[Tensor, "*shape"]:
     """Mask values in [0, 1] from uniform noise in [0, 1), differentiable in ``log_alpha``."""
     u = EPS + (1 - 2 * EPS) * uniform
-    return _stretch(torch.sigmoid((u.log() - (-u).log1p() + log_alpha) / BETA))
-
-
-def deterministic(log_alpha: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """Mask values in [0, 1] without noise, for discretisation by a threshold."""
-    return _stretch(torch.sigmoid(log_alpha))
+    s = torch.sigmoid((u.log() - (-u).log1p() + log_alpha) / BETA)
+    return (LEFT + (RIGHT - LEFT) * s).clamp(0, 1)
 
 
 def probability_of_zero(log_alpha: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """P(z = 0), in closed form."""
     return torch.sigmoid(BETA * math.log(-LEFT / RIGHT) - log_alpha)
-
-
-def _stretch(s: Tensor) -> Tensor:
-    return (LEFT + (RIGHT - LEFT) * s).clamp(0, 1)

@@ -56,8 +56,8 @@ class PruneSettings:
             ``"sampled"`` is 1 - mean z of the drawn mask, as in the authors' code.
         tolerance: largest distance of the final s from its target that is accepted.
         masks_per_pass: masks in one forward; more are run in turn, with the same result.
-        bfloat16: run the matrix products of training in bfloat16 (autocast); masks, losses and
-            the full model's answers stay in float32.
+        bfloat16: run the masked forwards of training in bfloat16 (autocast); the scores, the
+            losses and the full model's answers stay in float32.
     """
 
     steps: int = 600

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.pruning.hard_concrete import deterministic, probability_of_zero, sample
+from mechcore.pruning.hard_concrete import probability_of_zero, sample
 
 logits = st.floats(-12, 12, allow_nan=False)
 noise = st.floats(0, 1, exclude_max=True, allow_nan=False, width=32)
@@ -38,12 +38,6 @@ def test_the_ends_are_clamped_to_exact_zeros_and_ones() -> None:
     assert (low, high) == (0.0, 1.0)
     assert 0 < above < 1e-4
     assert 1 - 1e-4 < under < 1
-
-
-def test_the_mask_without_noise_by_hand() -> None:
-    # 1.2 sigmoid(log_alpha) - 0.1: sigmoid(log 3) = 3/4, sigmoid(-log 3) = 1/4.
-    values = deterministic(tensor(0.0, math.log(3), -math.log(3), 3.0, -3.0))
-    torch.testing.assert_close(values, tensor(0.5, 0.8, 0.2, 1.0, 0.0), rtol=0, atol=1e-12)
 
 
 def test_the_probability_of_zero_by_hand() -> None:
