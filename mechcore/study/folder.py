@@ -61,7 +61,7 @@ class RunFolder:
         write_tables(self.path / "tables", tables)
 
     def is_done(self, step: str) -> bool:
-        """Whether a step has finished, in this or an earlier session."""
+        """Whether a step has finished, now or before the run was resumed."""
         return step in self.facts["seconds"]
 
     @contextmanager
