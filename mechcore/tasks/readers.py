@@ -13,7 +13,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.tasks.examples import Examples
+from mechcore.tasks.examples import ALL, Examples
 
 KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
     "text_a": ("text_a", "premise", "sentence1", "question1", "question", "sentence", "text"),
@@ -45,6 +45,8 @@ def read_examples(
         label_names: meanings of labels, such as ``{"0": "entailment"}``; others stay.
         labelled: whether a label is needed; without one, labels are empty where the file has none.
 
+    A file without a subset column is one subset called ``"all"``.
+
     Raises:
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
     """
@@ -56,7 +58,7 @@ def read_examples(
     frame["label"] = frame.get("label", "")
     frame["label"] = frame["label"].replace(dict(label_names or {}))
     stem = path.name.split(".")[0]
-    frame["subset"] = frame.get("subset", stem)
+    frame["subset"] = frame.get("subset", ALL)
     undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
         warnings.warn(

@@ -65,7 +65,7 @@ def test_every_format_gives_the_same_examples(write: Write, tmp_path: Path, endi
         "text_a": [row["premise"] for row in ROWS],
         "text_b": [row["hypothesis"] for row in ROWS],
         "label": ["entailment", "neutral", "contradiction"],
-        "subset": ["dev"] * 3,
+        "subset": ["all"] * 3,
     }
     assert examples.name == "dev"
     assert read_examples(str(path), name="id").name == "id"
@@ -151,7 +151,7 @@ def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:
 def test_known_columns(write: Write, names: list[str], expected: tuple[str | None, ...]) -> None:
     path = write("file.csv", ",".join(names) + "\n" + ",".join(f"<{n}>" for n in names) + "\n")
     found = columns(read_examples(path))
-    defaults = ("", "", "", "file")
+    defaults = ("", "", "", "all")
     for role, name, default in zip(found, expected, defaults, strict=True):
         assert found[role] == [default if name is None else f"<{name}>"]
 
