@@ -31,7 +31,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mechcore.errors import InputError, MechcoreError
 from mechcore.files import write_json
 from mechcore.models.loading import without_bars
-from mechcore.tasks.encoding import EncodedExamples, encode
+from mechcore.tasks.encoding import EncodedExamples, answer_ids, encode
 from mechcore.tasks.examples import ALL, Examples
 from mechcore.tasks.labels import LabelMap
 
@@ -194,18 +194,9 @@ def answering(
     """The objective of a causal language model that answers a prompt.
 
     Raises:
-        InputError: an answer is not one token that the tokenizer knows.
+        InputError: the answers are not different single tokens that the tokenizer knows.
     """
-    columns = []
-    for label, word in answers.items():
-        tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
-        if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
-            raise InputError(
-                f"answer {word!r} of label {label!r}: is {len(tokens)} tokens "
-                f"({tokenizer.convert_ids_to_tokens(tokens)}); expected one known token; choose "
-                "another word"
-            )
-        columns.append(int(tokens[0]))
+    columns = answer_ids(answers, tokenizer, prompt).values()
     length = _length(model, tokenizer, max_length)
     return Objective(tokenizer, length, tuple(answers), tuple(columns), prompt, dict(answers))
 

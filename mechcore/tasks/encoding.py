@@ -172,7 +172,7 @@ def encode(
         word_ids,
         separators,
         int(tokenizer.pad_token_id),
-        None if answers is None else _answer_ids(answers, tokenizer, prompt),
+        None if answers is None else answer_ids(answers, tokenizer, prompt),
     )
 
 
@@ -237,9 +237,14 @@ def _separators(
     return [int(p == SPECIAL and i in known) for i, p in zip(ids, places, strict=True)]
 
 
-def _answer_ids(
+def answer_ids(
     answers: Mapping[str, str], tokenizer: PreTrainedTokenizerBase, prompt: str | None
 ) -> dict[str, int]:
+    """The token of every label's answer word.
+
+    Raises:
+        InputError: there is no prompt, or the answers are not different single known tokens.
+    """
     if prompt is None:
         raise InputError("answers: answer words need a prompt that they complete (--prompt)")
     ids = {}
