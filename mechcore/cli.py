@@ -144,8 +144,8 @@ def prune(
             inputs.data["train"],
             averages,
             seeds=config.seeds,
-            sparsities=config.sparsities,
-            settings=config.prune,
+            sparsity=config.sparsities,
+            preset=config.prune,
             data_seed=config.data.seed,
         )
         for each in found:

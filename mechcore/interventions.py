@@ -45,13 +45,30 @@ class MaskedModel:
     def __call__(self, batch: Batch) -> Float[Tensor, "*masks batch *pos out"]:
         """Logits of ``batch``, with a leading axis of masks if the mask has one."""
         inputs = model_inputs(self.model, batch)
-        self.positions = real_positions(inputs["attention_mask"])
+        positions = real_positions(inputs["attention_mask"])
+        if self.n_masks is None:
+            return self._run(inputs, positions)
+        repeated = {name: tensor.repeat(self.n_masks, 1) for name, tensor in inputs.items()}
+        return self._run(repeated, positions).unflatten(0, (self.n_masks, -1))
+
+    def rows(self, batch: Batch) -> Float[Tensor, "batch *pos out"]:
+        """Logits of ``batch`` with the first mask on its first row, and so on.
+
+        Raises:
+            InputError: there are not as many masks as rows.
+        """
+        inputs = model_inputs(self.model, batch)
+        n_rows = len(inputs["input_ids"])
+        if n_rows != self.n_masks:
+            raise InputError(
+                f"masked: {n_rows} rows for {self.n_masks or 'one'} masks; expected one each"
+            )
+        return self._run(inputs, real_positions(inputs["attention_mask"])[:, None])
+
+    def _run(self, inputs: Batch, positions: Tensor) -> Tensor:
+        self.positions = positions
         try:
-            if self.n_masks is None:
-                return forward(self.model, inputs)
-            repeated = {name: tensor.repeat(self.n_masks, 1) for name, tensor in inputs.items()}
-            logits = forward(self.model, repeated)
-            return logits.unflatten(0, (self.n_masks, -1))
+            return forward(self.model, inputs)
         finally:
             self.positions = None
 

@@ -134,12 +134,38 @@ class PruneOptions:
     sparsities: Annotated[
         str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
     ] = "0.4,0.6"
-    steps: Annotated[int, typer.Option("--steps", help="Optimisation steps of pruning.", min=1)] = (
-        600
-    )
-    bfloat16: Annotated[
-        bool, typer.Option("--bfloat16", help="Prune with matrix products in bfloat16.")
-    ] = False
+    preset: Annotated[
+        Literal["fast", "paper"], typer.Option("--preset", help="Schedule of pruning.")
+    ] = "fast"
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", help="Optimisation steps of pruning; else the preset's.", min=1),
+    ] = None
+    precision: Annotated[
+        Literal["float32", "bfloat16", "auto"],
+        typer.Option(
+            "--precision", help="Of pruning; auto: bfloat16 on hardware with instructions for it."
+        ),
+    ] = "float32"
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            "--schedule",
+            help="Further changes to the preset: lr_lambda=0.7,clip=1 (see PruneSettings).",
+        ),
+    ] = None
+
+    def settings(self) -> Any:
+        """The `PruneSettings`."""
+        from mechcore.pruning import prune_settings
+
+        changes: dict[str, Any] = {
+            name: _number_or_text(value)
+            for name, value in pairs("--schedule", self.schedule).items()
+        }
+        if self.steps is not None:
+            changes["steps"] = self.steps
+        return prune_settings(self.preset, **{"precision": self.precision, **changes})
 
 
 @dataclass(frozen=True)
@@ -183,13 +209,12 @@ def run_config(
     **more: Any,
 ) -> Any:
     """The study's `RunConfig`."""
-    from mechcore.pruning import PruneSettings
     from mechcore.study import RunConfig
 
     return RunConfig(
         model=model.config(),
         data=data_config(files, train, test),
-        prune=PruneSettings(steps=prune.steps, bfloat16=prune.bfloat16),
+        prune=prune.settings(),
         seeds=numbers("--seeds", prune.seeds, int),
         sparsities=numbers("--sparsities", prune.sparsities, float),
         batch_size=test.batch_size,
@@ -261,3 +286,12 @@ def pairs(option: str, text: str | None) -> dict[str, str]:
             raise InputError(f"{option} {text!r}: expected NAME=VALUE pairs separated by commas")
         found[name.strip()] = value
     return found
+
+
+def _number_or_text(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text.strip()

@@ -31,3 +31,8 @@ def sample(
 def probability_of_zero(log_alpha: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """P(z = 0), in closed form."""
     return torch.sigmoid(BETA * math.log(-LEFT / RIGHT) - log_alpha)
+
+
+def deterministic(log_alpha: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """The mask without noise, as Louizos et al. use it after training; in [0, 1]."""
+    return (LEFT + (RIGHT - LEFT) * torch.sigmoid(log_alpha)).clamp(0, 1)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from mechcore.errors import InputError
-from mechcore.pruning import PruneSettings
-from mechcore.pruning.pruner import check_runs
+from mechcore.pruning.settings import PruneSettings, check_runs
 
 Embedded = Literal["encoder", "decoder"]
 

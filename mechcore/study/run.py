@@ -69,8 +69,8 @@ def _subnetworks(
                 inputs.data["train"],
                 means,
                 seeds=config.seeds,
-                sparsities=config.sparsities,
-                settings=config.prune,
+                sparsity=config.sparsities,
+                preset=config.prune,
                 data_seed=config.data.seed,
             ):
                 each.save(folder.masks / f"{each.name}.safetensors")

@@ -97,7 +97,7 @@ def test_the_planted_components_are_found(
     planted: Any, planted_means: MeanActivations, data: EncodedExamples
 ) -> None:
     settings = PruneSettings(steps=150, warmup=5, batch_size=12)
-    found = prune(planted, data, planted_means, seeds=[1, 2], sparsities=[0.7], settings=settings)
+    found = prune(planted, data, planted_means, seeds=[1, 2], sparsity=[0.7], preset=settings)
     assert [names(each.mask) for each in found] == [PLANTED, PLANTED]
     # The planted ones stand clear of all others.
     for each in found:
@@ -114,7 +114,7 @@ def test_sampled_sparsity_keeps_what_is_planted(
     settings = PruneSettings(
         steps=150, warmup=5, batch_size=12, lr=0.05, lr_lambda=0.05, sparsity="sampled", tolerance=1
     )
-    found = prune(planted, data, planted_means, seeds=[1, 2], sparsities=[0.5], settings=settings)
+    found = prune(planted, data, planted_means, seeds=[1, 2], sparsity=[0.5], preset=settings)
     for each in found:
         assert names(each.mask) > PLANTED
 
@@ -125,7 +125,7 @@ def test_targets_are_hit_up_to_one_component(
 ) -> None:
     targets = [0.5, 0.0, 0.25, 0.33, 0.99, 0.8]
     settings = replace(QUICK, sparsity=sparsity)
-    found = prune(planted, data, planted_means, seeds=[7, 3], sparsities=targets, settings=settings)
+    found = prune(planted, data, planted_means, seeds=[7, 3], sparsity=targets, preset=settings)
     assert [(each.target, each.seed) for each in found] == [(t, s) for t in targets for s in (7, 3)]
     for each in found:
         assert each.mask.is_discrete
@@ -159,7 +159,7 @@ def check_causal(model: Any, language_model: bool) -> list[Subnetwork]:
     encoded = encode(some_examples(), tokenizer, max_length=48, **options)
     means = MeanActivations.compute(model, encoded, n_samples=0)
     settings = replace(QUICK, steps=15)
-    found = prune(model, encoded, means, seeds=[1], sparsities=[0.2, 0.5], settings=settings)
+    found = prune(model, encoded, means, seeds=[1], sparsity=[0.2, 0.5], preset=settings)
     assert [len(each.mask.kept) for each in found] == [8, 5]
     assert bool((found[0].log_alpha - 2).abs().max() > 0.1)
     return found
@@ -172,7 +172,7 @@ def test_the_same_seed_gives_the_same_masks(
     loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
 ) -> None:
     runs = [
-        prune(loud[0], data, loud_means, seeds=[5, 6], sparsities=[0.4], settings=QUICK)
+        prune(loud[0], data, loud_means, seeds=[5, 6], sparsity=[0.4], preset=QUICK)
         for _ in range(2)
     ]
     for a, b in zip(*runs, strict=True):
@@ -180,9 +180,7 @@ def test_the_same_seed_gives_the_same_masks(
         assert a.mask == b.mask
     first, second = runs[0]
     assert not torch.equal(first.log_alpha, second.log_alpha)
-    other = prune(
-        loud[0], data, loud_means, seeds=[5], sparsities=[0.4], settings=QUICK, data_seed=1
-    )
+    other = prune(loud[0], data, loud_means, seeds=[5], sparsity=[0.4], preset=QUICK, data_seed=1)
     assert not torch.equal(other[0].log_alpha, first.log_alpha)
 
 
@@ -195,10 +193,10 @@ def test_masks_trained_together_are_those_trained_alone(
 ) -> None:
     seeds, targets = [5, 6, 9], [0.2, 0.6]
     settings = replace(QUICK, masks_per_pass=masks_per_pass)
-    together = prune(loud[0], data, loud_means, seeds=seeds, sparsities=targets, settings=settings)
+    together = prune(loud[0], data, loud_means, seeds=seeds, sparsity=targets, preset=settings)
     for each in together:
         (alone,) = prune(
-            loud[0], data, loud_means, seeds=[each.seed], sparsities=[each.target], settings=QUICK
+            loud[0], data, loud_means, seeds=[each.seed], sparsity=[each.target], preset=QUICK
         )
         # Batched products round differently, and Adam divides a gradient by its own size: on a
         # component with next to no gradient that shows, but stays far below one step (0.1).
@@ -211,8 +209,8 @@ def test_bfloat16_stays_near_float32(
 ) -> None:
     plain = PruneSettings(steps=60, warmup=5, batch_size=12, tolerance=1)
     found = [
-        prune(planted, data, planted_means, seeds=[1], sparsities=[0.7], settings=settings)[0]
-        for settings in (plain, replace(plain, bfloat16=True))
+        prune(planted, data, planted_means, seeds=[1], sparsity=[0.7], preset=settings)[0]
+        for settings in (plain, replace(plain, precision="bfloat16"))
     ]
     assert found[0].mask == found[1].mask
     assert found[1].log_alpha.dtype == torch.float32
@@ -344,7 +342,7 @@ def test_the_steps_are_those_of_a_second_implementation(
         tolerance=1,
     )
     watched = recorded(data)
-    found = prune(loud[0], watched, loud_means, seeds=[4, 8], sparsities=[0.6], settings=settings)
+    found = prune(loud[0], watched, loud_means, seeds=[4, 8], sparsity=[0.6], preset=settings)
     batches = watched.asked[-steps:]
     assert all(len(rows) == 6 for rows in batches)
     for each in found:
@@ -360,7 +358,7 @@ def test_batches_cover_the_data_and_have_similar_lengths(
 ) -> None:
     watched = recorded(data)
     settings = replace(QUICK, steps=16)
-    prune(loud[0], watched, loud_means, seeds=[1], sparsities=[0.1], settings=settings)
+    prune(loud[0], watched, loud_means, seeds=[1], sparsity=[0.1], preset=settings)
     teacher, steps = watched.asked[:-16], watched.asked[-16:]
     assert sorted(itertools.chain(*teacher)) == list(range(N_EXAMPLES))
     # 16 batches of 6 are two passes over 48 examples.
@@ -410,7 +408,7 @@ def test_the_model_stays_as_it_is(
         return real(log_alpha, uniform)
 
     monkeypatch.setattr(hard_concrete, "sample", sample)
-    options: dict[str, Any] = {"seeds": [1, 2], "sparsities": [0.5], "settings": QUICK}
+    options: dict[str, Any] = {"seeds": [1, 2], "sparsity": [0.5], "preset": QUICK}
     if fails:
         with pytest.raises(KeyboardInterrupt):
             prune(trainable, data, means, **options)
@@ -493,7 +491,7 @@ def test_runs_that_make_no_sense(
     message: str,
 ) -> None:
     with pytest.raises(InputError, match=message):
-        prune(loud[0], data, loud_means, seeds=seeds, sparsities=sparsities, settings=QUICK)
+        prune(loud[0], data, loud_means, seeds=seeds, sparsity=sparsities, preset=QUICK)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +522,7 @@ def test_means_of_another_model_are_refused(
     planted: Any, loud_means: MeanActivations, data: EncodedExamples
 ) -> None:
     with pytest.raises(MismatchError, match="computed on another model"):
-        prune(planted, data, loud_means, seeds=[1], sparsities=[0.5], settings=QUICK)
+        prune(planted, data, loud_means, seeds=[1], sparsity=[0.5], preset=QUICK)
 
 
 def test_answers_that_are_not_finite_are_diagnosed(
@@ -533,7 +531,7 @@ def test_answers_that_are_not_finite_are_diagnosed(
     broken = replace(loud_means, z=torch.full_like(loud_means.z, math.nan))
     expected = r"target 0\.5, seed 3 diverged: .* are not finite after step 0; lower lr"
     with pytest.raises(MechcoreError, match=expected) as failure:
-        prune(loud[0], data, broken, seeds=[3], sparsities=[0.5], settings=QUICK)
+        prune(loud[0], data, broken, seeds=[3], sparsity=[0.5], preset=QUICK)
     assert not isinstance(failure.value, InputError)
 
 
@@ -544,11 +542,11 @@ def test_a_target_that_is_not_reached_is_an_error(
     # Without multipliers nothing pulls towards a target: at log_alpha 10 nothing is pruned.
     settings = replace(QUICK, lr_lambda=0.0, log_alpha_mean=10.0, tolerance=0.2, sparsity=sparsity)
     with pytest.raises(MechcoreError, match=r"target 0\.6, seed 1 ended 0\.600 away") as failure:
-        prune(loud[0], data, loud_means, seeds=[1], sparsities=[0.1, 0.6], settings=settings)
+        prune(loud[0], data, loud_means, seeds=[1], sparsity=[0.1, 0.6], preset=settings)
     assert not isinstance(failure.value, InputError)
     assert "accepted: 0.2" in str(failure.value)
     assert "lr_lambda" in str(failure.value)
-    near = prune(loud[0], data, loud_means, seeds=[1], sparsities=[0.1], settings=settings)
+    near = prune(loud[0], data, loud_means, seeds=[1], sparsity=[0.1], preset=settings)
     assert near[0].mask.sparsity == pytest.approx(0.1)
 
 
@@ -558,7 +556,7 @@ def test_a_target_that_is_not_reached_is_an_error(
 def subnetwork(**changes: Any) -> Subnetwork:
     mask = Mask(torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]))
     scores = torch.tensor([[0.25, -1e-9, 3.0], [-2.5, 1 / 3, 7.0]])
-    return Subnetwork(**{"mask": mask, "target": 0.3, "seed": 42, "log_alpha": scores} | changes)
+    return Subnetwork(**{"mask": mask, "target": 0.3, "seed": 42, "scores": scores} | changes)
 
 
 @pytest.mark.parametrize("has_mlps", [True, False])
@@ -602,7 +600,7 @@ def test_pruned_masks_fit_any_architecture(case: Case) -> None:
     encoded = encode(some_examples(), tokenizer, max_length=48)
     means = MeanActivations.compute(case.model, encoded, n_samples=0)
     settings = replace(QUICK, steps=2)
-    (found,) = prune(case.model, encoded, means, seeds=[0], sparsities=[0.4], settings=settings)
+    (found,) = prune(case.model, encoded, means, seeds=[0], sparsity=[0.4], preset=settings)
     assert found.mask.shape == ModelShape.of(case.model)
     assert Component(0, 0) in {*found.mask.kept, *found.mask.ablated}
     assert len(found.mask.kept) == 6

@@ -1,0 +1,68 @@
+"""Random subnetworks to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from mechcore.components import Mask, ModelShape
+from mechcore.pruning.discretise import discretise
+from mechcore.pruning.settings import check_runs
+from mechcore.pruning.subnetwork import Subnetwork
+
+
+def random_subnetworks(
+    shape: ModelShape, *, sparsity: float | Sequence[float], seeds: int | Sequence[int]
+) -> list[Subnetwork]:
+    """Uniformly drawn components, as many as the target sparsity keeps.
+
+    Args:
+        shape: of the model.
+        sparsity: shares of components to prune, in [0, 1).
+        seeds: of the draws; one seed's masks are nested from sparsity to sparsity.
+
+    Raises:
+        InputError: a sparsity or seed is out of range, or they repeat.
+    """
+    targets = [sparsity] if isinstance(sparsity, (int, float)) else list(sparsity)
+    seeds = [seeds] if isinstance(seeds, int) else list(seeds)
+    check_runs(seeds, targets)
+    found = []
+    for target in targets:
+        for seed in seeds:
+            generator = torch.Generator().manual_seed(seed)
+            scores = torch.rand(shape.n_layers, shape.columns, generator=generator)
+            mask = discretise(scores, target, shape)
+            found.append(Subnetwork(mask, target, seed, scores, "random"))
+    return found
+
+
+def layer_matched(subnetworks: Sequence[Subnetwork], *, seed_offset: int = 0) -> list[Subnetwork]:
+    """For each subnetwork, a random one with as many heads, and MLP or not, in every layer.
+
+    What is left to chance is only which heads of a layer are kept.
+
+    Args:
+        subnetworks: the ones to match; each one's seed, plus ``seed_offset``, is its match's seed.
+        seed_offset: for several draws.
+
+    Raises:
+        InputError: a subnetwork's mask is not a single one of zeros and ones.
+    """
+    found = []
+    for each in subnetworks:
+        kept = {(c.layer, c.head) for c in each.mask.kept}
+        shape, seed = each.mask.shape, each.seed + seed_offset
+        generator = torch.Generator().manual_seed(seed)
+        scores = torch.rand(shape.n_layers, shape.columns, generator=generator)
+        values = torch.zeros_like(scores)
+        for layer in range(shape.n_layers):
+            n_kept = sum((layer, head) in kept for head in range(shape.n_heads))
+            ranked = scores[layer, : shape.n_heads].argsort(descending=True)
+            values[layer, ranked[:n_kept]] = 1.0
+            if shape.has_mlps:
+                values[layer, -1] = float((layer, None) in kept)
+        mask = Mask(values, has_mlps=shape.has_mlps)
+        found.append(Subnetwork(mask, each.target, seed, scores, "layer-matched"))
+    return found

@@ -1,0 +1,55 @@
+"""From scores to masks of zeros and ones."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.components import Mask, ModelShape
+from mechcore.pruning import hard_concrete
+from mechcore.pruning.settings import check_runs
+
+STRIDE = 0.05
+"""Of the thresholds that `discretise_by_threshold` tries (arXiv 2403.03942, appendix)."""
+
+
+def discretise(
+    scores: Float[Tensor, "layer component"], sparsity: float, shape: ModelShape
+) -> Mask:
+    """Keep the components with the highest scores, ranked over the whole model.
+
+    The number pruned is ``round(sparsity * components)``, so the target is met up to half a
+    component; ties are broken by position, later components are pruned first.
+
+    Raises:
+        InputError: the sparsity is outside [0, 1).
+    """
+    check_runs([0], [sparsity])
+    flat = scores.flatten()
+    n_kept = len(flat) - round(sparsity * len(flat))
+    kept = flat.argsort(descending=True, stable=True)[:n_kept]
+    values = torch.zeros_like(flat)
+    values[kept] = 1.0
+    return Mask(values.reshape(scores.shape), has_mlps=shape.has_mlps)
+
+
+def discretise_by_threshold(
+    log_alpha: Float[Tensor, "layer component"], sparsity: float, shape: ModelShape
+) -> Mask:
+    """Keep the components whose deterministic mask value exceeds one of 0, 0.05, ..., 0.95.
+
+    Of these thresholds the one whose sparsity is closest to the target is taken, the lower one if
+    two are equally close (arXiv 2403.03942, appendix). The target may be missed by any distance:
+    trained masks are mostly exactly 0 or 1, between which no threshold decides.
+
+    Raises:
+        InputError: the sparsity is outside [0, 1).
+    """
+    check_runs([0], [sparsity])
+    values = hard_concrete.deterministic(log_alpha)
+    masks = [
+        Mask((values > STRIDE * i).to(values), has_mlps=shape.has_mlps)
+        for i in range(round(1 / STRIDE))
+    ]
+    return min(masks, key=lambda mask: round(abs(mask.sparsity - sparsity), 9))

@@ -1,0 +1,171 @@
+"""The training of one mask: scores, multipliers, their optimiser, noise and history.
+
+Loss: KL(full model || subnetwork) + lambda1 (t - s) + lambda2 (t - s)^2, with gradient ascent on
+both multipliers (arXiv 2403.03942, section 3 and appendix). A mask knows nothing of those that are
+trained beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.components import ModelShape
+from mechcore.errors import MechcoreError
+from mechcore.pruning import hard_concrete
+from mechcore.pruning.discretise import discretise, discretise_by_threshold
+from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.subnetwork import HISTORY, Subnetwork, subnetwork_name
+
+_ADAM = ("exp_avg", "exp_avg_sq", "step")
+
+
+class OffTrackError(MechcoreError):
+    """The training of one mask is not finite, or its sparsity did not follow its target."""
+
+
+class MaskTraining:
+    """One mask in training; call `draw` and `update` in turn until it `is_done`.
+
+    Args:
+        settings: the schedule.
+        shape: of the model.
+        target: sparsity aimed at.
+        seed: of the initialisation and the noise.
+    """
+
+    def __init__(
+        self, settings: PruneSettings, shape: ModelShape, target: float, seed: int
+    ) -> None:
+        self.settings, self.shape, self.target, self.seed = settings, shape, target, seed
+        self.name = subnetwork_name(target, seed)
+        self.step = 0
+        self.generator = torch.Generator().manual_seed(seed)
+        start = torch.randn(shape.n_layers, shape.columns, generator=self.generator)
+        self.log_alpha = settings.log_alpha_mean + settings.log_alpha_std * start
+        self.multipliers = torch.zeros(2)
+        self.history = torch.zeros(settings.total_steps(target), len(HISTORY))
+        self._drawn: Tensor | None = None
+        self.optimiser = torch.optim.AdamW(
+            [
+                {"params": [self.log_alpha.requires_grad_()]},
+                {"params": [self.multipliers.requires_grad_()], "maximize": True},
+            ],
+            weight_decay=0.0,
+        )
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are taken."""
+        return self.step == len(self.history)
+
+    def draw(self) -> Float[Tensor, "layer component"]:
+        """Mask values for the next step."""
+        noise = torch.rand(self.log_alpha.shape, generator=self.generator)
+        self._drawn = hard_concrete.sample(self.log_alpha, noise)
+        return self._drawn.detach()
+
+    def update(self, kl: float, gradient: Float[Tensor, "layer component"]) -> None:
+        """Take a step.
+
+        Args:
+            kl: of the values drawn last, in nats.
+            gradient: of ``kl``, by these values.
+
+        Raises:
+            OffTrackError: the loss or the scores are not finite.
+        """
+        assert self._drawn is not None
+        if self.settings.sparsity == "expected":
+            sparsity = hard_concrete.probability_of_zero(self.log_alpha).mean()
+        else:
+            sparsity = 1 - self._drawn.mean()
+        wanted = self.settings.wanted_sparsity(self.target, self.step)
+        distance = wanted - sparsity
+        lagrangian = self.multipliers[0] * distance + self.multipliers[1] * distance**2
+        torch.autograd.backward([self._drawn, lagrangian], [gradient.to(self._drawn), None])
+        if self.settings.clip:
+            torch.nn.utils.clip_grad_norm_([self.log_alpha], self.settings.clip)
+        rate = self.settings.rate(self.target, self.step)
+        rates = (rate * self.settings.lr, rate * self.settings.lr_lambda)
+        for group, value in zip(self.optimiser.param_groups, rates, strict=True):
+            group["lr"] = value
+        row = [kl, sparsity.item(), wanted, *self.multipliers.tolist()]
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        self._drawn = None
+        self.history[self.step] = torch.tensor(row)
+        if not (math.isfinite(kl) and bool(self.log_alpha.isfinite().all())):
+            raise OffTrackError(
+                f"the training of target {self.target}, seed {self.seed} diverged: its loss or "
+                f"scores are not finite after step {self.step}; lower lr or lr_lambda, or set clip"
+            )
+        self.step += 1
+
+    def subnetwork(self) -> Subnetwork:
+        """The result, once all steps are taken.
+
+        Raises:
+            OffTrackError: the sparsity ended too far from its target.
+        """
+        reached = float(self.history[-1, HISTORY.index("sparsity")])
+        if abs(reached - self.target) > self.settings.tolerance:
+            raise OffTrackError(self._diagnosis(reached))
+        scores = self.log_alpha.detach().clone()
+        by_threshold = self.settings.discretisation == "threshold"
+        to_mask = discretise_by_threshold if by_threshold else discretise
+        mask = to_mask(scores, self.target, self.shape)
+        history = pd.DataFrame(self.history.numpy(), columns=list(HISTORY))
+        return Subnetwork(mask, self.target, self.seed, scores, history=history)
+
+    def _diagnosis(self, reached: float) -> str:
+        course = self.history[:, HISTORY.index("sparsity")]
+        wanted = self.history[:, HISTORY.index("wanted_sparsity")]
+        places = [round(part * (len(course) - 1)) for part in (0.25, 0.5, 0.75)]
+        shown = ", ".join(f"{course[i]:.2f} at step {i} (wanted {wanted[i]:.2f})" for i in places)
+        if reached < self.target:
+            cure = "use more steps or a larger lr_lambda: the multipliers react too late"
+        elif float((course - wanted).max()) > self.settings.tolerance:
+            cure = "use a smaller lr_lambda or more steps: the multipliers overshoot"
+        else:
+            cure = "use more steps: the multipliers have no time to settle"
+        return (
+            f"the sparsity of target {self.target}, seed {self.seed} ended at {reached:.3f} "
+            f"(accepted: {self.settings.tolerance} away from the target), so its ranking means "
+            f"little. It was {shown}; {cure}"
+        )
+
+    # -- saving and going on ----------------------------------------------------------------------
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that the next steps depend on, and the history so far."""
+        found = {
+            "step": torch.tensor(self.step),
+            "log_alpha": self.log_alpha.detach().clone(),
+            "multipliers": self.multipliers.detach().clone(),
+            "generator": self.generator.get_state(),
+            "history": self.history.clone(),
+        }
+        for i, moments in self.optimiser.state_dict()["state"].items():
+            found |= {f"adam{i}.{name}": moments[name].clone() for name in _ADAM}
+        return found
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from a `state` of a training with the same arguments."""
+        self.step = int(state["step"])
+        with torch.no_grad():
+            self.log_alpha.copy_(state["log_alpha"])
+            self.multipliers.copy_(state["multipliers"])
+        self.generator.set_state(state["generator"])
+        self.history = state["history"].clone()
+        if self.step:
+            optimiser = self.optimiser.state_dict()
+            optimiser["state"] = {
+                i: {name: state[f"adam{i}.{name}"].clone() for name in _ADAM} for i in range(2)
+            }
+            self.optimiser.load_state_dict(optimiser)

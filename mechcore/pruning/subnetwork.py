@@ -1,0 +1,125 @@
+"""The result of every way to prune: what is kept, and how it was found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from mechcore.components import Mask
+from mechcore.errors import InputError
+from mechcore.files import write_safetensors
+
+Method: TypeAlias = Literal["l0", "attribution", "integrated", "random", "layer-matched"]
+"""L0 pruning, the two attribution rankings, and the two kinds of random control."""
+
+METHODS: tuple[Method, ...] = get_args(Method)
+
+HISTORY = ("kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2")
+"""Columns of a training history: KL of the batch in nats, the s of the Lagrangian and the one it
+asks for (shares), and the two multipliers."""
+
+
+def _no_history() -> pd.DataFrame:
+    return pd.DataFrame(columns=list(HISTORY), dtype="float32")
+
+
+@dataclass(frozen=True, eq=False)
+class Subnetwork:
+    """A pruned model: what is kept, and how it was found.
+
+    Attributes:
+        mask: zeros and ones.
+        target: the sparsity asked for.
+        seed: of the initialisation and the noise, or of the random draw.
+        scores: what ranks the components, the highest first, [layer, component]: log_alpha for
+            ``"l0"``; uniform random numbers for the random controls.
+        method: how it was found.
+        history: one row per training step with the columns `HISTORY`; empty where nothing is
+            trained.
+    """
+
+    mask: Mask
+    target: float
+    seed: int
+    scores: Float[Tensor, "layer component"]
+    method: Method = "l0"
+    history: pd.DataFrame = field(default_factory=_no_history)
+
+    @property
+    def name(self) -> str:
+        """See `subnetwork_name`."""
+        return subnetwork_name(self.target, self.seed, self.method)
+
+    @property
+    def sparsity(self) -> float:
+        """The sparsity achieved: share of components pruned."""
+        return float(self.mask.sparsity)
+
+    @property
+    def log_alpha(self) -> Float[Tensor, "layer component"]:
+        """The trained scores.
+
+        Raises:
+            InputError: the subnetwork was not found by L0 pruning.
+        """
+        if self.method != "l0":
+            raise InputError(
+                f"subnetwork {self.name}: found by {self.method}, which has no log_alpha; its "
+                "ranking is in scores"
+            )
+        return self.scores
+
+    def save(self, path: str | Path) -> None:
+        """Write everything as safetensors, atomically; `Mask.load` reads the mask."""
+        facts = {
+            "target": repr(self.target),
+            "seed": repr(self.seed),
+            "method": self.method,
+            "has_mlps": json.dumps(self.mask.shape.has_mlps),
+        }
+        history = torch.tensor(self.history[list(HISTORY)].to_numpy(dtype="float32"))
+        tensors = {"mask": self.mask.values, "scores": self.scores, "history": history}
+        write_safetensors(path, {name: t.cpu().contiguous() for name, t in tensors.items()}, facts)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Subnetwork:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file is missing or is not a subnetwork.
+        """
+        mask = Mask.load(path)
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = file.metadata() or {}
+                method = facts["method"]
+                if method not in METHODS:
+                    raise ValueError(f"method {method!r}, expected {', '.join(METHODS)}")
+                return cls(
+                    mask,
+                    float(facts["target"]),
+                    int(facts["seed"]),
+                    file.get_tensor("scores"),
+                    method,  # type: ignore[arg-type]
+                    pd.DataFrame(file.get_tensor("history").numpy(), columns=list(HISTORY)),
+                )
+        except (KeyError, ValueError, SafetensorError) as error:
+            raise InputError(
+                f"subnetwork file {path}: holds a mask, but not its target sparsity, seed, method "
+                f"and scores ({error}); expected a file written by mechcore prune"
+            ) from error
+
+
+def subnetwork_name(target: float, seed: int, method: Method = "l0") -> str:
+    """Short name, such as ``s0.50-seed42``, unique among those of one model and data."""
+    short = f"{target:.2f}"
+    prefix = "" if method == "l0" else f"{method}-"
+    return f"{prefix}s{short if float(short) == target else repr(target)}-seed{seed}"

@@ -1,0 +1,107 @@
+"""The full model's answers, the loss against them, and the order of the examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore import progress
+from mechcore.components import Mask, ModelShape
+from mechcore.interventions import masked
+from mechcore.means import MeanActivations
+from mechcore.models.running import device_of, forward, model_inputs, weights_of
+from mechcore.pruning.settings import PruneSettings
+from mechcore.readout import Readout
+from mechcore.tasks.encoding import EncodedExamples
+
+POOL = 16
+"""Batches that are sorted by length together."""
+
+
+class Teacher:
+    """The full model's answers on all training examples, computed once, and the loss to them."""
+
+    def __init__(self, model: Any, data: EncodedExamples, settings: PruneSettings) -> None:
+        self.model, self.data, self.settings = model, data, settings
+        self.readout = Readout.of(model, data, labelled=False)
+        self.has_mlps = ModelShape.of(model).has_mlps
+        self.bfloat16 = settings.precision == "bfloat16" or (
+            settings.precision == "auto" and is_fast_at_bfloat16(device_of(model))
+        )
+        rows: list[Tensor] = []
+        index: list[Tensor] = []
+        total = -(-len(data) // settings.batch_size)
+        with torch.no_grad(), progress.bar("full model", total) as advance:
+            for batch in data.batches(settings.batch_size):
+                logits = forward(model, batch)
+                rows.append(self.readout.read(logits, model_inputs(model, batch)).float())
+                index.append(batch["index"])
+                advance()
+        self.logits = torch.cat(rows)[torch.cat(index).argsort().to(rows[0].device)]
+
+    def kl_gradients(
+        self,
+        values: Float[Tensor, "masks layer component"],
+        means: MeanActivations,
+        examples: Sequence[int],
+    ) -> tuple[Float[Tensor, " masks"], Float[Tensor, "masks layer component"]]:
+        """KL(full model || subnetwork) of every mask, nats, batch mean, and its gradient."""
+        batch = self.data.rows(examples)
+        inputs = model_inputs(self.model, batch)
+        wanted = self.logits[examples].log_softmax(-1)
+        losses, gradients = [], []
+        for part in values.detach().split(self.settings.masks_per_pass):
+            leaf = part.clone().requires_grad_()
+            mask = Mask(leaf, has_mlps=self.has_mlps)
+            with self._precision(wanted.device.type), masked(self.model, mask, means) as run:
+                logits = self.readout.read(run(batch), inputs)
+            got = logits.float().log_softmax(-1)
+            kl = (wanted.exp() * (wanted - got)).sum(-1).mean(-1)
+            gradients.append(*torch.autograd.grad(kl.sum(), leaf))
+            losses.append(kl.detach().cpu())
+        return torch.cat(losses), torch.cat(gradients)
+
+    def _precision(self, device: str) -> Any:
+        return torch.autocast(device, torch.bfloat16, enabled=self.bfloat16)
+
+
+def is_fast_at_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware has instructions for products of bfloat16 matrices."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (8, 0)
+    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+
+
+def example_order(lengths: Sequence[int], batch_size: int, seed: int) -> Iterator[list[int]]:
+    """Endless batches of example numbers, of similar length within a batch.
+
+    Every pass over the data is shuffled, cut into pools of `POOL` batches, sorted by length
+    within each pool, and the pool's batches are shuffled again: little padding, random order.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    waiting: list[int] = []
+    while True:
+        while len(waiting) < POOL * batch_size:
+            waiting += torch.randperm(len(lengths), generator=generator).tolist()
+        pool, waiting = waiting[: POOL * batch_size], waiting[POOL * batch_size :]
+        pool.sort(key=lambda i: lengths[i])
+        for k in torch.randperm(POOL, generator=generator).tolist():
+            yield pool[k * batch_size : (k + 1) * batch_size]
+
+
+@contextmanager
+def frozen(model: Any) -> Iterator[None]:
+    """Keep gradients away from the model's weights inside the block."""
+    trainable = [p for p in weights_of(model).parameters() if p.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
