@@ -169,6 +169,24 @@ class PruneOptions:
 
 
 @dataclass(frozen=True)
+class CompareOptions(PruneOptions):
+    """The pruning runs of a comparison."""
+
+    sparsities: Annotated[
+        str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
+    ] = "0.3,0.5,0.7"
+
+
+@dataclass(frozen=True)
+class GridOptions(PruneOptions):
+    """The pruning runs of every checkpoint."""
+
+    sparsities: Annotated[
+        str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
+    ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
+
+
+@dataclass(frozen=True)
 class MeansOptions:
     """Where means come from."""
 

@@ -1,7 +1,8 @@
-"""What several subnetworks have in common (arXiv 2403.03942, sections 4 and 5)."""
+"""What several subnetworks have in common, and how they differ (arXiv 2403.03942, section 4)."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -120,15 +121,126 @@ def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
     Raises:
         InputError: the table has fewer than two sparsities.
     """
-    heads = frequency[frequency["head"].notna()]
-    table = heads.pivot(index="component", columns="target_sparsity", values="count")
-    if table.shape[1] < 2:
-        raise InputError("Spearman: found one target sparsity; expected at least two")
+    table = _head_counts(frequency)
     first, last = table.iloc[:, 0].to_numpy(), table.iloc[:, -1].to_numpy()
     if len(set(first)) == 1 or len(set(last)) == 1:
         return RankAgreement(float("nan"), float("nan"))
     result = stats.spearmanr(first, last)
     return RankAgreement(float(result.statistic), float(result.pvalue))
+
+
+def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
+    """How many heads are kept by i seeds at the lowest and by j seeds at the highest sparsity.
+
+    Args:
+        frequency: a table of `head_frequency`.
+
+    Returns:
+        One row per pair of counts, those that no head has included: low_sparsity, high_sparsity,
+        low_count, high_count, n_heads.
+
+    Raises:
+        InputError: the table has fewer than two sparsities.
+    """
+    table = _head_counts(frequency)
+    low, high = table.columns[0], table.columns[-1]
+    seeds = frequency.groupby("target_sparsity")["n_seeds"].first()
+    counts = np.zeros((seeds[low] + 1, seeds[high] + 1), dtype=int)
+    np.add.at(counts, (table[low].to_numpy(), table[high].to_numpy()), 1)
+    return pd.DataFrame(
+        {
+            "low_sparsity": low,
+            "high_sparsity": high,
+            "low_count": i,
+            "high_count": j,
+            "n_heads": int(n),
+        }
+        for (i, j), n in np.ndenumerate(counts)
+    )
+
+
+def head_overlap(masks: Sequence[Mask], names: Sequence[str]) -> pd.DataFrame:
+    """Jaccard index of the heads of every two subnetworks, and the one expected by chance.
+
+    Args:
+        masks: single masks of zeros and ones.
+        names: of the subnetworks, in the same order.
+
+    Returns:
+        One row per pair: first, second, shared (heads both keep), either (heads one or both
+        keep), jaccard = shared / either, expected (its mean if the heads of each were drawn at
+        random, exact). 1 where neither keeps a head.
+
+    Raises:
+        InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
+            masks and names differ.
+        MismatchError: the masks are those of different models.
+    """
+    n_heads = len(_common_shape(masks).heads)
+    if len(masks) != len(names):
+        raise InputError(f"head overlap: {len(masks)} masks but {len(names)} names")
+    kept = [{c for c in mask.kept if c.is_head} for mask in masks]
+    rows = []
+    for (first, a), (second, b) in itertools.combinations(zip(names, kept, strict=True), 2):
+        possible = np.arange(min(len(a), len(b)) + 1)
+        chance = stats.hypergeom.pmf(possible, n_heads, len(a), len(b))
+        jaccards = [_jaccard(int(n), len(a), len(b)) for n in possible]
+        rows.append(
+            {
+                "first": first,
+                "second": second,
+                "shared": len(a & b),
+                "either": len(a | b),
+                "jaccard": _jaccard(len(a & b), len(a), len(b)),
+                "expected": float(np.dot(chance, jaccards)),
+            }
+        )
+    columns = ["first", "second", "shared", "either", "jaccard", "expected"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _jaccard(shared: int, first: int, second: int) -> float:
+    either = first + second - shared
+    return float(shared / either) if either else 1.0
+
+
+def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """How far the accuracy of subnetworks of one sparsity differs between seeds, per subset.
+
+    Args:
+        accuracy: one row per subnetwork and subset: target_sparsity (missing for the full model),
+            seed, data, role, subset, accuracy.
+
+    Returns:
+        One row per target sparsity and subset: target_sparsity, data, role, subset, n_seeds, full
+        (the full model's accuracy, missing where there is none), mean, std (with n - 1; missing
+        for one seed), low, high, spread = high - low; shares.
+
+    Raises:
+        InputError: the table has no subnetwork.
+    """
+    where = ["data", "role", "subset"]
+    masked = accuracy[accuracy["target_sparsity"].notna()]
+    if masked.empty:
+        raise InputError("accuracy spread: found no subnetwork; expected at least one")
+    groups = masked.groupby(["target_sparsity", *where], sort=False)["accuracy"]
+    table = groups.agg(n_seeds="count", mean="mean", std="std", low="min", high="max").reset_index()
+    full = accuracy[accuracy["target_sparsity"].isna()][[*where, "accuracy"]]
+    table = table.merge(full.rename(columns={"accuracy": "full"}), on=where, how="left")
+    table["spread"] = table["high"] - table["low"]
+    numbers = ["n_seeds", "full", "mean", "std", "low", "high", "spread"]
+    return table[["target_sparsity", *where, *numbers]]
+
+
+def _head_counts(frequency: pd.DataFrame) -> pd.DataFrame:
+    """Counts of every head by target sparsity, ascending, at least two of them."""
+    heads = frequency[frequency["head"].notna()]
+    table = heads.pivot(index="component", columns="target_sparsity", values="count")
+    if table.shape[1] < 2:
+        raise InputError(
+            "head frequencies: found one target sparsity; expected at least two to compare"
+        )
+    return table
 
 
 def _common_shape(masks: Sequence[Mask]) -> ModelShape:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -15,10 +16,13 @@ from hypothesis import strategies as st
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
 from mechcore.subnetworks import (
+    accuracy_spread,
     frequency_agreement,
     head_frequency,
+    head_overlap,
     heuristic_core,
     intersection_tail,
+    joint_frequency,
 )
 
 SHAPE = ModelShape(2, 2)
@@ -136,6 +140,84 @@ def test_spearman_is_missing_where_all_counts_are_equal() -> None:
 def test_spearman_needs_two_sparsities() -> None:
     with pytest.raises(InputError, match="found one target sparsity; expected at least two"):
         frequency_agreement(head_frequency(MASKS[:2], TARGETS[:2]))
+
+
+# -- joint counts, overlap, spread ----------------------------------------------------------------
+
+
+def test_joint_counts_by_hand() -> None:
+    # Heads L0.H0 L0.H1 L1.H0 L1.H1 are kept by 1 2 1 2 and by 1 2 0 1 of two subnetworks.
+    table = joint_frequency(head_frequency(MASKS, TARGETS))
+    assert set(table["low_sparsity"]) == {0.25}
+    assert set(table["high_sparsity"]) == {0.75}
+    pairs = table.set_index(["low_count", "high_count"])["n_heads"]
+    assert pairs.index.tolist() == list(itertools.product(range(3), range(3)))
+    assert pairs[pairs > 0].to_dict() == {(1, 0): 1, (1, 1): 1, (2, 1): 1, (2, 2): 1}
+
+
+def test_joint_counts_of_unequal_numbers_of_seeds() -> None:
+    table = joint_frequency(head_frequency(MASKS[:3], [0.9, 0.1, 0.9]))
+    assert (table["low_count"].max(), table["high_count"].max()) == (1, 2)
+    assert table["n_heads"].sum() == 4
+    with pytest.raises(InputError, match="found one target sparsity"):
+        joint_frequency(head_frequency(MASKS[:2], TARGETS[:2]))
+
+
+def test_overlap_by_hand() -> None:
+    table = head_overlap(MASKS, "abcd").set_index(["first", "second"])
+    assert table.index.tolist() == list(itertools.combinations("abcd", 2))
+    assert table.loc[("a", "b"), ["shared", "either", "jaccard"]].tolist() == [2, 4, 0.5]
+    assert table.loc[("a", "c"), "jaccard"] == pytest.approx(2 / 3)
+    assert table.loc[("c", "d"), ["shared", "either"]].tolist() == [1, 3]
+    # Two random sets of 3 of 4 heads share 2 (probability 3/4, 2 of 4) or 3 (1/4, 3 of 3).
+    assert table.loc[("a", "b"), "expected"] == pytest.approx(3 / 4 * 2 / 4 + 1 / 4)
+    # 3 and 2 of 4: share 1 (1/2, of 4) or 2 (1/2, of 3). 2 and 2: 1 (4/6, of 3) or 2 (1/6, of 2).
+    assert table.loc[("a", "c"), "expected"] == pytest.approx(1 / 2 / 4 + 1 / 2 * 2 / 3)
+    assert table.loc[("c", "d"), "expected"] == pytest.approx(4 / 6 / 3 + 1 / 6)
+
+
+def test_overlap_at_the_ends() -> None:
+    nothing, everything = keeping("L0.MLP"), Mask.full(SHAPE)
+    table = head_overlap([nothing, nothing, everything, everything], "abcd")
+    assert table["jaccard"].tolist() == [1, 0, 0, 0, 0, 1]
+    assert table["expected"].tolist() == [1, 0, 0, 0, 0, 1]
+    assert head_overlap(MASKS[:1], "a").empty
+    with pytest.raises(InputError, match="4 masks but 2 names"):
+        head_overlap(MASKS, "ab")
+
+
+def accuracies(*rows: tuple[float | None, int | None, str, float]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["target_sparsity", "seed", "subset", "accuracy"])
+    return frame.assign(data="hans", role="ood")
+
+
+def test_spread_by_hand() -> None:
+    table = accuracy_spread(
+        accuracies(
+            (None, None, "swap", 0.9),
+            (None, None, "if", 0.8),
+            (0.5, 1, "swap", 0.2),
+            (0.5, 2, "swap", 0.5),
+            (0.5, 3, "swap", 0.2),
+            (0.5, 1, "if", 0.7),
+            (0.7, 1, "swap", 0.1),
+        )
+    )
+    assert table[["target_sparsity", "subset", "n_seeds"]].to_numpy().tolist() == [
+        [0.5, "swap", 3],
+        [0.5, "if", 1],
+        [0.7, "swap", 1],
+    ]
+    first = table.iloc[0]
+    assert first[["full", "low", "high"]].tolist() == [0.9, 0.2, 0.5]
+    # Mean 0.3; deviations -0.1 0.2 -0.1: variance 0.06 / 2.
+    assert first["mean"] == pytest.approx(0.3)
+    assert first["std"] == pytest.approx(math.sqrt(0.03))
+    assert first["spread"] == pytest.approx(0.3)
+    assert table["std"].isna().tolist() == [False, True, True]
+    assert table["full"].tolist() == [0.9, 0.8, 0.9]
+    with pytest.raises(InputError, match="found no subnetwork"):
+        accuracy_spread(accuracies((None, None, "swap", 0.9)))
 
 
 # -- the core -------------------------------------------------------------------------------------

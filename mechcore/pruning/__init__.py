@@ -1,5 +1,7 @@
 """Finding subnetworks: L0 pruning, attribution rankings and random controls."""
 
+from mechcore.pruning.attribution import attribute, attribution_scores, integrated_scores
+from mechcore.pruning.controls import layer_matched, random_subnetworks
 from mechcore.pruning.discretise import discretise, discretise_by_threshold
 from mechcore.pruning.pruner import PruningError, prune
 from mechcore.pruning.settings import PRESETS, PruneSettings, prune_settings
@@ -12,9 +14,14 @@ __all__ = [
     "PruneSettings",
     "PruningError",
     "Subnetwork",
+    "attribute",
+    "attribution_scores",
     "discretise",
     "discretise_by_threshold",
+    "integrated_scores",
+    "layer_matched",
     "prune",
     "prune_settings",
+    "random_subnetworks",
     "subnetwork_name",
 ]

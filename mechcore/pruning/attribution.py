@@ -7,9 +7,9 @@ rankings are derivatives by mask values:
 - ``attribution``: mean over examples of ``|dM / dm|`` at the full model, where M is the log-odds of
   the class that the full model chooses (Michel et al. 2019, arXiv 1905.10650, with the mean in the
   place of zero). KL itself cannot be used there: at the full model its gradient vanishes.
-- ``integrated``: minus the derivative of KL(full model || masked model), averaged along the straight
-  path on which all mask values rise from 0 to 1 (integrated gradients, arXiv 1703.01365). The
-  scores add up to the KL of the model with everything at its mean.
+- ``integrated``: minus the derivative of KL(full model || masked model), averaged along the
+  straight path on which all mask values rise from 0 to 1 (integrated gradients, arXiv 1703.01365).
+  The scores add up to the KL of the model with everything at its mean.
 """
 
 from __future__ import annotations

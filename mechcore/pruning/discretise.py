@@ -52,4 +52,4 @@ def discretise_by_threshold(
         Mask((values > STRIDE * i).to(values), has_mlps=shape.has_mlps)
         for i in range(round(1 / STRIDE))
     ]
-    return min(masks, key=lambda mask: round(abs(mask.sparsity - sparsity), 9))
+    return min(masks, key=lambda mask: round(abs(float(mask.sparsity) - sparsity), 9))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 import torch
@@ -51,13 +52,11 @@ class MaskTraining:
         self.multipliers = torch.zeros(2)
         self.history = torch.zeros(settings.total_steps(target), len(HISTORY))
         self._drawn: Tensor | None = None
-        self.optimiser = torch.optim.AdamW(
-            [
-                {"params": [self.log_alpha.requires_grad_()]},
-                {"params": [self.multipliers.requires_grad_()], "maximize": True},
-            ],
-            weight_decay=0.0,
-        )
+        groups: list[dict[str, Any]] = [
+            {"params": [self.log_alpha.requires_grad_()]},
+            {"params": [self.multipliers.requires_grad_()], "maximize": True},
+        ]
+        self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
 
     @property
     def is_done(self) -> bool:

@@ -108,7 +108,7 @@ class Subnetwork:
                     float(facts["target"]),
                     int(facts["seed"]),
                     file.get_tensor("scores"),
-                    method,  # type: ignore[arg-type]
+                    method,
                     pd.DataFrame(file.get_tensor("history").numpy(), columns=list(HISTORY)),
                 )
         except (KeyError, ValueError, SafetensorError) as error:

@@ -54,7 +54,8 @@ class Teacher:
         batch = self.data.rows(examples)
         inputs = model_inputs(self.model, batch)
         wanted = self.logits[examples].log_softmax(-1)
-        losses, gradients = [], []
+        losses: list[Tensor] = []
+        gradients: list[Tensor] = []
         for part in values.detach().split(self.settings.masks_per_pass):
             leaf = part.clone().requires_grad_()
             mask = Mask(leaf, has_mlps=self.has_mlps)

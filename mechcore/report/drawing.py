@@ -240,7 +240,7 @@ def draw_grid(
     if shape.cell >= 0.25:
         size = 7.5 if shape.cell > 0.35 else 6.0
         for (x, y), colour, text in zip(corners, colours, texts, strict=True):
-            shade = _ink(colour)
+            shade = ink(colour)
             ax.text(x + 0.5, y + 0.5, text, ha="center", va="center", size=size, color=shade)
     for (x, y), name in zip(corners, frame["component"], strict=True):
         if name in outlined:
@@ -264,7 +264,7 @@ def draw_grid(
     ax.set_ylabel("layer")
 
 
-def _ink(colour: Any) -> str:
+def ink(colour: Any) -> str:
     """Black or white, whichever reads better on the colour."""
     red, green, blue = to_rgb(colour)
     return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"

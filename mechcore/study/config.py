@@ -23,6 +23,7 @@ class ModelConfig:
     Attributes:
         source: checkpoint directory or hub id; None for the embedded model.
         embedded: which embedded model to use when there is no source.
+        checkpoint: which checkpoint of the embedded encoder.
         backend: see `mechcore.load_model`.
         class_labels: names of the classifier's classes in index order; None reads ``id2label``.
         prompt: for language models, see `mechcore.tasks.encoding.encode`.
@@ -32,6 +33,7 @@ class ModelConfig:
 
     source: str | None = None
     embedded: Embedded = "encoder"
+    checkpoint: str = "final"
     backend: Literal["bridge", "hooked"] = "bridge"
     class_labels: tuple[str, ...] | None = None
     prompt: str | None = None

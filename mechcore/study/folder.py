@@ -21,7 +21,7 @@ from mechcore.files import check_can_write, write_csv, write_json
 from mechcore.study.config import RunConfig
 
 CONFIG = "config.json"
-OWN = ("means.safetensors", "attention_examples.json", "report.html")
+OWN = ("means.safetensors", "pruning.safetensors", "attention_examples.json", "report.html")
 OWN_FOLDERS = ("masks", "tables", "figures")
 
 IfExists = Literal["fail", "resume", "overwrite"]
@@ -50,6 +50,11 @@ class RunFolder:
     def means(self) -> Path:
         """File of the mean activations."""
         return self.path / "means.safetensors"
+
+    @property
+    def pruning(self) -> Path:
+        """File of the masks in training, while they are."""
+        return self.path / "pruning.safetensors"
 
     @property
     def masks(self) -> Path:

@@ -135,7 +135,7 @@ def _check_reading(config: ModelConfig, model: Any) -> None:
 
 def _embedded(model: ModelConfig) -> ModelConfig:
     if model.embedded == "encoder":
-        return replace(model, source=str(tiny_encoder_dir()))
+        return replace(model, source=str(tiny_encoder_dir(model.checkpoint)))
     return replace(
         model,
         source=str(tiny_decoder_dir()),

@@ -10,9 +10,10 @@ from mechcore.components import Component, ModelShape
 from mechcore.files import write_json
 from mechcore.means import MeanActivations
 from mechcore.models.running import ModelIdentity, class_names, kind_of, weights_of
-from mechcore.pruning import Subnetwork, prune, subnetwork_name
+from mechcore.pruning import Subnetwork, subnetwork_name
 from mechcore.report import build_report
 from mechcore.study import steps
+from mechcore.study.comparison import find_subnetworks
 from mechcore.study.config import RunConfig
 from mechcore.study.folder import IfExists, RunFolder, check_folder, open_folder
 from mechcore.study.inputs import Inputs, load_inputs
@@ -24,7 +25,8 @@ def run(config: RunConfig, out: str | Path, *, if_exists: IfExists = "fail") -> 
     """Evaluate, prune, find the core, categorise heads, ablate, and report.
 
     Everything is checked before anything is written; every file is written atomically; a step
-    that has finished is not repeated when the run is resumed.
+    that has finished is not repeated when the run is resumed, and pruning goes on from the step
+    last saved.
 
     Args:
         config: what to do.
@@ -39,17 +41,34 @@ def run(config: RunConfig, out: str | Path, *, if_exists: IfExists = "fail") -> 
         InputError: the configuration, a file or the folder cannot be used.
         MechcoreError: a step failed.
     """
-    out = Path(out)
-    resumed = check_folder(out, if_exists, config)
-    inputs = load_inputs(config.model, config.data, ALL_ROLES)
-    folder = open_folder(out, config, resumed, _facts(inputs))
-    means = _means(inputs, folder)
-    subnetworks = _subnetworks(config, inputs, folder, means)
-    _accuracy(config, inputs, folder, means, subnetworks)
+    inputs, folder = _open(config, Path(out), if_exists)
+    means, subnetworks = _pruned(config, inputs, folder)
     core = _core(folder, subnetworks)
     _heads(config, inputs, folder, core)
     _ablation(config, inputs, folder, means, core)
-    return build_report(out)
+    return build_report(folder.path)
+
+
+def run_pruning(config: RunConfig, out: str | Path, *, if_exists: IfExists = "fail") -> RunFolder:
+    """The beginning of `run`, up to the accuracies of the subnetworks; `run` can resume it."""
+    inputs, folder = _open(config, Path(out), if_exists)
+    _pruned(config, inputs, folder)
+    return folder
+
+
+def _open(config: RunConfig, out: Path, if_exists: IfExists) -> tuple[Inputs, RunFolder]:
+    resumed = check_folder(out, if_exists, config)
+    inputs = load_inputs(config.model, config.data, ALL_ROLES)
+    return inputs, open_folder(out, config, resumed, _facts(inputs))
+
+
+def _pruned(
+    config: RunConfig, inputs: Inputs, folder: RunFolder
+) -> tuple[MeanActivations, list[Subnetwork]]:
+    means = _means(inputs, folder)
+    subnetworks = _subnetworks(config, inputs, folder, means)
+    _accuracy(config, inputs, folder, means, subnetworks)
+    return means, subnetworks
 
 
 def _means(inputs: Inputs, folder: RunFolder) -> MeanActivations:
@@ -64,16 +83,7 @@ def _subnetworks(
 ) -> list[Subnetwork]:
     if not folder.is_done("prune"):
         with folder.step("prune"):
-            for each in prune(
-                inputs.model,
-                inputs.data["train"],
-                means,
-                seeds=config.seeds,
-                sparsity=config.sparsities,
-                preset=config.prune,
-                data_seed=config.data.seed,
-            ):
-                each.save(folder.masks / f"{each.name}.safetensors")
+            find_subnetworks("l0", config, inputs, means, folder.masks, state=folder.pruning)
     return [
         Subnetwork.load(folder.masks / f"{subnetwork_name(target, seed)}.safetensors")
         for target in sorted(config.sparsities)

@@ -22,9 +22,12 @@ from mechcore.pruning import Subnetwork
 from mechcore.study.inputs import Inputs
 from mechcore.subnetworks import (
     HeuristicCore,
+    accuracy_spread,
     frequency_agreement,
     head_frequency,
+    head_overlap,
     heuristic_core,
+    joint_frequency,
 )
 from mechcore.tasks.examples import ALL, Examples
 
@@ -76,12 +79,14 @@ def accuracy_tables(
     batch_size: int,
     n_resamples: int,
 ) -> dict[str, pd.DataFrame]:
-    """The tables ``accuracy`` and ``subnetworks``."""
+    """The tables ``accuracy``, ``accuracy_spread`` and ``subnetworks``."""
     full = evaluate_full(inputs, batch_size)
     masked = evaluate_subnetworks(inputs, subnetworks, means, batch_size)
     names = {role: inputs.data[role].examples.name for role in ROLES}
+    accuracy = accuracy_table(full, subnetworks, masked, names, n_resamples)
     return {
-        "accuracy": accuracy_table(full, subnetworks, masked, names, n_resamples),
+        "accuracy": accuracy,
+        "accuracy_spread": accuracy_spread(accuracy),
         "subnetworks": subnetwork_table(subnetworks, full, masked),
     }
 
@@ -145,14 +150,15 @@ def subnetwork_table(
     """What each subnetwork keeps and how well it does.
 
     Returns:
-        Columns subnetwork, target_sparsity, seed, sparsity and head_sparsity (shares pruned),
-        heads_kept, mlps_kept, kl (nats, full model to subnetwork, on the in-domain data; for
-        language models over the answer tokens), id_accuracy and ood_accuracy over all examples,
+        Columns subnetwork, method, target_sparsity, seed, sparsity and head_sparsity (shares
+        pruned), heads_kept, mlps_kept, kl (nats, full model to subnetwork, on the in-domain data;
+        for language models over the answer tokens), id_accuracy and ood_accuracy over all examples,
         the same with the ending _macro as means over subsets, kept (names of the components).
     """
     return pd.DataFrame(
         {
             "subnetwork": each.name,
+            "method": each.method,
             "target_sparsity": each.target,
             "seed": each.seed,
             "sparsity": each.mask.sparsity,
@@ -173,7 +179,11 @@ def subnetwork_table(
 def core_tables(
     subnetworks: Sequence[Subnetwork],
 ) -> tuple[HeuristicCore, dict[str, pd.DataFrame]]:
-    """The heuristic core with the tables ``head_frequency``, ``core`` and ``core_summary``.
+    """The heuristic core, and what else several subnetworks have in common.
+
+    Returns:
+        The core, and the tables ``head_frequency``, ``head_overlap``, ``core``, ``core_summary``
+        and, for two sparsities or more, ``joint_frequency``.
 
     Raises:
         InputError: two subnetworks have the same target and seed.
@@ -206,11 +216,16 @@ def core_tables(
         "spearman_rho": None,
         "spearman_p": None,
     }
+    tables = {
+        "head_frequency": frequency,
+        "head_overlap": head_overlap(masks, names),
+        "core": members,
+    }
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)
         summary |= {"spearman_rho": agreement.rho, "spearman_p": agreement.p_value}
-    tables = {"head_frequency": frequency, "core": members, "core_summary": pd.DataFrame([summary])}
-    return core, tables
+        tables["joint_frequency"] = joint_frequency(frequency)
+    return core, tables | {"core_summary": pd.DataFrame([summary])}
 
 
 def category_table(

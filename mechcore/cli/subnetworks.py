@@ -1,0 +1,303 @@
+"""Commands that find subnetworks and compare them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from mechcore import progress
+from mechcore.cli.shared import (
+    load,
+    mask_files,
+    means_of,
+    must_not_exist,
+    show,
+    show_core,
+    show_subnetworks,
+)
+from mechcore.errors import InputError
+from mechcore.options import (
+    CompareOptions,
+    FileOptions,
+    GridOptions,
+    MeansOptions,
+    ModelOptions,
+    PruneOptions,
+    TestOptions,
+    TrainOptions,
+    data_config,
+    grouped,
+    run_config,
+    split,
+)
+
+Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+
+
+@grouped
+def means(
+    model: ModelOptions,
+    train: TrainOptions,
+    files: FileOptions,
+    include_padding: Annotated[
+        bool, typer.Option("--include-padding", help="Pool padding in, as the authors did.")
+    ] = False,
+    per_position: Annotated[
+        bool, typer.Option("--per-position", help="One mean per position.")
+    ] = False,
+    out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("means.safetensors"),
+) -> None:
+    """Mean activations of every head and MLP over training data."""
+    from mechcore.means import MeanActivations
+
+    must_not_exist(out, file=True)
+    inputs = load(model, data_config(files, train), ("train",))
+    with progress.shown():
+        found = MeanActivations.compute(
+            inputs.model,
+            inputs.data["train"],
+            include_padding=include_padding,
+            per_position=per_position,
+        )
+    found.save(out)
+    print(f"means of {int(found.counts.sum())} tokens: {out}")
+
+
+@grouped
+def prune(
+    model: ModelOptions,
+    train: TrainOptions,
+    test: TestOptions,
+    files: FileOptions,
+    prune: PruneOptions,
+    means: MeansOptions,
+    method: Annotated[
+        Literal["l0", "attribution", "integrated", "random"],
+        typer.Option("--method", help="How to choose what is pruned; l0 trains masks."),
+    ] = "l0",
+    resume: Resume = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder for masks and tables.")] = Path(
+        "mechcore-masks"
+    ),
+) -> None:
+    """Subnetworks for every seed and sparsity, with their accuracies."""
+    from mechcore.study import steps as study_steps
+    from mechcore.study.comparison import find_subnetworks
+    from mechcore.study.folder import write_tables
+
+    state = _state_file(out, resume)
+    config = run_config(model, files, train, test, prune)
+    untested = model.model is not None and test.id is None and test.ood is None
+    inputs = load(model, config.data, ("train",) if untested else ("train", "id", "ood"))
+    with progress.shown():
+        averages = means_of(inputs, means)
+        found = find_subnetworks(method, config, inputs, averages, out / "masks", state=state)
+        if untested:
+            print(f"masks: {out / 'masks'} (with --id and --ood, their accuracies as well)")
+            return
+        tables = study_steps.accuracy_tables(
+            inputs,
+            found,
+            averages,
+            batch_size=config.batch_size,
+            n_resamples=config.n_resamples,
+        )
+    write_tables(out / "tables", tables)
+    show_subnetworks(tables["subnetworks"])
+    print(f"masks and tables: {out}")
+
+
+@grouped
+def compare(
+    model: ModelOptions,
+    train: TrainOptions,
+    test: TestOptions,
+    files: FileOptions,
+    prune: CompareOptions,
+    means: MeansOptions,
+    methods: Annotated[
+        str, typer.Option("--methods", help="Methods to compare, by commas.")
+    ] = "l0,integrated,attribution,random,layer-matched",
+    resume: Resume = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder for masks and tables.")] = Path(
+        "mechcore-methods"
+    ),
+) -> None:
+    """Trained masks beside attribution rankings and random controls: KL against sparsity."""
+    from mechcore.pruning import METHODS
+    from mechcore.report.blocks import Gallery
+    from mechcore.report.subnetwork_figures import kl_by_sparsity
+    from mechcore.study import steps as study_steps
+    from mechcore.study.comparison import find_subnetworks, method_table
+    from mechcore.study.folder import write_tables
+
+    chosen = split(methods)
+    if unknown := [name for name in chosen if name not in METHODS]:
+        raise InputError(f"--methods: unknown {unknown[0]!r}; expected {', '.join(METHODS)}")
+    state = _state_file(out, resume)
+    config = run_config(model, files, train, test, prune)
+    inputs = load(model, config.data, ("train", "id", "ood"))
+    found: list[Any] = []
+    with progress.shown():
+        averages = means_of(inputs, means)
+        for method in METHODS:  # in this order: controls match trained masks
+            if method in chosen:
+                found += find_subnetworks(
+                    method,
+                    config,
+                    inputs,
+                    averages,
+                    out / "masks",
+                    state=state if method == "l0" else None,
+                    trained=[each for each in found if each.method == "l0"],
+                )
+        tables = study_steps.accuracy_tables(
+            inputs, found, averages, batch_size=config.batch_size, n_resamples=config.n_resamples
+        )
+    tables["methods"] = method_table(tables["subnetworks"])
+    write_tables(out / "tables", tables)
+    picture = kl_by_sparsity(tables["subnetworks"])
+    Gallery(out).add(picture, "kl-by-sparsity", "", "")
+    show(tables["methods"].drop(columns=["kl_low", "kl_high"]))
+    print(f"masks, tables and figures: {out}")
+
+
+def core(
+    masks: Annotated[
+        list[Path], typer.Argument(help="Files of mechcore prune, or folders of them.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
+        "mechcore-core"
+    ),
+) -> None:
+    """Head frequencies and the heuristic core of several subnetworks."""
+    from mechcore.pruning import Subnetwork
+    from mechcore.study import steps as study_steps
+    from mechcore.study.folder import write_tables
+
+    must_not_exist(out)
+    files = [file for path in masks for file in mask_files(path)]
+    _, tables = study_steps.core_tables([Subnetwork.load(file) for file in files])
+    write_tables(out, tables)
+    show_core(tables["core"], tables["core_summary"])
+    print(f"tables: {out}")
+
+
+@grouped
+def effective_size(
+    model: ModelOptions,
+    train: TrainOptions,
+    test: TestOptions,
+    files: FileOptions,
+    prune: GridOptions,
+    checkpoints: Annotated[
+        str | None,
+        typer.Option("--checkpoints", help="Checkpoints, or folders of them, by commas."),
+    ] = None,
+    full: Annotated[
+        Path | None,
+        typer.Option("--full", help="Table instead: the full model's accuracies."),
+    ] = None,
+    grid: Annotated[
+        Path | None, typer.Option("--grid", help="Table instead: the subnetworks' accuracies.")
+    ] = None,
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="For tables, once per group: NAME=SUBSET,SUBSET."),
+    ] = None,
+    margin: Annotated[
+        float, typer.Option("--margin", help="Accuracy (share) that may be lost.")
+    ] = 0.03,
+    resume: Resume = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
+        "mechcore-sizes"
+    ),
+) -> None:
+    """How few components each checkpoint of a training run needs, in and out of domain."""
+    from mechcore.effective_size import common_sparsities, read_full, read_grid
+    from mechcore.report.blocks import Gallery
+    from mechcore.report.subnetwork_figures import effective_sizes
+    from mechcore.study.folder import write_tables
+    from mechcore.study.sizes import checkpoint_series, prune_series, size_tables
+
+    if model.model is not None:
+        raise InputError("--model is for one checkpoint; name the series with --checkpoints")
+    if (full is None) != (grid is None):
+        raise InputError("--full and --grid belong together; give both, or neither")
+    if not resume:
+        must_not_exist(out)
+    if full is not None and grid is not None:
+        groups = _groups(group or [])
+        tables = size_tables(read_full(full), common_sparsities(read_grid(grid)), groups, margin)
+    else:
+        if group:
+            raise InputError("--group is for --full and --grid; checkpoints have ID, OOD and mixed")
+        series = checkpoint_series(split(checkpoints), model.config())
+        config = run_config(model, files, train, test, prune)
+        with progress.shown():
+            accuracies = prune_series(config, series, out, if_exists="resume" if resume else "fail")
+        tables = size_tables(*accuracies, margin)
+    write_tables(out / "tables", tables)
+    Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
+    show(tables["mean_effective_size"])
+    print(f"tables and figures: {out}")
+
+
+@grouped
+def export(
+    model: ModelOptions,
+    train: TrainOptions,
+    files: FileOptions,
+    means: MeansOptions,
+    mask: Annotated[
+        Path | None, typer.Option("--mask", help="Mask file, as in masks/s0.50-seed42.safetensors.")
+    ] = None,
+    mode: Annotated[
+        Literal["mean", "zero"], typer.Option("--mode", help="What a pruned output becomes.")
+    ] = "mean",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoint.")] = Path(
+        "mechcore-export"
+    ),
+) -> None:
+    """A subnetwork as an ordinary Hugging Face checkpoint, means folded into its weights."""
+    from mechcore.components import Mask
+    from mechcore.export import export_checkpoint
+
+    if mask is None:
+        raise InputError("--mask is missing; name the mask file to export")
+    must_not_exist(out)
+    values = Mask.load(mask)
+    source = model.model
+    averages = None
+    if mode == "mean" or source is None:
+        roles = ("train",) if mode == "mean" and means.means is None else ()
+        inputs = load(model, data_config(files, train), roles)
+        source = inputs.config.source
+        if mode == "mean":
+            with progress.shown():
+                averages = means_of(inputs, means)
+    export_checkpoint(source, out, values, averages, mode)
+    print(f"checkpoint: {out} ({len(values.kept)} components kept, {len(values.ablated)} folded)")
+
+
+def _state_file(out: Path, resume: bool) -> Path:
+    """Where masks in training are saved; ``out`` must be new, or be resumed."""
+    state = out / "pruning.safetensors"
+    if not resume:
+        must_not_exist(out)
+    elif not state.is_file():
+        raise InputError(f"{out}: nothing to resume, there is no {state.name} in it")
+    return state
+
+
+def _groups(texts: list[str]) -> dict[str, list[str]]:
+    """Groups of subsets by name."""
+    found = {}
+    for text in texts:
+        name, equals, subsets = text.partition("=")
+        if not equals or not name.strip() or not split(subsets):
+            raise InputError(f"--group {text!r}: expected NAME=SUBSET,SUBSET")
+        found[name.strip()] = split(subsets)
+    return found

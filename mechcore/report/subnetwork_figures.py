@@ -1,0 +1,152 @@
+"""Figures that compare subnetworks: joint counts, overlap, methods and effective sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mechcore.report.drawing import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    ink,
+    new_figure,
+    shorten,
+    styled,
+)
+from mechcore.report.wording import number, sparsity
+
+_METHOD_LOOK = {
+    "l0": ("trained (L0)", BLUE, "o"),
+    "integrated": ("integrated attribution", GREEN, "s"),
+    "attribution": ("attribution", ORANGE, "^"),
+    "layer-matched": ("random, matched by layer", PURPLE, "v"),
+    "random": ("random", GREY, "D"),
+}
+_GROUP_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
+_MAX_LABELLED = 24
+
+
+@styled
+def joint_frequency(table: pd.DataFrame) -> Figure:
+    """How many heads are kept by i seeds at the lowest and j seeds at the highest sparsity."""
+    counts = table.pivot(index="high_count", columns="low_count", values="n_heads")
+    low, high = (sparsity(table[name].iloc[0]) for name in ("low_sparsity", "high_sparsity"))
+    side = 0.42
+    width, height = (max(2.2, side * n) for n in (counts.shape[1], counts.shape[0]))
+    figure = new_figure(width + 1.6, height + 1.0, square_cells=True)
+    ax = figure.subplots()
+    _cells(
+        ax, counts.to_numpy(), lambda n: f"{n:.0f}" if n else "", "Blues", counts.to_numpy().max()
+    )
+    ax.set_xticks(range(counts.shape[1]), [str(n) for n in counts.columns])
+    ax.set_yticks(range(counts.shape[0]), [str(n) for n in counts.index])
+    ax.invert_yaxis()  # few seeds at the bottom left
+    ax.set_xlabel(f"seeds that keep it at {low}")
+    ax.set_ylabel(f"seeds that keep it at {high}")
+    return figure
+
+
+@styled
+def head_overlap(table: pd.DataFrame) -> Figure:
+    """Jaccard index of the heads of every two subnetworks."""
+    names = list(dict.fromkeys([*table["first"], *table["second"]]))
+    index = {name: i for i, name in enumerate(names)}
+    values = np.eye(len(names))
+    for first, second, jaccard in table[["first", "second", "jaccard"]].to_numpy():
+        i, j = index[first], index[second]
+        values[i, j] = values[j, i] = jaccard
+    cell = 0.45 if len(names) <= _MAX_LABELLED else 0.16
+    side = max(2.4, cell * len(names))
+    figure = new_figure(side + 2.2, side + 1.2, square_cells=True)
+    ax = figure.subplots()
+    few = len(names) <= _MAX_LABELLED
+    image = _cells(ax, values, lambda v: number(v) if few else "", "Blues", 1.0)
+    labels = [shorten(name, 24) for name in names]
+    size = 8 if few else 5
+    ax.set_xticks(range(len(names)), labels, rotation=90, fontsize=size)
+    ax.set_yticks(range(len(names)), labels, fontsize=size)
+    figure.colorbar(image, ax=ax, label="shared heads / heads of either", fraction=0.03, aspect=25)
+    return figure
+
+
+def _cells(ax: Axes, values: np.ndarray, text: Any, colours: str, most: float) -> Any:
+    image = ax.imshow(values, cmap=colours, norm=Normalize(0, most or 1), aspect="equal")
+    palette = matplotlib.colormaps[colours]
+    for (i, j), value in np.ndenumerate(values):
+        shade = ink(palette(value / (most or 1)))
+        ax.text(j, i, text(value), ha="center", va="center", fontsize=7, color=shade)
+    ax.spines[:].set_visible(False)
+    ax.tick_params(length=0)
+    ax.grid(visible=False)
+    return image
+
+
+@styled
+def kl_by_sparsity(subnetworks: pd.DataFrame) -> Figure:
+    """KL to the full model against sparsity, one line per method: mean and range over seeds."""
+    figure = new_figure(6.4, 4.0)
+    ax = figure.subplots()
+    for method, (label, colour, marker) in _METHOD_LOOK.items():
+        part = subnetworks[subnetworks["method"] == method]
+        if part.empty:
+            continue
+        kl = part.groupby("target_sparsity")["kl"].agg(["mean", "min", "max"])
+        share = 100 * kl.index.to_numpy()
+        ax.fill_between(share, kl["min"], kl["max"], color=colour, alpha=0.15, linewidth=0)
+        ax.plot(share, kl["mean"], color=colour, marker=marker, label=label)
+    ax.set_xlabel("target sparsity (%)")
+    ax.set_ylabel("KL to the full model, in domain (nats)")
+    ax.set_ylim(bottom=0)
+    ax.legend(frameon=False)
+    return figure
+
+
+@styled
+def effective_sizes(means: pd.DataFrame) -> Figure:
+    """Accuracy of the full model and effective size over checkpoints, one line per group.
+
+    Shades span the seeds. An open marker says that some seed had no faithful subnetwork, which
+    counts as 100 %.
+    """
+    figure = new_figure(8.6, 3.6)
+    left, right = figure.subplots(1, 2)
+    checkpoints = list(dict.fromkeys(means["checkpoint"]))
+    numeric = pd.to_numeric(pd.Series(checkpoints), errors="coerce").notna().all()
+    place = {c: float(c) if numeric else i for i, c in enumerate(checkpoints)}
+    for i, group in enumerate(dict.fromkeys(means["group"])):
+        part = means[means["group"] == group]
+        x, colour = part["checkpoint"].map(place), _GROUP_COLOURS[i % len(_GROUP_COLOURS)]
+        left.plot(x, 100 * part["full_accuracy"], color=colour, marker="o", label=group)
+        right.fill_between(
+            x, 100 * part["low"], 100 * part["high"], color=colour, alpha=0.15, linewidth=0
+        )
+        right.plot(x, 100 * part["effective_size"], color=colour, label=group)
+        every = part["n_faithful"] == part["n_seeds"]
+        for chosen, face in ((every, colour), (~every, "white")):
+            right.plot(x[chosen], 100 * part["effective_size"][chosen], "o", color=colour, mfc=face)
+    left.set_ylabel("accuracy of the full model (%)")
+    right.set_ylabel("effective size (% of components)")
+    for ax in (left, right):
+        ax.set_ylim(0, 102)
+        ax.set_xlabel("training step" if numeric else "checkpoint")
+        if numeric:
+            ax.xaxis.set_major_locator(MaxNLocator(6))
+        else:
+            ax.set_xticks(list(place.values()), [shorten(str(c), 16) for c in checkpoints])
+    if (means["n_faithful"] < means["n_seeds"]).any():
+        right.plot([], [], "o", color=BLACK, mfc="white", label="not faithful for every seed")
+    left.legend(frameon=False)
+    right.legend(frameon=False)
+    return figure

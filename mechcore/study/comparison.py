@@ -1,0 +1,120 @@
+"""Subnetworks by every method, and how close each comes to the full model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+from mechcore.means import MeanActivations
+from mechcore.pruning import (
+    METHODS,
+    Method,
+    PruningError,
+    Subnetwork,
+    attribute,
+    layer_matched,
+    prune,
+    random_subnetworks,
+)
+from mechcore.study.config import RunConfig
+from mechcore.study.inputs import Inputs
+
+
+def find_subnetworks(
+    method: Method,
+    config: RunConfig,
+    inputs: Inputs,
+    means: MeanActivations,
+    folder: Path,
+    *,
+    state: Path | None = None,
+    trained: Sequence[Subnetwork] = (),
+) -> list[Subnetwork]:
+    """Subnetworks of a run's seeds and sparsities by one method, each written to ``folder``.
+
+    Args:
+        method: how to find them. The attribution rankings have one result for all seeds.
+        config: the run.
+        inputs: its model and data.
+        means: the model's mean activations.
+        folder: for the masks.
+        state: for ``"l0"``, the file to go on from, see `mechcore.prune`; removed at the end.
+        trained: for ``"layer-matched"``, the subnetworks to match.
+
+    Raises:
+        PruningError: some masks could not be trained; the others are in the folder.
+        InputError: there is nothing to match.
+    """
+    try:
+        found = _find(method, config, inputs, means, state, trained)
+    except PruningError as error:
+        _save(error.finished, folder)
+        raise
+    _save(found, folder)
+    if state is not None:
+        state.unlink(missing_ok=True)
+    return found
+
+
+def _find(
+    method: Method,
+    config: RunConfig,
+    inputs: Inputs,
+    means: MeanActivations,
+    state: Path | None,
+    trained: Sequence[Subnetwork],
+) -> list[Subnetwork]:
+    model, data, seed = inputs.model, inputs.data["train"], config.data.seed
+    if method == "l0":
+        return prune(
+            model,
+            data,
+            means,
+            sparsity=config.sparsities,
+            seeds=config.seeds,
+            preset=config.prune,
+            data_seed=seed,
+            state=state,
+        )
+    if method == "random":
+        shape = ModelShape.of(model)
+        return random_subnetworks(shape, sparsity=config.sparsities, seeds=config.seeds)
+    if method == "layer-matched":
+        if not trained:
+            raise InputError(
+                "method layer-matched: draws as many heads per layer as trained masks keep; name "
+                "l0 among the methods, too"
+            )
+        return layer_matched(trained)
+    return attribute(model, data, means, sparsity=config.sparsities, method=method, seed=seed)
+
+
+def _save(subnetworks: Sequence[Subnetwork], folder: Path) -> None:
+    for each in subnetworks:
+        each.save(folder / f"{each.name}.safetensors")
+
+
+def method_table(subnetworks: pd.DataFrame) -> pd.DataFrame:
+    """Mean over seeds of each method's divergence and accuracies, by target sparsity.
+
+    Args:
+        subnetworks: the table of that name.
+
+    Returns:
+        Columns method, target_sparsity, n, kl (nats), kl_low and kl_high (smallest and largest),
+        id_accuracy, ood_accuracy (shares); methods in the order of `METHODS`.
+    """
+    table = subnetworks.groupby(["method", "target_sparsity"], as_index=False).agg(
+        n=("kl", "size"),
+        kl=("kl", "mean"),
+        kl_low=("kl", "min"),
+        kl_high=("kl", "max"),
+        id_accuracy=("id_accuracy", "mean"),
+        ood_accuracy=("ood_accuracy", "mean"),
+    )
+    order = table["method"].map({name: i for i, name in enumerate(METHODS)})
+    return table.assign(order=order).sort_values(["order", "target_sparsity"]).drop(columns="order")
