@@ -28,8 +28,8 @@ from mechcore.tasks.readers import read_examples
 
 SIZES = {"train": 40, "id": 30, "ood": 24}
 KINDS = ("csv", "tsv", "jsonl", "parquet")
-QUICK = "--seeds 3,4 --sparsities 0.4,0.7 --steps 3"
-"""Few steps reach no target; tests that use this take the fixture ``any_target``."""
+QUICK = "--seeds 3,4 --sparsities 0.4,0.7 --steps 3 --schedule tolerance=1"
+"""Few steps reach no target, hence the tolerance."""
 
 
 def write(frame: pd.DataFrame, path: Path) -> None:
@@ -94,13 +94,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def any_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accept masks however far the training got."""
-    module = importlib.import_module("mechcore.pruning.pruner")
-    monkeypatch.setattr(module, "_check_reached", lambda *_: None)
-
-
-@pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the drawing, which takes longer than all the rest."""
     module = importlib.import_module("mechcore.study.run")
@@ -130,7 +123,6 @@ def tables(folder: Path) -> dict[str, str]:
 # -- the main job ---------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("any_target")
 def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mixed = (
         f"--model {tiny_encoder_dir()} --train {files}/train.parquet --id {files}/id.tsv "
@@ -171,7 +163,6 @@ def encoded(path: Path) -> Any:
     return encode(read_examples(path), load_tokenizer(tiny_encoder_dir()), max_length=64)
 
 
-@pytest.mark.usefixtures("any_target")
 def test_all_formats_give_the_same_results(files: Path) -> None:
     found = []
     for kind in KINDS:
@@ -181,7 +172,6 @@ def test_all_formats_give_the_same_results(files: Path) -> None:
     assert found[0] == found[1] == found[2] == found[3]
 
 
-@pytest.mark.usefixtures("any_target")
 def test_the_same_results_from_columns_and_labels_of_other_names(files: Path) -> None:
     renamed = {"text_a": "first", "text_b": "second", "label": "truth", "subset": "kind"}
     for role in SIZES:
@@ -196,7 +186,7 @@ def test_the_same_results_from_columns_and_labels_of_other_names(files: Path) ->
     assert tables(Path("renamed/tables")) == tables(Path("plain/tables"))
 
 
-@pytest.mark.usefixtures("any_target", "no_report")
+@pytest.mark.usefixtures("no_report")
 def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
     small = f"{QUICK} --max-train 24 --max-id 30 --max-ood 24 --max-non-core 1"
     assert call(f"run --embedded decoder {small} --out decoder") == 0
@@ -210,7 +200,7 @@ def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(rows["subset"]) == {"so_swap", "prep", "all"}
 
 
-@pytest.mark.usefixtures("any_target", "no_report")
+@pytest.mark.usefixtures("no_report")
 def test_resume_and_overwrite(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +262,7 @@ def test_means(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert MeanActivations.load("padded.safetensors", model).counts > n_tokens
 
 
-@pytest.mark.usefixtures("any_target", "no_report")
+@pytest.mark.usefixtures("no_report")
 def test_prune_and_core_repeat_what_a_run_does(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

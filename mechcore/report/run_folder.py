@@ -56,6 +56,13 @@ TABLES: Mapping[str, Columns] = {
     "head_frequency": Columns(
         ("component",), ("layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
     ),
+    "joint_frequency": Columns(
+        (), ("low_sparsity", "high_sparsity", "low_count", "high_count", "n_heads")
+    ),
+    "head_overlap": Columns(("first", "second"), ("shared", "either", "jaccard", "expected")),
+    "accuracy_spread": Columns(
+        _WHERE, ("target_sparsity", "n_seeds", "full", "mean", "std", "low", "high", "spread")
+    ),
     "core": Columns(("component",), ("layer", "head", "n_subnetworks")),
     "core_summary": Columns(
         (),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.report import figures
+from mechcore.report import figures, subnetwork_figures
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
 from mechcore.report.figures import FULL, data_sets, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
@@ -137,8 +137,51 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
         Table(caption, header, rows),
         Table("Components kept", ["subnetwork", "kept"], kept, frozenset({0, 1}), folded=True),
     ]
-    files = ["subnetworks.csv", "head_frequency.csv"]
+    blocks += _seeds(run, gallery)
+    names = ("subnetworks", "head_frequency", "joint_frequency", "head_overlap", "accuracy_spread")
+    files = [f"{name}.csv" for name in names if run.table(name) is not None]
     return Section("subnetworks", title, blocks, files)
+
+
+def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
+    """How alike the subnetworks of different seeds are, in heads and in accuracy."""
+    joint, overlap = run.table("joint_frequency"), run.table("head_overlap")
+    if joint is not None and len(joint):
+        yield gallery.add(
+            subnetwork_figures.joint_frequency(joint),
+            "joint-frequency",
+            "How many heads are kept by so many seeds at the one and at the other target sparsity.",
+            "Heatmap of the number of heads by how many seeds keep them at each of two "
+            "sparsities; the numbers are in joint_frequency.csv.",
+        )
+    if overlap is not None and len(overlap):
+        mean, chance = overlap["jaccard"].mean(), overlap["expected"].mean()
+        yield gallery.add(
+            subnetwork_figures.head_overlap(overlap),
+            "head-overlap",
+            "Overlap of the heads of every two subnetworks (Jaccard index: shared heads as a share "
+            f"of the heads of either). On average {number(mean)}; random heads would share "
+            f"{number(chance)}.",
+            "Heatmap of the Jaccard index of every two subnetworks; the numbers are in "
+            "head_overlap.csv.",
+        )
+    spread = run.table("accuracy_spread")
+    if spread is not None and len(spread):
+        header = ["data", "subset", "target", "seeds", "full model", "lowest", "mean", "highest"]
+        rows = [
+            [
+                f"{row['data']} ({role_name(row['role'])})",
+                row["subset"],
+                sparsity(row["target_sparsity"]),
+                whole(row["n_seeds"]),
+                *(percent(row[name]) for name in ("full", "low", "mean", "high")),
+                number(100 * row["spread"], 1),
+            ]
+            for _, row in spread.iterrows()
+        ]
+        caption = "How far the accuracy of subnetworks of equal sparsity differs between seeds"
+        words = frozenset({0, 1})
+        yield Table(caption, [*header, "spread (points)"], rows, words, folded=True)
 
 
 def _core(run: RunFolder, gallery: Gallery) -> Section:

@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from mechcore.components import Component, ModelShape
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.subnetworks import accuracy_spread, head_overlap, joint_frequency
 
 CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
 TOKENS = "[CLS] the judge who the actor ad ##mired saw a bird . [SEP] the actor saw a bird . [SEP]"
@@ -110,6 +111,13 @@ def write_run(path: Path, world: World = World()) -> Path:
             values += (count / len(names),)
             frequency.append(dict(zip(FREQUENCY, values, strict=True)))
     save("head_frequency", frequency, FREQUENCY)
+    masks = [Mask.full(world.shape).only(kept_by[name]) for name, *_ in runs[1:]]
+    for name, table in (
+        ("head_overlap", head_overlap(masks, [name for name, *_ in runs[1:]])),
+        ("joint_frequency", joint_frequency(pd.DataFrame(frequency))),
+        ("accuracy_spread", accuracy_spread(pd.DataFrame(accuracy))),
+    ):
+        save(name, table.to_dict("records"), list(table.columns))
 
     core = [Component.parse(name) for name in world.core]
     n_subnetworks = len(runs) - 1

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
-from mechcore.report import figures
+from mechcore.report import figures, subnetwork_figures
 from mechcore.report.drawing import GridShape, shorten
 from mechcore.report.run_folder import RunFolder, read_run
 
@@ -48,6 +48,8 @@ DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     ),
     "categories": lambda run: figures.head_categories(run.tables["head_categories"]),
     "attention": lambda run: figures.attention_patterns(run.attention_examples),
+    "joint": lambda run: subnetwork_figures.joint_frequency(run.tables["joint_frequency"]),
+    "overlap": lambda run: subnetwork_figures.head_overlap(run.tables["head_overlap"]),
 }
 
 

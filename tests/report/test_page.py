@@ -178,7 +178,7 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     assert all(b - a <= 1 for a, b in zip(rich.headings, rich.headings[1:], strict=False))
     assert {"header", "nav", "main", "footer"} <= {tag for tag, _ in rich.tags}
     images = [attrs for tag, attrs in rich.tags if tag == "img"]
-    assert len(images) == 9
+    assert len(images) == 11
     assert all(attrs.get("alt") for attrs in images)
     assert sum(tag == "figcaption" for tag, _ in rich.tags) == len(images)
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in rich.tags if tag == "th")
@@ -289,7 +289,7 @@ def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path])
     (run / "tables" / "<b>&.csv").write_text("a\n1\n")
     page = page_of(run)
     assert not {"script", "b"} & {tag for tag, _ in page.tags}
-    assert len(page.attributes("img", "src")) == 9
+    assert len(page.attributes("img", "src")) == 11
     assert HOSTILE in page.text
     assert "Heuristic core of m/<img src=x>" in page.text
     assert "NA 500" in page.text

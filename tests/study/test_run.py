@@ -304,7 +304,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         monkeypatch.setattr(owner, name, watched)
 
     watch(module.MeanActivations, "compute", "means")
-    watch(module, "prune", "prune")
+    watch(module, "find_subnetworks", "prune")
     watch(module.steps, "accuracy_tables", "evaluate")
     watch(module.steps, "category_table", "heads")
     watch(module.steps, "core_ablation_tables", "ablate")

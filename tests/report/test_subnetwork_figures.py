@@ -1,0 +1,87 @@
+"""Figures that compare subnetworks draw what their tables hold."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+
+from mechcore.report import subnetwork_figures as figures
+
+
+def texts(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+def test_joint_counts_stand_where_they_belong() -> None:
+    rows = [(0.5, 0.7, i, j, 10 * i + j) for i, j in itertools.product(range(3), range(2))]
+    columns = ["low_sparsity", "high_sparsity", "low_count", "high_count", "n_heads"]
+    figure = figures.joint_frequency(pd.DataFrame(rows, columns=columns))
+    ax = figure.axes[0]
+    cells = {text.get_position(): text.get_text() for text in ax.texts}
+    assert cells == {(0, 0): "", (1, 0): "10", (2, 0): "20", (0, 1): "1", (1, 1): "11", (2, 1): "21"}
+    assert ax.get_xlabel().startswith("seeds that keep it at 50")
+    assert ax.get_ylabel().startswith("seeds that keep it at 70")
+    low, high = ax.get_ylim()
+    assert low < high
+
+
+def test_overlap_is_symmetric_with_ones_on_the_diagonal() -> None:
+    columns = ["first", "second", "jaccard"]
+    rows = [("a", "b", 0.25), ("a", "c", 0.5), ("b", "c", 0.75)]
+    figure = figures.head_overlap(pd.DataFrame(rows, columns=columns))
+    values = figure.axes[0].images[0].get_array()
+    expected = [[1, 0.25, 0.5], [0.25, 1, 0.75], [0.5, 0.75, 1]]
+    np.testing.assert_array_equal(np.asarray(values), expected)
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["a", "b", "c"]
+
+
+def test_many_subnetworks_have_no_numbers_in_cells() -> None:
+    names = [f"s{i}" for i in range(30)]
+    rows = [(a, b, 0.5) for a, b in itertools.combinations(names, 2)]
+    figure = figures.head_overlap(pd.DataFrame(rows, columns=["first", "second", "jaccard"]))
+    assert set(texts(figure)) == {""}
+
+
+def test_lines_of_methods_are_means_over_seeds() -> None:
+    rows = [("l0", 0.3, 0.1), ("l0", 0.3, 0.3), ("l0", 0.7, 0.5), ("random", 0.3, 1.0)]
+    columns = ["method", "target_sparsity", "kl"]
+    ax = figures.kl_by_sparsity(pd.DataFrame(rows, columns=columns)).axes[0]
+    lines = {line.get_label(): line.get_xydata().tolist() for line in ax.lines}
+    assert lines["trained (L0)"] == [[30, pytest.approx(0.2)], [70, 0.5]]
+    assert lines["random"] == [[30, 1.0]]
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize("checkpoints", [[100, 200], ["early", "late"]])
+def test_effective_sizes_and_which_are_not_faithful(checkpoints: list) -> None:
+    columns = ["group", "checkpoint", "effective_size", "low", "high", "n_seeds", "n_faithful"]
+    rows = [
+        ("ID", checkpoints[0], 0.5, 0.4, 0.6, 3, 3),
+        ("ID", checkpoints[1], 0.4, 0.4, 0.4, 3, 3),
+        ("OOD", checkpoints[0], 1.0, 1.0, 1.0, 3, 0),
+        ("OOD", checkpoints[1], 0.9, 0.8, 1.0, 3, 3),
+    ]
+    table = pd.DataFrame(rows, columns=columns).assign(full_accuracy=[0.9, 0.95, 0.1, 0.5])
+    left, right = figures.effective_sizes(table).axes
+    xs = checkpoints if checkpoints[0] == 100 else [0, 1]
+    assert [line.get_xydata().tolist() for line in left.lines] == [
+        [[xs[0], 90], [xs[1], 95]],
+        [[xs[0], 10], [xs[1], 50]],
+    ]
+    lines = [line for line in right.lines if line.get_marker() == "None"]
+    assert [line.get_ydata().tolist() for line in lines] == [[50, 40], [100, 90]]
+    open_markers = [
+        line.get_xydata().tolist()
+        for line in right.lines
+        if line.get_marker() == "o"
+        and to_rgba(line.get_markerfacecolor()) == to_rgba("white")
+        and len(line.get_xdata())
+    ]
+    assert open_markers == [[[xs[0], 100]]]
+    legend = [text.get_text() for text in right.get_legend().get_texts()]
+    assert legend == ["ID", "OOD", "not faithful for every seed"]
