@@ -255,6 +255,125 @@ def test_a_number_of_rows_that_does_not_fit_the_masks_is_an_error(case: Case) ->
     assert hook_counts(model) == before
 
 
+# -- one mask for every row -----------------------------------------------------------------------
+
+
+def masks_for_rows(n_rows: int) -> Mask:
+    """Continuous masks, with values that are exactly 0 and 1 among them."""
+    values = 1.4 * torch.rand(n_rows, 2, 5, generator=torch.Generator().manual_seed(8)) - 0.2
+    return Mask(values.clamp(0, 1))
+
+
+def logits_by_row(model: Any, masks: Mask, means: Any, batch: Any, **options: Any) -> torch.Tensor:
+    with torch.no_grad(), masked(model, masks, means, **options) as run:
+        return run.rows(batch)
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_rows_are_those_run_alone_under_their_own_mask(
+    case: Case, per_position: bool, side: str
+) -> None:
+    model, rows = case.model, texts((8, 3, 6, 1, 8))
+    means, masks = means_of(model, per_position=per_position), masks_for_rows(5)
+    batch = padded(rows, side, extra=2, noise=4)
+    found = logits_by_row(model, masks, means, batch)
+    assert found.shape == (5, 3)
+    with torch.no_grad():
+        unmasked = forward(model, batch)
+    for i, row in enumerate(rows):
+        alone = masked_logits(model, masks[i], means, padded([row]))
+        close(found[i], alone[0], 1e-5)
+        assert (found[i] - unmasked[i]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_rows_of_a_language_model_are_those_run_alone(
+    cases: Cases, per_position: bool, side: str
+) -> None:
+    check_rows_of_a_language_model(cases.get("gpt2-lm").model, per_position, side)
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_rows_of_a_hooked_transformer_are_those_run_alone(
+    hooked: Any, per_position: bool, side: str
+) -> None:
+    check_rows_of_a_language_model(hooked, per_position, side)
+
+
+def check_rows_of_a_language_model(model: Any, per_position: bool, side: str) -> None:
+    rows, masks = texts((8, 3, 6, 1, 8)), masks_for_rows(5)
+    means = means_of(model, per_position=per_position)
+    batch = padded(rows, side, extra=1, noise=4)
+    found = logits_by_row(model, masks, means, batch)
+    for i, row in enumerate(rows):
+        alone = masked_logits(model, masks[i], means, padded([row]))[0]
+        close(found[i][batch["attention_mask"][i].bool()], alone, 2e-5)
+
+
+def test_rows_equal_plain_torch_hooks(case64: Case) -> None:
+    model, rows, masks = case64.model, texts(), masks_for_rows(5)
+    means = means_of(model)
+    expected = []
+    for i, row in enumerate(rows):
+        m = masks.values[i].double()
+        with torch_hooks(
+            case64.reference,
+            lambda layer, z, m=m: means.z[layer] + m[layer, :4, None] * (z - means.z[layer]),
+            lambda layer, out, m=m: means.mlp[layer] + m[layer, 4] * (out - means.mlp[layer]),
+        ):
+            expected.append(reference_logits(case64.reference, [row]))
+    close(logits_by_row(model, masks, means, padded(rows)), torch.cat(expected), 1e-6)
+
+
+def test_rows_under_zeros_and_ones(case: Case) -> None:
+    model, batch = case.model, padded(texts())
+    full = Mask.full(model)
+    with torch.no_grad():
+        expected = forward(model, batch)
+    ones = Mask(torch.ones(5, 2, 5, requires_grad=True))  # with its hooks in place
+    assert torch.equal(logits_by_row(model, ones, means_of(model), batch), expected)
+    one = Mask.stack([full, full, full.without("0.1", "1.mlp"), full, full])
+    found = logits_by_row(model, one, None, batch, mode="zero")
+    others = [0, 1, 3, 4]
+    assert torch.equal(found[others], expected[others])
+    close(found[2:3], masked_logits(model, one[2], None, padded([texts()[2]]), mode="zero"), 1e-5)
+
+
+def test_a_rows_logits_have_gradients_by_its_own_mask_alone(case: Case) -> None:
+    model, batch = case.model, padded(texts())
+    leaf = masks_for_rows(5).values.clone().requires_grad_()
+    with masked(model, Mask(leaf), means_of(model)) as run:
+        (gradient,) = torch.autograd.grad(run.rows(batch)[3].square().sum(), leaf)
+    assert not gradient[[0, 1, 2, 4]].any()
+    assert int((gradient[3] != 0).sum()) == 10
+
+
+def test_as_many_masks_as_rows_are_needed(case: Case) -> None:
+    model, batch = case.model, padded(texts())
+    before = hook_counts(model)
+    for mask, found in (
+        (Mask(MASKS), "5 rows for 3 masks"),
+        (masks_for_rows(10), "5 rows for 10 masks"),
+        (Mask(MASKS[0]), "5 rows for one mask"),
+    ):
+        with (
+            pytest.raises(InputError, match=f"{found}s?; expected one each"),
+            masked(model, mask, means_of(model)) as run,
+        ):
+            run.rows(batch)
+        assert hook_counts(model) == before
+    # What was refused leaves the block usable.
+    with torch.no_grad(), masked(model, masks_for_rows(5), means_of(model)) as run:
+        with pytest.raises(InputError, match="2 rows for 5 masks"):
+            run.rows(padded(texts((3, 4))))
+        assert run.rows(batch).shape == (5, 3)
+        assert run(batch).shape == (5, 5, 3)
+
+
 # -- gradients ------------------------------------------------------------------------------------
 
 FLOAT32_INSIDE = ("llama", "mistral", "qwen2")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.pruning.hard_concrete import probability_of_zero, sample
+from mechcore.pruning.hard_concrete import deterministic, probability_of_zero, sample
 
 logits = st.floats(-12, 12, allow_nan=False)
 noise = st.floats(0, 1, exclude_max=True, allow_nan=False, width=32)
@@ -46,6 +46,20 @@ def test_the_probability_of_zero_by_hand() -> None:
     expected = tensor(1 / 5.9460874, 1 / (1 + 2 * 4.9460874), 0.5)
     found = probability_of_zero(tensor(0.0, math.log(2), -math.log(4.9460874)))
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-8)
+
+
+def test_the_deterministic_mask_by_hand() -> None:
+    # 1.2 sigmoid(log_alpha) - 0.1, without noise and without beta. The sigmoids are 1/2, 3/4, 1/4,
+    # 9/10 and 1/10; from 11/12 on and up to 1/12 the mask is exactly 1 and 0.
+    log_alpha = tensor(0.0, math.log(3), -math.log(3), math.log(9), -math.log(9))
+    expected = tensor(0.5, 0.8, 0.2, 0.98, 0.02)
+    torch.testing.assert_close(deterministic(log_alpha), expected, rtol=0, atol=1e-12)
+    beyond = tensor(math.log(11) + 1e-6, 20.0, -math.log(11) - 1e-6, -20.0)
+    assert deterministic(beyond).tolist() == [1, 1, 0, 0]
+    short = tensor(math.log(11) - 1e-3, -math.log(11) + 1e-3)
+    high, low = deterministic(short).tolist()
+    assert 0 < low < 1e-3
+    assert 1 - 1e-3 < high < 1
 
 
 @pytest.mark.parametrize("log_alpha", [-3.0, -1.5, 0.0, 1.0, 2.5])

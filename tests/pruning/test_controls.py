@@ -1,0 +1,176 @@
+"""Random subnetworks: exact numbers, and nothing but chance in the choice."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pruning.oracles import names
+
+from mechcore.components import Mask, ModelShape
+from mechcore.errors import InputError
+from mechcore.pruning import Subnetwork, discretise
+from mechcore.pruning.controls import layer_matched, random_subnetworks
+
+SHAPE = ModelShape(3, 4)
+SIGMAS = 4.5
+"""Fewer than one in 100 000 counts lie further from their mean; the seeds are fixed."""
+
+# -- uniformly drawn components -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "kept"),
+    [
+        (SHAPE, [9, 15, 10, 0, 3]),  # of 15
+        (ModelShape(2, 5, has_mlps=False), [6, 10, 7, 0, 2]),  # of 10
+    ],
+    ids=str,
+)
+def test_random_subnetworks_keep_as_many_as_asked(shape: ModelShape, kept: list[int]) -> None:
+    targets = [0.4, 0.0, 0.33, 0.99, 0.8]
+    found = random_subnetworks(shape, sparsity=targets, seeds=[4, 2])
+    assert [(each.target, each.seed) for each in found] == [(t, s) for t in targets for s in (4, 2)]
+    assert [len(each.mask.kept) for each in found] == [n for n in kept for _ in (4, 2)]
+    for each in found:
+        assert each.mask.shape == shape
+        assert each.method == "random"
+        assert each.mask == discretise(each.scores, each.target, shape)
+        assert len(each.history) == 0
+    assert found[0].name == "random-s0.40-seed4"
+
+
+def test_random_subnetworks_are_those_of_their_seed_and_nested() -> None:
+    targets = [0.2, 0.4, 0.6, 0.8]
+    found = random_subnetworks(SHAPE, sparsity=targets, seeds=7)
+    again = random_subnetworks(SHAPE, sparsity=targets, seeds=[7])
+    assert [each.mask for each in found] == [each.mask for each in again]
+    for larger, smaller in itertools.pairwise(found):
+        assert names(smaller.mask) < names(larger.mask)
+    (alone,) = random_subnetworks(SHAPE, sparsity=0.6, seeds=7)
+    assert alone.mask == found[2].mask
+    many = random_subnetworks(SHAPE, sparsity=0.5, seeds=range(40))  # C(15, 8) = 6435
+    assert len({tuple(sorted(names(each.mask))) for each in many}) > 35
+
+
+def test_all_components_are_kept_equally_often() -> None:
+    n = 500
+    found = random_subnetworks(SHAPE, sparsity=0.6, seeds=range(n))
+    flat = torch.stack([each.mask.values.flatten() for each in found])
+    # 6 of 15 are kept: 200 +- 11 each.
+    assert float((flat.sum(0) - 200).abs().max()) < SIGMAS * 11
+    # And pairs of them in 6 * 5 / (15 * 14) = 1/7 of the masks: 71.4 +- 7.8.
+    together = flat.T @ flat
+    pairs = together[~torch.eye(15, dtype=torch.bool)]
+    assert float((pairs - n / 7).abs().max()) < SIGMAS * 7.8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sparsity": 1.0, "seeds": 1}, r"sparsity 1\.0: expected a share"),
+        ({"sparsity": [0.5, 0.5], "seeds": 1}, "sparsities .*each once"),
+        ({"sparsity": 0.5, "seeds": [1, 1]}, r"seeds \[1, 1\]: expected at least one, each once"),
+        ({"sparsity": 0.5, "seeds": []}, r"seeds \[\]: expected at least one"),
+        ({"sparsity": 0.5, "seeds": -1}, "seed -1: expected a whole number"),
+    ],
+)
+def test_random_subnetworks_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        random_subnetworks(SHAPE, **options)
+
+
+# -- as many in every layer -----------------------------------------------------------------------
+
+
+def subnetwork(
+    values: Any, seed: int = 5, has_mlps: bool = True, target: float = 0.4
+) -> Subnetwork:
+    values = torch.as_tensor(values, dtype=torch.float32)
+    return Subnetwork(Mask(values, has_mlps=has_mlps), target, seed, values)
+
+
+@st.composite
+def subnetworks(draw: Any) -> Subnetwork:
+    n_layers, columns = draw(st.integers(1, 4)), draw(st.integers(2, 6))
+    row = st.lists(st.integers(0, 1), min_size=columns, max_size=columns)
+    values = draw(st.lists(row, min_size=n_layers, max_size=n_layers))
+    return subnetwork(values, draw(st.integers(0, 2**40)), draw(st.booleans()))
+
+
+@given(subnetworks(), st.integers(0, 9))
+def test_matches_keep_as_many_heads_and_the_same_mlps(each: Subnetwork, offset: int) -> None:
+    (match,) = layer_matched([each], seed_offset=offset)
+    assert match.mask.shape == each.mask.shape
+    assert match.mask.is_discrete
+    assert torch.equal(match.mask.heads.sum(1), each.mask.heads.sum(1))
+    assert torch.equal(match.mask.mlps, each.mask.mlps)
+    assert match.sparsity == each.sparsity
+    assert (match.target, match.seed, match.method) == (0.4, each.seed + offset, "layer-matched")
+    assert match.name == f"layer-matched-s0.40-seed{each.seed + offset}"
+    assert layer_matched([each], seed_offset=offset)[0].mask == match.mask
+
+
+def test_a_match_by_hand() -> None:
+    values = [[1, 1, 1, 1, 0], [0, 0, 0, 0, 1], [1, 0, 0, 0, 1]]
+    found = layer_matched([subnetwork(values, seed=s) for s in range(30)])
+    for each in found:
+        # Full and empty layers leave nothing to chance.
+        assert each.mask.values[:2].tolist() == values[:2]
+        assert each.mask.values[2, -1] == 1
+    chosen = {int(each.mask.values[2, :4].argmax()) for each in found}
+    assert chosen == {0, 1, 2, 3}
+
+
+def test_matches_of_models_without_mlps() -> None:
+    values = [[1, 1, 0, 0, 0], [0, 0, 0, 0, 1]]
+    found = layer_matched([subnetwork(values, seed=s, has_mlps=False) for s in range(30)])
+    for each in found:
+        assert each.mask.values.sum(1).tolist() == [2, 1]
+        assert each.mask.shape == ModelShape(2, 5, has_mlps=False)
+    # The last column is a head like the others.
+    assert {int(each.mask.values[1].argmax()) for each in found} == {0, 1, 2, 3, 4}
+
+
+def test_heads_of_a_layer_are_chosen_equally_often() -> None:
+    n = 400
+    values = [[1, 0, 0, 0, 1], [1, 1, 1, 0, 0], [0, 0, 1, 1, 1]]
+    found = layer_matched([subnetwork(values, seed=s) for s in range(n)])
+    counts = torch.stack([each.mask.values for each in found]).sum(0)
+    expected = torch.tensor([[n / 4] * 4, [3 * n / 4] * 4, [n / 2] * 4])
+    assert counts[:, -1].tolist() == [n, 0, n]
+    # Standard deviations of 8.7, 8.7 and 10.
+    assert float((counts[:, :4] - expected).abs().max()) < SIGMAS * 10
+
+
+def test_offsets_give_further_draws() -> None:
+    each = subnetwork(torch.tensor([[1, 1, 1, 0, 0, 0, 1]] * 3), seed=10)
+    draws = [layer_matched([each], seed_offset=offset)[0] for offset in range(20)]
+    assert len({tuple(sorted(names(draw.mask))) for draw in draws}) > 15  # of 20 ** 3
+    shifted = subnetwork(each.mask.values, seed=12)
+    assert layer_matched([shifted], seed_offset=-2)[0].mask == draws[0].mask
+    assert layer_matched([]) == []
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="both kinds of control rank the same random numbers, those of the seed",
+)
+def test_matches_are_drawn_apart_from_the_random_subnetwork_of_their_seed() -> None:
+    # Otherwise the match of a random subnetwork is that subnetwork, and the two controls of one
+    # trained mask are not two draws.
+    shape = ModelShape(4, 12)
+    found = random_subnetworks(shape, sparsity=0.5, seeds=range(5))
+    matches = layer_matched(found)
+    assert not any(a.mask == b.mask for a, b in zip(found, matches, strict=True))
+
+
+@pytest.mark.parametrize("values", [torch.ones(2, 3, 4), torch.full((3, 4), 0.5)])
+def test_only_single_masks_of_zeros_and_ones_have_matches(values: torch.Tensor) -> None:
+    with pytest.raises(InputError, match="kept and ablated sets are those of a single mask"):
+        layer_matched([subnetwork(values)])

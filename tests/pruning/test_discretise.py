@@ -1,0 +1,157 @@
+"""From scores to zeros and ones, against written-out masks and a brute-force search."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pruning.oracles import names
+
+from mechcore.components import Mask, ModelShape
+from mechcore.errors import InputError
+from mechcore.pruning import discretise, discretise_by_threshold, hard_concrete
+
+SHAPE = ModelShape(2, 2)
+
+# -- one ranking ----------------------------------------------------------------------------------
+
+
+def test_discretising_by_hand() -> None:
+    scores = torch.tensor([[3.0, -1.0, 0.5], [0.0, 2.0, -2.0]])
+    # The ranking is over the whole model: 3, 2, 0.5, 0, -1, -2.
+    assert names(discretise(scores, 0.5, SHAPE)) == {"L0.H0", "L1.H1", "L0.MLP"}
+    assert names(discretise(scores, 0.0, SHAPE)) == set(map(str, SHAPE.components))
+    assert names(discretise(scores, 5 / 6, SHAPE)) == {"L0.H0"}
+    assert discretise(scores, 0.5, SHAPE).values.tolist() == [[1, 0, 1], [0, 1, 0]]
+    without = discretise(scores, 0.5, ModelShape(2, 3, has_mlps=False))
+    assert names(without) == {"L0.H0", "L1.H1", "L0.H2"}
+
+
+def test_ties_are_pruned_from_the_end() -> None:
+    mask = discretise(torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), 0.5, SHAPE)
+    assert mask.values.tolist() == [[1, 1, 0], [0, 0, 1]]
+
+
+@given(st.data(), st.integers(1, 4), st.integers(2, 5), st.floats(0, 1, exclude_max=True))
+def test_discretising_is_one_ranking(
+    draw: st.DataObject, n_layers: int, columns: int, sparsity: float
+) -> None:
+    n = n_layers * columns
+    few = st.integers(-3, 3).map(float)  # few values, so that there are ties
+    flat = draw.draw(st.lists(few, min_size=n, max_size=n))
+    scores = torch.tensor(flat).reshape(n_layers, columns)
+    mask = discretise(scores, sparsity, ModelShape(n_layers, columns - 1))
+    values = mask.values.flatten().tolist()
+    n_pruned = values.count(0.0)
+    assert n_pruned + values.count(1.0) == n
+    assert abs(n_pruned - sparsity * n) <= 0.5 + 1e-9
+    ranking = sorted(range(n), key=lambda i: (-flat[i], i))
+    assert {i for i in range(n) if values[i] == 1} == set(ranking[: n - n_pruned])
+
+
+@pytest.mark.parametrize("to_mask", [discretise, discretise_by_threshold])
+@pytest.mark.parametrize("sparsity", [1.0, -0.1, math.nan, 2.0, math.inf])
+def test_a_sparsity_that_is_not_a_share_is_refused(to_mask: Any, sparsity: float) -> None:
+    with pytest.raises(InputError, match=f"sparsity {sparsity}: expected a share"):
+        to_mask(torch.zeros(2, 3), sparsity, SHAPE)
+
+
+# -- a threshold on the deterministic mask --------------------------------------------------------
+
+
+def log_alphas(*s: float) -> torch.Tensor:
+    """Those whose sigmoid is ``s``; the deterministic mask value is 1.2 s - 0.1."""
+    return torch.tensor([math.log(each / (1 - each)) for each in s]).reshape(2, -1)
+
+
+TRAINED = log_alphas(0.9, 0.55, 0.3, 0.7, 0.1, 0.05)
+VALUES = [[0.98, 0.56, 0.26], [0.74, 0.02, 0.0]]
+"""Of `TRAINED`; 1.2 * 0.05 - 0.1 = -0.04 is clamped to 0."""
+
+
+def test_the_mask_values_are_as_written() -> None:
+    found = hard_concrete.deterministic(TRAINED)
+    torch.testing.assert_close(found, torch.tensor(VALUES), rtol=0, atol=1e-6)
+    assert found[1, 2] == 0
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "kept"),
+    [
+        # Threshold 0 prunes the exact zero alone, 0.05 to 0.25 also 0.02, 0.3 to 0.55 also 0.26,
+        # 0.6 to 0.7 also 0.56, and 0.75 to 0.95 all but 0.98.
+        (1 / 6, [[1, 1, 1], [1, 1, 0]]),
+        (2 / 6, [[1, 1, 1], [1, 0, 0]]),
+        (3 / 6, [[1, 1, 0], [1, 0, 0]]),
+        (4 / 6, [[1, 0, 0], [1, 0, 0]]),
+        (5 / 6, [[1, 0, 0], [0, 0, 0]]),
+        # The nearest one is taken.
+        (0.41, [[1, 1, 1], [1, 0, 0]]),
+        (0.43, [[1, 1, 0], [1, 0, 0]]),
+        # 5/12 and 3/12 lie halfway between two: the lower threshold, which keeps more.
+        (5 / 12, [[1, 1, 1], [1, 0, 0]]),
+        (3 / 12, [[1, 1, 1], [1, 1, 0]]),
+        # Targets that no threshold reaches.
+        (0.0, [[1, 1, 1], [1, 1, 0]]),
+        (0.99, [[1, 0, 0], [0, 0, 0]]),
+    ],
+)
+def test_thresholds_by_hand(sparsity: float, kept: list[list[int]]) -> None:
+    mask = discretise_by_threshold(TRAINED, sparsity, SHAPE)
+    assert mask.values.tolist() == kept
+    assert mask.shape == SHAPE
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(-0.02, 0.03), (0.02, 0.08), (0.32, 0.38), (0.47, 0.53), (0.93, 0.97)]
+)
+def test_the_thresholds_are_005_apart(low: float, high: float) -> None:
+    # A single multiple of 0.05 lies between the two.
+    scores = log_alphas((low + 0.1) / 1.2, (high + 0.1) / 1.2).reshape(1, 2)
+    mask = discretise_by_threshold(scores, 0.5, ModelShape(1, 1))
+    assert mask.values.tolist() == [[0, 1]]
+
+
+def test_a_value_must_exceed_the_threshold() -> None:
+    # 0.5 and 1.2 * 0.62 / 1.2 - 0.1 = 0.52: only the threshold 0.5 itself can tell them apart.
+    scores = torch.tensor([[0.0, math.log(0.62 / 0.58)]])
+    mask = discretise_by_threshold(scores, 0.5, ModelShape(1, 1))
+    assert mask.values.tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize("sparsity", [0.0, 0.5, 0.9])
+def test_the_target_is_missed_where_all_values_are_exactly_zero_or_one(sparsity: float) -> None:
+    settled = torch.tensor([[9.0, -9.0, 9.0], [9.0, 9.0, 9.0]])
+    mask = discretise_by_threshold(settled, sparsity, SHAPE)
+    assert mask.values.tolist() == [[1, 0, 1], [1, 1, 1]]
+    assert mask.sparsity == pytest.approx(1 / 6)
+    ranked = discretise(settled, sparsity, SHAPE)
+    assert ranked.sparsity == pytest.approx(round(6 * sparsity) / 6)
+
+
+def test_models_without_mlps_keep_their_shape() -> None:
+    mask = discretise_by_threshold(TRAINED, 0.5, ModelShape(2, 3, has_mlps=False))
+    assert mask.shape == ModelShape(2, 3, has_mlps=False)
+    assert names(mask) == {"L0.H0", "L0.H1", "L1.H0"}
+
+
+@given(
+    st.lists(st.floats(-3.5, 3.5), min_size=6, max_size=6),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_no_other_threshold_is_closer(flat: list[float], sparsity: float) -> None:
+    scores = torch.tensor(flat).reshape(2, 3)
+    mask = discretise_by_threshold(scores, sparsity, SHAPE)
+    values = hard_concrete.deterministic(scores)
+    candidates = [Mask((values > threshold / 20).float()) for threshold in range(20)]
+    distances = [abs(each.sparsity - sparsity) for each in candidates]
+    closest = [
+        each
+        for each, distance in zip(candidates, distances, strict=True)
+        if distance <= min(distances) + 1e-9
+    ]
+    assert mask == closest[0]

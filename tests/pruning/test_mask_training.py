@@ -1,0 +1,252 @@
+"""The training of one mask, driven by hand: multipliers, histories, saving and diagnoses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from mechcore.components import ModelShape
+from mechcore.pruning import PruneSettings, discretise, hard_concrete
+from mechcore.pruning.mask_training import MaskTraining, OffTrackError
+
+SHAPE = ModelShape(2, 2)
+COLUMNS = ["kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2"]
+NOTHING = torch.zeros(2, 3)
+
+
+def trained(
+    settings: PruneSettings,
+    target: float = 0.5,
+    seed: int = 1,
+    gradient: Callable[[int], torch.Tensor] = lambda step: NOTHING,
+) -> MaskTraining:
+    """A training that met these gradients, and a KL of 0.25 per step number."""
+    training = MaskTraining(settings, SHAPE, target, seed)
+    while not training.is_done:
+        training.draw()
+        training.update(0.25 * training.step, gradient(training.step))
+    return training
+
+
+# -- the multipliers ------------------------------------------------------------------------------
+
+HALF = -math.log(11 ** (2 / 3))
+"""The log_alpha at which P(z = 0) is 1/2."""
+
+
+def test_histories_by_hand() -> None:
+    # Scores that never move have the expected sparsity 1/2. The target 1/2 rises over all ten
+    # steps, so the gaps t - s are -0.50, -0.45 and -0.40. Ascent on lambda1 (t - s) by Adam with
+    # the rates 1, 0.9 and 0.8:
+    #   step 0: m = -0.05, v = 0.00025; their bias-free values are -0.5 and 0.25: -1.
+    #   step 1: m = -0.045 - 0.045 = -0.09, v = 0.00024975 + 0.0002025 = 0.00045225;
+    #           -0.09 / 0.19 = -0.4736842, 0.00045225 / 0.001999 = 0.2262381, its root 0.4756450:
+    #           -0.9 * 0.9958776 = -0.8962899.
+    # and on lambda2 (t - s)^2, whose gradients are 0.25, 0.2025 and 0.16:
+    #   step 0: 1.
+    #   step 1: m = 0.0225 + 0.02025 = 0.04275, v = 0.0000624375 + 0.000041006 = 0.0001034438;
+    #           0.04275 / 0.19 = 0.225, 0.0001034438 / 0.001999 = 0.0517478, its root 0.2274815:
+    #           0.9 * 0.9890918 = 0.8901826.
+    settings = PruneSettings(
+        steps=10, ramp=1.0, warmup=0, lr=0.0, lr_lambda=1.0, log_alpha_mean=HALF, log_alpha_std=0.0
+    )
+    found = trained(settings).subnetwork()
+    assert list(found.history.columns) == COLUMNS
+    assert len(found.history) == 10
+    expected = [
+        [0.00, 0.5, 0.00, 0.0, 0.0],
+        [0.25, 0.5, 0.05, -1.0, 1.0],
+        [0.50, 0.5, 0.10, -1.8962899, 1.8901826],
+    ]
+    for row, numbers in zip(found.history.to_numpy().tolist(), expected, strict=False):
+        assert row == pytest.approx(numbers, abs=1e-6)
+    assert found.history["wanted_sparsity"].tolist() == pytest.approx(
+        [0.05 * step for step in range(10)]
+    )
+    assert torch.equal(found.log_alpha, torch.full((2, 3), HALF))
+
+
+def test_sampled_sparsity_is_that_of_the_drawn_values() -> None:
+    settings = PruneSettings(
+        steps=6, warmup=0, log_alpha_mean=0.0, sparsity="sampled", tolerance=1, lr_lambda=0.0
+    )
+    training = MaskTraining(settings, SHAPE, 0.5, 3)
+    drawn = []
+    while not training.is_done:
+        values = training.draw()
+        drawn.append(1 - float(values.mean()))
+        training.update(0.0, NOTHING)
+    assert training.subnetwork().history["sparsity"].tolist() == pytest.approx(drawn)
+    assert max(drawn) - min(drawn) > 0.1
+
+
+def test_draws_are_those_of_the_distribution_and_of_the_seed() -> None:
+    settings = PruneSettings(log_alpha_mean=0.5, log_alpha_std=0.1)
+    generator = torch.Generator().manual_seed(9)
+    start = torch.randn(2, 3, generator=generator)
+    first = hard_concrete.sample(0.5 + 0.1 * start, torch.rand(2, 3, generator=generator))
+    assert torch.equal(MaskTraining(settings, SHAPE, 0.5, 9).draw(), first)
+    assert not torch.equal(MaskTraining(settings, SHAPE, 0.5, 10).draw(), first)
+
+
+def test_a_gradient_moves_scores_against_it() -> None:
+    # Adam's first step has the size of the learning rate wherever there is a gradient.
+    settings = PruneSettings(
+        steps=1, warmup=0, lr=0.1, log_alpha_mean=0.0, log_alpha_std=0.0, tolerance=1
+    )
+    training = MaskTraining(settings, SHAPE, 0.5, 9)
+    inside = ((values := training.draw()) > 0) & (values < 1)
+    sign = torch.tensor([[1.0, -1.0, 1.0], [-1.0, 1.0, -1.0]])
+    training.update(1.0, sign)
+    moved = training.subnetwork().log_alpha
+    torch.testing.assert_close(moved[inside], -0.1 * sign[inside], rtol=0, atol=1e-6)
+    assert int(inside.sum()) >= 3
+    # At a value of exactly 0 or 1 a small change of the score changes nothing.
+    assert bool((moved[~inside] == 0).all())
+
+
+# -- length ---------------------------------------------------------------------------------------
+
+
+def test_the_length_depends_on_the_target() -> None:
+    settings = PruneSettings(steps=4, steps_per_percent=0.1, lr=0.0, tolerance=1)
+    assert [len(trained(settings, target).history) for target in (0.0, 0.2, 0.5)] == [4, 6, 9]
+
+
+# -- what goes wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_training_that_is_not_finite_is_off_track(bad: float, where: str) -> None:
+    training = MaskTraining(PruneSettings(steps=4, log_alpha_mean=0.0), SHAPE, 0.5, 7)
+    training.draw()
+    training.update(0.1, NOTHING)
+    values = training.draw()
+    gradient = NOTHING.clone()
+    gradient.view(-1)[int((values - 0.5).abs().argmin())] = bad
+    message = r"target 0\.5, seed 7 diverged: its loss or scores are not finite after step 1"
+    with pytest.raises(OffTrackError, match=message):
+        training.update(*((bad, NOTHING) if where == "loss" else (0.1, gradient)))
+
+
+def ended(course: list[float], target: float = 0.6, tolerance: float = 0.2) -> MaskTraining:
+    """A training whose sparsity took this course; the target rises over the first half."""
+    settings = PruneSettings(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=1)
+    done = trained(settings, target)
+    state = done.state()
+    state["history"][:, COLUMNS.index("sparsity")] = torch.tensor(course)
+    strict = PruneSettings(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=tolerance)
+    training = MaskTraining(strict, SHAPE, target, 1)
+    training.restore(state)
+    return training
+
+
+LATE = [0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.3, 0.35]
+HIGH = [0.0, 0.2, 0.5, 0.7, 0.9, 0.9, 0.9, 0.9, 0.85]
+
+
+def test_a_sparsity_that_stays_behind_is_diagnosed() -> None:
+    with pytest.raises(OffTrackError) as failure:
+        ended(LATE).subnetwork()
+    # The target is 0.6 * step / 4.5: 0.267 at step 2, then 0.533, then 0.6.
+    assert str(failure.value) == (
+        "the sparsity of target 0.6, seed 1 ended at 0.350 (accepted: 0.2 away from the target), "
+        "so its ranking means little. It was 0.00 at step 2 (wanted 0.27), 0.10 at step 4 (wanted "
+        "0.53), 0.20 at step 6 (wanted 0.60); use more steps or a larger lr_lambda: the "
+        "multipliers react too late"
+    )
+
+
+def test_a_sparsity_that_overshoots_is_diagnosed() -> None:
+    with pytest.raises(OffTrackError) as failure:
+        ended(HIGH).subnetwork()
+    assert str(failure.value) == (
+        "the sparsity of target 0.6, seed 1 ended at 0.850 (accepted: 0.2 away from the target), "
+        "so its ranking means little. It was 0.50 at step 2 (wanted 0.27), 0.90 at step 4 (wanted "
+        "0.53), 0.90 at step 6 (wanted 0.60); use a smaller lr_lambda or more steps: the "
+        "multipliers overshoot"
+    )
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="where the end is too low, an overshoot before it is not looked at",
+)
+def test_a_sparsity_that_swings_is_not_told_to_react_more_strongly() -> None:
+    with pytest.raises(OffTrackError) as failure:
+        ended([0.0, 0.2, 0.6, 0.9, 0.95, 0.9, 0.7, 0.5, 0.35]).subnetwork()
+    assert "larger lr_lambda" not in str(failure.value)
+
+
+def test_an_end_within_the_tolerance_is_accepted_whatever_the_course() -> None:
+    found = ended([0.9] * 8 + [0.78]).subnetwork()
+    assert found.history["sparsity"].iloc[-1] == pytest.approx(0.78)
+    assert len(ended([0.0] * 8 + [0.42]).subnetwork().mask.kept) == 2
+
+
+# -- saving and going on --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stop", [0, 1, 4])
+def test_a_training_goes_on_from_its_state(stop: int) -> None:
+    settings = PruneSettings(steps=7, warmup=2, log_alpha_mean=0.0, tolerance=1)
+
+    def gradient(step: int) -> torch.Tensor:
+        return torch.arange(6.0).reshape(2, 3).sub(2.0 + step)
+
+    whole = trained(settings, gradient=gradient)
+    first = MaskTraining(settings, SHAPE, 0.5, 1)
+    for _ in range(stop):
+        first.draw()
+        first.update(0.25 * first.step, gradient(first.step))
+    state = {name: tensor.clone() for name, tensor in first.state().items()}
+    # What happens to the first after its state was taken changes nothing.
+    first.draw()
+    first.update(9.0, torch.ones(2, 3))
+    second = MaskTraining(settings, SHAPE, 0.5, 1)
+    second.restore(state)
+    assert second.step == stop
+    while not second.is_done:
+        second.draw()
+        second.update(0.25 * second.step, gradient(second.step))
+    assert equal_states(second, whole)
+    assert not equal_states(second, trained(settings))
+
+
+def equal_states(one: MaskTraining, other: MaskTraining) -> bool:
+    a, b = one.state(), other.state()
+    assert a.keys() == b.keys()
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_state_is_a_copy() -> None:
+    settings = PruneSettings(steps=3, log_alpha_mean=0.0, tolerance=1)
+    training = MaskTraining(settings, SHAPE, 0.5, 1)
+    training.draw()
+    training.update(0.5, torch.ones(2, 3))
+    state = training.state()
+    before: dict[str, Any] = {name: tensor.clone() for name, tensor in state.items()}
+    training.draw()
+    training.update(0.5, torch.ones(2, 3))
+    assert all(torch.equal(state[name], before[name]) for name in state)
+
+
+# -- the result -----------------------------------------------------------------------------------
+
+
+def test_the_result_is_a_ranking_or_a_threshold() -> None:
+    # All deterministic mask values are well above the highest threshold, but for none of them.
+    high: dict[str, Any] = {"steps": 2, "lr": 0.0, "log_alpha_mean": 9.0, "tolerance": 1}
+    ranked = trained(PruneSettings(**high)).subnetwork()
+    assert ranked.mask == discretise(ranked.log_alpha, 0.5, SHAPE)
+    assert len(ranked.mask.kept) == 3
+    by_threshold = trained(PruneSettings(**high, discretisation="threshold")).subnetwork()
+    assert len(by_threshold.mask.kept) == 6
+    assert torch.equal(by_threshold.log_alpha, ranked.log_alpha)
+    assert (ranked.target, ranked.seed, ranked.method) == (0.5, 1, "l0")

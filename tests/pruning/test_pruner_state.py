@@ -1,0 +1,365 @@
+"""Trainings that are interrupted go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import helpers
+import pytest
+import torch
+from pruning.oracles import ANSWERS, QUICK, encoded_for, some_examples
+from safetensors import safe_open
+
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.files import write_safetensors
+from mechcore.means import MeanActivations
+from mechcore.pruning import PruningError, Subnetwork, prune
+from mechcore.pruning.teacher import Teacher
+from mechcore.tasks.encoding import EncodedExamples, encode
+
+SAVING = replace(QUICK, save_every=3)
+"""Eight steps, saved after 3, 6 and 8 of them."""
+
+LONGER = replace(QUICK, save_every=3, steps=4, steps_per_percent=0.1)
+"""6 steps at 20 % and 10 at 60 %, saved after 3, 6, 9 and 10 of them."""
+
+
+@pytest.fixture
+def run(
+    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
+) -> Callable[..., list[Subnetwork]]:
+    """Prune two seeds and two targets, with changes."""
+
+    def run(**changes: Any) -> list[Subnetwork]:
+        options = {"model": loud[0], "data": data, "means": loud_means, "preset": SAVING} | changes
+        return prune(**{"sparsity": [0.2, 0.6], "seeds": [5, 6]} | options)
+
+    return run
+
+
+class Steps:
+    """Counts the steps of all trainings, and forbids, interrupts or spoils them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.taken = 0
+        self.stop_at: int | None = None
+        self.allowed = True
+        self.spoilt: tuple[int, int] | None = None
+        real = Teacher.kl_gradients
+
+        def watched(teacher: Teacher, *args: Any) -> Any:
+            assert self.allowed, "a step was taken"
+            if self.taken == self.stop_at:
+                raise KeyboardInterrupt
+            losses, gradients = real(teacher, *args)
+            if self.spoilt is not None and self.taken == self.spoilt[0]:
+                gradients[self.spoilt[1]] = math.nan
+            self.taken += 1
+            return losses, gradients
+
+        monkeypatch.setattr(Teacher, "kl_gradients", watched)
+
+    def until(self, stop_at: int | None) -> None:
+        self.taken, self.stop_at = 0, stop_at
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+    return Steps(monkeypatch)
+
+
+def assert_equal(found: list[Subnetwork], expected: list[Subnetwork]) -> None:
+    """Bit for bit."""
+    assert [each.name for each in found] == [each.name for each in expected]
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.log_alpha, b.log_alpha)
+        assert a.mask == b.mask
+        assert a.history.equals(b.history)
+        assert len(a.history) > 0
+
+
+# -- going on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sparsity", ["expected", "sampled"])
+@pytest.mark.parametrize(("stop_at", "left"), [(0, 8), (2, 8), (3, 5), (5, 5), (7, 2)])
+def test_an_interrupted_run_ends_as_if_it_had_not_been(
+    run: Callable[..., Any], steps: Steps, tmp_path: Path, sparsity: Any, stop_at: int, left: int
+) -> None:
+    settings = replace(SAVING, sparsity=sparsity)
+    whole = run(preset=settings)
+    path = tmp_path / "state.safetensors"
+    steps.until(stop_at)
+    with pytest.raises(KeyboardInterrupt):
+        run(preset=settings, state=path)
+    assert path.exists() == (stop_at >= 3)
+    steps.until(None)
+    assert_equal(run(preset=settings, state=path), whole)
+    assert steps.taken == left
+
+
+@pytest.mark.parametrize(("stop_at", "left"), [(2, 10), (4, 7), (6, 4), (7, 4), (9, 1)])
+def test_masks_of_different_lengths_go_on_each_where_it_was(
+    run: Callable[..., Any], steps: Steps, tmp_path: Path, stop_at: int, left: int
+) -> None:
+    whole = run(preset=LONGER)
+    assert [len(each.history) for each in whole] == [6, 6, 10, 10]
+    path = tmp_path / "state.safetensors"
+    steps.until(stop_at)
+    with pytest.raises(KeyboardInterrupt):
+        run(preset=LONGER, state=path)
+    steps.until(None)
+    assert_equal(run(preset=LONGER, state=path), whole)
+    assert steps.taken == left
+
+
+def test_a_run_can_be_interrupted_again_and_again(
+    run: Callable[..., Any], steps: Steps, tmp_path: Path
+) -> None:
+    settings = replace(SAVING, save_every=1)
+    whole = run(preset=settings)
+    path = tmp_path / "folder" / "state.safetensors"
+    for _ in range(7):
+        steps.until(1)
+        with pytest.raises(KeyboardInterrupt):
+            run(preset=settings, state=path)
+    steps.until(None)
+    assert_equal(run(preset=settings, state=path), whole)
+    assert steps.taken == 1
+    assert [each.name for each in path.parent.iterdir()] == ["state.safetensors"]
+
+
+def test_saving_changes_nothing_and_a_finished_run_is_only_read(
+    run: Callable[..., Any], steps: Steps, tmp_path: Path
+) -> None:
+    whole = run()
+    path = tmp_path / "state.safetensors"
+    assert_equal(run(state=path), whole)
+    content = path.read_bytes()
+    steps.allowed = False
+    assert_equal(run(state=str(path)), whole)
+    assert path.read_bytes() == content
+
+
+def test_a_run_that_missed_its_target_says_so_again(
+    run: Callable[..., Any], steps: Steps, tmp_path: Path
+) -> None:
+    settings = replace(SAVING, lr_lambda=0.0, log_alpha_mean=10.0, tolerance=0.3)
+    path = tmp_path / "state.safetensors"
+    failures = []
+    for allowed in (True, False):
+        steps.allowed = allowed
+        with pytest.raises(PruningError, match="2 of 4 masks failed: the sparsity of") as failure:
+            run(preset=settings, state=path)
+        failures.append(failure.value)
+    assert str(failures[0]) == str(failures[1])
+    assert [each.target for each in failures[0].finished] == [0.2, 0.2]
+    assert_equal(failures[1].finished, failures[0].finished)
+
+
+# -- going on without a mask that diverged --------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+@pytest.mark.parametrize("spoilt_at", [0, 1, 4])
+@pytest.mark.parametrize("preset", [SAVING, LONGER], ids=["equal", "unequal"])
+def test_a_mask_that_diverged_stays_failed(
+    run: Callable[..., Any], steps: Steps, tmp_path: Path, preset: Any, spoilt_at: int
+) -> None:
+    steps.spoilt = (spoilt_at, 2)
+    with pytest.raises(PruningError) as whole:
+        run(preset=preset)
+    path = tmp_path / "state.safetensors"
+    steps.until(7)
+    with pytest.raises(KeyboardInterrupt):
+        run(preset=preset, state=path)
+    steps.spoilt = None
+    steps.until(None)
+    with pytest.raises(PruningError) as resumed:
+        run(preset=preset, state=path)
+    expected = (
+        "pruning: 1 of 4 masks failed: the training of target 0.6, seed 5 diverged: its loss or "
+        f"scores are not finite after step {spoilt_at}; lower lr or lr_lambda, or set clip"
+    )
+    assert str(whole.value) == str(resumed.value) == expected
+    assert [(each.target, each.seed) for each in resumed.value.finished] == [
+        (0.2, 5), (0.2, 6), (0.6, 6)
+    ]  # fmt: skip
+    assert_equal(resumed.value.finished, whole.value.finished)
+
+
+def test_a_failure_that_was_not_saved_is_not_remembered(
+    run: Callable[..., Any], steps: Steps, tmp_path: Path
+) -> None:
+    path = tmp_path / "state.safetensors"
+    steps.spoilt = (4, 0)
+    steps.until(5)
+    with (
+        pytest.warns(MechcoreWarning, match=r"target 0\.2, seed 5 diverged"),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        run(state=path)
+    # The state is that after step 3, when nothing was wrong; this time all goes well.
+    steps.spoilt = None
+    steps.until(None)
+    assert len(run(state=path)) == 4
+
+
+# -- states that are not this run's ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def begun(
+    loud: tuple[Any, Any],
+    loud_means: MeanActivations,
+    data: EncodedExamples,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """The state of a run; not to be changed."""
+    path = tmp_path_factory.mktemp("begun") / "state.safetensors"
+    prune(loud[0], data, loud_means, sparsity=[0.2, 0.6], seeds=[5, 6], preset=SAVING, state=path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "differ"),
+    [
+        ({"seeds": [5, 7]}, "masks"),
+        ({"seeds": [6, 5]}, "masks"),
+        ({"sparsity": [0.2, 0.6, 0.7]}, "masks"),
+        ({"preset": replace(SAVING, lr=0.2)}, "settings"),
+        ({"preset": "fast"}, "settings"),
+        ({"data_seed": 1}, "data"),
+        ({"data_seed": 1, "seeds": [1], "preset": "fast"}, "data, settings, masks"),
+    ],
+)
+def test_states_of_other_arguments_are_refused(
+    run: Callable[..., Any], steps: Steps, begun: Path, changes: dict[str, Any], differ: str
+) -> None:
+    content = begun.read_bytes()
+    steps.allowed = False
+    message = f"state.safetensors: is that of another run: {differ} differ; go on with the same"
+    with pytest.raises(InputError, match=message):
+        run(state=begun, **changes)
+    assert begun.read_bytes() == content
+
+
+def test_states_of_other_data_means_and_models_are_refused(
+    run: Callable[..., Any],
+    steps: Steps,
+    begun: Path,
+    data: EncodedExamples,
+    loud: tuple[Any, Any],
+    loud_means: MeanActivations,
+    planted: Any,
+    planted_means: MeanActivations,
+) -> None:
+    steps.allowed = False
+    other = encode(some_examples(seed=4), helpers.word_tokenizer(), max_length=48)
+    fewer = encode(some_examples(n=40), helpers.word_tokenizer(), max_length=48)
+    per_position = MeanActivations.compute(loud[0], data, n_samples=0, per_position=True)
+    elsewhere = MeanActivations.compute(loud[0], other, n_samples=0)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"data": other}, "data"),
+        ({"data": fewer}, "data"),
+        ({"means": per_position}, "means"),
+        ({"means": elsewhere}, "means"),
+        ({"data": other, "means": elsewhere}, "data, means"),
+        ({"model": planted, "means": planted_means}, "model, means"),
+    ]
+    for changes, differ in cases:
+        with pytest.raises(InputError, match=f"is that of another run: {differ} differ"):
+            run(state=begun, **changes)
+    assert len(run(state=begun)) == 4
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=pytest.fail.Exception,
+    reason="the state knows texts by their words, not by their tokens",
+)
+def test_states_of_data_encoded_otherwise_are_refused(run: Callable[..., Any], begun: Path) -> None:
+    with pytest.warns(MechcoreWarning, match="were cut"):
+        cut = encode(some_examples(), helpers.word_tokenizer(), max_length=6)
+    with pytest.raises(InputError, match="is that of another run: data differ"):
+        run(state=begun, data=cut)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=pytest.fail.Exception,
+    reason="the state does not know the answers of a language model",
+)
+def test_states_of_other_answers_are_refused(cases: helpers.Cases, tmp_path: Path) -> None:
+    model, data = cases.get("gpt2-lm").model, encoded_for("gpt2-lm")
+    means = MeanActivations.compute(model, data, n_samples=0)
+    options: dict[str, Any] = {"sparsity": 0.5, "seeds": 1, "state": tmp_path / "state.safetensors"}
+    prune(model, data, means, preset=replace(SAVING, steps=3), **options)
+    assert data.answers is not None
+    swapped = replace(data, answers={**data.answers, "neutral": data.input_ids[0][0]})
+    assert swapped.answers != data.answers
+    assert list(data.answers) == list(ANSWERS)
+    with pytest.raises(InputError, match="is that of another run: data differ"):
+        prune(model, swapped, means, preset=replace(SAVING, steps=3), **options)
+
+
+def test_files_that_are_no_states_are_refused(
+    run: Callable[..., Any],
+    steps: Steps,
+    begun: Path,
+    loud_means: MeanActivations,
+    tmp_path: Path,
+) -> None:
+    steps.allowed = False
+    text, half, empty = (tmp_path / name for name in ("text", "half", "empty"))
+    text.write_text("not a tensor")
+    half.write_bytes(begun.read_bytes()[: begun.stat().st_size // 2])
+    empty.touch()
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    means, bare = tmp_path / "means.safetensors", tmp_path / "bare.safetensors"
+    loud_means.save(means)
+    write_safetensors(bare, {"x": torch.zeros(1)}, {"format": "mechcore-pruning-1"})
+    for path in (text, half, empty, folder, means, bare):
+        message = f"pruning state {path}: not a state written by mechcore .*; remove it to begin"
+        with pytest.raises(InputError, match=message):
+            run(state=path)
+    with pytest.raises(
+        InputError, match="format 'mechcore-means-1', expected 'mechcore-pruning-1'"
+    ):
+        run(state=means)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=AssertionError,
+    reason="the place of the state is tried when it is first written, after save_every steps",
+)
+def test_a_place_that_cannot_be_written_is_refused_before_any_step(
+    run: Callable[..., Any], steps: Steps, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    steps.allowed = False
+    with pytest.raises(InputError, match="cannot be written"):
+        run(state=tmp_path / "file" / "state.safetensors")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=KeyError,
+    reason="a state's tensors are taken for complete, unlike its facts",
+)
+def test_an_incomplete_state_is_refused(
+    run: Callable[..., Any], begun: Path, tmp_path: Path
+) -> None:
+    with safe_open(begun, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        facts = file.metadata()
+    assert tensors.pop("s0.20-seed5/log_alpha").shape == (2, 5)
+    write_safetensors(tmp_path / "state.safetensors", tensors, facts)
+    with pytest.raises(InputError, match="not a state written by mechcore"):
+        run(state=tmp_path / "state.safetensors")

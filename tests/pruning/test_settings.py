@@ -1,0 +1,220 @@
+"""Schedules against written-out numbers, and settings that make no sense."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.errors import InputError
+from mechcore.pruning import PRESETS, PruneSettings, prune_settings
+from mechcore.pruning.settings import check_runs
+
+# -- presets --------------------------------------------------------------------------------------
+
+
+def test_the_paper_preset_is_that_of_the_paper() -> None:
+    # arXiv 2403.03942, section 3 and appendix; "sampled" and the noise are those of its code.
+    assert PRESETS["paper"] == PruneSettings(
+        steps=6500,
+        steps_per_percent=56.0,
+        ramp=1.0,
+        ramp_per_percent=50.0,
+        warmup=200,
+        batch_size=128,
+        lr=0.1,
+        lr_lambda=1.0,
+        log_alpha_mean=10.0,
+        log_alpha_std=0.01,
+        sparsity="sampled",
+        clip=0.0,
+        discretisation="threshold",
+        tolerance=0.1,
+        masks_per_pass=8,
+        precision="float32",
+        save_every=50,
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "total"), [(0.0, 6500), (0.3, 8180), (0.5, 9300), (0.6, 9860), (0.7, 10420)]
+)
+def test_total_steps_of_the_paper(target: float, total: int) -> None:
+    assert PRESETS["paper"].total_steps(target) == total  # 6500 + 56 S
+
+
+@pytest.mark.parametrize(
+    ("target", "step", "wanted"),
+    [
+        # At 50 % the rise ends at 6500 + 50 * 50 = 9000.
+        (0.5, 0, 0.0),
+        (0.5, 900, 0.05),
+        (0.5, 4500, 0.25),
+        (0.5, 8999, 0.5 * 8999 / 9000),
+        (0.5, 9000, 0.5),
+        (0.5, 9299, 0.5),
+        # At 70 % at 6500 + 50 * 70 = 10000.
+        (0.7, 1000, 0.07),
+        (0.7, 9999, 0.69993),
+        (0.7, 10419, 0.7),
+        (0.0, 3000, 0.0),
+    ],
+)
+def test_wanted_sparsity_of_the_paper(target: float, step: int, wanted: float) -> None:
+    assert PRESETS["paper"].wanted_sparsity(target, step) == pytest.approx(wanted, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("step", "rate"),
+    [
+        (0, 1 / 200),
+        (99, 0.5),
+        (199, 1.0),
+        (200, 1.0),
+        # 9300 steps fall from 1 at step 200 to 0 at step 9300.
+        (4750, 0.5),
+        (7025, 0.25),
+        (9299, 1 / 9100),
+    ],
+)
+def test_learning_rates_of_the_paper(step: int, rate: float) -> None:
+    assert PRESETS["paper"].rate(0.5, step) == pytest.approx(rate, abs=1e-12)
+
+
+def test_the_fast_preset_is_the_default_and_as_long_for_every_target() -> None:
+    fast = PRESETS["fast"]
+    assert fast == PruneSettings()
+    assert [fast.total_steps(target) for target in (0.0, 0.5, 0.95)] == [600, 600, 600]
+    # The target rises over 360 steps; the rates rise over 20 and fall over 580.
+    assert [fast.wanted_sparsity(0.5, step) for step in (0, 180, 360, 599)] == [0, 0.25, 0.5, 0.5]
+    rates = [fast.rate(0.5, step) for step in (0, 19, 20, 310, 599)]
+    assert rates == pytest.approx([0.05, 1.0, 1.0, 0.5, 1 / 580])
+
+
+def test_a_schedule_without_warmup_and_one_that_is_all_warmup() -> None:
+    none = PruneSettings(steps=4, warmup=0)
+    assert [none.rate(0.5, step) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
+    long = PruneSettings(steps=3, warmup=10)
+    assert [long.rate(0.5, step) for step in range(3)] == pytest.approx([0.1, 0.2, 0.3])
+
+
+@given(
+    st.builds(
+        PruneSettings,
+        steps=st.integers(1, 40),
+        steps_per_percent=st.floats(1, 3),
+        ramp=st.floats(0.05, 1),
+        ramp_per_percent=st.floats(0, 1),
+        warmup=st.integers(0, 60),
+    ),
+    st.floats(0, 1, exclude_max=True),
+)
+def test_schedules_rise_to_the_target_and_rates_are_shares(
+    settings: PruneSettings, target: float
+) -> None:
+    total = settings.total_steps(target)
+    # total is rounded to a whole step, so the rise may end half a step after it.
+    wanted = [settings.wanted_sparsity(target, step) for step in range(total + 2)]
+    assert wanted == sorted(wanted)
+    assert (wanted[0], wanted[-1]) == (0, target)
+    assert all(0 < settings.rate(target, step) <= 1 for step in range(total))
+
+
+# -- choosing settings ----------------------------------------------------------------------------
+
+
+def test_presets_can_be_changed() -> None:
+    assert prune_settings() == PRESETS["fast"]
+    assert prune_settings("paper") == PRESETS["paper"]
+    changed = prune_settings("paper", steps=100, lr=1, clip=0.5, sparsity="expected")
+    assert changed == replace(PRESETS["paper"], steps=100, lr=1.0, clip=0.5, sparsity="expected")
+    assert PRESETS["paper"].steps == 6500
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"preset": "slow"}, r"pruning: unknown preset 'slow'; expected fast or paper"),
+        ({"step": 100}, r"pruning: unknown setting 'step'; expected steps, steps_per_percent, "),
+        ({"steps": "abc"}, r"pruning: steps is 'abc'; expected int"),
+        ({"steps": 1.5}, r"pruning: steps is 1\.5; expected int"),
+        ({"steps": True}, r"pruning: steps is True; expected int"),
+        ({"steps": None}, r"pruning: steps is None; expected int"),
+        ({"lr": "x"}, r"pruning: lr is 'x'; expected float"),
+        ({"lr": True}, r"pruning: lr is True; expected float"),
+        ({"warmup": 2.0}, r"pruning: warmup is 2\.0; expected int"),
+        ({"sparsity": 3}, r"pruning: sparsity is 3; expected str"),
+        ({"sparsity": "drawn"}, r"pruning: sparsity is 'drawn'; expected 'expected' or 'sampled'"),
+        ({"steps": 0}, r"pruning: steps is 0; expected at least 1"),
+    ],
+)
+def test_changes_that_make_no_sense(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        prune_settings(**changes)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"steps": 0},
+        {"batch_size": 0},
+        {"masks_per_pass": -1},
+        {"save_every": 0},
+        {"steps_per_percent": -1.0},
+        {"ramp": 0.0},
+        {"ramp": 1.5},
+        {"ramp": math.nan},
+        {"ramp_per_percent": 3.0},
+        {"warmup": -1},
+        {"lr": math.nan},
+        {"lr": math.inf},
+        {"lr_lambda": -1.0},
+        {"log_alpha_mean": math.inf},
+        {"log_alpha_std": math.nan},
+        {"clip": -0.5},
+        {"tolerance": math.nan},
+        {"sparsity": "drawn"},
+        {"discretisation": "rounding"},
+        {"precision": "float16"},
+    ],
+)
+def test_settings_that_make_no_sense(setting: dict[str, Any]) -> None:
+    ((name, value),) = setting.items()
+    with pytest.raises(InputError, match=rf"pruning: {name} is {value!r}; expected"):
+        PruneSettings(**setting)
+
+
+def test_the_target_cannot_rise_for_longer_than_the_training() -> None:
+    assert PruneSettings(steps_per_percent=2.0, ramp_per_percent=2.0).total_steps(0.5) == 700
+    with pytest.raises(InputError, match=r"expected at most steps_per_percent \(2\.0\)"):
+        PruneSettings(steps_per_percent=2.0, ramp_per_percent=2.1)
+
+
+# -- seeds and sparsities -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sparsities", "message"),
+    [
+        ([1], [0.5, 1.0], r"sparsity 1\.0: expected a share"),
+        ([1], [-0.1], r"sparsity -0\.1: expected a share"),
+        ([1], [math.nan], "sparsity nan: expected a share"),
+        ([1, 2, 1], [0.5], r"seeds \[1, 2, 1\]: expected at least one, each once"),
+        ([1], [0.5, 0.5], r"sparsities \[0\.5, 0\.5\]: expected at least one, each once"),
+        ([], [0.5], r"seeds \[\]: expected at least one"),
+        ([1], [], r"sparsities \[\]: expected at least one"),
+        ([-1], [0.5], "seed -1: expected a whole number from 0"),
+        ([2**63], [0.5], "seed 9223372036854775808: expected a whole number from 0 to"),
+    ],
+)
+def test_runs_that_make_no_sense(seeds: list[int], sparsities: list[float], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        check_runs(seeds, sparsities)
+
+
+def test_the_ends_of_what_is_allowed() -> None:
+    assert check_runs([0, 2**63 - 1], [0.0, 0.999999]) is None

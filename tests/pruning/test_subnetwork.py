@@ -1,0 +1,156 @@
+"""Subnetworks, their names and their files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from pandas.testing import assert_frame_equal
+from pruning.oracles import QUICK
+
+from mechcore.components import Mask
+from mechcore.errors import InputError
+from mechcore.files import write_safetensors
+from mechcore.means import MeanActivations
+from mechcore.pruning import METHODS, Subnetwork, prune, subnetwork_name
+from mechcore.tasks.encoding import EncodedExamples
+
+HISTORY = ["kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2"]
+KEPT = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])
+SCORES = torch.tensor([[0.25, -1e-9, 3.0], [-2.5, 1 / 3, 7.0]])
+
+
+def subnetwork(**changes: Any) -> Subnetwork:
+    return Subnetwork(**{"mask": Mask(KEPT), "target": 0.3, "seed": 42, "scores": SCORES} | changes)
+
+
+# -- what it says of itself -----------------------------------------------------------------------
+
+
+def test_what_was_asked_for_and_what_was_achieved() -> None:
+    each = subnetwork()
+    assert (each.target, each.sparsity) == (0.3, pytest.approx(2 / 6))
+    assert (each.method, each.seed) == ("l0", 42)
+    assert torch.equal(each.log_alpha, SCORES)
+    assert list(each.history.columns) == HISTORY
+    assert len(each.history) == 0
+
+
+def test_names_are_short_and_distinct() -> None:
+    assert subnetwork(target=0.5).name == "s0.50-seed42"
+    assert subnetwork(target=0.0, seed=0).name == "s0.00-seed0"
+    assert subnetwork(target=0.12).name != subnetwork(target=0.125).name
+    assert subnetwork(target=0.125).name == "s0.125-seed42"
+    assert subnetwork(target=0.5, method="random").name == "random-s0.50-seed42"
+    assert subnetwork_name(0.7, 3, "layer-matched") == "layer-matched-s0.70-seed3"
+    assert len({subnetwork_name(0.5, 1, method) for method in METHODS}) == 5
+
+
+@pytest.mark.parametrize("method", ["attribution", "integrated", "random", "layer-matched"])
+def test_only_pruning_has_a_log_alpha(method: Any) -> None:
+    each = subnetwork(method=method)
+    assert torch.equal(each.scores, SCORES)
+    message = f"subnetwork {method}-s0.30-seed42: found by {method}, which has no log_alpha"
+    with pytest.raises(InputError, match=message):
+        _ = each.log_alpha
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("has_mlps", [True, False])
+def test_a_subnetwork_comes_back_from_its_file(tmp_path: Path, has_mlps: bool, method: Any) -> None:
+    mask = Mask(KEPT, has_mlps=has_mlps)
+    rows = [[0.1, 0.2, 1 / 3, -4.0, 5.5], [1e-9, 0.25, 0.5, -3.0, 6e6]]
+    history = pd.DataFrame(rows[: 2 if method == "l0" else 0], columns=HISTORY, dtype="float32")
+    each = subnetwork(mask=mask, target=1 / 3, seed=2**40, method=method, history=history)
+    path = tmp_path / "a.safetensors"
+    each.save(path)
+    back = Subnetwork.load(path)
+    assert (back.mask, back.target, back.seed) == (each.mask, each.target, each.seed)
+    assert back.mask.shape == each.mask.shape
+    assert (back.method, back.name) == (method, each.name)
+    assert torch.equal(back.scores, SCORES)
+    assert_frame_equal(back.history, history)
+    assert Mask.load(path) == each.mask
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=(InputError, AssertionError),
+    reason="NumPy's numbers are written by their repr, np.float64(...), which is not read back",
+)
+def test_targets_and_seeds_of_numpy_are_numbers(tmp_path: Path) -> None:
+    target, seed = np.linspace(0, 1, 4)[1], np.arange(3)[2]
+    each = subnetwork(target=target, seed=seed)
+    each.save(tmp_path / "a.safetensors")
+    back = Subnetwork.load(tmp_path / "a.safetensors")
+    assert (back.target, back.seed) == (1 / 3, 2)
+    assert each.name == back.name == "s0.3333333333333333-seed2"
+
+
+def test_a_pruned_subnetwork_comes_back_with_its_history(
+    tmp_path: Path, loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
+) -> None:
+    (each,) = prune(loud[0], data, loud_means, seeds=1, sparsity=0.4, preset=QUICK)
+    each.save(tmp_path / "a.safetensors")
+    back = Subnetwork.load(tmp_path / "a.safetensors")
+    assert len(back.history) == QUICK.steps
+    assert_frame_equal(back.history, each.history)
+    assert torch.equal(back.log_alpha, each.log_alpha)
+
+
+def test_other_files_are_refused(
+    tmp_path: Path, loud_means: MeanActivations, loud: tuple[Any, Any]
+) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        Subnetwork.load(tmp_path / "missing.safetensors")
+    loud_means.save(tmp_path / "means.safetensors")
+    with pytest.raises(InputError, match="not a mask"):
+        Subnetwork.load(tmp_path / "means.safetensors")
+    Mask.full(loud[0]).save(tmp_path / "mask.safetensors")
+    with pytest.raises(InputError, match=r"mask\.safetensors: holds a mask, but not its target"):
+        Subnetwork.load(tmp_path / "mask.safetensors")
+    Mask.full(loud[0]).save(tmp_path / "mask.json")
+    with pytest.raises(InputError, match=r"mask\.json: holds a mask, but not its target"):
+        Subnetwork.load(tmp_path / "mask.json")
+    (tmp_path / "text.safetensors").write_text("not a tensor")
+    with pytest.raises(InputError, match=r"text\.safetensors"):
+        Subnetwork.load(tmp_path / "text.safetensors")
+
+
+FACTS = {"target": "0.5", "seed": "3", "method": "l0", "has_mlps": "true"}
+TENSORS = {"mask": KEPT, "scores": SCORES, "history": torch.zeros(2, 5)}
+
+
+@pytest.mark.parametrize(
+    ("facts", "left_out", "message"),
+    [
+        ({"method": "magic"}, "", "method 'magic', expected l0, attribution, integrated, random"),
+        ({"method": None}, "", "'method'"),
+        ({"target": "much"}, "", "could not convert string to float: 'much'"),
+        ({"seed": "1.5"}, "", "invalid literal for int"),
+        ({}, "scores", "scores"),
+        ({}, "history", "history"),
+    ],
+)
+def test_incomplete_files_are_refused(
+    tmp_path: Path, facts: dict[str, Any], left_out: str, message: str
+) -> None:
+    path = tmp_path / "a.safetensors"
+    stored = {name: value for name, value in (FACTS | facts).items() if value is not None}
+    write_safetensors(path, {n: t for n, t in TENSORS.items() if n != left_out}, stored)
+    expected = rf"a\.safetensors: holds a mask, but not its .*{message}.*; expected a file written"
+    with pytest.raises(InputError, match=expected):
+        Subnetwork.load(path)
+
+
+def test_the_hand_written_file_is_one_when_complete(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "a.safetensors", TENSORS, FACTS)
+    back = Subnetwork.load(tmp_path / "a.safetensors")
+    assert (back.target, back.seed, back.method, len(back.history)) == (0.5, 3, "l0", 2)

@@ -1,0 +1,150 @@
+"""The loss against plain torch, its precision, and the order of the examples."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from helpers import Cases
+from pruning.oracles import encoded_for, full_logits, plain_kl, slopes, snapshot
+
+from mechcore.means import MeanActivations
+from mechcore.models.running import weights_of
+from mechcore.pruning import PruneSettings
+from mechcore.pruning.teacher import POOL, Teacher, example_order, frozen, is_fast_at_bfloat16
+from mechcore.tasks.encoding import EncodedExamples
+
+VALUES = torch.rand(3, 2, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+EXAMPLES = [7, 0, 11, 3]
+
+# -- the loss -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt2", "gpt2-lm"])
+def test_losses_and_gradients_are_those_of_plain_torch(cases: Cases, architecture: str) -> None:
+    case = cases.get(architecture, torch.float64)
+    data = encoded_for(architecture, 12)
+    means = MeanActivations.compute(case.model, data, n_samples=0)
+    teacher = Teacher(case.model, data, PruneSettings(batch_size=5, masks_per_pass=2))
+    full = full_logits(case.reference, means, data, range(len(data)))
+    torch.testing.assert_close(teacher.logits.double(), full, rtol=0, atol=1e-5)
+    with frozen(case.model):
+        losses, gradients = teacher.kl_gradients(VALUES, means, EXAMPLES)
+    assert gradients.shape == (3, 2, 5)
+    for values, loss, gradient in zip(VALUES, losses, gradients, strict=True):
+
+        def kl(z: torch.Tensor) -> torch.Tensor:
+            return plain_kl(case.reference, means, z, data, EXAMPLES, full[EXAMPLES])
+
+        assert float(loss) == pytest.approx(kl(values).item(), rel=1e-4)
+        expected = slopes(kl, values)
+        largest = float(expected.abs().max())
+        assert largest > 1e-3
+        torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize("masks_per_pass", [1, 2, 8])
+def test_masks_may_run_in_turn(
+    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples, masks_per_pass: int
+) -> None:
+    with frozen(loud[0]):
+        found, expected = (
+            Teacher(loud[0], data, PruneSettings(masks_per_pass=n)).kl_gradients(
+                VALUES.float(), loud_means, EXAMPLES
+            )
+            for n in (masks_per_pass, 3)
+        )
+    for one, other in zip(found, expected, strict=True):
+        assert one.shape == other.shape
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+# -- precision ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_auto_is_bfloat16_where_the_processor_has_it(
+    loud: tuple[Any, Any],
+    loud_means: MeanActivations,
+    data: EncodedExamples,
+    supported: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+    values = VALUES.float()
+    found = {}
+    for precision in ("auto", "bfloat16", "float32"):
+        teacher = Teacher(loud[0], data, PruneSettings(precision=precision))
+        with frozen(loud[0]):
+            found[precision] = teacher.kl_gradients(values, loud_means, EXAMPLES)
+        assert found[precision][0].dtype == found[precision][1].dtype == torch.float32
+    same, other = ("bfloat16", "float32") if supported else ("float32", "bfloat16")
+    for i in (0, 1):
+        assert torch.equal(found["auto"][i], found[same][i])
+        assert not torch.equal(found["auto"][i], found[other][i])
+
+
+def test_what_the_hardware_says_decides() -> None:
+    supported = torch.cpu._is_avx512_bf16_supported()
+    assert is_fast_at_bfloat16(torch.device("cpu")) == supported
+    assert not is_fast_at_bfloat16(torch.device("meta"))
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float32"])
+def test_the_full_models_answers_are_always_float32(
+    loud: tuple[Any, Any], data: EncodedExamples, precision: Any
+) -> None:
+    plain = Teacher(loud[0], data, PruneSettings(precision="float32"))
+    assert torch.equal(
+        Teacher(loud[0], data, PruneSettings(precision=precision)).logits, plain.logits
+    )
+
+
+# -- the order of the examples --------------------------------------------------------------------
+
+LENGTHS = [3 + (7 * i) % 23 for i in range(100)]
+
+
+def batches(n: int, batch_size: int, seed: int, lengths: list[int] = LENGTHS) -> list[list[int]]:
+    return list(itertools.islice(example_order(lengths, batch_size, seed), n))
+
+
+def test_every_pass_shows_every_example_once() -> None:
+    # 16 batches of 25 are four passes over 100 examples.
+    found = batches(32, 25, seed=0)
+    assert all(len(rows) == 25 for rows in found)
+    for half in (found[:16], found[16:]):
+        assert sorted(itertools.chain(*half)) == sorted([*range(100)] * 4)
+    # Pools of 80 that straddle the passes lose nothing either: five of them are four passes.
+    assert sorted(itertools.chain(*batches(80, 5, seed=0))) == sorted([*range(100)] * 4)
+
+
+def test_a_pools_batches_have_similar_lengths_in_random_order() -> None:
+    pool = [[LENGTHS[i] for i in rows] for rows in batches(POOL, 25, seed=2)]
+    ordered = sorted(pool)
+    # Sorted, the batches cut the lengths of the pool into consecutive pieces.
+    flat = sorted(itertools.chain(*pool))
+    assert [sorted(rows) for rows in ordered] == [flat[25 * k : 25 * k + 25] for k in range(POOL)]
+    assert pool != ordered
+
+
+def test_the_order_is_that_of_its_seed() -> None:
+    assert batches(40, 6, seed=3) == batches(40, 6, seed=3)
+    assert batches(40, 6, seed=3) != batches(40, 6, seed=4)
+    # Fewer examples than a batch: they repeat within it.
+    few = batches(3, 5, seed=0, lengths=[4, 9])
+    assert all(len(rows) == 5 and set(rows) <= {0, 1} for rows in few)
+
+
+# -- freezing -------------------------------------------------------------------------------------
+
+
+def test_freezing_ends_with_the_block(trainable: Any) -> None:
+    before = snapshot(trainable)["flags"]
+    assert 0 < sum(before) < len(before)
+    with pytest.raises(ZeroDivisionError), frozen(trainable):  # noqa: PT012
+        assert not any(p.requires_grad for p in weights_of(trainable).parameters())
+        raise ZeroDivisionError
+    assert snapshot(trainable)["flags"] == before
