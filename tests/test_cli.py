@@ -63,7 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other_means(files: Path) -> Path:
     """Means of a checkpoint other than the final one."""
     path = files / "other-means.safetensors"
-    step = tiny_encoder_dir("step-0400")
+    step = tiny_encoder_dir("step-0700")
     code = call(f"means --model {step} --train {files}/train.csv --out {path}")
     assert code == 0
     return path
@@ -219,7 +219,7 @@ def test_resume_and_overwrite(
     assert "ablation" not in tables(Path("parts/tables"))
     pruner: Any = importlib.import_module("mechcore.study.run")
     with monkeypatch.context() as patch:
-        patch.setattr(pruner, "prune", interrupted)
+        patch.setattr(pruner, "find_subnetworks", interrupted)
         assert call(f"{command} --out parts --resume") == 0
     assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
 
@@ -241,8 +241,20 @@ def test_a_target_out_of_reach_is_a_failed_step(
 ) -> None:
     assert call(f"prune {own(files)} --seeds 3 --sparsities 0.9 --steps 2 --out masks") == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("mechcore: error: pruning: the sparsity of target 0.9, seed 3 ended")
-    assert not Path("masks").exists()
+    start = (
+        "mechcore: error: pruning: 1 of 1 masks failed: the sparsity of target 0.9, seed 3 ended"
+    )
+    assert last.startswith(start)
+    assert not Path("masks/masks").exists()
+
+
+def test_masks_that_others_failed_beside_are_kept(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"prune {own(files)} --seeds 3 --sparsities 0.1,0.9 --steps 2 --out masks"
+    assert call(f"{command} --schedule tolerance=0.2") == 1
+    assert "1 of 2 masks failed: the sparsity of target 0.9" in capsys.readouterr().err
+    assert [path.name for path in Path("masks/masks").iterdir()] == ["s0.10-seed3.safetensors"]
 
 
 # -- the single steps -----------------------------------------------------------------------------
@@ -270,14 +282,15 @@ def test_prune_and_core_repeat_what_a_run_does(
     whole = tables(Path("whole/tables"))
     assert call(f"prune {own(files)} {QUICK} --out masks") == 0
     assert tables(Path("masks/tables")) == {
-        name: whole[name] for name in ("accuracy", "subnetworks")
+        name: whole[name] for name in ("accuracy", "accuracy_spread", "subnetworks")
     }
     for path in Path("whole/masks").iterdir():
         assert Mask.load(Path("masks/masks") / path.name) == Mask.load(path)
     assert call(f"prune {own(files)} {QUICK} --means whole/means.safetensors --out again") == 0
     assert tables(Path("again/tables")) == tables(Path("masks/tables"))
 
-    wanted = {name: whole[name] for name in ("core", "core_summary", "head_frequency")}
+    names = ("core", "core_summary", "head_frequency", "head_overlap", "joint_frequency")
+    wanted = {name: whole[name] for name in names}
     for i, masks in enumerate(
         ("whole", "masks/masks", " ".join(map(str, sorted(Path("masks/masks").iterdir()))))
     ):
@@ -289,12 +302,144 @@ def test_prune_and_core_repeat_what_a_run_does(
         assert component in shown
 
 
+@pytest.mark.parametrize("method", ["attribution", "integrated", "random"])
+def test_prune_by_other_methods(files: Path, method: str) -> None:
+    command = f"prune {own(files)} --seeds 3,4 --sparsities 0.4,0.7 --method {method}"
+    assert call(f"{command} --out masks") == 0
+    table = pd.read_csv("masks/tables/subnetworks.csv")
+    seeds = ["3", "4"] if method == "random" else ["0"]
+    names = [f"{method}-s{share}-seed{seed}" for share in ("0.40", "0.70") for seed in seeds]
+    assert table["subnetwork"].tolist() == names
+    assert set(table["method"]) == {method}
+    for row in table.itertuples():
+        found = Subnetwork.load(f"masks/masks/{row.subnetwork}.safetensors")
+        assert " ".join(map(str, found.mask.kept)) == row.kept
+
+
+def test_an_interrupted_pruning_goes_on(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = f"prune {own(files)} --seeds 3 --sparsities 0.4 --steps 6"
+    command += " --schedule tolerance=1,save_every=2"
+    assert call(f"{command} --out whole") == 0
+    training: Any = importlib.import_module("mechcore.pruning.mask_training").MaskTraining
+    real, steps = training.update, iter(range(100))
+
+    def update(self: Any, *arguments: Any) -> None:
+        if next(steps) == 3:
+            raise KeyboardInterrupt
+        real(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "update", update)
+        assert call(f"{command} --out parts") == 130
+    assert "--resume" in capsys.readouterr().err
+    assert Path("parts/pruning.safetensors").is_file()
+    assert call(f"{command} --out parts") == 2  # in use
+    assert call(f"{command.replace('steps 6', 'steps 8')} --out parts --resume") == 2
+    assert "is that of another run: settings differ" in capsys.readouterr().err
+    assert call(f"{command} --out parts --resume") == 0
+    assert contents(Path("parts")).keys() == contents(Path("whole")).keys()
+    assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
+    a, b = (Subnetwork.load(f"{name}/masks/s0.40-seed3.safetensors") for name in ("parts", "whole"))
+    assert torch.equal(a.log_alpha, b.log_alpha)
+    assert a.history.equals(b.history)
+    assert call(f"{command} --out parts --resume") == 2
+    assert "nothing to resume" in capsys.readouterr().err
+
+
+def test_compare(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(f"compare {own(files)} {QUICK} --out out") == 0
+    table = pd.read_csv("out/tables/methods.csv")
+    methods = ["l0", "attribution", "integrated", "random", "layer-matched"]
+    assert table["method"].tolist() == [name for name in methods for _ in range(2)]
+    assert table["n"].tolist() == [2, 2, 1, 1, 1, 1, 2, 2, 2, 2]
+    single = pd.read_csv("out/tables/subnetworks.csv")
+    for row in table.itertuples():
+        own_rows = single[
+            (single["method"] == row.method) & (single["target_sparsity"] == row.target_sparsity)
+        ]
+        assert row.kl == pytest.approx(own_rows["kl"].mean())
+        assert (row.kl_low, row.kl_high) == (own_rows["kl"].min(), own_rows["kl"].max())
+        assert row.id_accuracy == pytest.approx(own_rows["id_accuracy"].mean())
+    assert len(list(Path("out/masks").iterdir())) == len(single) == 16
+    assert {path.name for path in Path("out/figures").iterdir()} == {
+        "kl-by-sparsity.png",
+        "kl-by-sparsity.svg",
+    }
+    assert "integrated" in capsys.readouterr().out
+
+
+def test_effective_size_of_checkpoints(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    series = f"{tiny_encoder_dir().parent}/step-0700,{tiny_encoder_dir()}"
+    data = " ".join(f"--{role} {files}/{role}.csv" for role in SIZES)
+    command = f"effective-size --checkpoints {series} {data} {QUICK} --margin 0.1"
+    sizes: Any = importlib.import_module("mechcore.study.sizes")
+    real = sizes.run_pruning
+
+    def interrupted(config: Any, out: Path, **options: Any) -> Any:
+        if "0700" not in config.model.source:
+            raise KeyboardInterrupt
+        return real(config, out, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sizes, "run_pruning", interrupted)
+        assert call(f"{command} --out out") == 130
+    assert call(f"{command} --out out --resume") == 0
+    found = {path.stem: pd.read_csv(path) for path in Path("out/tables").iterdir()}
+    assert set(found) == {"full", "grid", "effective_size", "mean_effective_size"}
+    means = found["mean_effective_size"]
+    assert means["group"].tolist() == ["ID"] * 2 + ["OOD"] * 2 + ["mixed"] * 2
+    steps = means["checkpoint"].unique().tolist()
+    assert steps[0] == 700
+    assert steps[1] == 3500
+    grid = found["grid"]
+    assert grid[["seed", "sparsity"]].drop_duplicates().to_numpy().tolist() == [
+        [3, 0.4],
+        [4, 0.4],
+        [3, 0.7],
+        [4, 0.7],
+    ]
+    # The grid's figures are those of the checkpoints' own tables.
+    own_table = pd.read_csv(f"out/checkpoint-{steps[1]}/tables/accuracy.csv")
+    rows = own_table.query("role == 'ood' and subset != 'all' and seed == 3")
+    part = grid[(grid["checkpoint"] == steps[1]) & (grid["seed"] == 3)]
+    wanted = dict(zip(zip(rows["subset"], rows["target_sparsity"]), rows["accuracy"]))
+    for row in part[part["subset"].str.startswith("ood:")].itertuples():
+        assert row.accuracy == wanted[row.subset.removeprefix("ood:"), row.sparsity]
+    assert Path("out/figures/effective-size.svg").is_file()
+    # The tables it wrote can be read again.
+    subsets = [f"--group ID={','.join(s for s in grid['subset'].unique() if s[:2] == 'id')}"]
+    again = f"effective-size --full out/tables/full.csv --grid out/tables/grid.csv {subsets[0]}"
+    assert call(f"{again} --margin 0.1 --out again") == 0
+    pd.testing.assert_frame_equal(
+        pd.read_csv("again/tables/mean_effective_size.csv"), means.query("group == 'ID'")
+    )
+
+
+def test_export(files: Path) -> None:
+    model = load_model(tiny_encoder_dir())
+    mask = Mask.full(model).without("L0.H1", "L1.MLP")
+    mask.save("mask.safetensors")
+    command = f"export --model {tiny_encoder_dir()} --mask mask.safetensors"
+    assert call(f"{command} --train {files}/train.csv --out pruned") == 0
+    assert call(f"{command} --mode zero --out zeroed") == 0
+    data = encoded(files / "ood.csv")
+    means = MeanActivations.compute(model, encoded(files / "train.csv"))
+    for folder, mode in (("pruned", "mean"), ("zeroed", "zero")):
+        mine = evaluate(load_model(folder), data)
+        masked = evaluate(model, data, mask=mask, means=means, mode=mode)
+        torch.testing.assert_close(mine.logits, masked.logits, rtol=0, atol=1e-5)
+
+
 def test_heads(files: Path) -> None:
     command = f"heads --model {tiny_encoder_dir()} --data {files}/id.csv --max-examples 10"
     assert call(f"{command} --out heads.csv") == 0
     assert call(f"{command} --out heads.json") == 0
     table = pd.read_csv("heads.csv")
-    assert table["component"].tolist() == [f"L{la}.H{h}" for la in range(4) for h in range(8)]
+    assert table["component"].tolist() == [f"L{la}.H{h}" for la in range(6) for h in range(8)]
     assert set(table["n_examples"]) == {10}
     masses = table[[column for column in table if column.startswith("mass_")]]
     assert ((masses >= 0) & (masses <= 1)).all(axis=None)

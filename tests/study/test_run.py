@@ -128,7 +128,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     assert "non-entailment -> non-entailment (1)" in mapping
     assert facts["label_mapping"]["ood"] == "non-entailment -> non-entailment (1)"
     model = facts["model"]
-    assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == (4, 8, True)
+    assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == (6, 8, True)
     assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
     assert {role: each["n"] for role, each in facts["data"].items()} == {
         "train": 48,
@@ -174,7 +174,7 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
             sum(not c.is_head for c in kept),
         )
         assert row.sparsity == pytest.approx(1 - len(kept) / 36)
-        assert abs(36 * row.sparsity - 36 * row.target_sparsity) <= 0.5 + 1e-9
+        assert abs(54 * row.sparsity - 54 * row.target_sparsity) <= 0.5 + 1e-9
         assert row.head_sparsity == pytest.approx(1 - row.heads_kept / 32)
         for role in ("id", "ood"):
             of = (accuracy["subnetwork"] == row.subnetwork) & (accuracy["role"] == role)
@@ -191,7 +191,7 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
 
 def test_frequencies_count_the_masks(finished: Finished) -> None:
     table, masks = finished.table("head_frequency"), finished.masks()
-    assert len(table) == 36 * 2
+    assert len(table) == 54 * 2
     for row in table.itertuples():
         mine = [m for name, m in masks.items() if name.startswith(f"s{row.target_sparsity:.2f}")]
         column = 8 if math.isnan(row.head) else int(row.head)
