@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.tasks.readers import _read_table, _texts
+from mechcore.tasks.readers import read_table, texts_of
 
 FULL = ("checkpoint", "subset", "accuracy")
 """Columns of the full model's accuracies."""
@@ -262,9 +262,9 @@ def _read(path: Path, columns: Sequence[str], levels: Sequence[str]) -> pd.DataF
     if is_published:
         table = pd.DataFrame(_leaves(path, _json(path), levels), columns=[*levels, "accuracy"])
     else:
-        table = _read_table(path)
+        table = read_table(path)
         _require(table, str(path), columns)
-        table = pd.DataFrame({column: _texts(path, table[column]) for column in columns})
+        table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
     for column in [each for each in columns if each != "subset"]:
         numbers = pd.to_numeric(table[column], errors="coerce")
         if column in ("sparsity", "accuracy"):

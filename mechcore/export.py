@@ -8,11 +8,7 @@ becomes zero and its bias the mean.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -23,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 
 from mechcore.components import Component, Mask
 from mechcore.errors import InputError
-from mechcore.files import check_can_write, write_json
+from mechcore.files import appearing, check_can_write, write_json
 from mechcore.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS
@@ -98,7 +94,7 @@ def export_checkpoint(
     means = _means_to_fold(means, mode)
     out = _free_folder(out)
     kind, pad_id = _check_fits(source, revision, mask, means)
-    tokenizer = _tokenizer(source, revision)
+    tokenizer = load_tokenizer(source, revision=revision)
     facts = {
         "format": FORMAT,
         "source": str(source),
@@ -114,7 +110,7 @@ def export_checkpoint(
         if kind.__name__ in CLASSIFICATION_ADAPTERS:  # which read the last token before padding
             model.config.pad_token_id = pad_id
         model = _fold(model, pruned, means)
-        with _appearing(out) as folder:
+        with appearing(out) as folder:
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             write_json(folder / "mechcore.json", facts)
@@ -173,17 +169,6 @@ def _check_fits(
     if means is not None:
         means.check(model)
     return type(hf_model), hf_model.config.pad_token_id
-
-
-def _tokenizer(source: str | Path, revision: str | None) -> Any:
-    tokenizer = load_tokenizer(source, revision=revision)
-    # Where there are no tokenizer files, transformers makes up one of special tokens alone.
-    if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
-        raise InputError(
-            f"checkpoint {source}: no usable tokenizer: found no tokens but special ones; save "
-            "its tokenizer there"
-        )
-    return tokenizer
 
 
 # -- folding --------------------------------------------------------------------------------------
@@ -272,22 +257,3 @@ def _unlike_llama(config: Any) -> str | None:
     if config.hidden_size % config.num_attention_heads:
         return f"{config.num_attention_heads} heads at hidden size {config.hidden_size}"
     return None
-
-
-# -- writing --------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """A folder to fill that becomes ``out`` at the end of the block, and vanishes on an error."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
-        folder = Path(holder) / out.name  # with the usual permissions, unlike the holder
-        folder.mkdir()
-        yield folder
-        for path in filter(Path.is_file, folder.rglob("*")):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        if out.exists():
-            out.rmdir()  # empty; Windows cannot rename onto it
-        folder.rename(out)

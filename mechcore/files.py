@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -44,12 +46,37 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
         write(temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        _open_to_others(temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def appearing(out: Path) -> Iterator[Path]:
+    """A folder to fill that becomes ``out`` at the end of the block, and vanishes on an error.
+
+    ``out`` must not exist, or be empty.
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
+        folder = Path(holder) / out.name  # with the usual permissions, unlike the holder
+        folder.mkdir()
+        yield folder
+        for path in filter(Path.is_file, folder.rglob("*")):
+            _open_to_others(path)
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+        if out.exists():
+            out.rmdir()  # empty; Windows cannot rename onto it
+        folder.rename(out)
+
+
+def _open_to_others(path: Path) -> None:
+    """Give a file the usual permissions; temporary files, and safetensors, have narrower ones."""
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -61,7 +61,7 @@ class MaskedModel:
         n_rows = len(inputs["input_ids"])
         if n_rows != self.n_masks:
             raise InputError(
-                f"masked: {n_rows} rows for {self.n_masks or 'one'} masks; expected one each"
+                f"masked: {n_rows} rows and {self.n_masks or 1} masks; expected one for each row"
             )
         return self._run(inputs, real_positions(inputs["attention_mask"])[:, None])
 

@@ -406,7 +406,7 @@ def test_effective_size_of_checkpoints(
     own_table = pd.read_csv(f"out/checkpoint-{steps[1]}/tables/accuracy.csv")
     rows = own_table.query("role == 'ood' and subset != 'all' and seed == 3")
     part = grid[(grid["checkpoint"] == steps[1]) & (grid["seed"] == 3)]
-    wanted = dict(zip(zip(rows["subset"], rows["target_sparsity"]), rows["accuracy"]))
+    wanted = rows.set_index(["subset", "target_sparsity"])["accuracy"]
     for row in part[part["subset"].str.startswith("ood:")].itertuples():
         assert row.accuracy == wanted[row.subset.removeprefix("ood:"), row.sparsity]
     assert Path("out/figures/effective-size.svg").is_file()

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         with _one_line_warnings():
             code = app(arguments, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted; mechcore run --resume goes on from the last finished step", 130)
+        code = _fail("interrupted; run, prune, compare and effective-size go on with --resume", 130)
     except InputError as error:
         code = _fail(str(error), 2)
     except MechcoreError as error:

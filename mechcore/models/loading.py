@@ -125,6 +125,12 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
             f"checkpoint {source}: found a slow tokenizer ({type(tokenizer).__name__}); mechcore "
             "needs a fast one (tokenizer.json) to know which pieces form a word"
         )
+    # Where there are no tokenizer files, transformers makes up one of special tokens alone.
+    if tokenizer.get_vocab().keys() <= set(tokenizer.all_special_tokens):
+        raise InputError(
+            f"checkpoint {source}: no usable tokenizer: found no tokens but special ones; save "
+            "its tokenizer there"
+        )
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise InputError(

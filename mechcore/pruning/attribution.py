@@ -28,9 +28,9 @@ from mechcore.interventions import masked
 from mechcore.means import MeanActivations
 from mechcore.models.running import model_inputs
 from mechcore.pruning.discretise import discretise
-from mechcore.pruning.settings import PruneSettings, check_runs
+from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.pruning.subnetwork import Subnetwork
-from mechcore.pruning.teacher import Teacher, frozen
+from mechcore.pruning.teacher import Teacher, check_examples, frozen
 from mechcore.readout import Readout
 from mechcore.tasks.encoding import EncodedExamples
 
@@ -56,7 +56,10 @@ def attribution_scores(
         MismatchError: the means are another model's.
         InputError: there are no examples, or a language model's have no answers.
     """
+    if batch_size < 1:
+        raise InputError(f"attribution: batch_size is {batch_size}; expected at least 1")
     shape = ModelShape.of(model)
+    check_examples(data)
     readout = Readout.of(model, data, labelled=False)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     with frozen(model), progress.bar("attribution", -(-len(data) // batch_size)) as advance:
@@ -71,7 +74,7 @@ def attribution_scores(
             (gradient,) = torch.autograd.grad(log_odds.sum(), leaf)
             total += gradient.abs().double().sum(0)
             advance()
-    return (total / _count(data)).float()
+    return (total / len(data)).float()
 
 
 def integrated_scores(
@@ -109,7 +112,7 @@ def integrated_scores(
             _, gradients = teacher.kl_gradients(values, means, examples)
             total -= gradients.double().mean(0) * len(examples)
             advance()
-    return (total / _count(data)).float()
+    return (total / len(data)).float()
 
 
 def attribute(
@@ -134,8 +137,7 @@ def attribute(
     Raises:
         InputError: a sparsity is outside [0, 1) or repeats, or the method is unknown.
     """
-    targets = [sparsity] if isinstance(sparsity, (int, float)) else list(sparsity)
-    check_runs([seed], targets)
+    targets, (seed,) = as_runs(sparsity, seed)
     if method not in _SCORES:
         raise InputError(f"attribution: method is {method!r}; expected {' or '.join(_SCORES)}")
     scores = _SCORES[method](model, data, means)
@@ -151,9 +153,3 @@ def _chosen_log_odds(logits: Float[Tensor, "row cls"]) -> Float[Tensor, " row"]:
     chosen = logits.argmax(1, keepdim=True)
     others = logits.scatter(1, chosen, -torch.inf).logsumexp(1)
     return logits.gather(1, chosen).squeeze(1) - others
-
-
-def _count(data: EncodedExamples) -> int:
-    if not len(data):
-        raise InputError("attribution: no example; expected at least one")
-    return len(data)

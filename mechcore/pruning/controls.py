@@ -8,7 +8,7 @@ import torch
 
 from mechcore.components import Mask, ModelShape
 from mechcore.pruning.discretise import discretise
-from mechcore.pruning.settings import check_runs
+from mechcore.pruning.settings import as_runs
 from mechcore.pruning.subnetwork import Subnetwork
 
 
@@ -25,9 +25,7 @@ def random_subnetworks(
     Raises:
         InputError: a sparsity or seed is out of range, or they repeat.
     """
-    targets = [sparsity] if isinstance(sparsity, (int, float)) else list(sparsity)
-    seeds = [seeds] if isinstance(seeds, int) else list(seeds)
-    check_runs(seeds, targets)
+    targets, seeds = as_runs(sparsity, seeds)
     found = []
     for target in targets:
         for seed in seeds:
@@ -48,14 +46,17 @@ def layer_matched(subnetworks: Sequence[Subnetwork], *, seed_offset: int = 0) ->
         seed_offset: for several draws.
 
     Raises:
-        InputError: a subnetwork's mask is not a single one of zeros and ones.
+        InputError: a subnetwork's mask is not a single one of zeros and ones, or a seed is out of
+            range.
     """
     found = []
     for each in subnetworks:
         kept = {(c.layer, c.head) for c in each.mask.kept}
-        shape, seed = each.mask.shape, each.seed + seed_offset
+        shape = each.mask.shape
+        _, (seed,) = as_runs(each.target, each.seed + seed_offset)
         generator = torch.Generator().manual_seed(seed)
-        scores = torch.rand(shape.n_layers, shape.columns, generator=generator)
+        # The first draw is that of `random_subnetworks`, of which this is to be independent.
+        _, scores = torch.rand(2, shape.n_layers, shape.columns, generator=generator)
         values = torch.zeros_like(scores)
         for layer in range(shape.n_layers):
             n_kept = sum((layer, head) in kept for head in range(shape.n_heads))

@@ -127,12 +127,10 @@ class MaskTraining:
         wanted = self.history[:, HISTORY.index("wanted_sparsity")]
         places = [round(part * (len(course) - 1)) for part in (0.25, 0.5, 0.75)]
         shown = ", ".join(f"{course[i]:.2f} at step {i} (wanted {wanted[i]:.2f})" for i in places)
-        if reached < self.target:
-            cure = "use more steps or a larger lr_lambda: the multipliers react too late"
-        elif float((course - wanted).max()) > self.settings.tolerance:
+        if float((course - wanted).max()) > self.settings.tolerance:
             cure = "use a smaller lr_lambda or more steps: the multipliers overshoot"
         else:
-            cure = "use more steps: the multipliers have no time to settle"
+            cure = "use more steps or a larger lr_lambda: the multipliers react too late"
         return (
             f"the sparsity of target {self.target}, seed {self.seed} ended at {reached:.3f} "
             f"(accepted: {self.settings.tolerance} away from the target), so its ranking means "

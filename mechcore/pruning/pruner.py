@@ -21,11 +21,11 @@ from safetensors import SafetensorError, safe_open
 from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
-from mechcore.files import write_safetensors
+from mechcore.files import check_can_write, write_safetensors
 from mechcore.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
-from mechcore.pruning.settings import PruneSettings, check_runs, prune_settings
+from mechcore.pruning.settings import PruneSettings, as_runs, prune_settings
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, example_order, frozen
 from mechcore.tasks.encoding import EncodedExamples
@@ -82,9 +82,7 @@ def prune(
             and why, ``finished`` holds the others.
     """
     settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
-    targets = [sparsity] if isinstance(sparsity, (int, float)) else list(sparsity)
-    seeds = [seeds] if isinstance(seeds, int) else list(seeds)
-    check_runs(seeds, targets)
+    targets, seeds = as_runs(sparsity, seeds)
     means.check(model)
     shape = ModelShape.of(model)
     trainings = [MaskTraining(settings, shape, t, seed) for t in targets for seed in seeds]
@@ -150,16 +148,21 @@ def _facts(
     trainings: Sequence[MaskTraining],
 ) -> dict[str, Any]:
     """Everything that decides what becomes of the masks."""
-    digest = hashlib.sha256(means.z.numpy().tobytes() + means.mlp.numpy().tobytes()).hexdigest()
+    averages = means.z.numpy().tobytes() + means.mlp.numpy().tobytes()
+    inputs = json.dumps([data.input_ids, data.token_type_ids, data.answers])
     facts = {
         "model": ModelIdentity.of(model).weights,
-        "data": [data.fingerprint, len(data), data_seed],
-        "means": digest,
-        "settings": asdict(settings),
+        "data": hashlib.sha256(inputs.encode()).hexdigest(),
+        "data seed": data_seed,
+        "means": hashlib.sha256(averages).hexdigest(),
         "masks": [each.name for each in trainings],
         "torch": torch.__version__,
     }
-    return json.loads(json.dumps(facts))
+    return facts | {name: v for name, v in asdict(settings).items() if name not in _WITHOUT_EFFECT}
+
+
+_WITHOUT_EFFECT = ("save_every", "tolerance", "discretisation")
+"""Settings that may change when a run goes on: they do not enter into the training."""
 
 
 class _Store:
@@ -168,6 +171,8 @@ class _Store:
     def __init__(self, path: str | Path | None, facts: dict[str, Any]) -> None:
         self.path = None if path is None else Path(path)
         self.facts = facts
+        if self.path is not None:
+            check_can_write(self.path)
 
     def save(self, trainings: Sequence[MaskTraining], failed: dict[str, str]) -> None:
         if self.path is None:
@@ -192,17 +197,22 @@ class _Store:
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             facts, failed = json.loads(stored["facts"]), json.loads(stored["failed"])
         except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
-            raise InputError(
-                f"pruning state {self.path}: not a state written by mechcore ({error}); remove it "
-                "to begin anew"
-            ) from error
+            raise self._unreadable(error) from error
         self._compare(facts)
         for each in trainings:
             prefix = f"{each.name}/"
-            each.restore(
-                {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            )
+            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            try:
+                each.restore(own)
+            except (KeyError, RuntimeError) as error:
+                raise self._unreadable(error) from error
         return failed
+
+    def _unreadable(self, error: Exception) -> InputError:
+        return InputError(
+            f"pruning state {self.path}: not a state written by mechcore ({error}); remove it to "
+            "begin anew"
+        )
 
     def _compare(self, then: dict[str, Any]) -> None:
         names = [name for name in self.facts if then.get(name) != self.facts[name]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any, Literal, TypeAlias
 
 from mechcore.errors import InputError
@@ -60,6 +61,10 @@ class PruneSettings:
     save_every: int = 50
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value, kind = getattr(self, field.name), type(field.default)
+            holds = isinstance(value, kind) or (kind is float and isinstance(value, int))
+            self._check(field.name, holds and not isinstance(value, bool), str(kind.__name__))
         for name in ("steps", "batch_size", "masks_per_pass", "save_every"):
             self._check(name, getattr(self, name) >= 1, "at least 1")
         for name in (
@@ -135,13 +140,9 @@ def prune_settings(preset: str = "fast", **changes: Any) -> PruneSettings:
     """
     if preset not in PRESETS:
         raise InputError(f"pruning: unknown preset {preset!r}; expected {' or '.join(PRESETS)}")
-    known = {field.name: type(field.default) for field in fields(PruneSettings)}
-    for name, value in changes.items():
-        if name not in known:
-            raise InputError(f"pruning: unknown setting {name!r}; expected {', '.join(known)}")
-        allowed = (int, float) if known[name] is float else known[name]
-        if not isinstance(value, allowed) or isinstance(value, bool):
-            raise InputError(f"pruning: {name} is {value!r}; expected {known[name].__name__}")
+    known = [field.name for field in fields(PruneSettings)]
+    if unknown := [name for name in changes if name not in known]:
+        raise InputError(f"pruning: unknown setting {unknown[0]!r}; expected {', '.join(known)}")
     return replace(PRESETS[preset], **changes)
 
 
@@ -152,12 +153,34 @@ def check_runs(seeds: Sequence[int], sparsities: Sequence[float]) -> None:
         InputError: a sparsity is outside [0, 1), a seed is negative or too large, or seeds or
             sparsities repeat or are missing.
     """
-    for sparsity in sparsities:
-        if not 0 <= sparsity < 1:  # also catches NaN
-            raise InputError(f"sparsity {sparsity}: expected a share of components in [0, 1)")
-    for name, values in (("seeds", seeds), ("sparsities", sparsities)):
-        if not values or len(set(values)) < len(values):
-            raise InputError(f"{name} {list(values)}: expected at least one, each once")
-    for seed in seeds:
+    as_runs(sparsities, seeds)
+
+
+def as_runs(
+    sparsity: float | Sequence[float], seeds: int | Sequence[int]
+) -> tuple[list[float], list[int]]:
+    """Target sparsities and seeds as plain lists, one value alone included.
+
+    Raises:
+        InputError: as for `check_runs`.
+    """
+    targets = _listed("sparsities", sparsity, Real, float)
+    numbers = _listed("seeds", seeds, Integral, int)
+    for target in targets:
+        if not 0 <= target < 1:  # also catches NaN
+            raise InputError(f"sparsity {target}: expected a share of components in [0, 1)")
+    for seed in numbers:
         if not 0 <= seed < MAX_SEED:
             raise InputError(f"seed {seed}: expected a whole number from 0 to {MAX_SEED - 1}")
+    return targets, numbers
+
+
+def _listed(name: str, values: Any, kind: type, convert: Any) -> list[Any]:
+    values = [values] if isinstance(values, (Real, str)) else list(values)
+    if bad := [value for value in values if not isinstance(value, kind)]:
+        expected = "whole numbers" if kind is Integral else "numbers"
+        raise InputError(f"{name}: found {bad[0]!r}; expected {expected}")
+    values = [convert(value) for value in values]
+    if not values or len(set(values)) < len(values):
+        raise InputError(f"{name} {values}: expected at least one, each once")
+    return values

@@ -53,6 +53,10 @@ class Subnetwork:
     method: Method = "l0"
     history: pd.DataFrame = field(default_factory=_no_history)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "target", float(self.target))  # numbers of NumPy are welcome
+        object.__setattr__(self, "seed", int(self.seed))
+
     @property
     def name(self) -> str:
         """See `subnetwork_name`."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
+from mechcore.errors import InputError
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
 from mechcore.models.running import device_of, forward, model_inputs, weights_of
@@ -27,6 +28,7 @@ class Teacher:
     """The full model's answers on all training examples, computed once, and the loss to them."""
 
     def __init__(self, model: Any, data: EncodedExamples, settings: PruneSettings) -> None:
+        check_examples(data)
         self.model, self.data, self.settings = model, data, settings
         self.readout = Readout.of(model, data, labelled=False)
         self.has_mlps = ModelShape.of(model).has_mlps
@@ -69,6 +71,16 @@ class Teacher:
 
     def _precision(self, device: str) -> Any:
         return torch.autocast(device, torch.bfloat16, enabled=self.bfloat16)
+
+
+def check_examples(data: EncodedExamples) -> None:
+    """Make sure that there is something to learn from.
+
+    Raises:
+        InputError: there is no example.
+    """
+    if not len(data):
+        raise InputError(f"examples {data.examples.name!r}: none; expected at least one")
 
 
 def is_fast_at_bfloat16(device: torch.device) -> bool:

@@ -51,9 +51,9 @@ def read_examples(
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
     """
     path = Path(path)
-    table = _read_table(path)
+    table = read_table(path)
     chosen = _choose_columns(path, table, columns or {}, labelled)
-    frame = pd.DataFrame({role: _texts(path, table[column]) for role, column in chosen.items()})
+    frame = pd.DataFrame({role: texts_of(path, table[column]) for role, column in chosen.items()})
     frame["text_b"] = frame.get("text_b", "")
     frame["label"] = frame.get("label", "")
     frame["label"] = frame["label"].replace(dict(label_names or {}))
@@ -73,7 +73,12 @@ def read_examples(
     return Examples(name or stem, frame)
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of any of the formats, as it is.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read.
+    """
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     plain = path.suffixes[-2:-1] if path.suffix == ".gz" else path.suffixes[-1:]
@@ -147,7 +152,12 @@ def _choose_columns(
     return chosen
 
 
-def _texts(path: Path, column: pd.Series) -> pd.Series:
+def texts_of(path: Path, column: pd.Series) -> pd.Series:
+    """A column of a table as text, whole numbers without a point.
+
+    Raises:
+        InputError: a cell is empty or holds a list.
+    """
     empty = column.isna() | (column.astype(str).str.strip() == "")
     if empty.any():
         row = int(empty.to_numpy().argmax())

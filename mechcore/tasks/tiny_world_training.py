@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -109,7 +110,8 @@ def drop_components(
             return None
         return output * scales(len(output), 1, mlps)[:, :, 0]
 
-    for layer in model.bert.encoder.layer:
+    layers: Any = model.bert.encoder.layer
+    for layer in layers:
         layer.attention.output.dense.register_forward_pre_hook(drop_heads)
         layer.output.dense.register_forward_hook(drop_mlp)
 

@@ -371,11 +371,6 @@ def test_what_has_no_scores(
         attribution_scores,
         pytest.param(
             integrated_scores,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=ValueError,
-                reason="the full model's answers are asked for before examples are counted",
-            ),
         ),
     ],
 )
@@ -396,11 +391,6 @@ def test_no_examples_have_no_scores(
         integrated_scores,
         pytest.param(
             attribution_scores,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=ZeroDivisionError,
-                reason="the number of batches is worked out before the batch size is checked",
-            ),
         ),
     ],
 )

@@ -156,11 +156,6 @@ def test_offsets_give_further_draws() -> None:
     assert layer_matched([]) == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="both kinds of control rank the same random numbers, those of the seed",
-)
 def test_matches_are_drawn_apart_from_the_random_subnetwork_of_their_seed() -> None:
     # Otherwise the match of a random subnetwork is that subnetwork, and the two controls of one
     # trained mask are not two draws.

@@ -173,11 +173,6 @@ def test_a_sparsity_that_overshoots_is_diagnosed() -> None:
     )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="where the end is too low, an overshoot before it is not looked at",
-)
 def test_a_sparsity_that_swings_is_not_told_to_react_more_strongly() -> None:
     with pytest.raises(OffTrackError) as failure:
         ended([0.0, 0.2, 0.6, 0.9, 0.95, 0.9, 0.7, 0.5, 0.35]).subnetwork()

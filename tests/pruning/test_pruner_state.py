@@ -277,11 +277,6 @@ def test_states_of_other_data_means_and_models_are_refused(
     assert len(run(state=begun)) == 4
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=pytest.fail.Exception,
-    reason="the state knows texts by their words, not by their tokens",
-)
 def test_states_of_data_encoded_otherwise_are_refused(run: Callable[..., Any], begun: Path) -> None:
     with pytest.warns(MechcoreWarning, match="were cut"):
         cut = encode(some_examples(), helpers.word_tokenizer(), max_length=6)
@@ -289,11 +284,6 @@ def test_states_of_data_encoded_otherwise_are_refused(run: Callable[..., Any], b
         run(state=begun, data=cut)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=pytest.fail.Exception,
-    reason="the state does not know the answers of a language model",
-)
 def test_states_of_other_answers_are_refused(cases: helpers.Cases, tmp_path: Path) -> None:
     model, data = cases.get("gpt2-lm").model, encoded_for("gpt2-lm")
     means = MeanActivations.compute(model, data, n_samples=0)
@@ -334,11 +324,6 @@ def test_files_that_are_no_states_are_refused(
         run(state=means)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="the place of the state is tried when it is first written, after save_every steps",
-)
 def test_a_place_that_cannot_be_written_is_refused_before_any_step(
     run: Callable[..., Any], steps: Steps, tmp_path: Path
 ) -> None:
@@ -348,11 +333,6 @@ def test_a_place_that_cannot_be_written_is_refused_before_any_step(
         run(state=tmp_path / "file" / "state.safetensors")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=KeyError,
-    reason="a state's tensors are taken for complete, unlike its facts",
-)
 def test_an_incomplete_state_is_refused(
     run: Callable[..., Any], begun: Path, tmp_path: Path
 ) -> None:

@@ -80,11 +80,6 @@ def test_a_subnetwork_comes_back_from_its_file(tmp_path: Path, has_mlps: bool, m
     assert Mask.load(path) == each.mask
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=(InputError, AssertionError),
-    reason="NumPy's numbers are written by their repr, np.float64(...), which is not read back",
-)
 def test_targets_and_seeds_of_numpy_are_numbers(tmp_path: Path) -> None:
     target, seed = np.linspace(0, 1, 4)[1], np.arange(3)[2]
     each = subnetwork(target=target, seed=seed)

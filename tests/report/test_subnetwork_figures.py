@@ -23,7 +23,14 @@ def test_joint_counts_stand_where_they_belong() -> None:
     figure = figures.joint_frequency(pd.DataFrame(rows, columns=columns))
     ax = figure.axes[0]
     cells = {text.get_position(): text.get_text() for text in ax.texts}
-    assert cells == {(0, 0): "", (1, 0): "10", (2, 0): "20", (0, 1): "1", (1, 1): "11", (2, 1): "21"}
+    assert cells == {
+        (0, 0): "",
+        (1, 0): "10",
+        (2, 0): "20",
+        (0, 1): "1",
+        (1, 1): "11",
+        (2, 1): "21",
+    }
     assert ax.get_xlabel().startswith("seeds that keep it at 50")
     assert ax.get_ylabel().startswith("seeds that keep it at 70")
     low, high = ax.get_ylim()

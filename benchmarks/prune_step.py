@@ -1,0 +1,220 @@
+"""One pruning step, mechcore beside a faithful step of the published recipe, in one run.
+
+The published recipe (arXiv 2403.03942, appendix) trains one mask at a time, pads every batch to 128
+tokens and asks the full model anew in every step. Both sides here prune the same random weights of
+MiniLM's shape (6 layers, 12 heads, width 384) on inputs with the lengths of MNLI pairs, 32 examples
+a step, without dropout and without gradients into the weights.
+
+    python benchmarks/prune_step.py [--masks 3] [--rounds 5] [--device cuda]
+
+Times are per step and mask; each round runs every variant once, in turn, and ratios are taken
+within a round. Peak memory is that of a process that runs this variant alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from mechcore.components import Mask, ModelShape
+from mechcore.interventions import masked
+from mechcore.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.models.running import forward
+from mechcore.pruning import hard_concrete, prune_settings
+from mechcore.pruning.mask_training import MaskTraining
+from mechcore.pruning.teacher import Teacher, example_order, frozen
+from mechcore.tasks.encoding import EncodedExamples
+from mechcore.tasks.examples import Examples
+
+BATCH = 32
+PADDED = 128
+VOCABULARY = 30522
+MNLI_LENGTHS = (5, 15, 18, 21, 23, 25, 27, 29, 31, 33, 36, 38, 40, 42, 45, 48, 51, 55, 61, 71, 128)
+"""Tokens of MNLI pairs in BERT's vocabulary at every twentieth of 8000 training pairs."""
+
+
+def minilm_shaped(device: str) -> Any:
+    """Random weights; the adapter needs a directory."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        num_labels=3,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        BertForSequenceClassification(config).save_pretrained(folder)
+        return load_model(folder, device=device)
+
+
+def examples(n: int) -> EncodedExamples:
+    """Random tokens with MNLI's lengths."""
+    rng = np.random.default_rng(0)
+    places = np.linspace(0, 1, len(MNLI_LENGTHS))
+    lengths = np.interp(rng.random(n), places, MNLI_LENGTHS).astype(int)
+    ids = [rng.integers(1000, VOCABULARY, k).tolist() for k in lengths]
+    frame = pd.DataFrame(
+        {"text_a": "", "text_b": "", "label": "x", "subset": "all"}, index=range(n)
+    )
+    types = [[0] * (k // 2) + [1] * (k - k // 2) for k in lengths]
+    return EncodedExamples(Examples("lengths of MNLI", frame), ids, types, None, None, None, 0)
+
+
+class Published:
+    """One mask, everything padded to 128 tokens, the full model run in every step."""
+
+    masks = 1
+
+    def __init__(self, model: Any, data: EncodedExamples, means: MeanActivations) -> None:
+        self.model, self.data, self.means = model, data, means
+        shape = ModelShape.of(model)
+        self.log_alpha = torch.full((shape.n_layers, shape.columns), 2.0, requires_grad=True)
+        self.multipliers = torch.zeros(2, requires_grad=True)
+        groups = [
+            {"params": [self.log_alpha], "lr": 0.1},
+            {"params": [self.multipliers], "lr": 1.0, "maximize": True},
+        ]
+        self.optimiser = torch.optim.AdamW(groups, weight_decay=0.0)
+        generator = torch.Generator().manual_seed(0)
+        self.order = iter(torch.randperm(len(data), generator=generator).split(BATCH))
+
+    def step(self) -> None:
+        batch = {
+            name: torch.nn.functional.pad(rows, (0, PADDED - rows.shape[1]))
+            for name, rows in self.data.rows(next(self.order).tolist()).items()
+            if rows.ndim == 2
+        }
+        with torch.no_grad():
+            wanted = forward(self.model, batch).log_softmax(-1)
+        values = hard_concrete.sample(self.log_alpha, torch.rand(self.log_alpha.shape))
+        with masked(self.model, Mask(values), self.means) as run:
+            got = run(batch).log_softmax(-1)
+        kl = torch.nn.functional.kl_div(got, wanted, reduction="batchmean", log_target=True).cpu()
+        distance = 0.5 - (1 - values.mean())
+        (kl + self.multipliers[0] * distance + self.multipliers[1] * distance**2).backward()
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+
+
+class Ours:
+    """Several masks, batches of similar length, the full model's answers kept."""
+
+    def __init__(
+        self, model: Any, data: EncodedExamples, means: MeanActivations, masks: int, precision: str
+    ) -> None:
+        self.masks, self.data, self.means = masks, data, means
+        settings = prune_settings("fast", precision=precision, masks_per_pass=masks)
+        shape = ModelShape.of(model)
+        self.trainings = [MaskTraining(settings, shape, 0.5, seed) for seed in range(masks)]
+        self.teacher = Teacher(model, data, settings)
+        self.order = example_order([len(ids) for ids in data.input_ids], BATCH, 0)
+
+    def step(self) -> None:
+        values = torch.stack([each.draw() for each in self.trainings])
+        losses, gradients = self.teacher.kl_gradients(values, self.means, next(self.order))
+        for each, kl, gradient in zip(self.trainings, losses.tolist(), gradients, strict=True):
+            each.update(kl, gradient)
+
+
+def variants(masks: int, together: int) -> dict[str, Callable[..., Any]]:
+    """What is compared, the published step first."""
+    return {
+        "published": Published,
+        f"mechcore, {masks} masks, float32": lambda *a: Ours(*a, masks, "float32"),
+        f"mechcore, {masks} masks, bfloat16": lambda *a: Ours(*a, masks, "bfloat16"),
+        "mechcore, 1 mask, float32": lambda *a: Ours(*a, 1, "float32"),
+        f"mechcore, {together} masks, float32": lambda *a: Ours(*a, together, "float32"),
+    }
+
+
+def seconds(variant: Any, steps: int, device: str) -> float:
+    """Per step and mask; fewer steps for more masks, so that each variant takes about as long."""
+    n = max(2, steps // variant.masks) if variant.masks > 1 else steps
+    start = time.perf_counter()
+    for _ in range(n):
+        variant.step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / (n * variant.masks)
+
+
+def peak_of(name: str, arguments: argparse.Namespace) -> float:
+    """Peak memory of a process that runs one variant, MiB (of the device, if there is one)."""
+    command = [sys.executable, __file__, "--only", name, "--device", arguments.device]
+    command += ["--masks", str(arguments.masks), "--together", str(arguments.together)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return float(json.loads(done.stdout.splitlines()[-1]))
+
+
+def set_up(device: str) -> tuple[Any, EncodedExamples, MeanActivations]:
+    model = minilm_shaped(device)
+    data = examples(2048)
+    few = (batch for batch, _ in zip(data.batches(BATCH), range(2), strict=False))
+    return model, data, MeanActivations.compute(model, list(few), n_samples=0)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--masks", type=int, default=3)
+    parser.add_argument("--together", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    made = variants(arguments.masks, arguments.together)
+    context = set_up(arguments.device)
+    with frozen(context[0]):
+        if arguments.only:
+            seconds(made[arguments.only](*context), arguments.steps, arguments.device)
+            print(json.dumps(peak(arguments.device)))
+            return
+        running = {name: make(*context) for name, make in made.items()}
+        for variant in running.values():
+            variant.step()
+        rounds = [
+            {name: seconds(v, arguments.steps, arguments.device) for name, v in running.items()}
+            for _ in range(arguments.rounds)
+        ]
+    first = next(iter(made))
+    rows = []
+    for name in made:
+        ratios = [each[first] / each[name] for each in rounds]
+        rows.append(
+            {
+                "variant": name,
+                "ms per step and mask": 1000 * statistics.median(r[name] for r in rounds),
+                "times as fast": statistics.median(ratios),
+                "lowest": min(ratios),
+                "highest": max(ratios),
+                "peak MiB": peak_of(name, arguments),
+            }
+        )
+    print(f"torch {torch.__version__}, {arguments.device}, {torch.get_num_threads()} threads")
+    print(pd.DataFrame(rows).round(2).to_string(index=False))
+
+
+def peak(device: str) -> float:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated() / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+if __name__ == "__main__":
+    main()
