@@ -168,7 +168,7 @@ def test_all_formats_give_the_same_results(files: Path) -> None:
     for kind in KINDS:
         assert call(f"prune {own(files, kind)} {QUICK} --out {kind}") == 0
         found.append(tables(Path(kind) / "tables"))
-    assert sorted(found[0]) == ["accuracy", "subnetworks"]
+    assert sorted(found[0]) == ["accuracy", "accuracy_spread", "subnetworks"]
     assert found[0] == found[1] == found[2] == found[3]
 
 
@@ -337,7 +337,7 @@ def test_an_interrupted_pruning_goes_on(
     assert Path("parts/pruning.safetensors").is_file()
     assert call(f"{command} --out parts") == 2  # in use
     assert call(f"{command.replace('steps 6', 'steps 8')} --out parts --resume") == 2
-    assert "is that of another run: settings differ" in capsys.readouterr().err
+    assert "is that of another run: steps differ" in capsys.readouterr().err
     assert call(f"{command} --out parts --resume") == 0
     assert contents(Path("parts")).keys() == contents(Path("whole")).keys()
     assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
@@ -641,7 +641,7 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ("ablate {own}", "--components"),
         ("ablate {own} --components L9.H0", "component L9.H0: out of range"),
         ("ablate {own} --components L0.H8", "component L0.H8: out of range"),
-        ("ablate {own} --components L1.H0,4.MLP", "component L4.MLP: out of range"),
+        ("ablate {own} --components L1.H0,6.MLP", "component L6.MLP: out of range"),
         ("ablate {own} --components head3", "component 'head3': not a component name"),
         ("ablate {own} --components ,", "no component"),
         ("ablate {own} --components L1.H0 --means {means}", "computed on another model"),

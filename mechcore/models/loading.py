@@ -205,7 +205,7 @@ def _task_of(name: str, architecture: str) -> str:
 
 def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -> Any:
     register()
-    if hf_model.config.pad_token_id is None:
+    if architecture in CLASSIFICATION_ADAPTERS and hf_model.config.pad_token_id is None:
         hf_model.config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
     try:
         return build_bridge_from_module(

@@ -172,7 +172,7 @@ class _Store:
         self.path = None if path is None else Path(path)
         self.facts = facts
         if self.path is not None:
-            check_can_write(self.path)
+            check_can_write(self.path.parent)
 
     def save(self, trainings: Sequence[MaskTraining], failed: dict[str, str]) -> None:
         if self.path is None:

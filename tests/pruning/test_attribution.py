@@ -381,7 +381,7 @@ def test_no_examples_have_no_scores(
     scores: Callable[..., torch.Tensor],
 ) -> None:
     nothing = replace(data, input_ids=[], token_type_ids=[])
-    with pytest.raises(InputError, match="attribution: no example; expected at least one"):
+    with pytest.raises(InputError, match="none; expected at least one"):
         scores(loud[0], nothing, loud_means)
 
 

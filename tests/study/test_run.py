@@ -43,9 +43,12 @@ STEPS = ["means", "prune", "evaluate", "core", "heads", "ablate"]
 COLUMNS = {
     "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
     "accuracy_high margin",
-    "subnetworks": "subnetwork target_sparsity seed sparsity head_sparsity heads_kept mlps_kept kl "
+    "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept mlps_kept kl "
     "id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
     "head_frequency": "component layer head target_sparsity n_seeds count frequency",
+    "head_overlap": "first second shared either jaccard expected",
+    "joint_frequency": "low_sparsity high_sparsity low_count high_count n_heads",
+    "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread",
     "core": "component layer head n_subnetworks",
     "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value spearman_rho "
     "spearman_p",
@@ -65,6 +68,11 @@ class Finished:
         self.inputs: Inputs = load_inputs(config.model, config.data, ("train", "id", "ood"))
         self.means = MeanActivations.load(out / "means.safetensors", self.inputs.model)
         self.facts = json.loads((out / "config.json").read_text())
+
+    @property
+    def n_layers(self) -> int:
+        """The embedded encoder has 6 layers, the decoder 4, both 8 heads."""
+        return 6 if self.config.model.embedded == "encoder" else 4
 
     def table(self, name: str) -> pd.DataFrame:
         return pd.read_csv(self.out / "tables" / f"{name}.csv")
@@ -128,7 +136,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     assert "non-entailment -> non-entailment (1)" in mapping
     assert facts["label_mapping"]["ood"] == "non-entailment -> non-entailment (1)"
     model = facts["model"]
-    assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == (6, 8, True)
+    assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == (finished.n_layers, 8, True)
     assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
     assert {role: each["n"] for role, each in facts["data"].items()} == {
         "train": 48,
@@ -162,7 +170,7 @@ def test_accuracies_are_those_of_evaluate(finished: Finished) -> None:
 
 def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> None:
     table, masks = finished.table("subnetworks"), finished.masks()
-    accuracy = finished.table("accuracy")
+    accuracy, n = finished.table("accuracy"), 9 * finished.n_layers
     assert table["subnetwork"].tolist() == list(masks)
     for row in table.itertuples():
         mask = masks[row.subnetwork]
@@ -173,9 +181,9 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
             sum(c.is_head for c in kept),
             sum(not c.is_head for c in kept),
         )
-        assert row.sparsity == pytest.approx(1 - len(kept) / 36)
-        assert abs(54 * row.sparsity - 54 * row.target_sparsity) <= 0.5 + 1e-9
-        assert row.head_sparsity == pytest.approx(1 - row.heads_kept / 32)
+        assert row.sparsity == pytest.approx(1 - len(kept) / n)
+        assert abs(n * row.sparsity - n * row.target_sparsity) <= 0.5 + 1e-9
+        assert row.head_sparsity == pytest.approx(1 - row.heads_kept / (8 * finished.n_layers))
         for role in ("id", "ood"):
             of = (accuracy["subnetwork"] == row.subnetwork) & (accuracy["role"] == role)
             subsets = accuracy[of & (accuracy["subset"] != "all")]["accuracy"]
@@ -191,7 +199,7 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
 
 def test_frequencies_count_the_masks(finished: Finished) -> None:
     table, masks = finished.table("head_frequency"), finished.masks()
-    assert len(table) == 54 * 2
+    assert len(table) == 9 * finished.n_layers * 2
     for row in table.itertuples():
         mine = [m for name, m in masks.items() if name.startswith(f"s{row.target_sparsity:.2f}")]
         column = 8 if math.isnan(row.head) else int(row.head)
@@ -208,10 +216,10 @@ def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
     assert core["component"].tolist() == expected
     assert core[["layer", "head"]].to_numpy().tolist() == shared
     assert set(core["n_subnetworks"]) == {4}
-    assert (summary["n_subnetworks"], summary["n_heads"]) == (4, 32)
+    assert (summary["n_subnetworks"], summary["n_heads"]) == (4, 8 * finished.n_layers)
     assert summary["core_size"] == len(expected)
     shares = finished.table("subnetworks")["head_sparsity"].rsub(1)
-    assert summary["expected_by_chance"] == pytest.approx(32 * shares.prod())
+    assert summary["expected_by_chance"] == pytest.approx(8 * finished.n_layers * shares.prod())
     assert 0 < summary["p_value"] <= 1
     categories = finished.table("head_categories")
     assert categories.loc[categories["in_core"], "component"].tolist() == expected
