@@ -14,6 +14,8 @@ import mechcore
 from mechcore.cli import components, study, subnetworks
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     name="mechcore",
     help=mechcore.__doc__,
@@ -78,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         with _one_line_warnings():
             code = app(arguments, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted; run, prune, compare and effective-size go on with --resume", 130)
+        code = INTERRUPTED
     except InputError as error:
         code = _fail(str(error), 2)
     except MechcoreError as error:
@@ -91,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if describe is None:
             raise
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
+    if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
+        _fail("interrupted; run, prune, compare and effective-size go on with --resume", code)
     sys.exit(code or 0)
 
 
