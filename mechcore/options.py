@@ -133,7 +133,7 @@ class PruneOptions:
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, by commas.")] = "42,43,44"
     sparsities: Annotated[
         str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
-    ] = "0.4,0.6"
+    ] = "0.5,0.7"
     preset: Annotated[
         Literal["fast", "paper"], typer.Option("--preset", help="Schedule of pruning.")
     ] = "fast"

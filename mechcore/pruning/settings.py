@@ -48,9 +48,9 @@ class PruneSettings:
     ramp_per_percent: float = 0.0
     warmup: int = 20
     batch_size: int = 32
-    lr: float = 0.1
-    lr_lambda: float = 0.5
-    log_alpha_mean: float = 2.0
+    lr: float = 0.05
+    lr_lambda: float = 0.1
+    log_alpha_mean: float = 4.0
     log_alpha_std: float = 0.01
     sparsity: Literal["expected", "sampled"] = "expected"
     clip: float = 0.0

@@ -99,7 +99,7 @@ class RunConfig:
     data: DataConfig = DataConfig()
     prune: PruneSettings = field(default_factory=PruneSettings)
     seeds: tuple[int, ...] = (42, 43, 44)
-    sparsities: tuple[float, ...] = (0.4, 0.6)
+    sparsities: tuple[float, ...] = (0.5, 0.7)
     batch_size: int = 64
     n_resamples: int = 1000
     max_heads_examples: int = 512
