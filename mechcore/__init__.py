@@ -1,10 +1,14 @@
 """Find which attention heads and MLPs carry a transformer's heuristics, by masking them."""
 
 from mechcore.components import Component, Mask
+from mechcore.effective_size import effective_size
 from mechcore.evaluate import Evaluation, evaluate, paired_drop
+from mechcore.export import export_checkpoint
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
+from mechcore.pruning import Subnetwork, prune
+from mechcore.subnetworks import head_frequency, heuristic_core
 
 __version__ = "0.1.0"
 
@@ -13,10 +17,16 @@ __all__ = [
     "Evaluation",
     "Mask",
     "MeanActivations",
+    "Subnetwork",
     "__version__",
+    "effective_size",
     "evaluate",
+    "export_checkpoint",
+    "head_frequency",
+    "heuristic_core",
     "load_model",
     "load_tokenizer",
     "masked",
     "paired_drop",
+    "prune",
 ]

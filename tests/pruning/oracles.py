@@ -23,7 +23,9 @@ from mechcore.tasks.examples import Examples
 N_EXAMPLES = 48
 N_COLUMNS = helpers.N_HEADS + 1
 PLANTED = {"L0.H1", "L1.H2", "L1.MLP"}
-QUICK = PruneSettings(steps=8, warmup=2, batch_size=6, tolerance=1)
+QUICK = PruneSettings(
+    steps=8, warmup=2, batch_size=6, lr=0.1, lr_lambda=0.5, log_alpha_mean=2.0, tolerance=1
+)
 
 CLOSE = 2e-3
 """How far scores of masks trained together may be from those trained alone. Batched products round

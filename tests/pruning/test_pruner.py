@@ -50,7 +50,9 @@ from mechcore.tasks.encoding import EncodedExamples
 def test_the_planted_components_are_found(
     planted: Any, planted_means: MeanActivations, data: EncodedExamples
 ) -> None:
-    settings = PruneSettings(steps=150, warmup=5, batch_size=12)
+    settings = PruneSettings(
+        steps=150, warmup=5, batch_size=12, lr=0.1, lr_lambda=0.5, log_alpha_mean=2.0
+    )
     found = prune(planted, data, planted_means, seeds=[1, 2], sparsity=[0.7], preset=settings)
     assert [names(each.mask) for each in found] == [PLANTED, PLANTED]
     # The planted ones stand clear of all others.
@@ -257,7 +259,9 @@ def count_masks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_bfloat16_stays_near_float32(
     planted: Any, planted_means: MeanActivations, data: EncodedExamples
 ) -> None:
-    plain = PruneSettings(steps=60, warmup=5, batch_size=12, tolerance=1)
+    plain = PruneSettings(
+        steps=60, warmup=5, batch_size=12, lr=0.1, lr_lambda=0.5, log_alpha_mean=2.0, tolerance=1
+    )
     found = [
         prune(planted, data, planted_means, seeds=[1], sparsity=[0.7], preset=settings)[0]
         for settings in (plain, replace(plain, precision="bfloat16"))

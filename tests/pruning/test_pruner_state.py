@@ -238,7 +238,7 @@ def begun(
         ({"seeds": [6, 5]}, "masks"),
         ({"sparsity": [0.2, 0.6, 0.7]}, "masks"),
         ({"preset": replace(SAVING, lr=0.2)}, "lr"),
-        ({"preset": "fast"}, "steps, warmup, batch_size"),
+        ({"preset": "fast"}, "steps, warmup, batch_size, lr, lr_lambda, log_alpha_mean"),
         ({"data_seed": 1}, "data seed"),
         (
             {"data_seed": 1, "seeds": [1], "preset": "fast"},
