@@ -126,33 +126,29 @@ def compare(
     ),
 ) -> None:
     """Trained masks beside attribution rankings and random controls: KL against sparsity."""
-    from mechcore.pruning import METHODS
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import kl_by_sparsity
     from mechcore.study import steps as study_steps
-    from mechcore.study.comparison import find_subnetworks, method_table
+    from mechcore.study.comparison import check_methods, find_subnetworks, method_table
     from mechcore.study.folder import write_tables
 
-    chosen = split(methods)
-    if unknown := [name for name in chosen if name not in METHODS]:
-        raise InputError(f"--methods: unknown {unknown[0]!r}; expected {', '.join(METHODS)}")
+    chosen = check_methods(split(methods))
     state = _state_file(out, resume)
     config = run_config(model, files, train, test, prune)
     inputs = load(model, config.data, ("train", "id", "ood"))
     found: list[Any] = []
     with progress.shown():
         averages = means_of(inputs, means)
-        for method in METHODS:  # in this order: controls match trained masks
-            if method in chosen:
-                found += find_subnetworks(
-                    method,
-                    config,
-                    inputs,
-                    averages,
-                    out / "masks",
-                    state=state if method == "l0" else None,
-                    trained=[each for each in found if each.method == "l0"],
-                )
+        for method in chosen:
+            found += find_subnetworks(
+                method,
+                config,
+                inputs,
+                averages,
+                out / "masks",
+                state=state if method == "l0" else None,
+                trained=[each for each in found if each.method == "l0"],
+            )
         tables = study_steps.accuracy_tables(
             inputs, found, averages, batch_size=config.batch_size, n_resamples=config.n_resamples
         )

@@ -24,6 +24,24 @@ from mechcore.study.config import RunConfig
 from mechcore.study.inputs import Inputs
 
 
+def check_methods(names: Sequence[str]) -> list[Method]:
+    """The methods of these names, in the order in which they can be run.
+
+    Raises:
+        InputError: there is none, one is unknown, or there is nothing to match by layer.
+    """
+    if unknown := [name for name in names if name not in METHODS]:
+        raise InputError(f"methods: unknown {unknown[0]!r}; expected {', '.join(METHODS)}")
+    if not names:
+        raise InputError(f"methods: found none; expected some of {', '.join(METHODS)}")
+    if "layer-matched" in names and "l0" not in names:
+        raise InputError(
+            "methods: layer-matched draws as many heads per layer as trained masks keep; name l0 "
+            "among them, too"
+        )
+    return [method for method in METHODS if method in names]
+
+
 def find_subnetworks(
     method: Method,
     config: RunConfig,
@@ -47,7 +65,6 @@ def find_subnetworks(
 
     Raises:
         PruningError: some masks could not be trained; the others are in the folder.
-        InputError: there is nothing to match.
     """
     try:
         found = _find(method, config, inputs, means, state, trained)
@@ -84,11 +101,6 @@ def _find(
         shape = ModelShape.of(model)
         return random_subnetworks(shape, sparsity=config.sparsities, seeds=config.seeds)
     if method == "layer-matched":
-        if not trained:
-            raise InputError(
-                "method layer-matched: draws as many heads per layer as trained masks keep; name "
-                "l0 among the methods, too"
-            )
         return layer_matched(trained)
     return attribute(model, data, means, sparsity=config.sparsities, method=method, seed=seed)
 

@@ -34,6 +34,11 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
     Raises:
         InputError: a path holds no checkpoint, or two have the same name.
     """
+    if not paths and model.embedded != "encoder":
+        raise InputError(
+            f"checkpoints: the embedded {model.embedded} has no series of them; name others with "
+            "--checkpoints, or leave out --embedded"
+        )
     if not paths:
         return {step: replace(model, checkpoint=path.name) for step, path in encoder_checkpoints()}
     found: dict[Any, ModelConfig] = {}

@@ -43,8 +43,8 @@ STEPS = ["means", "prune", "evaluate", "core", "heads", "ablate"]
 COLUMNS = {
     "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
     "accuracy_high margin",
-    "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept mlps_kept kl "
-    "id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
+    "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
+    "mlps_kept kl id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
     "head_frequency": "component layer head target_sparsity n_seeds count frequency",
     "head_overlap": "first second shared either jaccard expected",
     "joint_frequency": "low_sparsity high_sparsity low_count high_count n_heads",
