@@ -356,12 +356,12 @@ def test_as_many_masks_as_rows_are_needed(case: Case) -> None:
     model, batch = case.model, padded(texts())
     before = hook_counts(model)
     for mask, found in (
-        (Mask(MASKS), "5 rows for 3 masks"),
-        (masks_for_rows(10), "5 rows for 10 masks"),
-        (Mask(MASKS[0]), "5 rows for one mask"),
+        (Mask(MASKS), "5 rows and 3 masks"),
+        (masks_for_rows(10), "5 rows and 10 masks"),
+        (Mask(MASKS[0]), "5 rows and 1 masks"),
     ):
         with (
-            pytest.raises(InputError, match=f"{found}s?; expected one each"),
+            pytest.raises(InputError, match=f"{found}; expected one for each row"),
             masked(model, mask, means_of(model)) as run,
         ):
             run.rows(batch)

@@ -242,7 +242,7 @@ def begun(
         ({"data_seed": 1}, "data seed"),
         (
             {"data_seed": 1, "seeds": [1], "preset": "fast"},
-            "data seed, masks, steps, warmup, batch_size",
+            "data seed, masks, steps, warmup, batch_size, lr, lr_lambda, log_alpha_mean",
         ),
     ],
 )
