@@ -368,7 +368,7 @@ def test_as_many_masks_as_rows_are_needed(case: Case) -> None:
         assert hook_counts(model) == before
     # What was refused leaves the block usable.
     with torch.no_grad(), masked(model, masks_for_rows(5), means_of(model)) as run:
-        with pytest.raises(InputError, match="2 rows for 5 masks"):
+        with pytest.raises(InputError, match="2 rows and 5 masks"):
             run.rows(padded(texts((3, 4))))
         assert run.rows(batch).shape == (5, 3)
         assert run(batch).shape == (5, 5, 3)
