@@ -237,7 +237,8 @@ def effective_size(
         tables = size_tables(*accuracies, margin)
     write_tables(out / "tables", tables)
     Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
-    show(tables["mean_effective_size"])
+    names = {"effective_size": "size", "n_seeds": "seeds", "n_faithful": "faithful"}
+    show(tables["mean_effective_size"].rename(columns=names | {"full_accuracy": "accuracy"}))
     print(f"tables and figures: {out}")
 
 
