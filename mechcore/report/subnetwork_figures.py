@@ -50,8 +50,8 @@ def joint_frequency(table: pd.DataFrame) -> Figure:
     _cells(
         ax, counts.to_numpy(), lambda n: f"{n:.0f}" if n else "", "Blues", counts.to_numpy().max()
     )
-    ax.set_xticks(range(counts.shape[1]), [str(n) for n in counts.columns])
-    ax.set_yticks(range(counts.shape[0]), [str(n) for n in counts.index])
+    ax.set_xticks(range(counts.shape[1]), [f"{n:.0f}" for n in counts.columns])
+    ax.set_yticks(range(counts.shape[0]), [f"{n:.0f}" for n in counts.index])
     ax.invert_yaxis()  # few seeds at the bottom left
     ax.set_xlabel(f"seeds that keep it at {low}")
     ax.set_ylabel(f"seeds that keep it at {high}")
