@@ -8,7 +8,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -59,7 +58,7 @@ def appearing(out: Path) -> Iterator[Path]:
     ``out`` must not exist, or be empty.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
         folder = Path(holder) / out.name  # with the usual permissions, unlike the holder
         folder.mkdir()
         yield folder

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import typer
 
@@ -126,14 +126,17 @@ class TestOptions:
     ] = 64
 
 
+Sparsities: TypeAlias = Annotated[
+    str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
+]
+
+
 @dataclass(frozen=True)
 class PruneOptions:
     """The pruning runs."""
 
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, by commas.")] = "42,43,44"
-    sparsities: Annotated[
-        str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
-    ] = "0.5,0.7"
+    sparsities: Sparsities = "0.5,0.7"
     preset: Annotated[
         Literal["fast", "paper"], typer.Option("--preset", help="Schedule of pruning.")
     ] = "fast"
@@ -172,18 +175,14 @@ class PruneOptions:
 class CompareOptions(PruneOptions):
     """The pruning runs of a comparison."""
 
-    sparsities: Annotated[
-        str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
-    ] = "0.3,0.5,0.7"
+    sparsities: Sparsities = "0.3,0.5,0.7"
 
 
 @dataclass(frozen=True)
 class GridOptions(PruneOptions):
     """The pruning runs of every checkpoint."""
 
-    sparsities: Annotated[
-        str, typer.Option("--sparsities", help="Target sparsities in [0, 1), by commas.")
-    ] = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
+    sparsities: Sparsities = "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9"
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,8 @@ def prune(
     means.check(model)
     shape = ModelShape.of(model)
     trainings = [MaskTraining(settings, shape, t, seed) for t in targets for seed in seeds]
-    store = _Store(state, _facts(model, data, means, settings, data_seed, trainings))
+    facts = {} if state is None else _facts(model, data, means, settings, data_seed, trainings)
+    store = _Store(state, facts)
     failed = store.restore(trainings)
     order = example_order([len(ids) for ids in data.input_ids], settings.batch_size, data_seed)
     n_steps = max(len(each.history) for each in trainings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from mechcore.errors import InputError
 
@@ -125,8 +125,6 @@ PRESETS: Mapping[str, PruneSettings] = {
 }
 """Schedules by name. ``"paper"`` is that of arXiv 2403.03942, section 3 and appendix; ``"fast"``
 is a short one for the same end, see docs/pruning.md."""
-
-Preset: TypeAlias = Literal["fast", "paper"]
 
 
 def prune_settings(preset: str = "fast", **changes: Any) -> PruneSettings:

@@ -47,9 +47,8 @@ def joint_frequency(table: pd.DataFrame) -> Figure:
     width, height = (max(2.2, side * n) for n in (counts.shape[1], counts.shape[0]))
     figure = new_figure(width + 1.6, height + 1.0, square_cells=True)
     ax = figure.subplots()
-    _cells(
-        ax, counts.to_numpy(), lambda n: f"{n:.0f}" if n else "", "Blues", counts.to_numpy().max()
-    )
+    values = counts.to_numpy()
+    _cells(ax, values, lambda n: f"{n:.0f}" if n else "", values.max())
     ax.set_xticks(range(counts.shape[1]), [f"{n:.0f}" for n in counts.columns])
     ax.set_yticks(range(counts.shape[0]), [f"{n:.0f}" for n in counts.index])
     ax.invert_yaxis()  # few seeds at the bottom left
@@ -72,7 +71,7 @@ def head_overlap(table: pd.DataFrame) -> Figure:
     figure = new_figure(side + 2.2, side + 1.2, square_cells=True)
     ax = figure.subplots()
     few = len(names) <= _MAX_LABELLED
-    image = _cells(ax, values, lambda v: number(v) if few else "", "Blues", 1.0)
+    image = _cells(ax, values, lambda v: number(v) if few else "", 1.0)
     labels = [shorten(name, 24) for name in names]
     size = 8 if few else 5
     ax.set_xticks(range(len(names)), labels, rotation=90, fontsize=size)
@@ -81,11 +80,12 @@ def head_overlap(table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _cells(ax: Axes, values: np.ndarray, text: Any, colours: str, most: float) -> Any:
-    image = ax.imshow(values, cmap=colours, norm=Normalize(0, most or 1), aspect="equal")
-    palette = matplotlib.colormaps[colours]
+def _cells(ax: Axes, values: np.ndarray, text: Any, most: float) -> Any:
+    """A heatmap from 0 to ``most`` with a text in every cell."""
+    scale, palette = Normalize(0, most or 1), matplotlib.colormaps["Blues"]
+    image = ax.imshow(values, cmap=palette, norm=scale, aspect="equal")
     for (i, j), value in np.ndenumerate(values):
-        shade = ink(palette(value / (most or 1)))
+        shade = ink(palette(scale(value)))
         ax.text(j, i, text(value), ha="center", va="center", fontsize=7, color=shade)
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
