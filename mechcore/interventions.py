@@ -8,12 +8,12 @@ of another token.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.components import Mask
@@ -106,7 +106,7 @@ def masked(
     ...     logits = run(batch)
     """
     mask.check(model)
-    _check_means(model, means, mode)
+    fills = Fills(model, means, mode, seed)
     if model in _masked_models:
         raise MechcoreError(
             "masked: this model is masked already; leave the outer block first, or combine the "
@@ -121,8 +121,7 @@ def masked(
         ]
         for kind, name, values in places:
             if values.requires_grad or bool((values != 1).any()):
-                fill = _filler(means, mode, kind, layer, seed, runner)
-                hooks.append((name, _hook(values, runner.n_masks, fill)))
+                hooks.append((name, _hook(values, kind, layer, fills, runner)))
     check_hooks(model, [name for name, _ in hooks])
     _masked_models.add(model)
     try:
@@ -132,11 +131,11 @@ def masked(
         _masked_models.discard(model)
 
 
-Fill: TypeAlias = Callable[[Tensor], Tensor]
-
-
-def _hook(values: Tensor, n_masks: int | None, fill: Fill) -> Any:
+def _hook(
+    values: Tensor, kind: Kind, layer: int, fills: Fills, runner: MaskedModel
+) -> Callable[[Tensor, Any], Tensor]:
     """Hook for an activation [rows, pos, *rest] and mask values [*masks, *rest]."""
+    n_masks = runner.n_masks
 
     def apply(activation: Tensor, hook: Any) -> Tensor:
         m = values.to(activation)
@@ -151,52 +150,89 @@ def _hook(values: Tensor, n_masks: int | None, fill: Fill) -> Any:
             rows = activation.unflatten(0, (n_masks, -1))
             m = m.reshape(n_masks, 1, 1, *m.shape[1:])
         one_mask = rows if n_masks is None else rows[0]
+        draws = fills.draws(kind, layer, one_mask.shape)
+        fill = fills.values(kind, layer, runner.positions, draws)
         # lerp is exact where m is 0 or 1, and differentiable in m.
-        out = torch.lerp(fill(one_mask).to(rows).expand_as(rows), rows, m)
+        out = torch.lerp(fill.to(rows).expand_as(rows), rows, m)
         return out if n_masks is None else out.flatten(0, 1)
 
     return apply
 
 
-def _filler(
-    means: MeanActivations | None,
-    mode: Mode,
-    kind: Kind,
-    layer: int,
-    seed: int,
-    runner: MaskedModel,
-) -> Fill:
-    """What stands in for one layer's ablated outputs, given an activation [batch, pos, *rest]."""
-    if mode == "zero" or means is None:
-        return lambda activation: activation.new_zeros(())
-    if mode == "resample":
-        samples = getattr(means, f"samples_{kind}")[:, layer]
-        generator = torch.Generator().manual_seed(2 * (seed * 10_007 + layer) + (kind == "mlp"))
+class Fills:
+    """What stands in for ablated outputs.
 
-        def draw(activation: Tensor) -> Tensor:
-            index = torch.randint(len(samples), activation.shape[:2], generator=generator)
-            return samples[index]
+    Args:
+        model: the model that is masked.
+        means: its mean activations; not needed for ``mode="zero"``.
+        mode: see `masked`.
+        seed: of the draws of ``mode="resample"``.
 
-        return draw
-    mean = getattr(means, kind)
-    if not means.per_position:
-        return lambda activation: mean[layer]
+    Raises:
+        MismatchError: the means belong to another model.
+        InputError: means are missing, or unknown mode.
+    """
 
-    def at_positions(activation: Tensor) -> Tensor:
-        if runner.positions is None:
+    def __init__(self, model: Any, means: MeanActivations | None, mode: Mode, seed: int) -> None:
+        _check_means(model, means, mode)
+        self._means = None if mode == "zero" else means
+        self._resample, self._seed = mode == "resample", seed
+        self._generators: dict[tuple[Kind, int], torch.Generator] = {}
+        cfg = model.cfg
+        self._zeros = {
+            "z": torch.zeros(cfg.n_heads, cfg.d_head),
+            "mlp": torch.zeros(cfg.d_model),
+        }
+
+    def draws(
+        self, kind: Kind, layer: int, shape: Sequence[int]
+    ) -> Int[Tensor, "batch pos"] | None:
+        """Which sampled tokens stand in for outputs [batch, pos, ...]; None but for resampling.
+
+        Every layer's heads and MLP draw on their own, one batch after another.
+        """
+        if not self._resample:
+            return None
+        key = (kind, layer)
+        if key not in self._generators:
+            seed = 2 * (self._seed * 10_007 + layer) + (kind == "mlp")
+            self._generators[key] = torch.Generator().manual_seed(seed)
+        n_samples = len(getattr(self._means, f"samples_{kind}"))
+        return torch.randint(n_samples, tuple(shape[:2]), generator=self._generators[key])
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """One layer's fill: [*rest] for all tokens, or [batch, pos, *rest].
+
+        Args:
+            kind: ``"z"`` for heads, where rest is head and d_head, or ``"mlp"``, d_model.
+            layer: number of the layer.
+            positions: of every token from its row's first real one, [batch, pos].
+            draws: what `draws` returned for the batch.
+
+        Raises:
+            InputError: the means are per position, and positions are unknown or too many.
+        """
+        if self._means is None:
+            return self._zeros[kind]
+        if draws is not None:
+            return getattr(self._means, f"samples_{kind}")[draws, layer]
+        mean = getattr(self._means, kind)
+        if not self._means.per_position:
+            return mean[layer]
+        if positions is None:
             raise InputError(
                 "masked: means per position need the attention mask; call the value of the with "
                 "statement instead of the model"
             )
-        positions = runner.positions.to(mean.device)
+        positions = positions.to(mean.device)
         if int(positions.max()) >= len(mean):
             raise InputError(
                 f"masked: input has {int(positions.max()) + 1} positions, the means per position "
                 f"only {len(mean)}; compute them on longer texts, or pool positions"
             )
         return mean[positions, layer]
-
-    return at_positions
 
 
 def _check_means(model: Any, means: MeanActivations | None, mode: Mode) -> None:

@@ -1,0 +1,268 @@
+"""The prefix tree of masks: what masks have in common runs once.
+
+Two masks that agree up to some component share everything up to it. A tree over masks has two
+levels a layer, heads and MLP: a node stands for all masks that agree so far, its children for the
+values they go on with. Depth first, a node's residual stream is computed once and handed to its
+children: the heads' outputs z do not depend on the mask of their own layer, and neither does the
+MLP's output, so a child costs only what comes after its component.
+
+The order of the work is the order of the masks, full ones first; what is alive at any moment is one
+path from the root, whatever the number of masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.components import ModelShape
+from mechcore.interventions import Fills, Kind
+from mechcore.means import real_positions
+from mechcore.models.stack import Context, Stack
+
+Emit: TypeAlias = Callable[[Sequence[int], Tensor], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """Masks that agree on everything before this level.
+
+    Attributes:
+        masks: their numbers.
+        children: values of the components of this level, and the masks that go on with them.
+    """
+
+    masks: tuple[int, ...]
+    children: tuple[tuple[Float[Tensor, " component"], Node], ...]
+
+
+def grow(values: Float[Tensor, "mask layer component"], shape: ModelShape) -> Node:
+    """The tree over masks, largest values first."""
+    levels = [slice(0, shape.n_heads)]
+    if shape.has_mlps:
+        levels.append(slice(shape.n_heads, None))
+
+    def below(masks: Tensor, depth: int) -> Node:
+        numbers = tuple(masks.tolist())
+        if depth == shape.n_layers * len(levels):
+            return Node(numbers, ())
+        layer, level = divmod(depth, len(levels))
+        here = values[masks, layer, levels[level]]
+        kinds, which = here.unique(dim=0, return_inverse=True)
+        children = [(kinds[i], below(masks[which == i], depth + 1)) for i in range(len(kinds))]
+        return Node(numbers, tuple(reversed(children)))  # unique sorts, smallest first
+
+    return below(torch.arange(len(values)), 0)
+
+
+@dataclass(frozen=True)
+class Work:
+    """How often each part of each layer runs for one batch, over the whole tree.
+
+    Attributes:
+        attention: runs of attention, [layer].
+        mlp: runs of the MLP, [layer]; zeros where there is none.
+    """
+
+    attention: tuple[int, ...]
+    mlp: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tree: Node, shape: ModelShape) -> Work:
+        """Count the nodes whose component is computed: not those that all masks ablate."""
+        parts = 1 + shape.has_mlps
+        counts = [0] * (shape.n_layers * parts)
+
+        def count(node: Node, depth: int) -> None:
+            if node.children:
+                counts[depth] += any(bool(values.any()) for values, _ in node.children)
+                for _, child in node.children:
+                    count(child, depth + 1)
+
+        count(tree, 0)
+        mlp = counts[1::2] if shape.has_mlps else [0] * shape.n_layers
+        return cls(tuple(counts[::parts]), tuple(mlp))
+
+    def layers(self, stack: Stack) -> float:
+        """Whole layers' worth of work, by numbers of weights; the last layer's is not counted.
+
+        The last layer runs for one position only.
+        """
+        total = 0.0
+        for weights, attention, mlp in zip(stack.layers, self.attention, self.mlp, strict=True):
+            if weights is stack.layers[-1]:
+                break
+            heads = weights.qkv.weight.numel() + weights.o.weight.numel()
+            parts = (weights.up, weights.gate, weights.down)
+            inner = sum(part.weight.numel() for part in parts if part is not None)
+            total += (attention * heads + mlp * inner) / (heads + inner)
+        return total
+
+
+class TreeRunner:
+    """Runs one batch through a model under all masks of a tree.
+
+    Args:
+        stack: the model.
+        shape: its layers and heads.
+        fills: what stands in for ablated outputs.
+        max_tokens: most tokens in one call of a layer, examples times masks times positions;
+            nodes of one level are run together up to there. One node always runs.
+    """
+
+    def __init__(self, stack: Stack, shape: ModelShape, fills: Fills, max_tokens: int) -> None:
+        self.stack, self.shape, self.fills, self.max_tokens = stack, shape, fills, max_tokens
+        self.draws: dict[tuple[Kind, int], Tensor | None] = {}
+
+    def begin(self, inputs: Mapping[str, Tensor]) -> None:
+        """Draw what a batch needs at random; call for every batch in turn, run or not."""
+        kinds: tuple[Kind, ...] = ("z", "mlp") if self.shape.has_mlps else ("z",)
+        self.draws = {
+            (kind, layer): self.fills.draws(kind, layer, inputs["input_ids"].shape)
+            for layer in range(self.shape.n_layers)
+            for kind in kinds
+        }
+
+    @torch.no_grad()
+    def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
+        """Run a batch for which `begin` was called.
+
+        Args:
+            inputs: model inputs [batch, pos].
+            read: position that the head reads, [batch].
+            tree: the masks.
+            emit: called with numbers of masks and the residual stream [batch, d_model] they
+                share after the last layer, at the position read.
+        """
+        self.context = self.stack.context(inputs, read)
+        self.positions = real_positions(inputs["attention_mask"])
+        self.known: dict[tuple[Kind, int], Tensor] = {}
+        self.emit = emit
+        self._attention(0, self.stack.embed(inputs)[None], [tree])
+
+    # x is the residual stream [node, batch, pos, d_model] of ``nodes``.
+
+    def _attention(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
+        if layer == self.shape.n_layers:
+            for node, rows in zip(nodes, x[:, :, 0], strict=True):
+                self.emit(node.masks, rows)
+            return
+        wanted = torch.stack([values for node in nodes for values, _ in node.children])
+        usual = wanted.median(0).values  # what most children have in common is projected once
+        heads = wanted.any(0).nonzero().flatten().tolist()
+        z, base = self._usual(layer, x, heads, usual)
+        family = [(n, values, child) for n, node in enumerate(nodes) for values, child in node.children]
+        for part in self._parts(family, base):
+            streams = [self._child(layer, base, z, heads, n, values, usual) for n, values, _ in part]
+            self._mlp(
+                layer,
+                self.stack.after_attention(layer, _joined(streams)),
+                [child for *_, child in part],
+            )
+
+    def _usual(
+        self, layer: int, x: Tensor, heads: list[int], usual: Tensor
+    ) -> tuple[Tensor | None, Tensor]:
+        """z of ``heads``, and the residual stream after attention masked by ``usual``."""
+        stack, n_nodes = self.stack, len(x)
+        flat = x.flatten(0, 1)
+        kept = stack.kept_positions(layer, flat, self.context).unflatten(0, (n_nodes, -1))
+        out, z = None, None
+        if heads:
+            z = stack.z(layer, flat, self.context, heads).unflatten(0, (n_nodes, -1))
+            m = usual[heads].to(z)[:, None]
+            masked = z
+            if bool((m != 1).any()):
+                masked = torch.lerp(self._fill("z", layer, heads).to(z).expand_as(z), z, m)
+            out = stack.project(layer, masked, heads, bias=True)
+        if len(heads) < self.shape.n_heads:
+            others = [h for h in range(self.shape.n_heads) if h not in heads]
+            fill = self._fill("z", layer, others)
+            rest = stack.project(layer, fill, others, bias=out is None)
+            out = rest if out is None else out + rest
+        assert out is not None
+        return z, kept + out
+
+    def _child(
+        self,
+        layer: int,
+        base: Tensor,
+        z: Tensor | None,
+        heads: list[int],
+        node: int,
+        values: Tensor,
+        usual: Tensor,
+    ) -> Tensor:
+        """The residual stream of one child: ``base`` with the heads changed that differ."""
+        changed = (values != usual).nonzero().flatten().tolist()
+        if not changed or z is None:
+            return base[node]
+        places = changed if len(heads) == self.shape.n_heads else [heads.index(h) for h in changed]
+        fill = self._fill("z", layer, changed)
+        by = (values - usual)[changed].to(base)[:, None]
+        difference = (z[node][..., places, :] - fill) * by
+        return base[node] + self.stack.project(layer, difference, changed, bias=False)
+
+    def _mlp(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
+        if not self.shape.has_mlps:
+            self._attention(layer + 1, x, nodes)
+            return
+        family = [
+            (n, float(values), child) for n, node in enumerate(nodes) for values, child in node.children
+        ]
+        out = None
+        if any(value != 0 for _, value, _ in family):
+            out = self.stack.mlp(layer, x.flatten(0, 1)).unflatten(0, (len(x), -1))
+        if out is not None and len(family) == len(nodes) and all(v == 1 for _, v, _ in family):
+            self._attention(
+                layer + 1,
+                self.stack.after_mlp(layer, x + out),
+                [child for *_, child in family],
+            )
+            return
+        for part in self._parts(family, x):
+            streams = [x[n] + self._mlp_output(layer, out, n, value) for n, value, _ in part]
+            self._attention(
+                layer + 1,
+                self.stack.after_mlp(layer, _joined(streams)),
+                [child for *_, child in part],
+            )
+
+    def _mlp_output(self, layer: int, out: Tensor | None, node: int, value: float) -> Tensor:
+        if out is not None and value == 1:
+            return out[node]
+        fill = self._fill("mlp", layer)
+        if out is None or value == 0:
+            return fill
+        return torch.lerp(fill.to(out).expand_as(out[node]), out[node], value)
+
+    def _fill(self, kind: Kind, layer: int, heads: list[int] | None = None) -> Tensor:
+        """What stands in at the positions computed: [head, d_head] or [batch, pos, head, d_head]."""
+        key = (kind, layer)
+        if key not in self.known:
+            value = self.fills.values(kind, layer, self.positions, self.draws[key])
+            per_token = value.ndim == (4 if kind == "z" else 3)
+            read = self.context.read
+            if per_token and read is not None and layer == self.shape.n_layers - 1:
+                value = value[torch.arange(len(read), device=value.device), read][:, None]
+            self.known[key] = value.to(self.positions.device, torch.float32)
+        value = self.known[key]
+        if heads is None or len(heads) == self.shape.n_heads:
+            return value
+        return value[..., heads, :]
+
+    def _parts(self, family: list[tuple], like: Tensor) -> Iterator[list[tuple]]:
+        """Children that run together."""
+        tokens = like[0, :, :, 0].numel()
+        size = max(1, self.max_tokens // tokens)
+        for start in range(0, len(family), size):
+            yield family[start : start + size]
+
+
+def _joined(streams: list[Tensor]) -> Tensor:
+    return streams[0][None] if len(streams) == 1 else torch.stack(streams)

@@ -1,0 +1,340 @@
+"""A model's layers as plain functions of its weights, to run from any layer on.
+
+TransformerLens cannot restart a BERT bridge in the middle, and its hook points cost time that a
+sweep over thousands of masks cannot spare. A `Stack` holds the weights of any supported model in
+one layout: attention up to the heads' outputs z, what W_O makes of them, and the MLP are separate
+functions, so that an intervention goes between them. Where only one position is read, the last
+layer is computed for that position alone.
+
+Shapes: ``row`` is an example under one mask; ``pos`` is 1 where only the read position is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+Activation: TypeAlias = Callable[[Tensor], Tensor]
+Inputs: TypeAlias = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """Layer normalisation or, with ``rms``, root-mean-square normalisation, over d_model."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    eps: float
+    rms: bool = False
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalise the last axis, in the precision of ``x``."""
+        size = (x.shape[-1],)
+        if self.rms:
+            return F.rms_norm(x, size, self.weight, self.eps)
+        return F.layer_norm(x, size, self.weight, self.bias, self.eps)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """``x @ weight.T + bias``."""
+
+    weight: Float[Tensor, "out in"]
+    bias: Float[Tensor, " out"] | None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Apply it to the last axis."""
+        return F.linear(x, self.weight, self.bias)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Linear]) -> Linear:
+        """One map with the outputs of ``parts`` one after another."""
+        biases = None
+        if any(part.bias is not None for part in parts):
+            biases = torch.cat(
+                [p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias for p in parts]
+            )
+        return cls(torch.cat([part.weight for part in parts]), biases)
+
+    def to(self, dtype: torch.dtype) -> Linear:
+        """The same in another precision."""
+        return Linear(self.weight.to(dtype), None if self.bias is None else self.bias.to(dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Weights of one layer.
+
+    Attributes:
+        qkv: to the queries of all heads, then the keys and values of all key-value heads.
+        o: W_O, from z flattened over heads.
+        up, gate, down: the MLP; ``gate`` for gated ones; none of them where there is no MLP.
+        norm_attn, norm_mlp: before attention and MLP or, with ``post_norm``, after them.
+        scale: of the attention scores.
+    """
+
+    qkv: Linear
+    o: Linear
+    up: Linear | None
+    gate: Linear | None
+    down: Linear | None
+    norm_attn: Norm | None
+    norm_mlp: Norm | None
+    scale: float
+
+    def to(self, dtype: torch.dtype) -> Layer:
+        """Matrices in another precision; normalisations stay as they are."""
+        names = ("qkv", "o", "up", "gate", "down")
+        parts = {name: getattr(self, name) for name in names}
+        return replace(self, **{n: None if p is None else p.to(dtype) for n, p in parts.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What the layers need to know of one batch.
+
+    Attributes:
+        real: which positions hold tokens, or None if all do.
+        rotary: cosines and sines of the rotary embedding, each [batch, 1, pos, rotated].
+        read: position whose output is read, [batch]; None if all are.
+    """
+
+    real: Bool[Tensor, "batch pos"] | None
+    rotary: tuple[Tensor, Tensor] | None
+    read: Int[Tensor, " batch"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A model as functions of its weights.
+
+    Attributes:
+        layers: the layers.
+        n_heads, n_kv_heads, d_head: sizes of attention.
+        post_norm: whether normalisation follows the residual add (BERT) or precedes the block.
+        causal: whether positions attend to earlier ones only.
+        activation: of the MLPs.
+        embed: residual stream before the first layer, [batch, pos, d_model], of model inputs.
+        head: what stands before the last matrix, [row, d_model], of the residual stream
+            [row, d_model] after the last layer.
+        out: the last matrix, to the logits.
+        rotary: cosines and sines [batch, pos, rotated] of positions [batch, pos], or None.
+    """
+
+    layers: tuple[Layer, ...]
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    post_norm: bool
+    causal: bool
+    activation: Activation
+    embed: Callable[[Inputs], Tensor]
+    head: Callable[[Tensor], Tensor]
+    out: Linear
+    rotary: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None
+
+    def to(self, dtype: torch.dtype) -> Stack:
+        """The same with the layers' matrix products in another precision.
+
+        The residual stream, normalisations, softmax sums, embedding and classification head keep
+        the model's own.
+        """
+        return replace(self, layers=tuple(layer.to(dtype) for layer in self.layers))
+
+    def context(self, inputs: Inputs, read: Int[Tensor, " batch"] | None) -> Context:
+        """Prepare for a batch.
+
+        Args:
+            inputs: what `mechcore.models.running.model_inputs` returns.
+            read: position whose output is read, [batch].
+        """
+        mask = inputs["attention_mask"] != 0
+        rotary = None
+        if self.rotary is not None:
+            cos, sin = self.rotary((mask.long().cumsum(1) - 1).clamp(min=0))
+            rotary = cos[:, None], sin[:, None]
+        return Context(None if bool(mask.all()) else mask, rotary, read)
+
+    # -- attention ------------------------------------------------------------------------------
+
+    def z(
+        self, layer: int, x: Float[Tensor, "row pos d_model"], context: Context, heads: list[int]
+    ) -> Float[Tensor, "row pos head d_head"]:
+        """Outputs of ``heads`` before W_O, given the residual stream before ``layer``.
+
+        In the last layer, if one position is read, only that position's.
+        """
+        weights = self.layers[layer]
+        if not self.post_norm and weights.norm_attn is not None:
+            x = weights.norm_attn(x)
+        x = x.to(weights.qkv.weight.dtype)
+        if layer == len(self.layers) - 1 and context.read is not None:
+            return self._z_at(weights, x, context, heads)
+        return self._z_everywhere(weights, x, context, heads)
+
+    def _z_everywhere(
+        self, weights: Layer, x: Tensor, context: Context, heads: list[int]
+    ) -> Tensor:
+        q, k, v = (
+            part(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
+            for part in self._projections(weights, heads)
+        )
+        if context.rotary is not None:
+            q, k = self._rotated(q, context), self._rotated(k, context)
+        masked = self._mask(context, len(x), x.shape[1])
+        z = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=masked,
+            is_causal=self.causal and masked is None,
+            scale=weights.scale,
+            enable_gqa=k.shape[1] != q.shape[1],
+        )
+        return z.transpose(1, 2)
+
+    def _z_at(self, weights: Layer, x: Tensor, context: Context, heads: list[int]) -> Tensor:
+        """z at the read position.
+
+        Scores and sums are over the residual stream itself: q . (W_K x) = (W_K^T q) . x, and
+        sum_j p_j W_V x_j = W_V sum_j p_j x_j, so nothing is projected at the other positions. A
+        rotary embedding turns keys by their position, so there keys are computed.
+        """
+        assert context.read is not None
+        rows = torch.arange(len(x), device=x.device)
+        read = self._for_rows(context.read, len(x))
+        query, key, value = self._projections(weights, heads)
+        q = query(x[rows, read]).unflatten(-1, (-1, self.d_head))  # [row, head, d_head]
+        groups = [i for i, _ in enumerate(heads)]
+        if key.weight.shape[0] != query.weight.shape[0]:
+            groups = [i * key.weight.shape[0] // query.weight.shape[0] for i in groups]
+        if context.rotary is None:
+            by_head = key.weight.unflatten(0, (-1, self.d_head))[groups]  # [head, d_head, d_model]
+            scores = torch.einsum("rhd,hdm->rhm", q, by_head) @ x.mT
+        else:
+            k = self._rotated(key(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2), context)
+            q = self._rotated(q[:, :, None], context, read)
+            scores = (q @ k[:, groups].mT).squeeze(2)
+        scores = scores.float() * weights.scale
+        allowed = self._readable(context, len(x), x.shape[1], read)
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed[:, None], -torch.inf)
+        seen = scores.softmax(-1).to(x) @ x  # [row, head, d_model]
+        by_head = value.weight.unflatten(0, (-1, self.d_head))[groups]
+        z = torch.einsum("rhm,hdm->rhd", seen, by_head)
+        if value.bias is not None:
+            z = z + value.bias.unflatten(0, (-1, self.d_head))[groups]
+        return z[:, None]
+
+    def _projections(self, weights: Layer, heads: list[int]) -> tuple[Linear, Linear, Linear]:
+        """Maps to the queries, keys and values of ``heads``; grouped heads share keys."""
+        n, kv, size = self.n_heads, self.n_kv_heads, self.d_head
+        parts = weights.qkv.weight.split([n * size, kv * size, kv * size])
+        biases: Sequence[Tensor | None] = (None, None, None)
+        if weights.qkv.bias is not None:
+            biases = weights.qkv.bias.split([n * size, kv * size, kv * size])
+        q, k, v = (Linear(w, b) for w, b in zip(parts, biases, strict=True))
+        if len(heads) == n:
+            return q, k, v
+        groups = [head * kv // n for head in heads]
+        return self._chosen(q, heads), self._chosen(k, groups), self._chosen(v, groups)
+
+    def _chosen(self, part: Linear, heads: list[int]) -> Linear:
+        weight = part.weight.unflatten(0, (-1, self.d_head))[heads].flatten(0, 1)
+        if part.bias is None:
+            return Linear(weight, None)
+        return Linear(weight, part.bias.unflatten(0, (-1, self.d_head))[heads].flatten())
+
+    def _rotated(self, x: Tensor, context: Context, at: Tensor | None = None) -> Tensor:
+        """Rotary embedding of [row, head, pos, d_head], or of one position per row."""
+        assert context.rotary is not None
+        cos, sin = (self._for_rows(part, len(x)).to(x) for part in context.rotary)
+        if at is not None:
+            rows = torch.arange(len(x), device=x.device)
+            cos, sin = cos[rows, :, at][:, :, None], sin[rows, :, at][:, :, None]
+        turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
+        first, second = turned.chunk(2, -1)
+        turned = turned * cos + torch.cat((-second, first), -1) * sin
+        return torch.cat((turned, rest), -1) if rest.shape[-1] else turned
+
+    def _mask(self, context: Context, n_rows: int, n_pos: int) -> Tensor | None:
+        """Which keys each query sees, [row, 1, pos or 1, pos]; None where `is_causal` says all.
+
+        Padding queries see at least themselves, so that no softmax is over nothing.
+        """
+        if context.real is None:
+            return None
+        real = self._for_rows(context.real, n_rows)[:, None, None]
+        if not self.causal:
+            return real
+        if bool((context.real[:, 1:] <= context.real[:, :-1]).all()):
+            return None  # padded on the right: real tokens come first and never see padding
+        ones = torch.ones(n_pos, n_pos, dtype=torch.bool, device=real.device)
+        return (real & ones.tril()) | torch.eye(n_pos, dtype=torch.bool, device=real.device)
+
+    def _readable(
+        self, context: Context, n_rows: int, n_pos: int, read: Tensor
+    ) -> Bool[Tensor, "row pos"] | None:
+        """Which positions the read position sees, or None for all."""
+        allowed = None if context.real is None else self._for_rows(context.real, n_rows)
+        if not self.causal:
+            return allowed
+        earlier = torch.arange(n_pos, device=read.device) <= read[:, None]
+        return earlier if allowed is None else allowed & earlier
+
+    @staticmethod
+    def _for_rows(values: Tensor, n_rows: int) -> Tensor:
+        """Values of a batch repeated for every mask."""
+        repeats = n_rows // len(values)
+        return values if repeats == 1 else values.repeat(repeats, *[1] * (values.ndim - 1))
+
+    # -- the rest of a layer --------------------------------------------------------------------
+
+    def kept_positions(
+        self, layer: int, x: Float[Tensor, "row pos d_model"], context: Context
+    ) -> Float[Tensor, "row pos d_model"]:
+        """The residual stream at the positions that attention in ``layer`` computes."""
+        if layer < len(self.layers) - 1 or context.read is None:
+            return x
+        rows = torch.arange(len(x), device=x.device)
+        return x[rows, self._for_rows(context.read, len(x))][:, None]
+
+    def project(
+        self, layer: int, z: Float[Tensor, "*rest head d_head"], heads: list[int], bias: bool
+    ) -> Float[Tensor, "*rest d_model"]:
+        """What W_O makes of z of ``heads``, in the layer's precision."""
+        o = self.layers[layer].o
+        weight = o.weight
+        if len(heads) < self.n_heads:
+            weight = weight.unflatten(1, (self.n_heads, self.d_head))[:, heads].flatten(1)
+        return F.linear(z.flatten(-2).to(weight.dtype), weight, o.bias if bias else None)
+
+    def after_attention(self, layer: int, x: Tensor) -> Tensor:
+        """The residual stream after attention was added to it."""
+        norm = self.layers[layer].norm_attn
+        return norm(x) if self.post_norm and norm is not None else x
+
+    def mlp(self, layer: int, x: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "*rest d_model"]:
+        """MLP output before the residual add."""
+        weights = self.layers[layer]
+        assert weights.up is not None and weights.down is not None
+        if not self.post_norm and weights.norm_mlp is not None:
+            x = weights.norm_mlp(x)
+        x = x.to(weights.up.weight.dtype)
+        inner = weights.up(x)
+        if weights.gate is None:
+            inner = self.activation(inner)
+        else:
+            inner = self.activation(weights.gate(x)) * inner
+        return weights.down(inner)
+
+    def after_mlp(self, layer: int, x: Tensor) -> Tensor:
+        """The residual stream after the MLP was added to it."""
+        norm = self.layers[layer].norm_mlp
+        return norm(x) if self.post_norm and norm is not None else x
