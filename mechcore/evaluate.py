@@ -49,16 +49,12 @@ class Evaluation:
     @property
     def correct(self) -> np.ndarray:
         """Whether the class with the largest logit counts as correct, bool [example]."""
-        best = self.logits.argmax(1, keepdim=True)
-        return self.correct_classes.gather(1, best).squeeze(1).numpy()
+        return is_correct(self.logits, self.correct_classes).numpy()
 
     @property
     def margin(self) -> np.ndarray:
         """Log-odds of the set of correct classes, in nats, [example]; infinite if all are."""
-        logits, correct = self.logits.double(), self.correct_classes
-        right = logits.masked_fill(~correct, -torch.inf).logsumexp(1)
-        wrong = logits.masked_fill(correct, -torch.inf).logsumexp(1)
-        return (right - wrong).numpy()
+        return margins(self.logits, self.correct_classes).numpy()
 
     def values(self, metric: Metric) -> np.ndarray:
         """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, [example]."""
@@ -102,9 +98,32 @@ class Evaluation:
 
 def kl_divergence(full: Evaluation, other: Evaluation) -> np.ndarray:
     """KL(full || other) between the two models' class distributions, nats, [example]."""
-    wanted = full.logits.double().log_softmax(1)
-    got = other.logits.double().log_softmax(1)
-    return (wanted.exp() * (wanted - got)).sum(1).numpy()
+    return kl(full.logits, other.logits).numpy()
+
+
+def is_correct(
+    logits: Float[Tensor, "*masks example cls"], correct: Bool[Tensor, "example cls"]
+) -> Bool[Tensor, "*masks example"]:
+    """Whether the class with the largest logit counts as correct."""
+    best = logits.argmax(-1, keepdim=True)
+    return correct.expand(logits.shape).gather(-1, best).squeeze(-1)
+
+
+def margins(
+    logits: Float[Tensor, "*masks example cls"], correct: Bool[Tensor, "example cls"]
+) -> Float[Tensor, "*masks example"]:
+    """Log-odds of the set of correct classes, float64, in nats."""
+    logits = logits.double()
+    right = logits.masked_fill(~correct, -torch.inf).logsumexp(-1)
+    return right - logits.masked_fill(correct, -torch.inf).logsumexp(-1)
+
+
+def kl(
+    full: Float[Tensor, "example cls"], other: Float[Tensor, "*masks example cls"]
+) -> Float[Tensor, "*masks example"]:
+    """KL(full || other) between class distributions, float64, in nats."""
+    wanted, got = full.double().log_softmax(-1), other.double().log_softmax(-1)
+    return (wanted.exp() * (wanted - got)).sum(-1)
 
 
 def evaluate(
@@ -117,6 +136,7 @@ def evaluate(
     class_labels: Sequence[str] | None = None,
     in_domain: bool = True,
     batch_size: int = 64,
+    seed: int = 0,
 ) -> Any:
     """Run ``data`` through ``model`` and compare the answers with the labels.
 
@@ -133,6 +153,7 @@ def evaluate(
         in_domain: whether an accuracy under chance points to a wrong label mapping and is worth
             a warning; pass False for out-of-domain data, where it is a finding.
         batch_size: examples per batch, for encoded examples.
+        seed: of the draws of ``mode="resample"``.
 
     Returns:
         An `Evaluation`, or a list of them for a batched mask.
@@ -148,15 +169,17 @@ def evaluate(
         size = max(1, MAX_ROWS // batch_size)
         chunks = mask.values.split(size)
         parts = [Mask(values, has_mlps=mask.shape.has_mlps) for values in chunks]
-    answers = [_answers(model, data, readout, part, means, mode, batch_size) for part in parts]
-    correct, subsets = readout.correct_classes(data), _subsets(data)
+    answers = [
+        _answers(model, data, readout, part, means, mode, batch_size, seed) for part in parts
+    ]
+    correct, subsets = readout.correct_classes(data), subsets_of(data)
     results = [
         Evaluation(logits, correct, subsets, readout.mapping)
         for part in answers
         for logits in (part if part.ndim == 3 else [part])
     ]
     if mask is None and in_domain:
-        _warn_under_chance(results[0])
+        warn_under_chance(results[0])
     return results if mask is not None and mask.is_batched else results[0]
 
 
@@ -168,9 +191,12 @@ def _answers(
     means: MeanActivations | None,
     mode: Mode,
     batch_size: int,
+    seed: int,
 ) -> Float[Tensor, "*masks example cls"]:
     """Logits of the classes in the order of the data."""
-    context: Any = nullcontext(None) if mask is None else masked(model, mask, means, mode)
+    context: Any = (
+        nullcontext(None) if mask is None else masked(model, mask, means, mode, seed=seed)
+    )
     logits: list[Tensor] = []
     batches = list(as_batches(data, batch_size))
     if not batches:
@@ -185,13 +211,15 @@ def _answers(
     return answers[..., torch.cat([batch["index"] for batch in batches]).argsort(), :]
 
 
-def _subsets(data: EncodedExamples | list[Batch]) -> np.ndarray:
+def subsets_of(data: EncodedExamples | list[Batch]) -> np.ndarray:
+    """Subset of every example, in the order of the data."""
     if isinstance(data, EncodedExamples):
         return data.examples.frame["subset"].to_numpy(dtype=object)
     return np.full(sum(len(batch["input_ids"]) for batch in data), ALL, dtype=object)
 
 
-def _warn_under_chance(result: Evaluation) -> None:
+def warn_under_chance(result: Evaluation) -> None:
+    """Warn if in-domain accuracy is so low that labels may be mapped wrongly."""
     if result.accuracy < result.chance:
         warnings.warn(
             f"in-domain accuracy {result.accuracy:.3f} is under chance ({result.chance:.3f}): the "

@@ -1,4 +1,4 @@
-"""What ablating a set of components does to accuracy and margin, with intervals.
+"""What ablating sets of components did to every example, and tables of it with intervals.
 
 Drop D(S) = metric(full) - metric(full without S) (arXiv 2403.03942, section 5). Intervals are
 paired bootstraps over examples: both models answer the same examples.
@@ -6,19 +6,17 @@ paired bootstraps over examples: both models answer the same examples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Bool, Float
 
-from mechcore import progress
-from mechcore.components import Component, Mask
-from mechcore.evaluate import MAX_ROWS, Evaluation, Interval, Metric, bootstrap_means, evaluate
-from mechcore.interventions import Mode
-from mechcore.means import MeanActivations
-from mechcore.tasks.encoding import EncodedExamples
+from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.errors import InputError
+from mechcore.evaluate import Evaluation, Interval, Metric, bootstrap_means, kl_divergence
 from mechcore.tasks.examples import ALL
 
 METRICS: tuple[Metric, ...] = ("accuracy", "margin")
@@ -28,22 +26,101 @@ METRICS: tuple[Metric, ...] = ("accuracy", "margin")
 class ComponentSet:
     """Components ablated together.
 
+    Attributes:
+        components: the components, in order.
+        name: what to call the set in tables, in place of its components.
+
     >>> str(ComponentSet.of([Component(2, 1), Component(0, 3)]))
     'L0.H3+L2.H1'
     """
 
     components: tuple[Component, ...]
+    name: str | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, components: Sequence[Component]) -> ComponentSet:
-        """A set from components in any order."""
-        return cls(tuple(sorted(set(components))))
+    def of(cls, components: SetLike, name: str | None = None) -> ComponentSet:
+        """A set from components or their names in any order, or from what a mask ablates.
+
+        Raises:
+            InputError: a name cannot be read, or the mask is batched or continuous.
+        """
+        if isinstance(components, ComponentSet):
+            return components if name is None else cls(components.components, name)
+        if isinstance(components, Mask):
+            return cls(tuple(components.ablated), name)
+        return cls(tuple(sorted(set(parse_components(components)))), name)
+
+    def mask(self, shape: ModelShape) -> Mask:
+        """The full model's mask without these components.
+
+        Raises:
+            InputError: a component is out of range.
+        """
+        return Mask.full(shape).without(self.components)
 
     def __str__(self) -> str:
-        return "+".join(map(str, self.components))
+        return self.name or "+".join(map(str, self.components)) or "nothing"
 
     def __len__(self) -> int:
         return len(self.components)
+
+
+SetLike: TypeAlias = ComponentSet | Mask | ComponentLike | Iterable[ComponentLike]
+
+
+def as_sets(sets: Mapping[str, SetLike] | Iterable[SetLike]) -> list[ComponentSet]:
+    """Sets from lists of component names, masks, or a dict of these by name.
+
+    Names of components separated by ``+`` in a string are one set, too.
+
+    Raises:
+        InputError: a name cannot be read, or a set or name comes twice.
+    """
+    if isinstance(sets, (str, Mask, Component, ComponentSet)):
+        raise InputError(
+            f"sets: found {type(sets).__name__} {str(sets)[:40]!r}; expected a list of sets: put "
+            "it into brackets"
+        )
+    if isinstance(sets, Mapping):
+        found = [ComponentSet.of(_split(each), name) for name, each in sets.items()]
+    else:
+        found = [ComponentSet.of(_split(each)) for each in sets]
+    seen: dict[Any, str] = {}
+    for each in found:
+        for key in (each.components, str(each)):
+            if key in seen:
+                same = f", as {seen[key]}" if seen[key] != str(each) else ""
+                raise InputError(f"sets: {each} is given more than once{same}; leave one out")
+        seen |= {each.components: str(each), str(each): str(each)}
+    return found
+
+
+def _split(each: SetLike) -> SetLike:
+    return each.split("+") if isinstance(each, str) else each
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """How one ablated model did on every example.
+
+    Attributes:
+        correct: whether its answer is correct.
+        margin: log-odds of the correct classes, nats.
+        kl: KL(full || ablated) of the class distributions, nats.
+    """
+
+    correct: Bool[np.ndarray, " example"]
+    margin: Float[np.ndarray, " example"]
+    kl: Float[np.ndarray, " example"]
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, full: Evaluation) -> Answers:
+        """From the logits of the ablated and the full model."""
+        return cls(evaluation.correct, evaluation.margin, kl_divergence(full, evaluation))
+
+    def values(self, metric: Metric) -> np.ndarray:
+        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example]."""
+        return (self.correct if metric == "accuracy" else self.margin).astype(float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +132,22 @@ class Ablations:
         without: answers without each set.
         data: name of the data set.
         role: ``"id"`` or ``"ood"``.
+        agreement: share of answers that are those of float32, on a sample, where the engine ran
+            in another precision.
     """
 
     full: Evaluation
-    without: dict[ComponentSet, Evaluation]
+    without: Mapping[ComponentSet, Answers]
     data: str
     role: str
+    agreement: float | None = None
+
+    @classmethod
+    def of(
+        cls, full: Evaluation, without: Mapping[ComponentSet, Evaluation], data: str, role: str
+    ) -> Ablations:
+        """From the models' logits."""
+        return cls(full, {s: Answers.of(e, full) for s, e in without.items()}, data, role)
 
     def drops(self, components: ComponentSet, metric: Metric) -> np.ndarray:
         """Drop of ``metric`` for every example, [example]; its mean is D(S)."""
@@ -76,70 +163,33 @@ class Ablations:
         return [*(groups | {ALL: np.ones(len(self.full.subsets), dtype=bool)}).items()]
 
 
-def ablate(
-    model: Any,
-    data: EncodedExamples,
-    means: MeanActivations | None,
-    sets: Sequence[ComponentSet],
-    *,
-    role: str,
-    mode: Mode = "mean",
-    class_labels: Sequence[str] | None = None,
-    batch_size: int = 64,
-) -> Ablations:
-    """Ablate every set alone from the full model, one masked forward per set.
-
-    Args:
-        model: any TransformerLens model.
-        data: labelled examples.
-        means: the model's mean activations; not needed for ``mode="zero"``.
-        sets: what to ablate.
-        role: whether the data is ``"id"`` or ``"ood"``.
-        mode: what replaces the outputs, see `mechcore.masked`.
-        class_labels: names of a classifier's classes, in place of its ``id2label``.
-        batch_size: examples per batch.
-
-    Raises:
-        InputError: a component is out of range, or labels cannot be matched.
-    """
-    options: dict[str, Any] = {"class_labels": class_labels, "batch_size": batch_size}
-    whole = Mask.full(model)
-    masks = [whole.without(each.components) for each in sets]
-    full = evaluate(model, data, in_domain=role == "id", **options)
-    size = max(1, MAX_ROWS // batch_size)
-    without: dict[ComponentSet, Evaluation] = {}
-    with progress.bar(f"ablate on {data.examples.name}", len(sets)) as advance:
-        for start in range(0, len(sets), size):
-            part = Mask.stack(masks[start : start + size])
-            results = evaluate(model, data, mask=part, means=means, mode=mode, **options)
-            for each, result in zip(sets[start : start + size], results, strict=True):
-                without[each] = result
-                advance()
-    return Ablations(full, without, data.examples.name, role)
-
-
 def ablation_table(
     ablations: Ablations,
-    kinds: dict[ComponentSet, str],
+    kinds: Mapping[ComponentSet, str] | None = None,
     *,
     average: tuple[str, Sequence[ComponentSet]] | None = None,
     n_resamples: int = 1000,
+    level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Drops of every set on every subset.
 
     Args:
         ablations: the answers.
-        kinds: the sets to list, and what to call each in the column ``kind``.
+        kinds: the sets to list, and what to call each in the column ``kind``; by default all,
+            as ``"single"`` and ``"joint"``.
         average: name and members of a group of sets whose mean drop is listed as one row.
         n_resamples: bootstrap resamples.
+        level: of the intervals.
         seed: of the resamples.
 
     Returns:
-        Columns set, kind, size, data, role, subset, n, accuracy, accuracy_drop and its 95 %
-        interval (shares), margin, margin_drop and its interval (nats). Empty if there is
-        nothing to list.
+        Columns set, kind, size, data, role, subset, n, accuracy, accuracy_drop and its interval
+        (shares), margin, margin_drop and its interval (nats), kl (full model to ablated one,
+        nats). Empty if there is nothing to list.
     """
+    if kinds is None:
+        kinds = {each: "joint" if len(each) > 1 else "single" for each in ablations.without}
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
@@ -151,18 +201,22 @@ def ablation_table(
                 np.mean([ablations.drops(s, metric)[members] for s in sets], axis=0)
                 for *_, sets in listed
             ]
-            columns[metric] = bootstrap_means(np.stack(drops), n_resamples=n_resamples, seed=seed)
-        for i, (name, kind, size, _) in enumerate(listed):
+            columns[metric] = bootstrap_means(
+                np.stack(drops), n_resamples=n_resamples, level=level, seed=seed
+            )
+        full = {metric: ablations.full.values(metric)[members].mean() for metric in METRICS}
+        for i, (name, kind, size, sets) in enumerate(listed):
             row = place(ablations, name, size, subset, members)
             row["kind"] = kind
             for metric in METRICS:
                 drop = columns[metric][i]
-                row[metric] = ablations.full.values(metric)[members].mean() - drop.mean
+                row[metric] = full[metric] - drop.mean
                 row |= _interval(f"{metric}_drop", drop)
+            row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
             rows.append(row)
     order = ["set", "kind", "size", "data", "role", "subset", "n"]
     measured = [f"{m}{end}" for m in METRICS for end in ("", "_drop", "_drop_low", "_drop_high")]
-    return pd.DataFrame(rows, columns=order + measured)
+    return pd.DataFrame(rows, columns=[*order, *measured, "kl"])
 
 
 def place(

@@ -23,7 +23,7 @@ from torch import Tensor
 from mechcore.components import ModelShape
 from mechcore.interventions import Fills, Kind
 from mechcore.means import real_positions
-from mechcore.models.stack import Context, Stack
+from mechcore.models.stack import Stack
 
 Emit: TypeAlias = Callable[[Sequence[int], Tensor], None]
 
@@ -156,19 +156,17 @@ class TreeRunner:
         usual = wanted.median(0).values  # what most children have in common is projected once
         heads = wanted.any(0).nonzero().flatten().tolist()
         z, base = self._usual(layer, x, heads, usual)
-        family = [(n, values, child) for n, node in enumerate(nodes) for values, child in node.children]
-        for part in self._parts(family, base):
-            streams = [self._child(layer, base, z, heads, n, values, usual) for n, values, _ in part]
-            self._mlp(
-                layer,
-                self.stack.after_attention(layer, _joined(streams)),
-                [child for *_, child in part],
-            )
+        for part in self._parts(nodes, base):
+            streams = [
+                self._child(layer, base, z, heads, n, values, usual) for n, values, _ in part
+            ]
+            x = self.stack.after_attention(layer, _joined(streams))
+            self._mlp(layer, x, [child for *_, child in part])
 
     def _usual(
         self, layer: int, x: Tensor, heads: list[int], usual: Tensor
     ) -> tuple[Tensor | None, Tensor]:
-        """z of ``heads``, and the residual stream after attention masked by ``usual``."""
+        """Z of ``heads``, and the residual stream after attention masked by ``usual``."""
         stack, n_nodes = self.stack, len(x)
         flat = x.flatten(0, 1)
         kept = stack.kept_positions(layer, flat, self.context).unflatten(0, (n_nodes, -1))
@@ -212,26 +210,18 @@ class TreeRunner:
         if not self.shape.has_mlps:
             self._attention(layer + 1, x, nodes)
             return
-        family = [
-            (n, float(values), child) for n, node in enumerate(nodes) for values, child in node.children
-        ]
+        values = torch.cat([value for node in nodes for value, _ in node.children])
         out = None
-        if any(value != 0 for _, value, _ in family):
+        if bool(values.any()):
             out = self.stack.mlp(layer, x.flatten(0, 1)).unflatten(0, (len(x), -1))
-        if out is not None and len(family) == len(nodes) and all(v == 1 for _, v, _ in family):
-            self._attention(
-                layer + 1,
-                self.stack.after_mlp(layer, x + out),
-                [child for *_, child in family],
-            )
+        if out is not None and len(values) == len(nodes) and bool((values == 1).all()):
+            children = [child for node in nodes for _, child in node.children]
+            self._attention(layer + 1, self.stack.after_mlp(layer, x + out), children)
             return
-        for part in self._parts(family, x):
-            streams = [x[n] + self._mlp_output(layer, out, n, value) for n, value, _ in part]
-            self._attention(
-                layer + 1,
-                self.stack.after_mlp(layer, _joined(streams)),
-                [child for *_, child in part],
-            )
+        for part in self._parts(nodes, x):
+            streams = [x[n] + self._mlp_output(layer, out, n, float(m)) for n, m, _ in part]
+            after = self.stack.after_mlp(layer, _joined(streams))
+            self._attention(layer + 1, after, [child for *_, child in part])
 
     def _mlp_output(self, layer: int, out: Tensor | None, node: int, value: float) -> Tensor:
         if out is not None and value == 1:
@@ -242,7 +232,7 @@ class TreeRunner:
         return torch.lerp(fill.to(out).expand_as(out[node]), out[node], value)
 
     def _fill(self, kind: Kind, layer: int, heads: list[int] | None = None) -> Tensor:
-        """What stands in at the positions computed: [head, d_head] or [batch, pos, head, d_head]."""
+        """What stands in at the positions computed, [*batch_pos, head, d_head] or d_model."""
         key = (kind, layer)
         if key not in self.known:
             value = self.fills.values(kind, layer, self.positions, self.draws[key])
@@ -256,8 +246,13 @@ class TreeRunner:
             return value
         return value[..., heads, :]
 
-    def _parts(self, family: list[tuple], like: Tensor) -> Iterator[list[tuple]]:
-        """Children that run together."""
+    def _parts(
+        self, nodes: Sequence[Node], like: Tensor
+    ) -> Iterator[list[tuple[int, Tensor, Node]]]:
+        """Children that run together: number of the parent, values, node."""
+        family = [
+            (n, values, child) for n, node in enumerate(nodes) for values, child in node.children
+        ]
         tokens = like[0, :, :, 0].numel()
         size = max(1, self.max_tokens // tokens)
         for start in range(0, len(family), size):

@@ -91,8 +91,9 @@ class Layer:
     def to(self, dtype: torch.dtype) -> Layer:
         """Matrices in another precision; normalisations stay as they are."""
         names = ("qkv", "o", "up", "gate", "down")
-        parts = {name: getattr(self, name) for name in names}
-        return replace(self, **{n: None if p is None else p.to(dtype) for n, p in parts.items()})
+        parts: dict[str, Any] = {name: getattr(self, name) for name in names}
+        changed: dict[str, Any] = {n: p and p.to(dtype) for n, p in parts.items()}
+        return replace(self, **changed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +148,10 @@ class Stack:
         """
         return replace(self, layers=tuple(layer.to(dtype) for layer in self.layers))
 
+    def answering(self, out: Linear) -> Stack:
+        """The same with another last matrix."""
+        return replace(self, out=out)
+
     def context(self, inputs: Inputs, read: Int[Tensor, " batch"] | None) -> Context:
         """Prepare for a batch.
 
@@ -200,7 +205,7 @@ class Stack:
         return z.transpose(1, 2)
 
     def _z_at(self, weights: Layer, x: Tensor, context: Context, heads: list[int]) -> Tensor:
-        """z at the read position.
+        """Z at the read position.
 
         Scores and sums are over the residual stream itself: q . (W_K x) = (W_K^T q) . x, and
         sum_j p_j W_V x_j = W_V sum_j p_j x_j, so nothing is projected at the other positions. A
@@ -323,7 +328,8 @@ class Stack:
     def mlp(self, layer: int, x: Float[Tensor, "*rest d_model"]) -> Float[Tensor, "*rest d_model"]:
         """MLP output before the residual add."""
         weights = self.layers[layer]
-        assert weights.up is not None and weights.down is not None
+        assert weights.up is not None
+        assert weights.down is not None
         if not self.post_norm and weights.norm_mlp is not None:
             x = weights.norm_mlp(x)
         x = x.to(weights.up.weight.dtype)

@@ -58,8 +58,8 @@ def unsupported(found: str) -> InputError:
     """The error for a model that only the plain path can run."""
     return InputError(
         f"prefix-sharing engine: found {found}; expected a TransformerBridge of "
-        f"{', '.join(MODEL_TYPES)} with its usual settings, or a HookedTransformer; use "
-        "engine='reference', which runs any model"
+        f"{', '.join(MODEL_TYPES)} with its usual settings, or a HookedTransformer; "
+        "engine='reference' runs any model"
     )
 
 
@@ -186,7 +186,7 @@ def _bridge_head(model: Any, encoder: bool) -> tuple[Callable[[Tensor], Tensor],
         return _norm(model.ln_final), _linear(last)
     if not is_classifier(model):
         raise unsupported(f"a bridge of {type(model.original_model).__name__}")
-    hf_model = weights_of(model)
+    hf_model: Any = weights_of(model)
     if hf_model.config.model_type == "bert":
         dense = _linear(hf_model.get_submodule("bert.pooler.dense"))
         out = _linear(model.classifier)
@@ -261,9 +261,7 @@ def _hooked_layer(block: Any, cfg: Any, layer: int) -> Layer:
         scale /= layer + 1
     return Layer(
         qkv=Linear.joined(projections),
-        o=Linear(
-            attn.W_O.detach().flatten(0, 1).T.contiguous(), attn.b_O.detach().clone()
-        ),
+        o=Linear(attn.W_O.detach().flatten(0, 1).T.contiguous(), attn.b_O.detach().clone()),
         up=up,
         gate=gate,
         down=down,

@@ -7,8 +7,6 @@ to the rounding of batched products (arXiv 2403.03942, section 3).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,21 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, MechcoreError, MechcoreWarning
-from mechcore.files import check_can_write, write_safetensors
+from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.means import MeanActivations
-from mechcore.models.running import ModelIdentity
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import PruneSettings, as_runs, prune_settings
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, example_order, frozen
+from mechcore.state import StateFile, input_facts
 from mechcore.tasks.encoding import EncodedExamples
-
-STATE_FORMAT = "mechcore-pruning-1"
 
 
 class PruningError(MechcoreError):
@@ -87,8 +82,8 @@ def prune(
     shape = ModelShape.of(model)
     trainings = [MaskTraining(settings, shape, t, seed) for t in targets for seed in seeds]
     facts = {} if state is None else _facts(model, data, means, settings, data_seed, trainings)
-    store = _Store(state, facts)
-    failed = store.restore(trainings)
+    store = StateFile(state, "pruning", facts)
+    failed = _restore(store, trainings)
     order = example_order([len(ids) for ids in data.input_ids], settings.batch_size, data_seed)
     n_steps = max(len(each.history) for each in trainings)
     begin = max(each.step for each in trainings)
@@ -100,7 +95,7 @@ def prune(
                 active = [t for t in trainings if not t.is_done and t.name not in failed]
                 failed |= _take_step(active, teacher, means, examples)
                 if (step + 1) % settings.save_every == 0 or step + 1 == n_steps:
-                    store.save(trainings, failed)
+                    store.save(_states(trainings), {"failed": failed})
             advance()
     return _results(trainings, failed)
 
@@ -149,76 +144,32 @@ def _facts(
     trainings: Sequence[MaskTraining],
 ) -> dict[str, Any]:
     """Everything that decides what becomes of the masks."""
-    averages = means.z.numpy().tobytes() + means.mlp.numpy().tobytes()
-    inputs = json.dumps([data.input_ids, data.token_type_ids, data.answers])
-    facts = {
-        "model": ModelIdentity.of(model).weights,
-        "data": hashlib.sha256(inputs.encode()).hexdigest(),
-        "data seed": data_seed,
-        "means": hashlib.sha256(averages).hexdigest(),
-        "masks": [each.name for each in trainings],
-        "torch": torch.__version__,
-    }
-    return facts | {name: v for name, v in asdict(settings).items() if name not in _WITHOUT_EFFECT}
+    named = {name: v for name, v in asdict(settings).items() if name not in _WITHOUT_EFFECT}
+    masks = [each.name for each in trainings]
+    return input_facts(model, data, means) | {"data seed": data_seed, "masks": masks} | named
 
 
 _WITHOUT_EFFECT = ("save_every", "tolerance", "discretisation")
 """Settings that may change when a run goes on: they do not enter into the training."""
 
 
-class _Store:
-    """The file of an interruptible run, if there is to be one."""
+def _states(trainings: Sequence[MaskTraining]) -> dict[str, Tensor]:
+    return {
+        f"{each.name}/{name}": tensor for each in trainings for name, tensor in each.state().items()
+    }
 
-    def __init__(self, path: str | Path | None, facts: dict[str, Any]) -> None:
-        self.path = None if path is None else Path(path)
-        self.facts = facts
-        if self.path is not None:
-            check_can_write(self.path.parent)
 
-    def save(self, trainings: Sequence[MaskTraining], failed: dict[str, str]) -> None:
-        if self.path is None:
-            return
-        tensors = {
-            f"{each.name}/{name}": tensor
-            for each in trainings
-            for name, tensor in each.state().items()
-        }
-        facts = {"format": STATE_FORMAT, "facts": json.dumps(self.facts)}
-        write_safetensors(self.path, tensors, facts | {"failed": json.dumps(failed)})
-
-    def restore(self, trainings: Sequence[MaskTraining]) -> dict[str, str]:
-        """Bring the trainings to where they were; what had gone wrong, by name."""
-        if self.path is None or not self.path.exists():
-            return {}
+def _restore(store: StateFile, trainings: Sequence[MaskTraining]) -> dict[str, str]:
+    """Bring the trainings to where they were; what had gone wrong, by name."""
+    stored = store.restore()
+    if stored is None:
+        return {}
+    tensors, notes = stored
+    for each in trainings:
+        prefix = f"{each.name}/"
+        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
         try:
-            with safe_open(self.path, framework="pt") as file:
-                stored = file.metadata() or {}
-                if stored.get("format") != STATE_FORMAT:
-                    raise ValueError(f"format {stored.get('format')!r}, expected {STATE_FORMAT!r}")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            facts, failed = json.loads(stored["facts"]), json.loads(stored["failed"])
-        except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
-            raise self._unreadable(error) from error
-        self._compare(facts)
-        for each in trainings:
-            prefix = f"{each.name}/"
-            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-            try:
-                each.restore(own)
-            except (KeyError, RuntimeError) as error:
-                raise self._unreadable(error) from error
-        return failed
-
-    def _unreadable(self, error: Exception) -> InputError:
-        return InputError(
-            f"pruning state {self.path}: not a state written by mechcore ({error}); remove it to "
-            "begin anew"
-        )
-
-    def _compare(self, then: dict[str, Any]) -> None:
-        names = [name for name in self.facts if then.get(name) != self.facts[name]]
-        if names:
-            raise InputError(
-                f"pruning state {self.path}: is that of another run: {', '.join(names)} differ; "
-                "go on with the same ones, or remove it to begin anew"
-            )
+            each.restore(own)
+        except (KeyError, RuntimeError) as error:
+            raise store.unreadable(error) from error
+    return notes["failed"]

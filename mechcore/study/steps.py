@@ -342,10 +342,10 @@ def _ablate(
 ) -> Ablations:
     return ablate(
         inputs.model,
+        sets,
         inputs.data[role],
         means,
-        sets,
-        role=role,
+        role=role,  # type: ignore[arg-type]
         mode=mode,
         class_labels=inputs.config.class_labels,
         batch_size=batch_size,

@@ -17,7 +17,7 @@ from helpers import Case, Cases
 from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table
 from mechcore.components import Component, Mask
 from mechcore.errors import InputError, MismatchError
-from mechcore.evaluate import Evaluation, evaluate
+from mechcore.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.means import MeanActivations
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
@@ -38,6 +38,7 @@ COLUMNS = [
     "margin_drop",
     "margin_drop_low",
     "margin_drop_high",
+    "kl",
 ]
 
 
@@ -76,7 +77,7 @@ SUBSETS = ["u", "u", "v", "u", "v"]
 FULL = [2.0, 1.0, -1.0, 0.5, 3.0]
 WITHOUT_A = [1.0, -1.0, 1.0, -0.5, 3.0]
 WITHOUT_B = [2.0, 1.0, -2.0, 1.5, -1.0]
-BY_HAND = Ablations(
+BY_HAND = Ablations.of(
     evaluation(FULL, SUBSETS),
     {A: evaluation(WITHOUT_A, SUBSETS), B: evaluation(WITHOUT_B, SUBSETS)},
     "hans",
@@ -135,7 +136,7 @@ def test_nothing_to_list_is_an_empty_table() -> None:
 
 
 def test_data_without_subsets_is_listed_once() -> None:
-    plain = Ablations(evaluation([1.0], ["all"]), {A: evaluation([-1.0], ["all"])}, "x", "id")
+    plain = Ablations.of(evaluation([1.0], ["all"]), {A: evaluation([-1.0], ["all"])}, "x", "id")
     table = ablation_table(plain, {A: "single"}, n_resamples=5)
     assert table["subset"].tolist() == ["all"]
     assert table["accuracy_drop"].tolist() == [1.0]
@@ -143,7 +144,7 @@ def test_data_without_subsets_is_listed_once() -> None:
 
 def test_more_sets_join_the_first() -> None:
     joint = ComponentSet.of([*A.components, *B.components])
-    more = Ablations(BY_HAND.full, {joint: evaluation(FULL, SUBSETS)}, "hans", "ood")
+    more = Ablations.of(BY_HAND.full, {joint: evaluation(FULL, SUBSETS)}, "hans", "ood")
     both = BY_HAND.with_more(more)
     assert list(both.without) == [A, B, joint]
     assert list(BY_HAND.without) == [A, B]
@@ -155,7 +156,7 @@ def test_more_sets_join_the_first() -> None:
 
 def test_identical_models_drop_by_exactly_nothing() -> None:
     full = evaluation(np.random.default_rng(0).normal(size=50).tolist())
-    table = ablation_table(Ablations(full, {A: full}, "x", "id"), {A: "single"})
+    table = ablation_table(Ablations.of(full, {A: full}, "x", "id"), {A: "single"})
     ends = [c for c in COLUMNS if "_drop" in c]
     assert (table[ends] == 0.0).all(axis=None)
 
@@ -166,7 +167,7 @@ def test_the_interval_of_a_large_sample_is_the_paired_normal_one() -> None:
     rng = np.random.default_rng(1)
     difficulty = rng.normal(0.5, 5, n)
     other = difficulty - rng.normal(0.3, 0.5, n)
-    ablations = Ablations(
+    ablations = Ablations.of(
         evaluation(difficulty.tolist()), {A: evaluation(other.tolist())}, "x", "id"
     )
     table = ablation_table(ablations, {A: "single"}, n_resamples=4000, seed=3)
@@ -229,56 +230,60 @@ def edited_logits(case: Case, data: EncodedExamples, means: MeanActivations, nam
     return torch.cat(logits)
 
 
-@pytest.mark.parametrize("max_rows", [1024, 4])
+@pytest.mark.parametrize(
+    ("engine", "max_rows"), [("tree", 4), ("reference", 1024), ("reference", 4)]
+)
 def test_ablating_is_editing_the_weights(
-    case: Case, max_rows: int, monkeypatch: pytest.MonkeyPatch
+    case: Case, engine: Any, max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("mechcore.ablation.effects"), "MAX_ROWS", max_rows)
+    monkeypatch.setattr(importlib.import_module("mechcore.ablation.sweep"), "MAX_ROWS", max_rows)
     data = encoded(case.architecture == "bert")
     means = MeanActivations.compute(case.model, data, n_samples=0)
     names = ["L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L0.MLP+L1.H0"]
     sets = [ComponentSet.of([Component.parse(n) for n in each.split("+")]) for each in names]
-    found = ablate(case.model, data, means, sets, role="ood", batch_size=2)
+    found = ablate(case.model, sets, data, means, engine=engine, role="ood", batch_size=2)
     assert (found.data, found.role) == ("few", "ood")
     assert list(found.without) == sets
     assert found.full.subsets.tolist() == ["u", "v"] * 3
     for name, each in zip(names, sets, strict=True):
         expected = edited_logits(case, data, means, name)
-        got = found.without[each].logits
-        torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
-        assert float((got - found.full.logits).abs().max()) > 1e-3
+        got = found.without[each]
+        truth = Evaluation(expected, found.full.correct_classes, found.full.subsets, "")
+        np.testing.assert_allclose(got.margin, truth.margin, rtol=0, atol=4e-5)
+        np.testing.assert_allclose(got.kl, kl_divergence(found.full, truth), rtol=0, atol=4e-5)
+        assert got.kl.max() > 1e-4
         drop = found.full.correct.astype(float) - found.without[each].correct
         np.testing.assert_array_equal(found.drops(each, "accuracy"), drop)
 
 
 def test_the_mode_and_the_names_of_classes_are_passed_on(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    found = ablate(model, data, None, [A], role="ood", mode="zero")
+    found = ablate(model, [A], data, None, role="ood", mode="zero")
     expected = evaluate(model, data, mask=Mask.full(model).without("L0.H1"), mode="zero")
-    torch.testing.assert_close(found.without[A].logits, expected.logits, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found.without[A].margin, expected.margin, rtol=0, atol=1e-5)
     swapped = ["neutral", "entailment", "contradiction"]
-    other = ablate(model, data, None, [A], role="ood", mode="zero", class_labels=swapped)
+    other = ablate(model, [A], data, None, role="ood", mode="zero", class_labels=swapped)
     rows = [i for i, label in enumerate(LABELS) if label == "neutral"]
     assert other.full.correct_classes[rows].tolist() == [[True, False, False]] * len(rows)
 
 
 def test_no_set_leaves_the_full_model(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    found = ablate(model, data, None, [], role="ood", mode="zero")
+    found = ablate(model, [], data, None, role="ood", mode="zero")
     assert found.without == {}
     torch.testing.assert_close(
-        found.full.logits, evaluate(model, data, in_domain=False).logits, rtol=0, atol=0
+        found.full.logits, evaluate(model, data, in_domain=False).logits, rtol=0, atol=1e-5
     )
 
 
 def test_what_cannot_be_ablated(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     with pytest.raises(InputError, match=r"component L2\.H0: out of range"):
-        ablate(model, data, None, [A, single("L2.H0")], role="ood", mode="zero")
+        ablate(model, [A, single("L2.H0")], data, None, role="ood", mode="zero")
     with pytest.raises(InputError, match="needs means"):
-        ablate(model, data, None, [A], role="ood")
+        ablate(model, [A], data, None, role="ood")
     other = MeanActivations.compute(
         cases.get("roberta").model, encoded(segments=False), n_samples=0
     )
     with pytest.raises(MismatchError, match="another model"):
-        ablate(model, data, other, [A], role="ood")
+        ablate(model, [A], data, other, role="ood")

@@ -53,7 +53,7 @@ def table_3() -> Ablations:
 
     found = {name: with_accuracies(percent) for name, percent in TABLE_3.items()}
     full = found.pop("full")
-    return Ablations(full, {of(name): each for name, each in found.items()}, "table 3", "ood")
+    return Ablations.of(full, {of(name): each for name, each in found.items()}, "table 3", "ood")
 
 
 def test_the_published_interactions(table_3: Ablations) -> None:
@@ -102,12 +102,12 @@ def test_a_floor_through_single_drops_alone() -> None:
         return answers(np.arange(10) < count, subsets)
 
     without = {of("0.0"): right(2), of("0.1"): right(2), of("0.0 0.1"): right(1)}
-    table = interaction_table(Ablations(right(5), without, "x", "id"), n_resamples=5)
+    table = interaction_table(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
     first = table.iloc[0]
     assert (first["subset"], first["metric"], first["floor"]) == ("s", "accuracy", True)
     assert first["interaction"] == pytest.approx(-0.2)
     without[of("0.1")] = right(3)
-    table = interaction_table(Ablations(right(5), without, "x", "id"), n_resamples=5)
+    table = interaction_table(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
     assert not table.iloc[0]["floor"]
 
 
@@ -118,7 +118,7 @@ def test_margins_by_hand() -> None:
         margin = np.array(values)
         return answers(margin > 0, subsets, margin)
 
-    ablations = Ablations(
+    ablations = Ablations.of(
         margins(4, 2, 3),
         {
             of("0.0"): margins(3, 2, 3.5),  # drops 1 0 -0.5
@@ -157,7 +157,7 @@ def test_the_interval_is_that_of_the_interaction_example_by_example() -> None:
     def of_margin(margin: np.ndarray) -> Evaluation:
         return answers(margin > 0, subsets, margin)
 
-    ablations = Ablations(
+    ablations = Ablations.of(
         of_margin(common),
         {
             of("0.0"): of_margin(common - a),
@@ -180,7 +180,7 @@ def test_components_without_effect_do_not_interact() -> None:
     subsets = np.array(["u", "v"] * 10, dtype=object)
     full = answers(np.arange(20) % 3 > 0, subsets)
     without = dict.fromkeys([of("0.0"), of("0.1"), of("0.0 0.1")], full)
-    table = interaction_table(Ablations(full, without, "x", "id"))
+    table = interaction_table(Ablations.of(full, without, "x", "id"))
     assert len(table) == 6
     columns = ["joint_drop", "sum_of_single_drops", "interaction", "low", "high"]
     assert (table[columns] == 0).all(axis=None)
@@ -190,14 +190,14 @@ def test_components_without_effect_do_not_interact() -> None:
 @pytest.mark.parametrize("names", [[], ["0.0"], ["0.0 0.1"], ["0.0", "0.0 0.1"]])
 def test_without_all_single_ablations_there_is_no_interaction(names: list[str]) -> None:
     full = answers(np.ones(3, dtype=bool), np.full(3, "s", dtype=object))
-    table = interaction_table(Ablations(full, {of(n): full for n in names}, "x", "id"))
+    table = interaction_table(Ablations.of(full, {of(n): full for n in names}, "x", "id"))
     assert table.empty
     assert list(table.columns) == list(COLUMNS)
 
 
 def test_every_set_has_a_row_per_subset_and_metric(table_3: Ablations) -> None:
     pairs = [of(" ".join(p)) for p in itertools.combinations(("2.5", "3.7", "4.0"), 2)]
-    more = Ablations(table_3.full, dict.fromkeys(pairs, table_3.full), "table 3", "ood")
+    more = Ablations.of(table_3.full, dict.fromkeys(pairs, table_3.full), "table 3", "ood")
     table = interaction_table(table_3.with_more(more), n_resamples=2)
     assert len(table) == 4 * 6 * 2
     assert table.groupby(["set", "metric"]).size().tolist() == [6] * 8

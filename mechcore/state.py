@@ -1,0 +1,92 @@
+"""The file of an interruptible run: tensors, and the facts that must be the same to go on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from mechcore.errors import InputError
+from mechcore.files import check_can_write, write_safetensors
+from mechcore.means import MeanActivations
+from mechcore.models.running import ModelIdentity
+from mechcore.tasks.encoding import EncodedExamples
+
+
+def input_facts(
+    model: Any, data: EncodedExamples, means: MeanActivations | None
+) -> dict[str, str | None]:
+    """Digests of what a run works on."""
+    inputs = json.dumps([data.input_ids, data.token_type_ids, data.answers]).encode()
+    averages = None if means is None else means.z.numpy().tobytes() + means.mlp.numpy().tobytes()
+    return {
+        "model": ModelIdentity.of(model).weights,
+        "data": hashlib.sha256(inputs).hexdigest(),
+        "means": None if averages is None else hashlib.sha256(averages).hexdigest(),
+        "torch": torch.__version__,
+    }
+
+
+class StateFile:
+    """Saves and restores the state of one run.
+
+    Args:
+        path: the file; None keeps nothing.
+        kind: the kind of run, in a word, for messages and the file's format.
+        facts: everything that decides the results, by name; JSON values.
+
+    Raises:
+        InputError: the file could not be written.
+    """
+
+    def __init__(self, path: str | Path | None, kind: str, facts: Mapping[str, Any]) -> None:
+        self.path = None if path is None else Path(path)
+        self.kind, self.facts = kind, json.loads(json.dumps(dict(facts)))
+        self._format = f"mechcore-{kind}-1"
+        if self.path is not None:
+            check_can_write(self.path.parent)
+
+    def save(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
+        """Write the state atomically; ``notes`` are JSON values."""
+        if self.path is None:
+            return
+        texts = {"facts": json.dumps(self.facts), "notes": json.dumps(dict(notes or {}))}
+        write_safetensors(self.path, dict(tensors), {"format": self._format, **texts})
+
+    def restore(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Tensors and notes as saved last, or None if there are none.
+
+        Raises:
+            InputError: the file is something else, or that of another run.
+        """
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            with safe_open(self.path, framework="pt") as file:
+                stored = file.metadata() or {}
+                if stored.get("format") != self._format:
+                    raise ValueError(f"format {stored.get('format')!r}, expected {self._format!r}")
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            facts, notes = json.loads(stored["facts"]), json.loads(stored["notes"])
+        except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
+            raise self.unreadable(error) from error
+        names = [name for name in self.facts if facts.get(name) != self.facts[name]]
+        if names:
+            raise InputError(
+                f"{self.kind} state {self.path}: is that of another run: {', '.join(names)} "
+                "differ; go on with the same ones, or remove it to begin anew"
+            )
+        return tensors, notes
+
+    def unreadable(self, error: Exception) -> InputError:
+        """The error for a file whose content does not make sense."""
+        return InputError(
+            f"{self.kind} state {self.path}: not a state written by mechcore ({error}); remove it "
+            "to begin anew"
+        )
