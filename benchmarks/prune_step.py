@@ -33,10 +33,10 @@ from mechcore.components import Mask, ModelShape
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.running import forward
+from mechcore.models.running import forward, frozen
 from mechcore.pruning import hard_concrete, prune_settings
 from mechcore.pruning.mask_training import MaskTraining
-from mechcore.pruning.teacher import Teacher, example_order, frozen
+from mechcore.pruning.teacher import Teacher, example_order
 from mechcore.tasks.encoding import EncodedExamples
 from mechcore.tasks.examples import Examples
 

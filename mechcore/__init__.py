@@ -1,5 +1,12 @@
 """Find which attention heads and MLPs carry a transformer's heuristics, by masking them."""
 
+from mechcore.ablation import (
+    ablate,
+    find_superadditive,
+    interaction_from_accuracies,
+    interactions,
+    sweep,
+)
 from mechcore.components import Component, Mask
 from mechcore.effective_size import effective_size
 from mechcore.evaluate import Evaluation, evaluate, paired_drop
@@ -19,14 +26,19 @@ __all__ = [
     "MeanActivations",
     "Subnetwork",
     "__version__",
+    "ablate",
     "effective_size",
     "evaluate",
     "export_checkpoint",
+    "find_superadditive",
     "head_frequency",
     "heuristic_core",
+    "interaction_from_accuracies",
+    "interactions",
     "load_model",
     "load_tokenizer",
     "masked",
     "paired_drop",
     "prune",
+    "sweep",
 ]

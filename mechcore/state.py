@@ -24,11 +24,14 @@ def input_facts(
 ) -> dict[str, str | None]:
     """Digests of what a run works on."""
     inputs = json.dumps([data.input_ids, data.token_type_ids, data.answers]).encode()
-    averages = None if means is None else means.z.numpy().tobytes() + means.mlp.numpy().tobytes()
+    fills = None
+    if means is not None:
+        kinds = (means.z, means.mlp, means.samples_z, means.samples_mlp)
+        fills = b"".join(each.numpy().tobytes() for each in kinds)
     return {
         "model": ModelIdentity.of(model).weights,
         "data": hashlib.sha256(inputs).hexdigest(),
-        "means": None if averages is None else hashlib.sha256(averages).hexdigest(),
+        "means": None if fills is None else hashlib.sha256(fills).hexdigest(),
         "torch": torch.__version__,
     }
 

@@ -1,5 +1,7 @@
 """Ablating sets of components, and their interactions."""
 
+from mechcore.ablation import sets
+from mechcore.ablation.cooperative import dividends, sampled_shapley, shapley
 from mechcore.ablation.effects import (
     Ablations,
     Answers,
@@ -7,16 +9,24 @@ from mechcore.ablation.effects import (
     ablation_table,
     as_sets,
 )
-from mechcore.ablation.interactions import interaction_table
+from mechcore.ablation.search import Search, find_superadditive
+from mechcore.ablation.superadditivity import interaction_from_accuracies, interactions
 from mechcore.ablation.sweep import ablate, sweep
 
 __all__ = [
     "Ablations",
     "Answers",
     "ComponentSet",
+    "Search",
     "ablate",
     "ablation_table",
     "as_sets",
-    "interaction_table",
+    "dividends",
+    "find_superadditive",
+    "interaction_from_accuracies",
+    "interactions",
+    "sampled_shapley",
+    "sets",
+    "shapley",
     "sweep",
 ]

@@ -168,6 +168,7 @@ def ablation_table(
     kinds: Mapping[ComponentSet, str] | None = None,
     *,
     average: tuple[str, Sequence[ComponentSet]] | None = None,
+    against: str | None = None,
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -179,6 +180,7 @@ def ablation_table(
         kinds: the sets to list, and what to call each in the column ``kind``; by default all,
             as ``"single"`` and ``"joint"``.
         average: name and members of a group of sets whose mean drop is listed as one row.
+        against: name of the set that drops are measured from, in place of the full model.
         n_resamples: bootstrap resamples.
         level: of the intervals.
         seed: of the resamples.
@@ -187,7 +189,11 @@ def ablation_table(
         Columns set, kind, size, data, role, subset, n, accuracy, accuracy_drop and its interval
         (shares), margin, margin_drop and its interval (nats), kl (full model to ablated one,
         nats). Empty if there is nothing to list.
+
+    Raises:
+        InputError: there is no set of the name ``against``.
     """
+    start = _start(ablations, against)
     if kinds is None:
         kinds = {each: "joint" if len(each) > 1 else "single" for each in ablations.without}
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
@@ -198,25 +204,43 @@ def ablation_table(
         columns: dict[str, list[Interval]] = {}
         for metric in METRICS:
             drops = [
-                np.mean([ablations.drops(s, metric)[members] for s in sets], axis=0)
+                np.mean(
+                    [
+                        (start.values(metric) - ablations.without[s].values(metric))[members]
+                        for s in sets
+                    ],
+                    axis=0,
+                )
                 for *_, sets in listed
             ]
             columns[metric] = bootstrap_means(
                 np.stack(drops), n_resamples=n_resamples, level=level, seed=seed
             )
-        full = {metric: ablations.full.values(metric)[members].mean() for metric in METRICS}
+        before = {metric: start.values(metric)[members].mean() for metric in METRICS}
         for i, (name, kind, size, sets) in enumerate(listed):
             row = place(ablations, name, size, subset, members)
             row["kind"] = kind
             for metric in METRICS:
                 drop = columns[metric][i]
-                row[metric] = full[metric] - drop.mean
+                row[metric] = before[metric] - drop.mean
                 row |= _interval(f"{metric}_drop", drop)
             row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
             rows.append(row)
     order = ["set", "kind", "size", "data", "role", "subset", "n"]
     measured = [f"{m}{end}" for m in METRICS for end in ("", "_drop", "_drop_low", "_drop_high")]
     return pd.DataFrame(rows, columns=[*order, *measured, "kl"])
+
+
+def _start(ablations: Ablations, against: str | None) -> Evaluation | Answers:
+    if against is None:
+        return ablations.full
+    for each, answers in ablations.without.items():
+        if str(each) == against:
+            return answers
+    raise InputError(
+        f"against: no set is called {against!r}; expected one of "
+        f"{', '.join(map(str, ablations.without))}"
+    )
 
 
 def place(

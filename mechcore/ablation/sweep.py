@@ -72,6 +72,7 @@ def sweep(
     data: EncodedExamples,
     means: MeanActivations | None = None,
     *,
+    against: str | None = None,
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
@@ -85,6 +86,8 @@ def sweep(
             these by name; see `mechcore.ablation.sets` for ready ones.
         data: labelled examples.
         means: the model's mean activations; not needed for ``mode="zero"``.
+        against: name of the set that drops are measured from, in place of the full model: that
+            of a subnetwork, with the sets around it.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: of the resamples.
@@ -104,7 +107,7 @@ def sweep(
     found = ablate(model, sets, data, means, **options)
     if not found.without:
         raise InputError("sweep: no set; expected at least one set of components")
-    return ablation_table(found, n_resamples=n_resamples, level=level, seed=seed)
+    return ablation_table(found, against=against, n_resamples=n_resamples, level=level, seed=seed)
 
 
 def ablate(

@@ -143,7 +143,9 @@ class TreeRunner:
         self.positions = real_positions(inputs["attention_mask"])
         self.known: dict[tuple[Kind, int], Tensor] = {}
         self.emit = emit
-        self._attention(0, self.stack.embed(inputs)[None], [tree])
+        x = self.stack.embed(inputs)
+        self.dtype = x.dtype
+        self._attention(0, x[None], [tree])
 
     # x is the residual stream [node, batch, pos, d_model] of ``nodes``.
 
@@ -240,7 +242,7 @@ class TreeRunner:
             read = self.context.read
             if per_token and read is not None and layer == self.shape.n_layers - 1:
                 value = value[torch.arange(len(read), device=value.device), read][:, None]
-            self.known[key] = value.to(self.positions.device, torch.float32)
+            self.known[key] = value.to(self.positions.device, self.dtype)
         value = self.known[key]
         if heads is None or len(heads) == self.shape.n_heads:
             return value

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
@@ -92,6 +93,19 @@ def device_of(model: Any) -> torch.device:
 def weights_of(model: Any) -> nn.Module:
     """The module that holds the weights."""
     return model.original_model if kind_of(model) == "bridge" else model
+
+
+@contextmanager
+def frozen(model: Any) -> Iterator[None]:
+    """Keep gradients away from the model's weights inside the block."""
+    trainable = [p for p in weights_of(model).parameters() if p.requires_grad]
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
 
 
 def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:

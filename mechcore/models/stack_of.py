@@ -23,12 +23,18 @@ _TANH_GELUS = ("gelu_new", "gelu_pytorch_tanh", "gelu_fast")
 _HOOKED_NORMS = {"LN": False, "LNPre": False, "RMS": True, "RMSPre": True, None: False}
 _HOOKED_PLAIN = {
     "attn_types": None,
+    "clip_qkv": None,
     "final_rms": False,
+    "load_in_4bit": False,
+    "num_experts": None,
     "parallel_attn_mlp": False,
+    "post_embedding_ln": False,
+    "use_attention_sinks": False,
+    "use_dynamic_ntk_rope": False,
     "use_local_attn": False,
+    "use_logn_attn": False,
     "use_normalization_before_and_after": False,
     "use_qk_norm": False,
-    "num_experts": None,
 }
 """Settings of a HookedTransformer, and the values with which it is a plain one."""
 
@@ -225,7 +231,7 @@ def _hooked(model: Any) -> Stack:
             f"a HookedTransformer with {embedding} positions and {cfg.normalization_type} norms"
         )
     layers = tuple(_hooked_layer(block, cfg, i) for i, block in enumerate(model.blocks))
-    norm, out = _hooked_norm(model.ln_final, cfg), model.unembed
+    norm, out = _hooked_norm(getattr(model, "ln_final", None), cfg), model.unembed
     return Stack(
         layers=layers,
         n_heads=cfg.n_heads,

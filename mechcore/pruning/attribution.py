@@ -26,11 +26,11 @@ from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
-from mechcore.models.running import model_inputs
+from mechcore.models.running import frozen, model_inputs
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.pruning.subnetwork import Subnetwork
-from mechcore.pruning.teacher import Teacher, check_examples, frozen
+from mechcore.pruning.teacher import Teacher, check_examples
 from mechcore.readout import Readout
 from mechcore.tasks.encoding import EncodedExamples
 

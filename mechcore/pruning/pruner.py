@@ -20,10 +20,11 @@ from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.means import MeanActivations
+from mechcore.models.running import frozen
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import PruneSettings, as_runs, prune_settings
 from mechcore.pruning.subnetwork import Subnetwork
-from mechcore.pruning.teacher import Teacher, example_order, frozen
+from mechcore.pruning.teacher import Teacher, example_order
 from mechcore.state import StateFile, input_facts
 from mechcore.tasks.encoding import EncodedExamples
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +14,7 @@ from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
-from mechcore.models.running import device_of, forward, model_inputs, weights_of
+from mechcore.models.running import device_of, forward, model_inputs
 from mechcore.pruning.settings import PruneSettings
 from mechcore.readout import Readout
 from mechcore.tasks.encoding import EncodedExamples
@@ -105,16 +104,3 @@ def example_order(lengths: Sequence[int], batch_size: int, seed: int) -> Iterato
         pool.sort(key=lambda i: lengths[i])
         for k in torch.randperm(POOL, generator=generator).tolist():
             yield pool[k * batch_size : (k + 1) * batch_size]
-
-
-@contextmanager
-def frozen(model: Any) -> Iterator[None]:
-    """Keep gradients away from the model's weights inside the block."""
-    trainable = [p for p in weights_of(model).parameters() if p.requires_grad]
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)

@@ -89,12 +89,23 @@ TABLES: Mapping[str, Columns] = {
             "margin_drop",
             "margin_drop_low",
             "margin_drop_high",
+            "kl",
         ),
     ),
     "interactions": Columns(
         ("set", *_WHERE, "metric"),
-        ("size", "n", "joint_drop", "sum_of_single_drops", "interaction", "low", "high"),
-        ("superadditive", "floor"),
+        (
+            "size",
+            "n",
+            "joint_drop",
+            "sum_of_single_drops",
+            "interaction",
+            "low",
+            "high",
+            "p",
+            "p_adjusted",
+        ),
+        ("superadditive", "floor", "ceiling"),
     ),
     "head_categories": Columns(
         ("component", "category"), ("layer", "head", "entropy", "n_examples"), ("in_core",)

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 
 from mechcore import progress
-from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table, interaction_table
+from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table, interactions
 from mechcore.attention import attention_scores, categorise
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.errors import InputError
@@ -360,8 +360,8 @@ def _effect_tables(
 ) -> dict[str, pd.DataFrame]:
     average = (f"heads outside the core (mean of {len(others)})", others)
     effects = [ablation_table(a, kinds, average=average, n_resamples=n_resamples) for a in found]
-    interactions = [interaction_table(a, n_resamples=n_resamples) for a in found]
-    return {"ablation": _joined(effects), "interactions": _joined(interactions)}
+    together = [interactions(a, n_resamples=n_resamples) for a in found]
+    return {"ablation": _joined(effects), "interactions": _joined(together)}
 
 
 def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

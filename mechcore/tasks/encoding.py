@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,6 +53,15 @@ class EncodedExamples:
     def fingerprint(self) -> str:
         """Fingerprint of the texts."""
         return self.examples.fingerprint
+
+    def part(self, rows: Sequence[int]) -> EncodedExamples:
+        """These rows only, in the order given."""
+        frame = self.examples.frame.iloc[list(rows)]
+        chosen: dict[str, Any] = {"examples": Examples(self.examples.name, frame)}
+        for name in ("input_ids", "token_type_ids", "segments", "words", "separators"):
+            values = getattr(self, name)
+            chosen[name] = None if values is None else [values[i] for i in rows]
+        return replace(self, **chosen)
 
     def batches(
         self, batch_size: int = 64, *, by_length: bool = True

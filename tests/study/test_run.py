@@ -53,9 +53,9 @@ COLUMNS = {
     "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value spearman_rho "
     "spearman_p",
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
-    "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high",
+    "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high kl",
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
-    "low high superadditive floor",
+    "low high p p_adjusted superadditive floor ceiling",
 }
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from mechcore.ablation import Ablations, ComponentSet, interaction_table
-from mechcore.ablation.interactions import COLUMNS, FLOOR
+from mechcore.ablation import Ablations, ComponentSet, interactions
+from mechcore.ablation.superadditivity import COLUMNS, FLOOR
 from mechcore.components import Component
 from mechcore.evaluate import Evaluation
 
@@ -57,7 +57,7 @@ def table_3() -> Ablations:
 
 
 def test_the_published_interactions(table_3: Ablations) -> None:
-    table = interaction_table(table_3, n_resamples=50)
+    table = interactions(table_3, n_resamples=50)
     assert list(table.columns) == list(COLUMNS)
     assert set(table["set"]) == {"L2.H5+L3.H7+L4.H0"}
     assert set(table["size"]) == {3}
@@ -78,7 +78,7 @@ def test_the_published_interactions(table_3: Ablations) -> None:
 
 
 def test_floors_of_the_published_accuracies(table_3: Ablations) -> None:
-    table = interaction_table(table_3, n_resamples=2).set_index(["subset", "metric"])
+    table = interactions(table_3, n_resamples=2).set_index(["subset", "metric"])
     # SO-Swap and Embed-Verb end at 3.6 and 4.7 %; the single drops in Embed-Verb (9.8 + 10.4 +
     # 20.7 = 40.9) exceed its 33.4 %, too. Embed-If ends at 20.1 %, and its single drops add up
     # to 21.1 of 33.0 %.
@@ -102,12 +102,12 @@ def test_a_floor_through_single_drops_alone() -> None:
         return answers(np.arange(10) < count, subsets)
 
     without = {of("0.0"): right(2), of("0.1"): right(2), of("0.0 0.1"): right(1)}
-    table = interaction_table(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
+    table = interactions(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
     first = table.iloc[0]
     assert (first["subset"], first["metric"], first["floor"]) == ("s", "accuracy", True)
     assert first["interaction"] == pytest.approx(-0.2)
     without[of("0.1")] = right(3)
-    table = interaction_table(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
+    table = interactions(Ablations.of(right(5), without, "x", "id"), n_resamples=5)
     assert not table.iloc[0]["floor"]
 
 
@@ -131,7 +131,7 @@ def test_margins_by_hand() -> None:
         "x",
         "ood",
     )
-    table = interaction_table(ablations, n_resamples=200)
+    table = interactions(ablations, n_resamples=200)
     assert set(table["set"]) == {"L0.H0+L1.H1", "L0.H0+L1.H1+L1.MLP"}
     margin = table[table["metric"] == "margin"].set_index(["subset", "set"])
     pair, triple = "L0.H0+L1.H1", "L0.H0+L1.H1+L1.MLP"
@@ -167,7 +167,7 @@ def test_the_interval_is_that_of_the_interaction_example_by_example() -> None:
         "x",
         "id",
     )
-    table = interaction_table(ablations, n_resamples=4000, seed=1)
+    table = interactions(ablations, n_resamples=4000, seed=1)
     row = table[(table["metric"] == "margin") & (table["subset"] == "all")].iloc[0]
     error = extra.std() / math.sqrt(n)
     mean = extra.mean() + 0.01
@@ -180,7 +180,7 @@ def test_components_without_effect_do_not_interact() -> None:
     subsets = np.array(["u", "v"] * 10, dtype=object)
     full = answers(np.arange(20) % 3 > 0, subsets)
     without = dict.fromkeys([of("0.0"), of("0.1"), of("0.0 0.1")], full)
-    table = interaction_table(Ablations.of(full, without, "x", "id"))
+    table = interactions(Ablations.of(full, without, "x", "id"))
     assert len(table) == 6
     columns = ["joint_drop", "sum_of_single_drops", "interaction", "low", "high"]
     assert (table[columns] == 0).all(axis=None)
@@ -190,7 +190,7 @@ def test_components_without_effect_do_not_interact() -> None:
 @pytest.mark.parametrize("names", [[], ["0.0"], ["0.0 0.1"], ["0.0", "0.0 0.1"]])
 def test_without_all_single_ablations_there_is_no_interaction(names: list[str]) -> None:
     full = answers(np.ones(3, dtype=bool), np.full(3, "s", dtype=object))
-    table = interaction_table(Ablations.of(full, {of(n): full for n in names}, "x", "id"))
+    table = interactions(Ablations.of(full, {of(n): full for n in names}, "x", "id"))
     assert table.empty
     assert list(table.columns) == list(COLUMNS)
 
@@ -198,6 +198,6 @@ def test_without_all_single_ablations_there_is_no_interaction(names: list[str]) 
 def test_every_set_has_a_row_per_subset_and_metric(table_3: Ablations) -> None:
     pairs = [of(" ".join(p)) for p in itertools.combinations(("2.5", "3.7", "4.0"), 2)]
     more = Ablations.of(table_3.full, dict.fromkeys(pairs, table_3.full), "table 3", "ood")
-    table = interaction_table(table_3.with_more(more), n_resamples=2)
+    table = interactions(table_3.with_more(more), n_resamples=2)
     assert len(table) == 4 * 6 * 2
     assert table.groupby(["set", "metric"]).size().tolist() == [6] * 8

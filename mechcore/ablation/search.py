@@ -1,0 +1,296 @@
+"""Finding the most superadditive pairs, triples and larger sets without ablating all of them.
+
+Screening: D({a, b}) - D({a}) - D({b}) is how much more the model loses with b when a is gone. With
+a ablated, b's loss is to first order the gradient of the metric with respect to b's mask value; so
+the difference of that gradient without a and in the full model predicts the interaction, and one
+backward pass per component does for all pairs. Both orders of a pair are averaged.
+
+The best pairs are then ablated exactly; larger sets grow from the best smaller ones (beam search).
+Search and report use different halves of the data, so that the figures reported are not those the
+sets were chosen by.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+from mechcore import progress
+from mechcore.ablation.effects import Ablations, ComponentSet
+from mechcore.ablation.sets import singles
+from mechcore.ablation.superadditivity import Correction, interactions
+from mechcore.ablation.sweep import ablate
+from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.errors import InputError
+from mechcore.evaluate import Metric, margins
+from mechcore.interventions import Mode, masked
+from mechcore.means import MeanActivations
+from mechcore.models.running import frozen, model_inputs
+from mechcore.readout import Readout
+from mechcore.tasks.encoding import EncodedExamples
+from mechcore.tasks.examples import ALL
+
+SCREENING_EXAMPLES = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What a search for superadditive sets found.
+
+    Attributes:
+        found: interactions of the best sets on data that the search did not see, in the order of
+            the search, with the columns of `mechcore.interactions` and ``interaction_in_search``.
+        screening: every pair: set, predicted interaction, interaction (missing where it was
+            screened out), both in the unit of the metric, on the search half.
+        n_pairs: pairs there are.
+        n_screened_out: of these, those not ablated.
+        n_tested: sets of two or more components ablated in the search.
+        rank_correlation: Spearman's rho of predicted and exact interactions over the pairs
+            ablated; missing under three.
+    """
+
+    found: pd.DataFrame
+    screening: pd.DataFrame
+    n_pairs: int
+    n_screened_out: int
+    n_tested: int
+    rank_correlation: float
+
+
+def find_superadditive(
+    model: Any,
+    data: EncodedExamples,
+    means: MeanActivations,
+    *,
+    components: Iterable[ComponentLike] | None = None,
+    subset: str = ALL,
+    metric: Metric = "margin",
+    max_size: int = 3,
+    n_pairs: int = 100,
+    beam: int = 20,
+    n_found: int = 10,
+    screening_examples: int = SCREENING_EXAMPLES,
+    correction: Correction = "benjamini-hochberg",
+    n_resamples: int = 1000,
+    seed: int = 0,
+    mode: Mode = "mean",
+    class_labels: Sequence[str] | None = None,
+    batch_size: int = 64,
+    **options: Any,
+) -> Search:
+    """Search for the sets that lose most beyond the sum of their members' losses.
+
+    Args:
+        model: any TransformerLens model.
+        data: labelled examples; half of them, by subset, choose, the other half report.
+        means: the model's mean activations.
+        components: to choose from; by default all heads and MLPs.
+        subset: the subset of the data that the search looks at.
+        metric: what the search ranks by; the report has both.
+        max_size: components of the largest sets.
+        n_pairs: pairs ablated exactly, the best by screening; all if there are no more.
+        beam: sets of each size from which larger ones grow.
+        n_found: sets of each size to report.
+        screening_examples: examples of the search half that gradients are averaged over.
+        correction: of the reported p-values, see `mechcore.interactions`.
+        n_resamples: bootstrap resamples of the report.
+        seed: of the split, and of the resamples.
+        mode: what replaces ablated outputs: ``"mean"`` or ``"zero"``.
+        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch.
+        options: see `mechcore.ablate`.
+
+    Raises:
+        InputError: there are fewer than two components, too few examples, the subset is unknown,
+            or a number is out of range.
+
+    >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
+    """
+    shape = ModelShape.of(model)
+    chosen = _components(shape, components)
+    _check(max_size, n_pairs, beam, n_found, mode, len(chosen))
+    searched, reported = _halves(data, subset, seed)
+    run = {"mode": mode, "class_labels": class_labels, "batch_size": batch_size, **options}
+    gradients = _Screen(model, searched, means, mode, class_labels, batch_size)
+    predicted = gradients.interactions(chosen, screening_examples, seed)
+    order = sorted(predicted, key=lambda pair: -predicted[pair])
+    known = ablate(model, [ComponentSet((c,)) for c in chosen], searched, means, **run)
+    alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.without}
+    exact: dict[ComponentSet, float] = {}
+    level = order[:n_pairs]
+    best: dict[int, list[ComponentSet]] = {}
+    for size in range(2, max_size + 1):
+        if not level:
+            break
+        drops = ablate(model, level, searched, means, **run)
+        exact |= _interactions(drops, alone, metric)
+        best[size] = sorted(level, key=lambda s: -exact[s])
+        level = _grown(best[size][:beam], chosen, exact, predicted)[:n_pairs]
+    named = [each for sets in best.values() for each in sets[:n_found]]
+    members = sorted({c for each in named for c in each.components})
+    final = ablate(model, [*(ComponentSet((c,)) for c in members), *named], reported, means, **run)
+    table = interactions(final, correction=correction, n_resamples=n_resamples, seed=seed)
+    screening = pd.DataFrame(
+        [{"set": str(p), "predicted": predicted[p], "interaction": exact.get(p)} for p in order]
+    ).astype({"interaction": float})
+    both = screening.dropna()
+    rho = stats.spearmanr(both["predicted"], both["interaction"]).statistic
+    return Search(
+        found=_with_search(table, {str(s): exact[s] for s in named}, metric),
+        screening=screening,
+        n_pairs=len(order),
+        n_screened_out=max(0, len(order) - n_pairs),
+        n_tested=len(exact),
+        rank_correlation=float(rho) if len(both) > 2 else float("nan"),
+    )
+
+
+def _components(shape: ModelShape, components: Iterable[ComponentLike] | None) -> list[Component]:
+    if components is None:
+        return [s.components[0] for s in singles(shape)]
+    found = sorted(set(parse_components(components)))
+    for component in found:
+        shape.index(component)
+    return found
+
+
+def _check(
+    max_size: int, n_pairs: int, beam: int, n_found: int, mode: str, n_components: int
+) -> None:
+    if n_components < 2:
+        raise InputError(f"search: {n_components} components; expected at least two")
+    if not 2 <= max_size <= n_components:
+        raise InputError(
+            f"search: max_size is {max_size}; expected 2 to the {n_components} components"
+        )
+    for name, value in (("n_pairs", n_pairs), ("beam", beam), ("n_found", n_found)):
+        if value < 1:
+            raise InputError(f"search: {name} is {value}; expected at least 1")
+    if mode not in ("mean", "zero"):
+        raise InputError(f"search: mode is {mode!r}; expected 'mean' or 'zero'")
+
+
+def _halves(
+    data: EncodedExamples, subset: str, seed: int
+) -> tuple[EncodedExamples, EncodedExamples]:
+    """Two halves of the subset searched; of all data, halves of every subset."""
+    names = data.examples.frame["subset"].to_numpy(dtype=object)
+    known = list(dict.fromkeys(names.tolist()))
+    if subset != ALL and subset not in known:
+        raise InputError(f"search: no subset {subset!r}; the data has {', '.join(known)}")
+    rng = np.random.default_rng(seed)
+    halves: tuple[list[int], list[int]] = ([], [])
+    for name in known if subset == ALL else [subset]:
+        rows = rng.permutation(np.flatnonzero(names == name)).tolist()
+        halves[0].extend(rows[: len(rows) // 2])
+        halves[1].extend(rows[len(rows) // 2 :])
+    if min(map(len, halves)) < 2:
+        raise InputError(
+            f"search: {len(halves[0]) + len(halves[1])} examples; expected at least 4: half of "
+            "them choose, the other half report"
+        )
+    return data.part(sorted(halves[0])), data.part(sorted(halves[1]))
+
+
+class _Screen:
+    """Gradients of the mean margin with respect to mask values."""
+
+    def __init__(
+        self,
+        model: Any,
+        data: EncodedExamples,
+        means: MeanActivations,
+        mode: Mode,
+        class_labels: Sequence[str] | None,
+        batch_size: int,
+    ) -> None:
+        self.model, self.data, self.means, self.mode = model, data, means, mode
+        self.batch_size = batch_size
+        self.readout = Readout.of(model, data, class_labels)
+        self.correct = self.readout.correct_classes(data)
+
+    def interactions(
+        self, components: Sequence[Component], n_examples: int, seed: int
+    ) -> dict[ComponentSet, float]:
+        """Predicted interaction of every pair, in nats of margin."""
+        shape = ModelShape.of(self.model)
+        rng = np.random.default_rng(seed)
+        rows = rng.permutation(len(self.data))[:n_examples].tolist()
+        places = tuple(torch.tensor([shape.index(c) for c in components]).T)
+        full = Mask.full(shape)
+        with frozen(self.model), progress.bar("screening", len(components) + 1) as advance:
+            start = self._gradient(full, rows)[places]
+            changes = torch.zeros(len(components), len(components))
+            advance()
+            for i, component in enumerate(components):
+                changes[i] = self._gradient(full.without(component), rows)[places] - start
+                advance()
+        predicted = (changes + changes.T) / 2
+        return {
+            ComponentSet.of([components[i], components[j]]): float(predicted[i, j])
+            for i, j in itertools.combinations(range(len(components)), 2)
+        }
+
+    def _gradient(self, mask: Mask, rows: list[int]) -> Float[Tensor, "layer component"]:
+        values = mask.values.clone().requires_grad_()
+        total = torch.zeros_like(mask.values)
+        rows = sorted(rows, key=lambda row: -len(self.data.input_ids[row]))
+        for start in range(0, len(rows), self.batch_size):
+            chosen = rows[start : start + self.batch_size]
+            batch = self.data.rows(chosen)
+            with torch.enable_grad():
+                live = Mask(values, has_mlps=mask.shape.has_mlps)
+                with masked(self.model, live, self.means, self.mode) as run:
+                    answer = run(batch)
+                logits = self.readout.read(answer, model_inputs(self.model, batch))
+                loss = margins(logits, self.correct[chosen].to(logits.device)).sum()
+                total += torch.autograd.grad(loss, values)[0].cpu()
+        return total / len(rows)
+
+
+def _interactions(
+    ablations: Ablations, alone: Mapping[Component, float], metric: Metric
+) -> dict[ComponentSet, float]:
+    return {
+        s: float(ablations.drops(s, metric).mean()) - sum(alone[c] for c in s.components)
+        for s in ablations.without
+    }
+
+
+def _grown(
+    sets: Sequence[ComponentSet],
+    components: Sequence[Component],
+    exact: Mapping[ComponentSet, float],
+    predicted: Mapping[ComponentSet, float],
+) -> list[ComponentSet]:
+    """Sets with one component more, best predicted first: new pairs add their interactions."""
+
+    def pair(a: Component, b: Component) -> float:
+        both = ComponentSet.of([a, b])
+        return exact.get(both, predicted[both])
+
+    found: dict[ComponentSet, float] = {}
+    for each in sets:
+        for component in components:
+            if component not in each.components:
+                more = ComponentSet.of([*each.components, component])
+                score = exact[each] + sum(pair(component, c) for c in each.components)
+                found[more] = max(score, found.get(more, -np.inf))
+    return sorted(found, key=lambda s: -found[s])
+
+
+def _with_search(table: pd.DataFrame, found: Mapping[str, float], metric: Metric) -> pd.DataFrame:
+    """Sets in the order of the search, with what the search saw of them."""
+    seen = table["set"].map(found).where(table["metric"] == metric)
+    rank = table["set"].map({name: i for i, name in enumerate(found)})
+    ordered = table.assign(interaction_in_search=seen).iloc[np.argsort(rank, kind="stable")]
+    return ordered.reset_index(drop=True)

@@ -1,0 +1,133 @@
+"""Ready sets of components to sweep over."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from mechcore.ablation.effects import ComponentSet
+from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.errors import InputError
+
+SUBNETWORK = "subnetwork"
+"""Name of the subnetwork itself among the sets around it."""
+
+
+def singles(model: Any, *, heads: bool = True, mlps: bool = True) -> list[ComponentSet]:
+    """Every head and every MLP layer of ``model`` on its own."""
+    shape = ModelShape.of(model)
+    chosen = [c for c in shape.components if (heads if c.is_head else mlps)]
+    return [ComponentSet((component,)) for component in chosen]
+
+
+def pairs(components: Iterable[ComponentLike]) -> list[ComponentSet]:
+    """All pairs of ``components``.
+
+    Raises:
+        InputError: there are fewer than two different ones.
+    """
+    return subsets(components, sizes=(2,))
+
+
+def subsets(
+    components: Iterable[ComponentLike], sizes: Iterable[int] | None = None
+) -> list[ComponentSet]:
+    """All subsets of ``components`` of these sizes; of all sizes from 1 by default.
+
+    Raises:
+        InputError: there are not enough components, or more than 10 without given sizes.
+    """
+    found = sorted(set(parse_components(components)))
+    if sizes is None and len(found) > 10:
+        raise InputError(
+            f"subsets: {len(found)} components have {2 ** len(found) - 1} subsets; give sizes, or "
+            "at most 10 components"
+        )
+    wanted = list(range(1, len(found) + 1) if sizes is None else sizes)
+    if not wanted or not all(1 <= size <= len(found) for size in wanted):
+        raise InputError(
+            f"subsets: sizes {wanted} of {len(found)} different components; expected sizes from 1 "
+            "to their number"
+        )
+    return [ComponentSet(each) for size in wanted for each in itertools.combinations(found, size)]
+
+
+def leave_one_out(subnetwork: Mask) -> dict[str, Mask]:
+    """A subnetwork, and it without each component that it keeps: ``"subnetwork - L0.H1"``.
+
+    Raises:
+        InputError: the mask is batched or not of zeros and ones.
+    """
+    found = {f"{SUBNETWORK} - {c}": subnetwork.without(c) for c in subnetwork.kept}
+    return {SUBNETWORK: subnetwork, **found}
+
+
+def add_one_in(subnetwork: Mask) -> dict[str, Mask]:
+    """A subnetwork, and it with each component that it prunes: ``"subnetwork + L0.H1"``.
+
+    Raises:
+        InputError: the mask is batched or not of zeros and ones.
+    """
+    full = Mask.full(subnetwork.shape)
+    found = {f"{SUBNETWORK} + {c}": subnetwork | full.only(c) for c in subnetwork.ablated}
+    return {SUBNETWORK: subnetwork, **found}
+
+
+def matched_random(
+    components: Iterable[ComponentLike],
+    model: Any,
+    n: int = 10,
+    *,
+    disjoint: bool = True,
+    seed: int = 0,
+) -> dict[str, ComponentSet]:
+    """Random sets with as many heads in each layer, and as many MLPs, as ``components``.
+
+    Args:
+        components: the set that they are controls of.
+        model: a TransformerLens model, or its shape.
+        n: how many sets, all different.
+        disjoint: draw from the other components only.
+        seed: of the draw.
+
+    Returns:
+        ``"random 1"`` and so on.
+
+    Raises:
+        InputError: a layer, or the model, has too few other components.
+    """
+    shape, chosen = ModelShape.of(model), set(parse_components(components))
+    for component in chosen:
+        shape.index(component)
+    rng = np.random.default_rng(seed)
+    pools: list[tuple[list[Component], int]] = []
+    for layer in range(shape.n_layers):
+        heads = [c for c in shape.heads if c.layer == layer]
+        pools.append((heads, sum(c in chosen for c in heads)))
+    pools.append((shape.mlps, sum(not c.is_head for c in chosen)))
+    if disjoint:
+        pools = [([c for c in pool if c not in chosen], size) for pool, size in pools]
+    found: list[ComponentSet] = []
+    for _ in range(100 * n):
+        if len(found) == n:
+            break
+        drawn: list[Component] = []
+        for pool, size in pools:
+            if size > len(pool):
+                raise InputError(
+                    f"matched random sets: {size} of {len(pool)} other components wanted among "
+                    f"{', '.join(map(str, pool)) or 'none'}; pass disjoint=False"
+                )
+            drawn += [pool[i] for i in rng.choice(len(pool), size, replace=False)]
+        each = ComponentSet.of(drawn)
+        if each not in found:
+            found.append(each)
+    if len(found) < n:
+        raise InputError(
+            f"matched random sets: only {len(found)} different ones found, {n} wanted; ask for "
+            "fewer"
+        )
+    return {f"random {i}": each for i, each in enumerate(found, 1)}

@@ -1,0 +1,221 @@
+"""Superadditivity: whether components do more together than the sum of what each does alone.
+
+Interaction(S) = D(S) - sum over i in S of D({i}) (arXiv 2403.03942, section 5). Accuracy cannot
+leave [0, 1], so joint drops in accuracy saturate; the margin (log-odds of the correct classes, in
+nats) has no bounds, and both are always reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy import stats
+
+from mechcore.ablation.effects import METRICS, Ablations, ComponentSet, place
+from mechcore.errors import InputError
+from mechcore.evaluate import Metric, bootstrap_means
+
+FLOOR = 0.05
+"""Accuracy this close to 0 or 1 counts as saturated."""
+
+Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "none"]
+
+COLUMNS = (
+    "set",
+    "size",
+    "data",
+    "role",
+    "subset",
+    "n",
+    "metric",
+    "joint_drop",
+    "sum_of_single_drops",
+    "interaction",
+    "low",
+    "high",
+    "p",
+    "p_adjusted",
+    "superadditive",
+    "floor",
+    "ceiling",
+)
+
+
+def interactions(
+    ablations: Ablations,
+    *,
+    correction: Correction = "benjamini-hochberg",
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Interactions of all sets of two or more components whose members were ablated alone, too.
+
+    Args:
+        ablations: what `mechcore.ablate` returned.
+        correction: of the p-values for how many sets were tested, within one subset and metric:
+            false discovery rate, familywise error rate, or none.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of the resamples.
+
+    Returns:
+        One row per set, subset and metric with the columns `COLUMNS`: drops and interaction are
+        shares for accuracy and nats for the margin, low and high an interval of the interaction
+        that a paired bootstrap gives, p that of a paired t test of its being 0.
+        ``superadditive`` means interaction > 0. ``floor`` marks accuracies with next to nothing
+        left to lose: the joint accuracy is under `FLOOR`, or the single drops add up to more than
+        the full model's accuracy, so that the interaction is cut off from above; ``ceiling`` the
+        same at the other end, where ablating helps. Empty if there is no such set.
+
+    Raises:
+        InputError: unknown correction.
+    """
+    singles = {s.components[0] for s in ablations.without if len(s) == 1}
+    sets = [s for s in ablations.without if len(s) > 1 and singles.issuperset(s.components)]
+    rows: list[dict[str, Any]] = []
+    for subset, members in ablations.groups() if sets else []:
+        for metric in METRICS:
+            joint = np.stack([ablations.drops(s, metric)[members] for s in sets])
+            alone = np.stack([_sum_of_singles(ablations, s, metric)[members] for s in sets])
+            intervals = bootstrap_means(
+                joint - alone, n_resamples=n_resamples, level=level, seed=seed
+            )
+            p = paired_p(joint - alone)
+            adjusted = adjusted_p(p, correction)
+            accuracy = float(ablations.full.correct[members].mean())
+            for i, each in enumerate(sets):
+                interval = intervals[i]
+                expected, drop = float(alone[i].mean()), float(joint[i].mean())
+                row = place(ablations, str(each), len(each), subset, members)
+                row |= {
+                    "metric": metric,
+                    **_effect(drop, expected),
+                    "low": interval.low,
+                    "high": interval.high,
+                    "p": p[i],
+                    "p_adjusted": adjusted[i],
+                    "floor": metric == "accuracy" and _at_floor(accuracy, drop, expected),
+                    "ceiling": metric == "accuracy" and _at_ceiling(accuracy, drop, expected),
+                }
+                rows.append(row)
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def interaction_from_accuracies(
+    full: Mapping[str, float],
+    singles: Mapping[str, Mapping[str, float]],
+    joint: Mapping[str, float],
+    *,
+    percent: bool = False,
+) -> pd.DataFrame:
+    """The interaction of one set from published accuracies.
+
+    Args:
+        full: the full model's accuracy on every subset.
+        singles: accuracies without each component alone, by component and subset.
+        joint: accuracies without all of them.
+        percent: whether accuracies are per cent; shares otherwise.
+
+    Returns:
+        One row per subset: subset, joint_drop, sum_of_single_drops, interaction (in the unit
+        given), superadditive, floor and ceiling, see `interactions`. Without the answers
+        themselves there are no intervals.
+
+    Raises:
+        InputError: subsets differ, there are fewer than two components, or an accuracy is
+            outside its range.
+
+    >>> both = {"a": {"hans": 0.7}, "b": {"hans": 0.6}}
+    >>> interaction_from_accuracies({"hans": 0.9}, both, {"hans": 0.2})["interaction"].round(3)[0]
+    np.float64(0.2)
+    """
+    if len(singles) < 2:
+        raise InputError(
+            f"interaction: {len(singles)} components; expected at least two, each ablated alone"
+        )
+    unit = 100.0 if percent else 1.0
+    for name, values in {"full": full, "joint": joint, **singles}.items():
+        if set(values) != set(full):
+            raise InputError(
+                f"interaction: subsets of {name!r} are {', '.join(values)}; expected those of the "
+                f"full model, {', '.join(full)}"
+            )
+        for subset, value in values.items():
+            if not 0 <= value <= unit:
+                raise InputError(
+                    f"interaction: accuracy of {name!r} on {subset!r} is {value}; expected "
+                    f"{'per cent' if percent else 'a share'}, 0 to {unit:g}"
+                )
+    rows = []
+    for subset, accuracy in full.items():
+        expected = sum(accuracy - values[subset] for values in singles.values())
+        drop = accuracy - joint[subset]
+        shares = (accuracy / unit, drop / unit, expected / unit)
+        effect = {"subset": subset, **_effect(drop, expected)}
+        rows.append(effect | {"floor": _at_floor(*shares), "ceiling": _at_ceiling(*shares)})
+    return pd.DataFrame(rows)
+
+
+def _effect(drop: float, expected: float) -> dict[str, Any]:
+    return {
+        "joint_drop": drop,
+        "sum_of_single_drops": expected,
+        "interaction": drop - expected,
+        "superadditive": drop > expected,
+    }
+
+
+def _at_floor(accuracy: float, drop: float, expected: float) -> bool:
+    return accuracy - drop < FLOOR or expected > accuracy
+
+
+def _at_ceiling(accuracy: float, drop: float, expected: float) -> bool:
+    improved = drop < 0 and accuracy - drop > 1 - FLOOR
+    return improved or accuracy - expected > 1
+
+
+def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray, " row"]:
+    """Two-sided p of a paired t test that every row's mean is 0.
+
+    Rows without any spread get the sign test's p: 1 where all are 0, else 2 to the 1 - n.
+    """
+    n = differences.shape[1]
+    mean, spread = (
+        differences.mean(1),
+        differences.std(1, ddof=1) if n > 1 else 0 * differences[:, 0],
+    )
+    constant = spread <= 1e-12 * np.maximum(1, np.abs(mean))
+    t = mean / np.where(constant, 1, spread) * np.sqrt(n)
+    p = 2 * stats.t.sf(np.abs(t), max(1, n - 1))
+    return np.where(constant, np.where(np.abs(mean) < 1e-12, 1.0, 2.0 ** min(0, 1 - n)), p)
+
+
+def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np.ndarray, " row"]:
+    """p-values corrected for how many there are.
+
+    Raises:
+        InputError: unknown correction.
+    """
+    if correction == "none":
+        return p
+    if correction == "benjamini-hochberg":
+        return stats.false_discovery_control(p)
+    if correction != "holm":
+        raise InputError(
+            f"correction is {correction!r}; expected 'benjamini-hochberg', 'holm' or 'none'"
+        )
+    order = np.argsort(p)
+    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(steps, 1)
+    return adjusted
+
+
+def _sum_of_singles(ablations: Ablations, components: ComponentSet, metric: Metric) -> np.ndarray:
+    parts = [ablations.drops(ComponentSet((c,)), metric) for c in components.components]
+    return np.sum(parts, axis=0)

@@ -1,0 +1,366 @@
+"""Layers as plain functions against Hugging Face's own layers, and against loops over tokens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import helpers
+import pytest
+import torch
+from helpers import ARCHITECTURES, Cases, captured, padded, texts
+from torch import Tensor
+
+from mechcore.models.running import is_causal, last_real_position, model_inputs
+from mechcore.models.stack import Layer, Linear, Norm, Stack
+from mechcore.models.stack_of import stack_of
+
+HOOKED = pytest.param("hooked", marks=pytest.mark.hooked)
+MODELS = (*ARCHITECTURES, "gpt2-lm", HOOKED)
+LAST = helpers.N_LAYERS - 1
+HEADS = list(range(helpers.N_HEADS))
+SUBSETS: list[list[int]] = [[0], [3], [1, 2], [0, 3], [1, 2, 3], HEADS]
+
+
+def close(found: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a stack computed on its way through all layers."""
+
+    z: list[Tensor]
+    mlp: list[Tensor]
+    x: Tensor
+    logits: Tensor
+
+
+@torch.no_grad()
+def walk(stack: Stack, inputs: dict[str, Tensor], read: Tensor | None = None) -> Walk:
+    context, heads = stack.context(inputs, read), list(range(stack.n_heads))
+    x, zs, outs = stack.embed(inputs), [], []
+    for layer in range(len(stack.layers)):
+        z = stack.z(layer, x, context, heads)
+        x = stack.kept_positions(layer, x, context) + stack.project(layer, z, heads, bias=True)
+        x = stack.after_attention(layer, x)
+        out = stack.mlp(layer, x)
+        x = stack.after_mlp(layer, x + out)
+        zs.append(z)
+        outs.append(out)
+    return Walk(zs, outs, x, stack.out(stack.head(x)))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, its stack and Hugging Face's model of the same weights."""
+
+    model: Any
+    stack: Stack
+    reference: Any
+
+    def inputs(self, side: str = "right", extra: int = 0, noise: int | None = 3) -> dict[str, Any]:
+        return model_inputs(self.model, padded(texts(), side, extra, noise))
+
+    def read(self, inputs: dict[str, Any]) -> Tensor:
+        """The position that the head reads."""
+        if is_causal(self.model):
+            return last_real_position(inputs["attention_mask"])
+        return torch.zeros(len(inputs["input_ids"]), dtype=torch.long)
+
+
+@pytest.fixture(params=MODELS)
+def subject(request: pytest.FixtureRequest, cases: Cases) -> Subject:
+    name = request.param
+    case = cases.get("gpt2-lm" if name == "hooked" else name)
+    model = helpers.hooked_transformer(case.path) if name == "hooked" else case.model
+    return Subject(model, stack_of(model), case.reference)
+
+
+@pytest.fixture(params=["bert", "gpt2", "llama", "mistral"])
+def few(request: pytest.FixtureRequest, cases: Cases) -> Subject:
+    """One model of each kind of attention: both directions, causal, grouped and rotary."""
+    case = cases.get(request.param)
+    return Subject(case.model, stack_of(case.model), case.reference)
+
+
+# -- against Hugging Face -------------------------------------------------------------------------
+
+PADDINGS = [("right", 0), ("right", 4), ("left", 0), ("left", 4)]
+
+
+@pytest.mark.parametrize(("side", "extra"), PADDINGS)
+def test_every_layer_computes_what_hugging_faces_does(
+    subject: Subject, side: str, extra: int
+) -> None:
+    inputs = subject.inputs(side, extra)
+    found = walk(subject.stack, inputs)
+    real = inputs["attention_mask"].bool()
+    for i, row in enumerate(texts()):
+        z, mlp = captured(subject.reference, row)
+        for layer in range(helpers.N_LAYERS):
+            close(found.z[layer][i][real[i]], z[layer])
+            close(found.mlp[layer][i][real[i]], mlp[layer])
+    assert all(torch.isfinite(x).all() for x in (*found.z, *found.mlp))
+
+
+@pytest.mark.parametrize(("side", "extra"), PADDINGS)
+def test_logits_at_the_position_read_are_hugging_faces(
+    subject: Subject, side: str, extra: int
+) -> None:
+    inputs = subject.inputs(side, extra)
+    found = walk(subject.stack, inputs, subject.read(inputs))
+    assert found.x.shape == (5, 1, helpers.D_MODEL)
+    close(found.logits[:, 0], helpers.reference_logits(subject.reference, texts()))
+
+
+def test_texts_without_padding(subject: Subject) -> None:
+    rows = texts((6, 6, 6))
+    inputs = model_inputs(subject.model, {"input_ids": torch.stack(rows)})
+    context = subject.stack.context(inputs, None)
+    assert context.real is None
+    found = walk(subject.stack, inputs, subject.read(inputs))
+    close(found.logits[:, 0], helpers.reference_logits(subject.reference, rows))
+
+
+def test_a_language_model_has_logits_at_every_position(cases: Cases) -> None:
+    case, ids = cases.get("gpt2-lm"), torch.stack(texts((7, 7)))
+    found = walk(stack_of(case.model), model_inputs(case.model, {"input_ids": ids}))
+    with torch.no_grad():
+        close(found.logits, case.reference(input_ids=ids).logits)
+
+
+def test_segments_are_embedded(cases: Cases) -> None:
+    case, row = cases.get("bert"), texts((6,))[0]
+    segments = torch.tensor([[0, 0, 0, 1, 1, 1]])
+    batch = {"input_ids": row[None], "token_type_ids": segments}
+    found = walk(stack_of(case.model), model_inputs(case.model, batch), torch.tensor([0]))
+    with torch.no_grad():
+        close(found.logits[:, 0], case.reference(**batch).logits)
+    assert (found.logits[:, 0] - helpers.reference_logits(case.reference, [row])).abs().max() > 1e-3
+
+
+def test_rows_of_several_masks_are_the_batch_again_and_again(few: Subject) -> None:
+    inputs = few.inputs("left", extra=1)
+    for read in (None, few.read(inputs)):
+        context = few.stack.context(inputs, read)
+        with torch.no_grad():
+            x = few.stack.embed(inputs)
+            repeated = torch.cat([x, 2 * x, x])
+            for layer in range(helpers.N_LAYERS):
+                one, two = (few.stack.z(layer, y, context, HEADS) for y in (x, 2 * x))
+                found = few.stack.z(layer, repeated, context, HEADS)
+                close(found, torch.cat([one, two, one]))
+                kept = few.stack.kept_positions(layer, repeated, context)
+                assert torch.equal(kept[5:10], 2 * few.stack.kept_positions(layer, x, context))
+
+
+# -- parts of it ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_last_layer_at_one_position_is_that_of_all_positions(
+    subject: Subject, side: str
+) -> None:
+    inputs = subject.inputs(side, extra=2)
+    everywhere = walk(subject.stack, inputs)
+    real = inputs["attention_mask"].bool()
+    rows = torch.arange(len(real))
+    for n in range(2):  # any real position can be read, not only the first or last
+        read = torch.stack([where.nonzero().flatten()[(n + i) % 2] for i, where in enumerate(real)])
+        found = walk(subject.stack, inputs, read)
+        assert found.z[LAST].shape[:2] == (5, 1)
+        assert found.z[0].shape == everywhere.z[0].shape
+        close(found.z[LAST][:, 0], everywhere.z[LAST][rows, read])
+        close(found.mlp[LAST][:, 0], everywhere.mlp[LAST][rows, read])
+        close(found.x[:, 0], everywhere.x[rows, read])
+
+
+@pytest.mark.parametrize("heads", SUBSETS, ids=str)
+def test_some_heads_are_the_selection_of_all(subject: Subject, heads: list[int]) -> None:
+    inputs = subject.inputs("left", extra=1)
+    stack, read = subject.stack, subject.read(inputs)
+    with torch.no_grad():
+        x = stack.embed(inputs)
+        for layer, at in ((0, None), (LAST, None), (LAST, read)):
+            context = stack.context(inputs, at)
+            expected = stack.z(layer, x, context, HEADS)[:, :, heads]
+            close(stack.z(layer, x, context, heads), expected)
+
+
+def test_heads_add_up_through_w_o(subject: Subject) -> None:
+    inputs, stack = subject.inputs(), subject.stack
+    with torch.no_grad():
+        z = stack.z(0, stack.embed(inputs), stack.context(inputs, None), HEADS)
+        whole = stack.project(0, z, HEADS, bias=True)
+        parts = [stack.project(0, z[:, :, part], part, bias=False) for part in ([0, 2], [1], [3])]
+        close(sum(parts) + stack.project(0, 0 * z, HEADS, bias=True), whole)
+        fill = stack.project(0, z[0, 0, [1, 3]], [1, 3], bias=False)  # without batch and position
+        assert fill.shape == (helpers.D_MODEL,)
+        close(fill, stack.project(0, z[:, :, [1, 3]], [1, 3], bias=False)[0, 0])
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_earlier_positions_do_not_see_later_ones_in_decoders_alone(
+    subject: Subject, side: str
+) -> None:
+    inputs = subject.inputs(side)
+    context, stack = subject.stack.context(inputs, None), subject.stack
+    with torch.no_grad():
+        x = stack.embed(inputs)
+        other = x.clone()
+        other[:, -3:] += torch.randn(
+            other[:, -3:].shape, generator=torch.Generator().manual_seed(0)
+        )
+        before, after = (stack.z(0, y, context, HEADS)[0, :-3] for y in (x, other))
+    assert torch.equal(before, after) == stack.causal == is_causal(subject.model)
+
+
+# -- precision ------------------------------------------------------------------------------------
+
+
+def test_half_precision_is_that_of_the_layers_matrices_alone(subject: Subject) -> None:
+    stack = subject.stack
+    half = stack.to(torch.bfloat16)
+    for layer, kept in zip(half.layers, stack.layers, strict=True):
+        for part in (layer.qkv, layer.o, layer.up, layer.gate, layer.down):
+            assert part is None or part.weight.dtype == torch.bfloat16
+            assert part is None or part.bias is None or part.bias.dtype == torch.bfloat16
+        assert (layer.gate is None) == (kept.gate is None)
+        assert layer.norm_attn is kept.norm_attn
+        assert layer.norm_mlp is kept.norm_mlp
+        assert kept.qkv.weight.dtype == torch.float32
+    inputs = subject.inputs("left", extra=1)
+    read = subject.read(inputs)
+    found, expected = walk(half, inputs, read), walk(stack, inputs, read)
+    assert all(z.dtype == torch.bfloat16 for z in (*found.z, *found.mlp))
+    assert half.embed(inputs).dtype == torch.float32
+    assert half.out is stack.out
+    assert half.head is stack.head
+    assert found.x.dtype == found.logits.dtype == torch.float32
+    assert torch.equal(half.embed(inputs), stack.embed(inputs))
+    close(found.logits, expected.logits, 0.03 * float(expected.logits.abs().max()))
+    assert not torch.equal(found.logits, expected.logits)
+    close(found.z[LAST].float(), expected.z[LAST], 0.03 * float(expected.z[LAST].abs().max()))
+
+
+# -- written out ----------------------------------------------------------------------------------
+
+
+def test_norms_by_hand() -> None:
+    x = torch.tensor([[3.0, -1.0, 1.0, 1.0]])  # mean 1, variance 2, mean square 3
+    weight, bias = torch.tensor([1.0, 2.0, 1.0, 1.0]), torch.tensor([0.0, 0.5, 0.0, 0.0])
+    root = math.sqrt(2.25)
+    close(Norm(weight, bias, 0.25)(x), torch.tensor([[2 / root, -4 / root + 0.5, 0.0, 0.0]]), 1e-6)
+    close(Norm(None, None, 0.25)(x), torch.tensor([[2 / root, -2 / root, 0.0, 0.0]]), 1e-6)
+    root = math.sqrt(4)
+    expected = torch.tensor([[3 / root, -2 / root, 1 / root, 1 / root]])
+    close(Norm(weight, None, 1.0, rms=True)(x), expected, 1e-6)
+
+
+def test_joined_maps_stand_one_after_another() -> None:
+    one = Linear(torch.tensor([[1.0, 0.0]]), None)
+    two = Linear(torch.tensor([[0.0, 2.0], [1.0, 1.0]]), torch.tensor([0.5, 0.25]))
+    x = torch.tensor([3.0, 4.0])
+    assert Linear.joined([one, two])(x).tolist() == [3.0, 8.5, 7.25]
+    assert Linear.joined([one, one]).bias is None
+
+
+N_HEADS, D_HEAD, D_MODEL = 4, 4, 8
+
+
+def micro(n_kv_heads: int, rotated: int, causal: bool) -> Stack:
+    """One random layer of attention without norms; ``rotated`` dimensions of a head turn."""
+    generator = torch.Generator().manual_seed(5)
+
+    def linear(n_out: int, n_in: int) -> Linear:
+        return Linear(*(torch.randn(s, generator=generator) for s in ((n_out, n_in), (n_out,))))
+
+    def rotary(positions: Tensor) -> tuple[Tensor, Tensor]:
+        angles = angle(positions[..., None], torch.arange(rotated // 2).repeat(2))
+        return angles.cos(), angles.sin()
+
+    layer = Layer(
+        qkv=linear((N_HEADS + 2 * n_kv_heads) * D_HEAD, D_MODEL),
+        o=linear(D_MODEL, N_HEADS * D_HEAD),
+        up=None,
+        gate=None,
+        down=None,
+        norm_attn=None,
+        norm_mlp=None,
+        scale=0.3,
+    )
+    return Stack(
+        layers=(layer,),
+        n_heads=N_HEADS,
+        n_kv_heads=n_kv_heads,
+        d_head=D_HEAD,
+        post_norm=False,
+        causal=causal,
+        activation=torch.relu,
+        embed=lambda inputs: inputs["x"],
+        head=lambda x: x,
+        out=linear(2, D_MODEL),
+        rotary=rotary if rotated else None,
+    )
+
+
+def angle(position: Tensor, pair: Tensor) -> Tensor:
+    return position * 0.7 / (1 + pair)
+
+
+def attention_by_loops(stack: Stack, x: Tensor, mask: Tensor, rotated: int) -> Tensor:
+    """Z of one text [pos, d_model], token by token and head by head; nan at padding."""
+    weights = stack.layers[0]
+    n, kv = stack.n_heads * stack.d_head, stack.n_kv_heads * stack.d_head
+    q, k, v = weights.qkv(x).split([n, kv, kv], -1)
+    places = mask.cumsum(0) - 1
+    z = torch.full((len(x), stack.n_heads, stack.d_head), math.nan)
+    for head, i in ((h, i) for h in range(stack.n_heads) for i in mask.nonzero().flatten()):
+        group = head // (stack.n_heads // stack.n_kv_heads)
+        query = q.unflatten(-1, (-1, stack.d_head))[i, head]
+        keys, values = (part.unflatten(-1, (-1, stack.d_head))[:, group] for part in (k, v))
+        seen = [j for j in mask.nonzero().flatten() if not stack.causal or j <= i]
+        here = turned(query, places[i], rotated)
+        scores = torch.stack([here @ turned(keys[j], places[j], rotated) for j in seen])
+        z[i, head] = (scores * weights.scale).softmax(0) @ values[torch.stack(seen)]
+    return z
+
+
+def turned(vector: Tensor, place: Tensor, rotated: int) -> Tensor:
+    """Every pair (p, p + rotated / 2) as a complex number, multiplied by exp(i angle)."""
+    half = rotated // 2
+    pairs = torch.complex(vector[:half], vector[half:rotated])
+    pairs = pairs * torch.exp(1j * angle(place, torch.arange(half)))
+    return torch.cat([pairs.real, pairs.imag, vector[rotated:]])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("rotated", [0, 2, 4])
+@pytest.mark.parametrize("n_kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_attention_is_that_of_loops_over_tokens(
+    n_kv_heads: int, rotated: int, causal: bool, side: str
+) -> None:
+    stack = micro(n_kv_heads, rotated, causal)
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
+    mask = mask if side == "right" else mask.flip(1)
+    x = torch.randn(2, 5, D_MODEL, generator=torch.Generator().manual_seed(1))
+    expected = torch.stack(
+        [attention_by_loops(stack, *row, rotated) for row in zip(x, mask, strict=True)]
+    )
+    inputs, heads = {"x": x, "attention_mask": mask}, list(range(N_HEADS))
+    found = stack.z(0, x, stack.context(inputs, None), heads)
+    close(found[mask.bool()], expected[mask.bool()])
+    read = torch.tensor([3, 1 if side == "right" else 3])
+    found = stack.z(0, x, stack.context(inputs, read), heads)
+    close(found[:, 0], expected[[0, 1], read])
+
+
+def test_another_last_matrix_answers_otherwise() -> None:
+    stack = micro(2, 0, causal=True)
+    out = Linear(torch.ones(1, D_MODEL), None)
+    assert stack.answering(out).out is out
+    assert stack.answering(out).layers is stack.layers
+    assert stack.out is not out
