@@ -206,13 +206,13 @@ def test_resume_and_overwrite(
 ) -> None:
     command = f"run {own(files)} {QUICK} --max-non-core 1"
     assert call(f"{command} --out whole") == 0
-    steps: Any = importlib.import_module("mechcore.study.steps")
+    main: Any = importlib.import_module("mechcore.study.run")
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(steps, "core_ablation_tables", interrupted)
+        patch.setattr(main, "core_ablation_tables", interrupted)
         capsys.readouterr()
         assert call(f"{command} --out parts") == 130
     assert "Traceback" not in capsys.readouterr().err

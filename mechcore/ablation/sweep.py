@@ -143,7 +143,8 @@ def ablate(
         class_labels: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch, of similar length.
         max_tokens: most tokens in one call of a layer; by default what suits the device.
-        state: file that keeps what is finished; an interrupted sweep goes on from it.
+        state: file that keeps what is finished; an interrupted sweep goes on from it. It stays
+            when all is finished.
         seed: of the draws of ``mode="resample"`` and of the sample for ``precision``.
 
     Raises:
@@ -262,21 +263,21 @@ class _Kept:
 def _work(parts: _Tree | _Reference, kept: _Kept, title: str) -> None:
     """Do what is not done; what was done is saved when it is interrupted."""
     tasks = parts.tasks()
-    total = sum(cost for *_, cost in tasks)
+    total = sum(cost for part, batch, cost in tasks if (part, batch) not in kept.done)
     try:
         with progress.work(title, total) as advance:
             for part, batch, cost in tasks:
                 parts.begin(part, batch)
-                if (part, batch) not in kept.done:
-                    parts.run(part, batch, kept)
-                    kept.done.add((part, batch))
-                    if time.monotonic() - kept.saved_at > SECONDS_BETWEEN_SAVES:
-                        kept.save()
+                if (part, batch) in kept.done:
+                    continue
+                parts.run(part, batch, kept)
+                kept.done.add((part, batch))
+                if time.monotonic() - kept.saved_at > SECONDS_BETWEEN_SAVES:
+                    kept.save()
                 advance(cost)
-    except BaseException:
+    finally:
         if kept.done:
             kept.save()
-        raise
 
 
 class _Reference:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import components, study, subnetworks
+from mechcore.cli import ablation, components, study, subnetworks
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 
 INTERRUPTED = 130
@@ -50,7 +50,8 @@ for _command in (
     subnetworks.effective_size,
     subnetworks.export,
     components.heads,
-    components.ablate,
+    ablation.ablate,
+    ablation.superadditive,
     study.report,
     study.train_world,
 ):
@@ -94,7 +95,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             raise
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
-        _fail("interrupted; run, prune, compare and effective-size go on with --resume", code)
+        _fail(
+            "interrupted; run, prune, compare, effective-size and ablate go on with --resume", code
+        )
     sys.exit(code or 0)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
+import typer
 from rich.console import Console
 from rich.table import Column, Table
 
 from mechcore.errors import InputError
 from mechcore.files import check_can_write
 from mechcore.options import MeansOptions, ModelOptions
+
+Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 
 
 def load(model: ModelOptions, data: Any, roles: tuple[str, ...]) -> Any:

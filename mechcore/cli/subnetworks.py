@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import typer
 
 from mechcore import progress
 from mechcore.cli.shared import (
+    Resume,
     load,
     mask_files,
     means_of,
@@ -32,8 +33,6 @@ from mechcore.options import (
     run_config,
     split,
 )
-
-Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 
 
 @grouped

@@ -13,6 +13,7 @@ from mechcore.models.running import ModelIdentity, class_names, kind_of, weights
 from mechcore.pruning import Subnetwork, subnetwork_name
 from mechcore.report import build_report
 from mechcore.study import steps
+from mechcore.study.ablation import core_ablation_tables
 from mechcore.study.comparison import find_subnetworks
 from mechcore.study.config import RunConfig
 from mechcore.study.folder import IfExists, RunFolder, check_folder, open_folder
@@ -144,7 +145,7 @@ def _ablation(
         return
     with folder.step("ablate"):
         folder.write_tables(
-            steps.core_ablation_tables(
+            core_ablation_tables(
                 inputs,
                 means,
                 core,

@@ -10,12 +10,10 @@ import pandas as pd
 import torch
 
 from mechcore import progress
-from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table, interactions
 from mechcore.attention import attention_scores, categorise
-from mechcore.components import Component, Mask, ModelShape
+from mechcore.components import Component, Mask
 from mechcore.errors import InputError
 from mechcore.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergence
-from mechcore.interventions import Mode
 from mechcore.means import MeanActivations
 from mechcore.models.running import forward, hook_pattern
 from mechcore.pruning import Subnetwork
@@ -269,117 +267,3 @@ def attention_examples(
         }
         for head in heads
     ]
-
-
-def core_ablation_tables(
-    inputs: Inputs,
-    means: MeanActivations,
-    core: Sequence[Component],
-    *,
-    max_joint: int,
-    max_non_core: int,
-    seed: int,
-    batch_size: int,
-    n_resamples: int,
-) -> dict[str, pd.DataFrame]:
-    """Ablate every core head alone and chosen ones jointly, beside heads outside the core.
-
-    All pairs among the ``max_joint`` core heads with the largest out-of-domain drop are ablated,
-    these heads together, and the whole core. Of the other heads, ``max_non_core`` drawn at random
-    are ablated one at a time and reported as one average.
-
-    Returns:
-        The tables ``ablation`` and ``interactions``.
-    """
-    outside = [head for head in ModelShape.of(inputs.model).heads if head not in set(core)]
-    drawn = np.random.default_rng(seed).permutation(len(outside))[:max_non_core]
-    others = [ComponentSet((outside[i],)) for i in sorted(drawn)]
-    singles = [ComponentSet((head,)) for head in core]
-    ood = _ablate(inputs, means, [*singles, *others], "ood", "mean", batch_size)
-    joint = joint_sets(singles, ood, max_joint)
-    found = [
-        _ablate(inputs, means, [*singles, *others, *joint], "id", "mean", batch_size),
-        ood.with_more(_ablate(inputs, means, joint, "ood", "mean", batch_size)) if joint else ood,
-    ]
-    kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
-    return _effect_tables(found, kinds, others, n_resamples)
-
-
-def chosen_ablation_tables(
-    inputs: Inputs,
-    means: MeanActivations | None,
-    components: Sequence[Component],
-    *,
-    joint: bool,
-    mode: Mode,
-    batch_size: int,
-    n_resamples: int = 1000,
-) -> dict[str, pd.DataFrame]:
-    """Ablate chosen components one at a time and, on request, all together.
-
-    Returns:
-        The tables ``ablation`` and ``interactions``.
-
-    Raises:
-        InputError: there is no component, or one is out of range.
-    """
-    if not components:
-        raise InputError("ablation: no component; name at least one (--components)")
-    kinds = {ComponentSet.of([component]): "single" for component in components}
-    if joint and len(kinds) > 1:
-        kinds[ComponentSet.of(components)] = "joint"
-    found = [_ablate(inputs, means, list(kinds), role, mode, batch_size) for role in ROLES]
-    return _effect_tables(found, kinds, [], n_resamples)
-
-
-def _ablate(
-    inputs: Inputs,
-    means: MeanActivations | None,
-    sets: Sequence[ComponentSet],
-    role: str,
-    mode: Mode,
-    batch_size: int,
-) -> Ablations:
-    return ablate(
-        inputs.model,
-        sets,
-        inputs.data[role],
-        means,
-        role=role,  # type: ignore[arg-type]
-        mode=mode,
-        class_labels=inputs.config.class_labels,
-        batch_size=batch_size,
-    )
-
-
-def _effect_tables(
-    found: Sequence[Ablations],
-    kinds: dict[ComponentSet, str],
-    others: Sequence[ComponentSet],
-    n_resamples: int,
-) -> dict[str, pd.DataFrame]:
-    average = (f"heads outside the core (mean of {len(others)})", others)
-    effects = [ablation_table(a, kinds, average=average, n_resamples=n_resamples) for a in found]
-    together = [interactions(a, n_resamples=n_resamples) for a in found]
-    return {"ablation": _joined(effects), "interactions": _joined(together)}
-
-
-def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One table; empty ones have no types of their own to pass on."""
-    return pd.concat([t for t in tables if not t.empty] or tables[:1], ignore_index=True)
-
-
-def joint_sets(
-    singles: Sequence[ComponentSet], ood: Ablations, max_joint: int
-) -> list[ComponentSet]:
-    """Pairs among the heads that matter most out of domain, these together, and the whole core."""
-    ranked = sorted(singles, key=lambda s: -float(ood.drops(s, "accuracy").mean()))[:max_joint]
-    sets = [
-        ComponentSet.of([*a.components, *b.components])
-        for i, a in enumerate(ranked)
-        for b in ranked[i + 1 :]
-    ]
-    for group in (ranked, list(singles)):
-        if len(group) > 1:
-            sets.append(ComponentSet.of([c for each in group for c in each.components]))
-    return list(dict.fromkeys(sets))

@@ -8,13 +8,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from mechcore.ablation import ComponentSet
 from mechcore.components import Mask
 from mechcore.evaluate import evaluate
 from mechcore.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.study import DataConfig, ModelConfig, RunConfig, run
+from mechcore.study.ablation import sweep_tables
 from mechcore.study.inputs import load_inputs
-from mechcore.study.steps import chosen_ablation_tables
 
 pytestmark = pytest.mark.real
 
@@ -59,10 +60,8 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
     assert set(inputs.data["ood"].examples.frame["label"]) == {"non-entailment"}
     assert len(inputs.data["ood"].examples.subset_names) == 15
     means = MeanActivations.compute(inputs.model, inputs.data["train"])
-    tables = chosen_ablation_tables(
-        inputs, means, Mask.full(inputs.model).shape.heads[:1], joint=False, mode="mean",
-        batch_size=32, n_resamples=100,
-    )  # fmt: skip
+    kinds = {ComponentSet.of(["L0.H0"]): "single"}
+    tables, _ = sweep_tables(inputs, means, kinds, batch_size=32, n_resamples=100)
     rows = tables["ablation"].query("subset == 'all'").set_index("role")
     assert rows["n"].tolist() == [N, N]
     full = rows["accuracy"] + rows["accuracy_drop"]

@@ -315,7 +315,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     watch(module, "find_subnetworks", "prune")
     watch(module.steps, "accuracy_tables", "evaluate")
     watch(module.steps, "category_table", "heads")
-    watch(module.steps, "core_ablation_tables", "ablate")
+    watch(module, "core_ablation_tables", "ablate")
 
     def report(out: Path) -> Path:  # drawing takes longer than all the rest
         found["report"] += 1

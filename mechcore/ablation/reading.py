@@ -1,0 +1,99 @@
+"""Sets of components from files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mechcore.ablation.effects import ComponentSet
+from mechcore.components import Component, Mask, parse_components
+from mechcore.errors import InputError
+
+
+def read_sets(path: str | Path) -> list[ComponentSet]:
+    """Sets from a file.
+
+    Args:
+        path: a text file with one set a line (``L0.H1 L2.MLP``, also with ``+`` or commas, with
+            ``name:`` in front to give it a name, ``#`` for comments); a CSV table with a column
+            ``set``; a JSON list of lists or object of lists; or a mask (``.safetensors``), whose
+            ablated components are the set.
+
+    Raises:
+        InputError: the file is missing, or something in it is no set of components.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"sets file {path}: no such file")
+    if path.suffix == ".safetensors":
+        mask = Mask.load(path)
+        masks = list(mask) if mask.is_batched else [mask]
+        return [ComponentSet.of(each) for each in masks]
+    try:
+        named = _named(path)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"sets file {path}: cannot be read ({error})") from error
+    found = []
+    for where, name, text in named:
+        try:
+            parts = (
+                text.replace("+", " ").replace(",", " ").split() if isinstance(text, str) else text
+            )
+            found.append(ComponentSet.of(parse_components(parts), name))
+        except (InputError, TypeError) as error:
+            raise InputError(f"sets file {path}, {where}: {error}") from error
+    if not found:
+        raise InputError(f"sets file {path}: holds no set")
+    return found
+
+
+def _named(path: Path) -> list[tuple[str, str | None, Any]]:
+    """Place in the file, name and components of every set."""
+    if path.suffix == ".json":
+        content = json.loads(path.read_text())
+        if isinstance(content, dict):
+            return [(name, name, parts) for name, parts in content.items()]
+        if not isinstance(content, list):
+            raise ValueError(f"found {type(content).__name__}, expected a list or an object")
+        return [(f"set {i}", None, parts) for i, parts in enumerate(content, 1)]
+    if path.suffix == ".csv":
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        if "set" not in frame:
+            raise ValueError(f"no column 'set'; found {', '.join(frame.columns)}")
+        return [(f"row {i}", None, text) for i, text in enumerate(frame["set"].unique(), 1)]
+    found = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = line.split("#")[0].strip()
+        if text:
+            name, colon, rest = text.rpartition(":")
+            found.append((f"line {number}", name.strip() if colon else None, rest))
+    return found
+
+
+def read_components(path: str | Path) -> list[Component]:
+    """Components from the column ``component`` of a table, such as a run's ``core.csv``.
+
+    Args:
+        path: the table, or the folder of a run.
+
+    Raises:
+        InputError: there is no such table, or it names no component.
+    """
+    path = Path(path)
+    for inside in (path / "tables" / "core.csv", path / "core.csv"):
+        if inside.is_file():
+            path = inside
+    if not path.is_file():
+        raise InputError(f"core table {path}: no such file; expected core.csv or a run's folder")
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if "component" not in frame:
+        raise InputError(
+            f"core table {path}: no column component; found {', '.join(frame.columns)}"
+        )
+    found = parse_components(frame["component"].tolist())
+    if not found:
+        raise InputError(f"core table {path}: the core is empty; name components instead")
+    return found

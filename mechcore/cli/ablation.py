@@ -1,0 +1,272 @@
+"""Commands that ablate sets of components, and search for superadditive ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mechcore import progress
+from mechcore.cli.shared import Resume, load, means_of, must_not_exist, show
+from mechcore.errors import InputError
+from mechcore.options import (
+    FileOptions,
+    MeansOptions,
+    ModelOptions,
+    TestOptions,
+    TrainOptions,
+    data_config,
+    grouped,
+    split,
+)
+
+
+@dataclass(frozen=True)
+class SetOptions:
+    """What is ablated."""
+
+    components: Annotated[
+        str | None,
+        typer.Option(
+            "--components", help="L1.H0,L2.MLP by commas; or heads, mlps or all of the model."
+        ),
+    ] = None
+    core: Annotated[
+        Path | None, typer.Option("--core", help="Components of a core table or a run's folder.")
+    ] = None
+    joint: Annotated[
+        bool, typer.Option("--joint/--no-joint", help="Ablate the components named together, too.")
+    ] = True
+    pairs: Annotated[bool, typer.Option("--pairs", help="Ablate all pairs of them, too.")] = False
+    subsets: Annotated[
+        bool, typer.Option("--subsets", help="Ablate all subsets of them, too (10 at most).")
+    ] = False
+    sets: Annotated[
+        str | None, typer.Option("--sets", help="Sets besides, as in L1.H0+L2.MLP,L0.H3+L1.H1.")
+    ] = None
+    sets_file: Annotated[
+        Path | None,
+        typer.Option("--sets-file", help="Sets besides: one a line, CSV, JSON or a mask file."),
+    ] = None
+    controls: Annotated[
+        int,
+        typer.Option(
+            "--controls", help="Random sets with as many components per layer as all named.", min=0
+        ),
+    ] = 0
+
+    def kinds(self, shape: Any, seed: int) -> dict[Any, str]:
+        """The sets, and what each is called in the tables."""
+        from mechcore.ablation import ComponentSet, sets
+        from mechcore.ablation.reading import read_components, read_sets
+
+        named = [] if self.core is None else read_components(self.core)
+        groups = {"heads": shape.heads, "mlps": shape.mlps, "all": shape.components}
+        whole = self.components in groups
+        for part in split(self.components):
+            named += groups.get(part) or [ComponentSet.of([part]).components[0]]
+        named = sorted(set(named))
+        chosen = [ComponentSet((c,)) for c in named]
+        if self.subsets:
+            chosen += sets.subsets(named)
+        if self.pairs:
+            chosen += sets.pairs(named)
+        if self.joint and not whole and len(named) > 1:
+            chosen.append(ComponentSet.of(named))
+        more = [ComponentSet.of(text.split("+")) for text in split(self.sets)]
+        more += [] if self.sets_file is None else read_sets(self.sets_file)
+        members = sorted({c for each in more for c in each.components})
+        chosen += [ComponentSet((c,)) for c in members]  # which interactions compare with
+        kinds = {each: "joint" if len(each) > 1 else "single" for each in [*chosen, *more]}
+        if not kinds:
+            raise InputError("no component; name some with --components, --core or --sets")
+        for each in kinds:
+            each.mask(shape)
+        if self.controls:
+            drawn = sets.matched_random(named or members, shape, self.controls, seed=seed)
+            kinds |= {ComponentSet(each.components, name): "random" for name, each in drawn.items()}
+        return kinds
+
+
+@grouped
+def ablate(
+    chosen: SetOptions,
+    model: ModelOptions,
+    train: TrainOptions,
+    test: TestOptions,
+    files: FileOptions,
+    means: MeansOptions,
+    mode: Annotated[
+        Literal["mean", "zero", "resample"],
+        typer.Option("--mode", help="What replaces an ablated output."),
+    ] = "mean",
+    engine: Annotated[
+        Literal["auto", "tree", "reference"],
+        typer.Option("--engine", help="tree shares work between sets; reference runs any model."),
+    ] = "auto",
+    precision: Annotated[
+        Literal["float32", "bfloat16"],
+        typer.Option("--precision", help="Of the tree's matrix products."),
+    ] = "float32",
+    n_resamples: Annotated[
+        int, typer.Option("--resamples", help="Bootstrap resamples.", min=1)
+    ] = 1000,
+    resume: Resume = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
+        "mechcore-ablation"
+    ),
+) -> None:
+    """Accuracy and margin without sets of components, and their interactions."""
+    from mechcore.components import ModelShape
+    from mechcore.report.ablation_figures import save_figures
+    from mechcore.study.ablation import sweep_tables
+    from mechcore.study.folder import write_tables
+
+    _check_out(out, resume)
+    needs_train = mode != "zero" and means.means is None
+    roles = ("train", "id", "ood") if needs_train else ("id", "ood")
+    inputs = load(model, data_config(files, train, test), roles)
+    kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed)
+    with progress.shown():
+        tables, found = sweep_tables(
+            inputs,
+            None if mode == "zero" else means_of(inputs, means),
+            kinds,
+            mode=mode,
+            engine=engine,
+            precision=precision,
+            batch_size=test.batch_size,
+            n_resamples=n_resamples,
+            state=out,
+        )
+    write_tables(out, tables)
+    save_figures(out, tables)
+    for role in ("id", "ood"):
+        _state(out, role).unlink(missing_ok=True)
+    _show_worst(tables["ablation"])
+    _show_interactions(tables["interactions"])
+    for each in found:
+        if each.agreement is not None:
+            print(
+                f"{precision}: {100 * each.agreement:.2f} % of the answers on a sample of "
+                f"{each.data} are those of float32"
+            )
+    print(f"tables and figures: {out}")
+
+
+@grouped
+def superadditive(
+    model: ModelOptions,
+    train: TrainOptions,
+    test: TestOptions,
+    files: FileOptions,
+    means: MeansOptions,
+    components: Annotated[
+        str, typer.Option("--components", help="To choose from: heads, mlps, all, or names.")
+    ] = "all",
+    role: Annotated[
+        Literal["id", "ood"], typer.Option("--search-on", help="Which of the test data.")
+    ] = "ood",
+    subset: Annotated[
+        str, typer.Option("--subset", help="Subset of that data; all: every one.")
+    ] = "all",
+    max_size: Annotated[
+        int, typer.Option("--max-size", help="Components of the largest sets.", min=2)
+    ] = 3,
+    n_pairs: Annotated[
+        int, typer.Option("--pairs", help="Pairs ablated exactly, the best by screening.", min=1)
+    ] = 100,
+    precision: Annotated[
+        Literal["float32", "bfloat16"],
+        typer.Option("--precision", help="Of the sweeps' matrix products."),
+    ] = "float32",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
+        "mechcore-superadditive"
+    ),
+) -> None:
+    """Search for the pairs and larger sets with the largest interactions."""
+    from mechcore.ablation import find_superadditive
+    from mechcore.components import ModelShape
+    from mechcore.study.folder import write_tables
+
+    must_not_exist(out)
+    inputs = load(model, data_config(files, train, test), ("train", role))
+    shape = ModelShape.of(inputs.model)
+    groups = {"heads": shape.heads, "mlps": shape.mlps, "all": shape.components}
+    with progress.shown():
+        search = find_superadditive(
+            inputs.model,
+            inputs.data[role],
+            means_of(inputs, means),
+            components=groups.get(components) or split(components),
+            subset=subset,
+            max_size=max_size,
+            n_pairs=n_pairs,
+            seed=files.data_seed,
+            class_labels=inputs.config.class_labels,
+            batch_size=test.batch_size,
+            role=role,
+            precision=precision,
+        )
+    write_tables(out, {"superadditive": search.found, "screening": search.screening})
+    shown = search.found.query("subset == 'all' and metric == 'margin'")
+    show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
+    print(
+        f"{search.n_pairs} pairs: {search.n_screened_out} screened out by gradients, the others "
+        f"ablated (rank correlation with the prediction {search.rank_correlation:.2f}); "
+        f"{search.n_tested} sets ablated in all; intervals are from the half of the data that the "
+        "search did not see"
+    )
+    print(f"tables: {out}")
+
+
+def _state(out: Path, role: str) -> Path:
+    return out / f"sweep-{role}.safetensors"
+
+
+def _check_out(out: Path, resume: bool) -> None:
+    if not resume:
+        must_not_exist(out)
+    elif not _state(out, "id").is_file():
+        raise InputError(f"{out}: nothing to resume, there is no {_state(out, 'id').name} in it")
+
+
+MOST_SHOWN = 20
+
+
+def _show_worst(ablation: Any) -> None:
+    """Drops over all examples: all sets, or those with the largest ones."""
+    overall = ablation.query("subset == 'all'")
+    names = overall.groupby("set", sort=False)["margin_drop"].max()
+    if len(names) > MOST_SHOWN:
+        print(f"the {MOST_SHOWN} of {len(names)} sets with the largest drops in margin:")
+        names = names.nlargest(MOST_SHOWN)
+    shown = overall[overall["set"].isin(names.index)]
+    if len(names) == MOST_SHOWN:
+        shown = shown.sort_values("margin_drop", ascending=False)
+    show(shown[["set", "role", "n", "accuracy", "accuracy_drop", "margin_drop", "kl"]])
+
+
+def _show_interactions(interactions: Any) -> None:
+    """Interactions over all examples: all, or the largest and smallest ones."""
+    overall = interactions.query("subset == 'all' and metric == 'margin'")
+    if overall.empty:
+        return
+    if len(overall) > MOST_SHOWN:
+        print(f"interactions on the margin, the largest and smallest of {len(overall)}:")
+        ordered = overall.sort_values("interaction", ascending=False)
+        overall = ordered.iloc[[*range(MOST_SHOWN // 2), *range(-MOST_SHOWN // 2, 0)]]
+    show(_interactions(overall))
+
+
+def _interactions(table: Any) -> Any:
+    """The columns of interactions, under short names."""
+    columns = {"joint_drop": "joint", "sum_of_single_drops": "sum"}
+    p = table["p_adjusted"].map(lambda p: "< 0.001" if p < 0.001 else f"{p:.3f}")
+    return (
+        table[["set", "role", *columns, "interaction", "low", "high"]]
+        .assign(p=p)
+        .rename(columns=columns)
+    )

@@ -1,0 +1,224 @@
+"""Figures of sweeps: drops of single components, interactions of pairs, drops beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from mechcore.components import Component
+from mechcore.report.blocks import Gallery
+from mechcore.report.drawing import (
+    BLACK,
+    GREY,
+    SERIES_COLOURS,
+    GridShape,
+    draw_grid,
+    ink,
+    legend_below,
+    new_figure,
+    shorten,
+    styled,
+)
+from mechcore.report.figures import data_sets, of_data, subsets_of
+from mechcore.report.wording import role_name
+from mechcore.tasks.examples import ALL
+
+_UNITS = {"accuracy": "points", "margin": "nats"}
+_SCALES = {"accuracy": 100.0, "margin": 1.0}
+_MOST_PAIRED = 80
+_MOST_BARS = 12
+
+
+def save_figures(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Draw what the tables of a sweep allow; the names of the figures."""
+    gallery, names = Gallery(folder), []
+    for metric in _UNITS:
+        drops = tables["ablation"]
+        if drops.loc[drops["size"] == 1, "set"].nunique() >= 6:
+            gallery.add(single_drops(drops, metric), f"single-drops-{metric}", "", "")
+            names.append(f"single-drops-{metric}")
+        part = tables["interactions"]
+        if not part.empty and part.loc[part["size"] == 2, "set"].nunique() >= 3:
+            gallery.add(pair_interactions(part, metric), f"pair-interactions-{metric}", "", "")
+            names.append(f"pair-interactions-{metric}")
+    if tables["ablation"]["set"].nunique() <= _MOST_BARS:
+        for role, data in data_sets(tables["ablation"]):
+            gallery.add(set_bars(tables["ablation"], role, data), f"accuracies-{role}", "", "")
+            names.append(f"accuracies-{role}")
+    return names
+
+
+@styled
+def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
+    """Drop without each single component: layer x head, one panel per data set.
+
+    Args:
+        ablation: what `mechcore.sweep` returns.
+        metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
+        subset: of the data.
+    """
+    singles = ablation[(ablation["size"] == 1) & (ablation["kind"] == "single")]
+    parts = {
+        (role, data): _placed(of_data(singles, role, data, subset))
+        for role, data in data_sets(singles)
+    }
+    parts = {key: part for key, part in parts.items() if not part.empty}
+    shape = GridShape.of(next(iter(parts.values())), len(parts))
+    scale = _SCALES[metric]
+    norm = _around_zero(np.concatenate([scale * p[f"{metric}_drop"] for p in parts.values()]))
+    palette = matplotlib.colormaps["RdBu_r"]
+    width = shape.cell * shape.width * len(parts) + 1.2 * len(parts) + 1.0
+    figure = new_figure(max(width, 4.5), shape.cell * shape.n_layers + 1.1, square_cells=True)
+    axes = figure.subplots(1, len(parts), squeeze=False)[0]
+    for ax, ((role, data), part) in zip(axes, parts.items(), strict=True):
+        values = scale * part[f"{metric}_drop"]
+        texts = [_short(value, float(norm.vmax or 0)) for value in values]
+        draw_grid(ax, shape, part, [palette(norm(v)) for v in values], texts, {})
+        ax.set_title(shorten(f"{role_name(role)}: {data}"))
+    _colour_bar(figure, axes, norm, f"drop in {metric} ({_UNITS[metric]})")
+    return figure
+
+
+@styled
+def pair_interactions(
+    interactions: pd.DataFrame, metric: str = "margin", subset: str = ALL
+) -> Figure:
+    """Interaction of every two components, one panel per data set.
+
+    Args:
+        interactions: what `mechcore.interactions` returns; sets of other sizes are left out, and
+            of very many components those in the largest interactions are drawn.
+        metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
+        subset: of the data.
+    """
+    pairs = interactions[(interactions["size"] == 2) & (interactions["metric"] == metric)]
+    pairs = pairs[pairs["subset"] == subset]
+    members = pairs["set"].str.split("+", expand=True)
+    pairs = pairs.assign(first=members[0], second=members[1])
+    names = _most_paired(pairs)
+    panels = data_sets(pairs)
+    scale = _SCALES[metric]
+    norm = _around_zero((scale * pairs["interaction"]).to_numpy())
+    side = float(np.clip(0.26 * len(names), 2.4, 8.5 if len(panels) == 1 else 4.6))
+    figure = new_figure(len(panels) * (side + 0.8) + 0.9, side + 1.0, square_cells=True)
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    place = {name: i for i, name in enumerate(names)}
+    palette = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#EEEEEE")
+    for ax, (role, data) in zip(axes, panels, strict=True):
+        grid = np.full((len(names), len(names)), np.nan)
+        part = of_data(pairs, role, data)
+        part = part[part["first"].isin(place) & part["second"].isin(place)]
+        rows, columns = part["first"].map(place), part["second"].map(place)
+        grid[columns, rows] = grid[rows, columns] = scale * part["interaction"]
+        ax.imshow(grid, cmap=palette, norm=norm, interpolation="nearest")
+        step = -(-len(names) // 45)
+        size = 6.5 if len(names) <= 30 else 4.8
+        ticks = range(0, len(names), step)
+        ax.set_xticks(ticks, names[::step], rotation=90, size=size)
+        ax.set_yticks(ticks, names[::step], size=size)
+        ax.tick_params(length=0, pad=2)
+        ax.spines[:].set_visible(False)
+        ax.set_title(shorten(f"{role_name(role)}: {data}"))
+        if len(names) <= 12:
+            for (i, j), value in np.ndenumerate(grid):
+                if not np.isnan(value):
+                    shade = ink(palette(norm(value)))
+                    text = _short(value, float(norm.vmax or 0))
+                    ax.text(j, i, text, ha="center", va="center", size=5.5, color=shade)
+    _colour_bar(figure, axes, norm, f"interaction on {metric} ({_UNITS[metric]})")
+    return figure
+
+
+@styled
+def set_bars(
+    ablation: pd.DataFrame, role: str, data: str, sets: Sequence[str] | None = None
+) -> Figure:
+    """Accuracy of the full model and without each set on every subset, with intervals.
+
+    Args:
+        ablation: what `mechcore.sweep` returns.
+        role: ``"id"`` or ``"ood"``.
+        data: name of the data set.
+        sets: which, in which order; by default all.
+    """
+    part = of_data(ablation, role, data)
+    names = list(dict.fromkeys(part["set"])) if sets is None else list(sets)
+    subsets = subsets_of(part, role, data)
+    grid = {
+        column: 100 * part.pivot(index="set", columns="subset", values=column).loc[names, subsets]
+        for column in ("accuracy", "accuracy_drop", "accuracy_drop_low", "accuracy_drop_high")
+    }
+    width = 0.84 / (len(names) + 1)
+    figure = new_figure(
+        float(np.clip(1.2 + 0.22 * len(subsets) * (len(names) + 1.5), 5.0, 10.0)), 3.6
+    )
+    ax = figure.subplots()
+    base = np.arange(len(subsets))
+    full = (grid["accuracy"] + grid["accuracy_drop"]).to_numpy()[0]
+    handles = [ax.bar(base - 0.42 + width / 2, full, width, color=BLACK, label="full model")]
+    below = (grid["accuracy_drop_high"] - grid["accuracy_drop"]).to_numpy()
+    above = (grid["accuracy_drop"] - grid["accuracy_drop_low"]).to_numpy()
+    for i, (name, heights) in enumerate(zip(names, grid["accuracy"].to_numpy(), strict=True)):
+        handles.append(
+            ax.bar(
+                base - 0.42 + (i + 1.5) * width,
+                heights,
+                width,
+                yerr=np.maximum(0, [below[i], above[i]]),
+                error_kw={"elinewidth": 0.8, "ecolor": GREY},
+                color=SERIES_COLOURS[i % len(SERIES_COLOURS)],
+                hatch="//" if i >= len(SERIES_COLOURS) else None,
+                edgecolor="white",
+                linewidth=0.3,
+                label=shorten(name, 30),
+            )
+        )
+    ax.set_xticks(base, [shorten(s, 22) for s in subsets], rotation=25 if len(subsets) > 4 else 0)
+    ax.set_ylim(0, 100)
+    ax.set_ylabel("accuracy (%)")
+    ax.grid(axis="y")
+    ax.set_title(shorten(f"{role_name(role)}: {data}"))
+    legend_below(figure, handles)
+    return figure
+
+
+def _placed(frame: pd.DataFrame) -> pd.DataFrame:
+    """With the columns component, layer and head (missing for MLPs)."""
+    found = [Component(name) for name in frame["set"]]
+    heads = [np.nan if c.head is None else float(c.head) for c in found]
+    return frame.assign(component=frame["set"], layer=[c.layer for c in found], head=heads)
+
+
+def _most_paired(pairs: pd.DataFrame) -> list[str]:
+    """Components in order; of too many, those in the largest interactions."""
+    strength: dict[str, float] = {}
+    for side in ("first", "second"):
+        for name, value in (
+            pairs.groupby(side)["interaction"].apply(lambda v: v.abs().max()).items()
+        ):
+            strength[str(name)] = max(strength.get(str(name), 0.0), value)
+    kept = sorted(strength, key=lambda name: -strength[name])[:_MOST_PAIRED]
+    return sorted(kept, key=Component)
+
+
+def _around_zero(values: np.ndarray) -> Normalize:
+    most = float(np.nanmax(np.abs(values))) or 1.0
+    return Normalize(-most, most)
+
+
+def _colour_bar(figure: Figure, axes: np.ndarray, norm: Normalize, label: str) -> None:
+    image = ScalarMappable(norm, "RdBu_r")
+    figure.colorbar(image, ax=list(axes), label=label, fraction=0.04, aspect=22, pad=0.02)
+
+
+def _short(value: float, most: float) -> str:
+    """A number in a cell: as many decimals as the largest of the figure needs."""
+    text = f"{value:.0f}" if most >= 10 else f"{value:.1f}" if most >= 1 else f"{value:.2f}"
+    return text.removeprefix("-") if not float(text) else text
