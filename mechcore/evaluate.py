@@ -27,6 +27,9 @@ MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
 
 
+_BLOCK = 64
+"""Bootstrap resamples that are multiplied at once."""
+
 Metric: TypeAlias = Literal["accuracy", "margin"]
 
 
@@ -298,9 +301,10 @@ def bootstrap_means(
         raise InputError("bootstrap: no example; at least one is needed")
     generator = np.random.default_rng(seed)
     means = np.empty((n_rows, n_resamples))
-    for i in range(n_resamples):
-        counts = np.bincount(generator.integers(n, size=n), minlength=n)
-        means[:, i] = values @ counts / n
+    for start in range(0, n_resamples, _BLOCK):
+        block = range(start, min(start + _BLOCK, n_resamples))
+        draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in block]
+        means[:, block.start : block.stop] = values @ np.stack(draws, axis=1) / n
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=1)
     return [
