@@ -19,19 +19,18 @@ from mechcore.models.running import ModelIdentity
 from mechcore.tasks.encoding import EncodedExamples
 
 
-def input_facts(
-    model: Any, data: EncodedExamples, means: MeanActivations | None
-) -> dict[str, str | None]:
-    """Digests of what a run works on."""
-    inputs = json.dumps([data.input_ids, data.token_type_ids, data.answers]).encode()
-    fills = None
-    if means is not None:
-        kinds = (means.z, means.mlp, means.samples_z, means.samples_mlp)
-        fills = b"".join(each.numpy().tobytes() for each in kinds)
+def encoded_inputs(data: EncodedExamples) -> list[Any]:
+    """What a model reads of encoded examples, as JSON values."""
+    return [data.input_ids, data.token_type_ids, data.answers]
+
+
+def input_facts(model: Any, inputs: Any, means: MeanActivations | None) -> dict[str, str | None]:
+    """Digests of what a run works on; ``inputs`` are JSON values."""
+    averages = None if means is None else means.z.numpy().tobytes() + means.mlp.numpy().tobytes()
     return {
         "model": ModelIdentity.of(model).weights,
-        "data": hashlib.sha256(inputs).hexdigest(),
-        "means": None if fills is None else hashlib.sha256(fills).hexdigest(),
+        "data": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
+        "means": None if averages is None else hashlib.sha256(averages).hexdigest(),
         "torch": torch.__version__,
     }
 

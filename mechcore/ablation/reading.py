@@ -63,7 +63,9 @@ def _named(path: Path) -> list[tuple[str, str | None, Any]]:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
         if "set" not in frame:
             raise ValueError(f"no column 'set'; found {', '.join(frame.columns)}")
-        return [(f"row {i}", None, text) for i, text in enumerate(frame["set"].unique(), 1)]
+        rows = enumerate(frame["set"], 1)
+        first = {text: i for i, text in reversed([*rows])}  # of several equal ones
+        return [(f"row {first[text]}", None, text) for text in frame["set"].unique()]
     found = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         text = line.split("#")[0].strip()
@@ -80,7 +82,7 @@ def read_components(path: str | Path) -> list[Component]:
         path: the table, or the folder of a run.
 
     Raises:
-        InputError: there is no such table, or it names no component.
+        InputError: there is no such table, it cannot be read, or it names no component.
     """
     path = Path(path)
     for inside in (path / "tables" / "core.csv", path / "core.csv"):
@@ -88,7 +90,10 @@ def read_components(path: str | Path) -> list[Component]:
             path = inside
     if not path.is_file():
         raise InputError(f"core table {path}: no such file; expected core.csv or a run's folder")
-    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    try:
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except ValueError as error:
+        raise InputError(f"core table {path}: cannot be read ({error})") from error
     if "component" not in frame:
         raise InputError(
             f"core table {path}: no column component; found {', '.join(frame.columns)}"

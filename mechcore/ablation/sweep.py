@@ -41,12 +41,12 @@ from mechcore.evaluate import (
     warn_under_chance,
 )
 from mechcore.interventions import Fills, Mode, masked
-from mechcore.means import MeanActivations
-from mechcore.models.running import forward, is_causal, last_real_position, model_inputs
+from mechcore.means import MeanActivations, as_batches
+from mechcore.models.running import Batch, forward, is_causal, last_real_position, model_inputs
 from mechcore.models.stack import Linear, Stack
 from mechcore.models.stack_of import stack_of
 from mechcore.readout import Readout
-from mechcore.state import StateFile, input_facts
+from mechcore.state import StateFile, encoded_inputs, input_facts
 from mechcore.tasks.encoding import EncodedExamples
 
 Engine: TypeAlias = Literal["auto", "tree", "reference"]
@@ -69,7 +69,7 @@ _PENDING = 2**24
 def sweep(
     model: Any,
     sets: Mapping[str, SetLike] | Iterable[SetLike],
-    data: EncodedExamples,
+    data: EncodedExamples | Iterable[Batch],
     means: MeanActivations | None = None,
     *,
     against: str | None = None,
@@ -84,7 +84,8 @@ def sweep(
         model: any TransformerLens model.
         sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
             these by name; see `mechcore.ablation.sets` for ready ones.
-        data: labelled examples.
+        data: labelled examples, or dicts of tokenizer outputs with ``labels``, see
+            `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``mode="zero"``.
         against: name of the set that drops are measured from, in place of the full model: that
             of a subnetwork, with the sets around it.
@@ -113,7 +114,7 @@ def sweep(
 def ablate(
     model: Any,
     sets: Mapping[str, SetLike] | Iterable[SetLike],
-    data: EncodedExamples,
+    data: EncodedExamples | Iterable[Batch],
     means: MeanActivations | None = None,
     *,
     mode: Mode = "mean",
@@ -131,7 +132,7 @@ def ablate(
     Args:
         model: any TransformerLens model.
         sets: what to ablate, see `sweep`.
-        data: labelled examples.
+        data: labelled examples, see `sweep`.
         means: the model's mean activations; not needed for ``mode="zero"``.
         mode: what replaces the outputs, see `mechcore.masked`.
         engine: ``"tree"`` shares common prefixes of sets; ``"reference"`` runs any model, one
@@ -141,7 +142,7 @@ def ablate(
             sample how many answers stay those of float32.
         role: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
         class_labels: names of a classifier's classes, in place of its ``id2label``.
-        batch_size: examples per batch, of similar length.
+        batch_size: examples per batch, of similar length, for encoded examples.
         max_tokens: most tokens in one call of a layer; by default what suits the device.
         state: file that keeps what is finished; an interrupted sweep goes on from it. It stays
             when all is finished.
@@ -159,6 +160,8 @@ def ablate(
     if stack is None and precision != "float32":
         raise InputError("sweep: engine 'reference' has the model's own precision only")
     shape, listed = ModelShape.of(model), as_sets(sets)
+    if not isinstance(data, EncodedExamples):
+        data = list(as_batches(data))
     whole = Mask.full(shape)
     values = [each.mask(shape).values for each in listed]
     run = _Run(
@@ -173,7 +176,7 @@ def ablate(
     )
     facts: dict[str, Any] = {}
     if state is not None:
-        facts = input_facts(model, data, means) | {
+        facts = input_facts(model, run.inputs(), means) | {
             "sets": [[str(c) for c in each.components] for each in listed],
             "labels": run.correct_classes.int().tolist(),
             "mode": mode,
@@ -182,14 +185,15 @@ def ablate(
             "precision": precision,
             "batch_size": batch_size,
         }
-    kept = _Kept(len(listed), len(data), run.readout.n_classes, StateFile(state, "sweep", facts))
+    kept = _Kept(len(listed), run, StateFile(state, "sweep", facts))
     parts = _Reference(run) if stack is None else _Tree(run, stack, precision, max_tokens)
     agreement = parts.agreement() if precision != "float32" else None
-    _work(parts, kept, f"ablate on {data.examples.name}")
+    name = data.examples.name if isinstance(data, EncodedExamples) else "data"
+    _work(parts, kept, f"ablate on {name}")
     full = Evaluation(kept.full, run.correct_classes, subsets_of(data), run.readout.mapping)
     if role == "id":
         warn_under_chance(full)
-    return Ablations(full, kept.answers(listed), data.examples.name, role, agreement)
+    return Ablations(full, kept.answers(listed), name, role, agreement)
 
 
 def _stack(model: Any, *, fall_back: bool) -> Stack | None:
@@ -216,7 +220,7 @@ class _Run:
 
     model: Any
     masks: Tensor
-    data: EncodedExamples
+    data: EncodedExamples | list[Batch]
     means: MeanActivations | None
     mode: Mode
     seed: int
@@ -228,12 +232,35 @@ class _Run:
         self.correct_classes = self.readout.correct_classes(self.data)
         self.shape = ModelShape.of(self.model)
 
+    def batches(self) -> list[Batch]:
+        """All batches, each with the rows of its examples as ``index``."""
+        if isinstance(self.data, EncodedExamples):
+            return list(self.data.batches(self.batch_size))
+        found: list[Batch] = []
+        start = 0
+        for batch in self.data:
+            n = len(batch["input_ids"])
+            found.append({**batch, "index": torch.arange(start, start + n)})
+            start += n
+        return found
+
+    def inputs(self) -> Any:
+        """What the model reads, as JSON values."""
+        if isinstance(self.data, EncodedExamples):
+            return encoded_inputs(self.data)
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return [
+            [torch.as_tensor(batch[name]).tolist() for name in names if batch.get(name) is not None]
+            for batch in self.data
+        ]
+
 
 class _Kept:
     """Answers so far, [set, example], and which parts of the work they are of."""
 
-    def __init__(self, n_sets: int, n_examples: int, n_classes: int, store: StateFile) -> None:
-        self.full = torch.zeros(n_examples, n_classes)
+    def __init__(self, n_sets: int, run: _Run, store: StateFile) -> None:
+        n_examples = len(run.correct_classes)
+        self.full = torch.zeros(n_examples, run.readout.n_classes)
         self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
         self.margin = torch.zeros(n_sets, n_examples)
         self.kl = torch.zeros(n_sets, n_examples)
@@ -327,7 +354,7 @@ class _Tree:
         self, run: _Run, stack: Stack, precision: Precision, max_tokens: int | None
     ) -> None:
         self.run_ = run
-        self.batches = list(run.data.batches(run.batch_size))
+        self.batches = run.batches()
         self.stack = _with_answers(stack, run.readout)
         self.exact = self.stack
         if precision == "bfloat16":
@@ -378,7 +405,7 @@ class _Tree:
             kept.kl[place] = kl(full, logits).float()
 
     def _logits(
-        self, runner: TreeRunner, batch: Mapping[str, Tensor], tree: Node
+        self, runner: TreeRunner, batch: Batch, tree: Node
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Numbers of masks and their logits [mask, batch, cls], the full mask's first of all."""
         inputs = model_inputs(self.run_.model, batch)
@@ -400,12 +427,11 @@ class _Tree:
     def _check(self) -> None:
         """Make sure that the engine gives the model's logits, whole and without one set."""
         run = self.run_
-        rows = self.batches[len(self.batches) // 2]["index"][:4].tolist()
-        batch = run.data.rows(rows)
+        batch = _rows(self.batches[len(self.batches) // 2], slice(4))
         values = run.masks[[0, -1]]
         runner = self._new_runner(self.exact)
         runner.begin(model_inputs(run.model, batch))
-        got = torch.empty(2, len(rows), run.readout.n_classes)
+        got = torch.empty(2, len(batch["index"]), run.readout.n_classes)
         for numbers, logits in self._logits(runner, batch, grow(values, run.shape)):
             got[numbers] = logits
         mask = Mask(values[1], has_mlps=run.shape.has_mlps)
@@ -428,18 +454,27 @@ class _Tree:
     def agreement(self) -> float:
         """Share of answers in this precision that are those of float32, on a sample."""
         run, generator = self.run_, torch.Generator().manual_seed(self.run_.seed)
-        rows = torch.randperm(len(run.data), generator=generator)[:SAMPLE].tolist()
         chosen = torch.randperm(len(run.masks), generator=generator)[:SAMPLE]
         tree = grow(run.masks[chosen], run.shape)
-        batch, answers = run.data.rows(rows), []
-        for stack in (self.exact, self.stack):
-            runner = self._new_runner(stack)
-            runner.begin(model_inputs(run.model, batch))
-            best = torch.empty(len(chosen), len(rows), dtype=torch.long)
-            for numbers, logits in self._logits(runner, batch, tree):
-                best[numbers] = logits.argmax(-1)
-            answers.append(best)
-        return float((answers[0] == answers[1]).double().mean())
+        n = -(-SAMPLE // len(self.batches))
+        same: list[Tensor] = []
+        for batch in self.batches[:: -(-len(self.batches) // SAMPLE)]:
+            rows = torch.randperm(len(batch["index"]), generator=generator)[:n]
+            part, answers = _rows(batch, rows), []
+            for stack in (self.exact, self.stack):
+                runner = self._new_runner(stack)
+                runner.begin(model_inputs(run.model, part))
+                best = torch.empty(len(chosen), len(rows), dtype=torch.long)
+                for numbers, logits in self._logits(runner, part, tree):
+                    best[numbers] = logits.argmax(-1)
+                answers.append(best)
+            same.append((answers[0] == answers[1]).flatten())
+        return float(torch.cat(same).double().mean())
+
+
+def _rows(batch: Batch, rows: Any) -> Batch:
+    """Some rows of a batch."""
+    return {name: torch.as_tensor(values)[rows] for name, values in batch.items()}
 
 
 def _flushed(pending: list[tuple[list[int], Tensor]]) -> tuple[Tensor, Tensor]:

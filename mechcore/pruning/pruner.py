@@ -25,7 +25,7 @@ from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import PruneSettings, as_runs, prune_settings
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, example_order
-from mechcore.state import StateFile, input_facts
+from mechcore.state import StateFile, encoded_inputs, input_facts
 from mechcore.tasks.encoding import EncodedExamples
 
 
@@ -147,7 +147,11 @@ def _facts(
     """Everything that decides what becomes of the masks."""
     named = {name: v for name, v in asdict(settings).items() if name not in _WITHOUT_EFFECT}
     masks = [each.name for each in trainings]
-    return input_facts(model, data, means) | {"data seed": data_seed, "masks": masks} | named
+    return (
+        input_facts(model, encoded_inputs(data), means)
+        | {"data seed": data_seed, "masks": masks}
+        | named
+    )
 
 
 _WITHOUT_EFFECT = ("save_every", "tolerance", "discretisation")
