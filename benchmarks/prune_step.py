@@ -16,64 +16,26 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from measuring import peak, peak_alone, spread
+from shapes import examples, minilm_shaped
 
 from mechcore.components import Mask, ModelShape
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
-from mechcore.models import load_model
 from mechcore.models.running import forward, frozen
 from mechcore.pruning import hard_concrete, prune_settings
 from mechcore.pruning.mask_training import MaskTraining
 from mechcore.pruning.teacher import Teacher, example_order
 from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.examples import Examples
 
 BATCH = 32
 PADDED = 128
-VOCABULARY = 30522
-MNLI_LENGTHS = (5, 15, 18, 21, 23, 25, 27, 29, 31, 33, 36, 38, 40, 42, 45, 48, 51, 55, 61, 71, 128)
-"""Tokens of MNLI pairs in BERT's vocabulary at every twentieth of 8000 training pairs."""
-
-
-def minilm_shaped(device: str) -> Any:
-    """Random weights; the adapter needs a directory."""
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=384,
-        num_hidden_layers=6,
-        num_attention_heads=12,
-        intermediate_size=1536,
-        num_labels=3,
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        BertForSequenceClassification(config).save_pretrained(folder)
-        return load_model(folder, device=device)
-
-
-def examples(n: int) -> EncodedExamples:
-    """Random tokens with MNLI's lengths."""
-    rng = np.random.default_rng(0)
-    places = np.linspace(0, 1, len(MNLI_LENGTHS))
-    lengths = np.interp(rng.random(n), places, MNLI_LENGTHS).astype(int)
-    ids = [rng.integers(1000, VOCABULARY, k).tolist() for k in lengths]
-    frame = pd.DataFrame(
-        {"text_a": "", "text_b": "", "label": "x", "subset": "all"}, index=range(n)
-    )
-    types = [[0] * (k // 2) + [1] * (k - k // 2) for k in lengths]
-    return EncodedExamples(Examples("lengths of MNLI", frame), ids, types, None, None, None, 0)
 
 
 class Published:
@@ -156,10 +118,9 @@ def seconds(variant: Any, steps: int, device: str) -> float:
 
 def peak_of(name: str, arguments: argparse.Namespace) -> float:
     """Peak memory of a process that runs one variant, MiB (of the device, if there is one)."""
-    command = [sys.executable, __file__, "--only", name, "--device", arguments.device]
-    command += ["--masks", str(arguments.masks), "--together", str(arguments.together)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return float(json.loads(done.stdout.splitlines()[-1]))
+    options = ["--only", name, "--device", arguments.device]
+    options += ["--masks", str(arguments.masks), "--together", str(arguments.together)]
+    return peak_alone(__file__, options)
 
 
 def set_up(device: str) -> tuple[Any, EncodedExamples, MeanActivations]:
@@ -195,27 +156,19 @@ def main() -> None:
     first = next(iter(made))
     rows = []
     for name in made:
-        ratios = [each[first] / each[name] for each in rounds]
+        median, lowest, highest = spread([each[first] / each[name] for each in rounds])
         rows.append(
             {
                 "variant": name,
                 "ms per step and mask": 1000 * statistics.median(r[name] for r in rounds),
-                "times as fast": statistics.median(ratios),
-                "lowest": min(ratios),
-                "highest": max(ratios),
+                "times as fast": median,
+                "lowest": lowest,
+                "highest": highest,
                 "peak MiB": peak_of(name, arguments),
             }
         )
     print(f"torch {torch.__version__}, {arguments.device}, {torch.get_num_threads()} threads")
     print(pd.DataFrame(rows).round(2).to_string(index=False))
-
-
-def peak(device: str) -> float:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
-    # Not getrusage: a new process begins there with the peak of the one that started it.
-    status = Path("/proc/self/status").read_text()
-    return float(status.split("VmHWM:")[1].split()[0]) / 2**10
 
 
 if __name__ == "__main__":

@@ -26,11 +26,14 @@ def encoded_inputs(data: EncodedExamples) -> list[Any]:
 
 def input_facts(model: Any, inputs: Any, means: MeanActivations | None) -> dict[str, str | None]:
     """Digests of what a run works on; ``inputs`` are JSON values."""
-    averages = None if means is None else means.z.numpy().tobytes() + means.mlp.numpy().tobytes()
+    fills = None
+    if means is not None:
+        kinds = (means.z, means.mlp, means.samples_z, means.samples_mlp)
+        fills = b"".join(each.numpy().tobytes() for each in kinds)
     return {
         "model": ModelIdentity.of(model).weights,
         "data": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
-        "means": None if averages is None else hashlib.sha256(averages).hexdigest(),
+        "means": None if fills is None else hashlib.sha256(fills).hexdigest(),
         "torch": torch.__version__,
     }
 

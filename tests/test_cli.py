@@ -15,8 +15,11 @@ import torch
 import transformers as hf
 
 import mechcore
+from mechcore.ablation import find_superadditive
 from mechcore.cli import main
-from mechcore.components import Mask, ModelShape
+from mechcore.cli.ablation import SetOptions
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.errors import InputError
 from mechcore.evaluate import evaluate
 from mechcore.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
@@ -98,6 +101,13 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the drawing, which takes longer than all the rest."""
     module = importlib.import_module("mechcore.study.run")
     monkeypatch.setattr(module, "build_report", lambda out: out / "report.html")
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for sweeps."""
+    module = importlib.import_module("mechcore.report.ablation_figures")
+    monkeypatch.setattr(module, "save_figures", lambda folder, tables: [])
 
 
 def call(command: str) -> int:
@@ -451,9 +461,10 @@ def test_heads(files: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("mode", ["mean", "zero", "resample"])
 def test_ablate(files: Path, mode: Any) -> None:
-    command = f"ablate {own(files)} --components L1.H0,2.3,L3.MLP --mode {mode}"
+    command = f"ablate {own(files)} --components L1.H0,2.3,L3.MLP --mode {mode} --resamples 20"
     assert call(f"{command} --out found") == 0
     found = pd.read_csv("found/ablation.csv")
     sets = ["L1.H0", "L2.H3", "L3.MLP", "L1.H0+L2.H3+L3.MLP"]
@@ -475,10 +486,284 @@ def test_ablate(files: Path, mode: Any) -> None:
             assert row["accuracy_drop"] == pytest.approx(full.accuracy - without.accuracy)
             margin = full.margin.mean() - without.margin.mean()
             assert row["margin_drop"] == pytest.approx(margin, abs=1e-3)
-    single = f"ablate {own(files)} --components L1.H0,2.3 --mode {mode} --no-joint --out alone"
-    assert call(single) == 0
+    assert call(command.replace(",L3.MLP", " --no-joint") + " --out alone") == 0
     assert set(pd.read_csv("alone/ablation.csv")["kind"]) == {"single"}
     assert pd.read_csv("alone/interactions.csv").empty
+
+
+SHAPE = ModelShape(4, 3)
+HEADS = [f"L{layer}.H{head}" for layer in range(4) for head in range(3)]
+MLPS = [f"L{layer}.MLP" for layer in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("options", "single", "joint"),
+    [
+        ({"components": "heads"}, HEADS, []),
+        ({"components": "mlps", "joint": True}, MLPS, []),
+        ({"components": "all"}, [*HEADS, *MLPS], []),
+        ({"components": "L2.H1,1.0"}, ["L1.H0", "L2.H1"], ["L1.H0+L2.H1"]),
+        ({"components": "L2.H1,1.0,2.1", "joint": False}, ["L1.H0", "L2.H1"], []),
+        ({"components": "2.1"}, ["L2.H1"], []),
+        (
+            {"components": "mlps,0.0", "pairs": True, "joint": False},
+            ["L0.H0", *MLPS],
+            [
+                *("L0.H0+L0.MLP", "L0.H0+L1.MLP", "L0.H0+L2.MLP", "L0.H0+L3.MLP"),
+                *("L0.MLP+L1.MLP", "L0.MLP+L2.MLP", "L0.MLP+L3.MLP", "L1.MLP+L2.MLP"),
+                *("L1.MLP+L3.MLP", "L2.MLP+L3.MLP"),
+            ],
+        ),
+        (
+            {"components": "1.0,2.1,3.mlp", "subsets": True, "pairs": True},
+            ["L1.H0", "L2.H1", "L3.MLP"],
+            ["L1.H0+L2.H1", "L1.H0+L3.MLP", "L2.H1+L3.MLP", "L1.H0+L2.H1+L3.MLP"],
+        ),
+        (
+            {"sets": "L1.H0+2.1, 0.mlp+L2.H1 ,0.2"},
+            ["L0.H2", "L0.MLP", "L1.H0", "L2.H1"],
+            ["L1.H0+L2.H1", "L0.MLP+L2.H1"],
+        ),
+        (
+            {"core": "core.csv", "components": "0.2"},
+            ["L0.H2", "L1.H1", "L2.MLP"],
+            ["L0.H2+L1.H1+L2.MLP"],
+        ),
+        (
+            {"core": "run", "sets_file": "sets.txt", "joint": False},
+            ["my own", "L1.H1", "L2.MLP", "L3.H0"],
+            ["a pair", "L1.H1+L3.H0"],
+        ),
+        ({"core": "run", "sets_file": "joint.txt"}, ["L1.H1", "L2.MLP"], ["whole core"]),
+    ],
+)
+def test_which_sets_are_ablated(here: Path, options: Any, single: Any, joint: Any) -> None:
+    (here / "run" / "tables").mkdir(parents=True)
+    for name in ("core.csv", "run/tables/core.csv"):
+        (here / name).write_text("component,layer\nL1.H1,1\nL2.MLP,2\n")
+    (here / "sets.txt").write_text("my own: L0.H0\na pair: L1.H1 L0.H0\nL3.H0 L1.H1\n")
+    (here / "joint.txt").write_text("whole core: L1.H1 L2.MLP\n")
+    options = {k: Path(v) if k in ("core", "sets_file") else v for k, v in options.items()}
+    found = SetOptions(**options).kinds(SHAPE, seed=0)
+    kinds = {str(each): kind for each, kind in found.items()}
+    assert sorted(n for n, kind in kinds.items() if kind == "single") == sorted(single)
+    assert [n for n, kind in kinds.items() if kind == "joint"] == joint
+
+
+def test_two_sets_of_one_name(here: Path) -> None:
+    (here / "sets.txt").write_text("same: L0.H0 L1.H0\nsame: L0.H0 L1.H1\n")
+    with pytest.raises(InputError, match="same is given more than once"):
+        SetOptions(sets_file=here / "sets.txt").kinds(SHAPE, seed=0)
+
+
+def test_random_controls_of_what_is_named() -> None:
+    named: list[dict[str, Any]] = [{"components": "1.0,1.1,3.mlp"}, {"sets": "1.0+3.mlp,1.1"}]
+    for options in named:
+        kinds = SetOptions(**options, controls=4).kinds(ModelShape(4, 6), seed=1)
+        drawn = [each for each, kind in kinds.items() if kind == "random"]
+        assert [str(each) for each in drawn] == [f"random {i}" for i in range(1, 5)]
+        for each in drawn:
+            assert [c.layer for c in each.components if c.is_head] == [1, 1]
+            assert len(each) == 3
+            assert not {Component(1, 0), Component(1, 1), Component(3)} & set(each.components)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("run/tables").mkdir(parents=True)
+    Path("run/tables/core.csv").write_text("component\nL1.H0\nL2.H3\nL4.MLP\n")
+    Path("sets.csv").write_text("set\nL0.H1+L1.H0\n")
+    sets = "--core run --subsets --sets L0.H2+L5.H0 --sets-file sets.csv --controls 2"
+    assert call(f"ablate {own(files)} {sets} --mode zero --resamples 20 --out found") == 0
+    assert {path.name for path in Path("found").iterdir()} == {
+        *("ablation.csv", "interactions.csv")  # without all subsets of all named on their own
+    }
+    table = pd.read_csv("found/ablation.csv").drop_duplicates("set").set_index("set")
+    kinds = table["kind"].to_dict()
+    assert sorted(name for name, kind in kinds.items() if kind == "single") == [
+        *("L0.H1", "L0.H2", "L1.H0", "L2.H3", "L4.MLP", "L5.H0")
+    ]
+    joint = [
+        *("L1.H0+L2.H3", "L1.H0+L4.MLP", "L2.H3+L4.MLP", "L1.H0+L2.H3+L4.MLP"),
+        *("L0.H2+L5.H0", "L0.H1+L1.H0"),
+    ]
+    assert [name for name, kind in kinds.items() if kind == "joint"] == joint
+    assert [name for name, kind in kinds.items() if kind == "random"] == ["random 1", "random 2"]
+    assert table.loc["random 1", "size"] == 3
+    together = pd.read_csv("found/interactions.csv")
+    assert together["set"].unique().tolist() == joint
+    assert set(together["role"]) == {"id", "ood"}
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in [*joint, "random 2", "tables and figures: found"])
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_ablate_all_subsets(files: Path) -> None:
+    command = f"ablate {own(files)} --components 1.0,2.3,4.mlp --subsets --resamples 20"
+    assert call(f"{command} --out found") == 0
+    found = {name: pd.read_csv(f"found/{name}.csv") for name in ("dividends", "shapley")}
+    drops = pd.read_csv("found/ablation.csv").query("size == 3 and subset == 'all'")
+    assert drops["role"].tolist() == ["id", "ood"]
+    for row in drops.itertuples():
+        for column, table in (("shapley", found["shapley"]), ("dividend", found["dividends"])):
+            part = table[(table["role"] == row.role) & (table["subset"] == "all")]
+            total = part.groupby("metric")[column].sum()
+            assert total["margin"] == pytest.approx(row.margin_drop, abs=1e-6)
+            assert total["accuracy"] == pytest.approx(row.accuracy_drop, abs=1e-9)
+
+
+def test_ablate_every_head_and_draw(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
+    Path("sets.txt").write_text("first: 0.0 0.1\nsecond: 0.0 0.2\nthird: 0.1 0.2\n")
+    command = f"ablate {own(files)} --components heads --sets-file sets.txt --mode zero"
+    assert call(f"{command} --resamples 5 --out found") == 0
+    table = pd.read_csv("found/ablation.csv")
+    assert table.loc[table["kind"] == "single", "set"].nunique() == 48
+    assert {path.name for path in Path("found/figures").iterdir()} == {
+        f"single-drops-{metric}.{end}"
+        for metric in ("accuracy", "margin")
+        for end in ("png", "svg")
+    }
+    together = pd.read_csv("found/interactions.csv")
+    assert together["set"].unique().tolist() == ["first", "second", "third"]
+    shown = capsys.readouterr().out
+    assert "the 20 of 51 sets with the largest drops in margin" in shown
+    worst = table[table["subset"] == "all"].groupby("set")["margin_drop"].max()
+    assert worst.idxmax() in shown
+    assert worst.idxmin() not in shown
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_engines_and_precisions_agree(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"ablate {own(files)} --components 1.0,2.3,4.mlp --pairs --resamples 20"
+    for name, options in {
+        "auto": "",
+        "tree": "--engine tree",
+        "reference": "--engine reference",
+        "bfloat16": "--precision bfloat16",
+    }.items():
+        capsys.readouterr()
+        assert call(f"{command} {options} --out {name}") == 0
+        shown = capsys.readouterr().out
+        assert ("of the answers on a sample of" in shown) == (name == "bfloat16")
+    assert "bfloat16: 100.00 % of the answers on a sample of id" in shown
+    assert "bfloat16: 100.00 % of the answers on a sample of ood" in shown
+    assert tables(Path("auto")) == tables(Path("tree"))
+    for table in ("ablation", "interactions"):
+        tree, plain, coarse = (
+            pd.read_csv(f"{name}/{table}.csv").drop(columns=["p", "p_adjusted"], errors="ignore")
+            for name in ("tree", "reference", "bfloat16")
+        )
+        pd.testing.assert_frame_equal(tree, plain, rtol=0, atol=1e-4)
+        flags = ["superadditive", "floor", "ceiling"]
+        tree, coarse = (t.drop(columns=flags, errors="ignore") for t in (tree, coarse))
+        pd.testing.assert_frame_equal(tree, coarse, rtol=0, atol=0.3)
+        assert not tree.equals(coarse)
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_an_interrupted_sweep_goes_on(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = f"ablate {own(files)} --components 1.0,2.3,4.mlp --subsets --resamples 20"
+    command += " --batch-size 8"
+    assert call(f"{command} --out whole") == 0
+    tree: Any = importlib.import_module("mechcore.ablation.sweep")._Tree
+    real, done = tree.run, []
+
+    def stopping(after: int) -> Any:
+        def run(self: Any, *arguments: Any) -> None:
+            if len(done) == after:
+                raise KeyboardInterrupt
+            done.append(arguments[:2])
+            real(self, *arguments)
+
+        return run
+
+    states = ["parts/sweep-id.safetensors", "parts/sweep-ood.safetensors"]
+    for after, resume, left in ((2, "", states[:1]), (5, " --resume", states)):
+        with monkeypatch.context() as patch:
+            patch.setattr(tree, "run", stopping(after))
+            capsys.readouterr()
+            assert call(f"{command} --out parts{resume}") == 130
+        assert (
+            "interrupted; run, prune, compare, effective-size and ablate go on with --resume"
+            in (capsys.readouterr().err)
+        )
+        assert sorted(map(str, Path("parts").iterdir())) == left
+    before = contents(Path("parts"))
+    assert call(f"{command} --out parts") == 2  # in use
+    assert "parts: exists already" in capsys.readouterr().err
+    for other, differs in (("1.0,2.3", "sets"), ("1.0,2.3,4.mlp --mode zero", "means, mode")):
+        assert call(f"{command.replace('1.0,2.3,4.mlp', other)} --out parts --resume") == 2
+        assert f"that of another run: {differs} differ" in capsys.readouterr().err
+    assert contents(Path("parts")) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(tree, "run", stopping(100))
+        assert call(f"{command} --out parts --resume") == 0
+    # 30 and 24 examples are four and three batches; none of them ran twice.
+    assert len(done) == 7
+    assert contents(Path("parts")) == contents(Path("whole"))
+    assert call(f"{command} --out parts --resume") == 2
+    assert "nothing to resume, there is no sweep-id.safetensors" in capsys.readouterr().err
+
+
+def test_a_sweep_interrupted_while_drawing_need_not_run_again(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    command = f"ablate {own(files)} --components 1.0,2.3 --mode zero --resamples 5"
+    command += " --no-joint --out found"
+    drawing: Any = importlib.import_module("mechcore.report.ablation_figures")
+    with monkeypatch.context() as patch:
+        patch.setattr(drawing, "save_figures", interrupted)
+        assert call(command) == 130
+    tree: Any = importlib.import_module("mechcore.ablation.sweep")._Tree
+    monkeypatch.setattr(drawing, "save_figures", lambda folder, tables: [])
+    monkeypatch.setattr(tree, "run", interrupted)
+    assert call(f"{command} --resume") == 0
+    assert {path.name for path in Path("found").iterdir()} == {"ablation.csv", "interactions.csv"}
+
+
+def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = "L1.H0,L2.H3,L3.MLP,L4.MLP"
+    command = f"superadditive {own(files)} --components {names} --pairs 4 --max-size 2"
+    assert call(f"{command} --search-on id --out found") == 0
+    shown = capsys.readouterr().out
+    assert {path.name for path in Path("found").iterdir()} == {"superadditive.csv", "screening.csv"}
+    model = load_model(tiny_encoder_dir())
+    means = MeanActivations.compute(model, encoded(files / "train.csv"))
+    wanted = find_superadditive(
+        model,
+        encoded(files / "id.csv"),
+        means,
+        components=names.split(","),
+        n_pairs=4,
+        max_size=2,
+    )
+    found, screening = (pd.read_csv(f"found/{n}.csv") for n in ("superadditive", "screening"))
+    pd.testing.assert_frame_equal(found, wanted.found, rtol=0, atol=1e-5)
+    pd.testing.assert_frame_equal(screening, wanted.screening, rtol=0, atol=1e-5)
+    assert set(found["role"]) == {"id"}
+    assert "6 pairs: 2 screened out by gradients" in shown
+    assert f"(rank correlation with the prediction {wanted.rank_correlation:.2f})" in shown
+    assert "4 sets ablated in all" in shown
+    assert all(name in shown for name in found["set"])
+
+
+def test_superadditive_with_means_from_a_file_on_one_subset(files: Path) -> None:
+    means = f"means --model {tiny_encoder_dir()} --train {files}/train.csv --out m.safetensors"
+    assert call(means) == 0
+    command = f"superadditive --model {tiny_encoder_dir()} --ood {files}/ood.csv"
+    options = "--means m.safetensors --components L1.H0,L2.H3 --max-size 2 --subset prep"
+    assert call(f"{command} {options} --out found") == 0
+    found = pd.read_csv("found/superadditive.csv")
+    assert set(found["subset"]) == {"prep", "all"}
+    assert set(found["role"]) == {"ood"}
 
 
 def test_swapped_labels_are_noticed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -512,7 +797,8 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"mechcore {mechcore.__version__}\n"
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    for command in ("run", "means", "prune", "core", "heads", "ablate", "report", "train-world"):
+    commands = "run means prune core heads ablate superadditive report train-world"
+    for command in commands.split():
         assert command in shown
         assert call(f"{command} --help") == 0
         assert "--help" in capsys.readouterr().out
@@ -648,6 +934,37 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
         ("ablate {own} --components L1.H0 --mode nosuch", "--mode"),
+        ("ablate {own} --components L1.H0 --engine nosuch", "--engine"),
+        ("ablate {own} --components L1.H0 --precision half", "--precision"),
+        (
+            "ablate {own} --components L1.H0 --precision bfloat16 --engine reference",
+            "--precision: the reference engine has the model's own precision only",
+        ),
+        ("ablate {own} --components L1.H0 --resamples 0", "--resamples"),
+        ("ablate {own} --components L1.H0 --resume", "nothing to resume"),
+        ("ablate {own} --components L1.H0 --controls -1", "--controls"),
+        ("ablate {own} --components heads --controls 2", "of 0 other components wanted"),
+        ("ablate {own} --components L1.H0 --pairs", "sizes [2] of 1 different components"),
+        ("ablate {own} --components heads --subsets", "give sizes, or at most 10 components"),
+        ("ablate {own} --core nosuch", "core table nosuch: no such file"),
+        ("ablate {own} --core {files}", "no such file; expected core.csv or a run's folder"),
+        ("ablate {own} --core {files}/id.csv", "id.csv: no column component; found text_a"),
+        ("ablate {own} --core {files}/id.parquet", "id.parquet: cannot be read"),
+        ("ablate {own} --sets L0.H0+head3", "component 'head3': not a component name"),
+        ("ablate {own} --sets L0.H0+L9.H0", "component L9.H0: out of range"),
+        ("ablate {own} --sets-file nosuch", "sets file nosuch: no such file"),
+        ("ablate {own} --sets-file {files}/id.csv", "id.csv: cannot be read (no column 'set'"),
+        ("ablate {own} --sets-file {files}/notes.docx", "notes.docx, line 1: component 'text'"),
+        ("superadditive {own} --components L1.H0", "search: 1 components; expected at least two"),
+        ("superadditive {own} --components L1.H0,L1.H1", "max_size is 3; expected 2 to the 2"),
+        ("superadditive {own} --components L1.H0,L9.H1", "component L9.H1: out of range"),
+        ("superadditive {own} --components head3", "component 'head3': not a component name"),
+        ("superadditive {own} --subset nosuch", "search: no subset 'nosuch'; the data has so_swap"),
+        ("superadditive {own} --max-size 1", "--max-size"),
+        ("superadditive {own} --pairs 0", "--pairs"),
+        ("superadditive {own} --search-on train", "--search-on"),
+        ("superadditive {own} --means {means}", "computed on another model"),
+        ("superadditive --out {files}", "exists already"),
         ("prune {own} --means {means}", "computed on another model"),
         ("prune {own} --schedule nosuch=1", "unknown setting 'nosuch'; expected steps"),
         ("prune {own} --schedule lr=fast", "pruning: lr is 'fast'; expected float"),

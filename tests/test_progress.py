@@ -1,6 +1,15 @@
 """Progress: silent by default, lines where there is no terminal."""
 
+import io
+import re
+from typing import Any, TypeAlias
+
+import pytest
+from rich.console import Console
+
 from mechcore import progress
+
+Capture: TypeAlias = pytest.CaptureFixture[str]
 
 
 def run(total: int) -> None:
@@ -32,3 +41,97 @@ def test_nothing_is_printed_without_work(capsys):
     with progress.shown():
         pass
     assert capsys.readouterr().err == ""
+
+
+# -- unequal steps --------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(progress, "time", clock)
+    return clock
+
+
+def test_work_is_silent_unless_shown(capsys: Capture) -> None:
+    with progress.work("sweep", 2.5) as advance:
+        advance(2)
+        advance(0.5)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_work_is_shown_in_per_cent_with_the_time_left(capsys: Capture, clock: Clock) -> None:
+    with progress.shown(), progress.work("sweep", 200.0) as advance:
+        for cost, seconds in ((10, 5), (10, 5), (50, 25), (1, 0), (109, 200), (20, 10)):
+            clock.now += seconds
+            advance(cost)
+    # 10 of 200 is no tenth; 20 took 10 s, so 180 take 90 s, or 1.5 min; 70 took 35 s; 71 is no
+    # new tenth; 180 took 235 s, so 20 take 26 s; at the end nothing is left.
+    assert capsys.readouterr().err.splitlines() == [
+        "sweep: 10 %, about 2 min left",
+        "sweep: 35 %, about 65 s left",
+        "sweep: 90 %, about 26 s left",
+        "sweep: 100 %",
+    ]
+
+
+def test_the_time_left_has_a_suitable_unit(capsys: Capture, clock: Clock) -> None:
+    for seconds in (3, 8.9, 20, 540, 660, 3600):
+        with progress.shown(), progress.work("w", 10.0) as advance:
+            clock.now += seconds
+            advance(1)
+    left = [line.partition("about ")[2] for line in capsys.readouterr().err.splitlines()]
+    # Nine times as long is left.
+    wanted = ["27 s", "80 s", "3 min", "81 min", "1.6 h", "9.0 h"]
+    assert left == [f"{each} left" for each in wanted]
+
+
+def test_many_small_steps_are_a_line_for_every_tenth(capsys: Capture, clock: Clock) -> None:
+    with progress.shown(), progress.work("w", 1.0) as advance:
+        for _ in range(1000):
+            advance(0.001)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [*(f"w: {n} %, about 0 s left" for n in range(10, 91, 10)), "w: 100 %"]
+
+
+def test_an_interrupted_sweep_keeps_its_lines(capsys: Capture) -> None:
+    def interrupted() -> None:
+        with progress.shown(), progress.work("w", 4.0) as advance:
+            advance(1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert capsys.readouterr().err.startswith("w: 25 %")
+    run(1)
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_work_is_a_bar_in_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+
+    def console(**options: Any) -> Console:
+        return Console(file=screen, force_terminal=True, width=100)
+
+    monkeypatch.setattr(progress, "Console", console)
+    with progress.shown():
+        with progress.work("sweep", 8.0) as advance:
+            advance(3.0)
+            advance(5.0)
+        with progress.bar("means", 4) as step:
+            step()
+    shown = screen.getvalue()
+    assert re.search(r"sweep.* 100 %", shown)
+    assert re.search(r"means.* 1/4", shown)
+    assert "100/" not in shown

@@ -63,9 +63,10 @@ def _named(path: Path) -> list[tuple[str, str | None, Any]]:
         frame = pd.read_csv(path, dtype=str, keep_default_na=False)
         if "set" not in frame:
             raise ValueError(f"no column 'set'; found {', '.join(frame.columns)}")
-        rows = enumerate(frame["set"], 1)
-        first = {text: i for i, text in reversed([*rows])}  # of several equal ones
-        return [(f"row {first[text]}", None, text) for text in frame["set"].unique()]
+        rows: dict[str, int] = {}  # the first of those with the same set
+        for i, text in enumerate(frame["set"], 1):
+            rows.setdefault(text, i)
+        return [(f"row {i}", None, text) for text, i in rows.items()]
     found = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         text = line.split("#")[0].strip()

@@ -49,13 +49,14 @@ class Search:
     Attributes:
         found: interactions of the best sets on data that the search did not see, in the order of
             the search, with the columns of `mechcore.interactions` and ``interaction_in_search``.
-        screening: every pair: set, predicted interaction, interaction (missing where it was
-            screened out), both in the unit of the metric, on the search half.
+        screening: every pair: set, predicted interaction (always of the margin, nats), interaction
+            (in the unit of the metric, missing where the pair was screened out), on the search
+            half.
         n_pairs: pairs there are.
         n_screened_out: of these, those not ablated.
         n_tested: sets of two or more components ablated in the search.
         rank_correlation: Spearman's rho of predicted and exact interactions over the pairs
-            ablated; missing under three.
+            ablated; missing under three, or where either is the same for all.
     """
 
     found: pd.DataFrame
@@ -115,9 +116,17 @@ def find_superadditive(
 
     >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
-    shape = ModelShape.of(model)
-    chosen = _components(shape, components)
-    _check(max_size, n_pairs, beam, n_found, mode, len(chosen))
+    chosen = check_search(
+        model,
+        data,
+        components=components,
+        subset=subset,
+        max_size=max_size,
+        n_pairs=n_pairs,
+        beam=beam,
+        n_found=n_found,
+        mode=mode,
+    )
     searched, reported = _halves(data, subset, seed)
     run = {"mode": mode, "class_labels": class_labels, "batch_size": batch_size, **options}
     gradients = _Screen(model, searched, means, mode, class_labels, batch_size)
@@ -142,41 +151,56 @@ def find_superadditive(
     screening = pd.DataFrame(
         [{"set": str(p), "predicted": predicted[p], "interaction": exact.get(p)} for p in order]
     ).astype({"interaction": float})
-    both = screening.dropna()
-    rho = stats.spearmanr(both["predicted"], both["interaction"]).statistic
+    both = screening.dropna()[["predicted", "interaction"]]
+    ranked = len(both) > 2 and both.nunique().min() > 1
+    rho = stats.spearmanr(both).statistic if ranked else float("nan")
     return Search(
         found=_with_search(table, {str(s): exact[s] for s in named}, metric),
         screening=screening,
         n_pairs=len(order),
         n_screened_out=max(0, len(order) - n_pairs),
         n_tested=len(exact),
-        rank_correlation=float(rho) if len(both) > 2 else float("nan"),
+        rank_correlation=float(rho),
     )
 
 
-def _components(shape: ModelShape, components: Iterable[ComponentLike] | None) -> list[Component]:
+def check_search(
+    model: Any,
+    data: EncodedExamples,
+    *,
+    components: Iterable[ComponentLike] | None = None,
+    subset: str = ALL,
+    max_size: int = 3,
+    n_pairs: int = 100,
+    beam: int = 20,
+    n_found: int = 10,
+    mode: Mode = "mean",
+) -> list[Component]:
+    """The components that `find_superadditive` would choose from, all that is quick to check done.
+
+    Raises:
+        InputError: see `find_superadditive`.
+    """
+    shape = ModelShape.of(model)
     if components is None:
-        return [s.components[0] for s in singles(shape)]
-    found = sorted(set(parse_components(components)))
-    for component in found:
+        chosen = [s.components[0] for s in singles(shape)]
+    else:
+        chosen = sorted(set(parse_components(components)))
+    for component in chosen:
         shape.index(component)
-    return found
-
-
-def _check(
-    max_size: int, n_pairs: int, beam: int, n_found: int, mode: str, n_components: int
-) -> None:
-    if n_components < 2:
-        raise InputError(f"search: {n_components} components; expected at least two")
-    if not 2 <= max_size <= n_components:
+    if len(chosen) < 2:
+        raise InputError(f"search: {len(chosen)} components; expected at least two")
+    if not 2 <= max_size <= len(chosen):
         raise InputError(
-            f"search: max_size is {max_size}; expected 2 to the {n_components} components"
+            f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"
         )
     for name, value in (("n_pairs", n_pairs), ("beam", beam), ("n_found", n_found)):
         if value < 1:
             raise InputError(f"search: {name} is {value}; expected at least 1")
     if mode not in ("mean", "zero"):
         raise InputError(f"search: mode is {mode!r}; expected 'mean' or 'zero'")
+    _halves(data, subset, 0)
+    return chosen
 
 
 def _halves(

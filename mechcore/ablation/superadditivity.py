@@ -22,6 +22,9 @@ from mechcore.evaluate import Metric, bootstrap_means
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
 
+_ROUNDING = 1e-9
+"""What sums of shares, points or nats differ by at most when they are equal."""
+
 Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "none"]
 
 COLUMNS = (
@@ -166,7 +169,7 @@ def _effect(drop: float, expected: float) -> dict[str, Any]:
         "joint_drop": drop,
         "sum_of_single_drops": expected,
         "interaction": drop - expected,
-        "superadditive": drop > expected,
+        "superadditive": drop - expected > _ROUNDING,
     }
 
 

@@ -7,6 +7,7 @@ makes sure of it on a few examples before it starts.
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,6 +62,9 @@ SHARE_OF_RESTARTS = 0.02
 SECONDS_BETWEEN_SAVES = 30.0
 SAMPLE = 64
 """Examples, and at most as many sets, on which precisions are compared."""
+
+_READ = ("input_ids", "attention_mask", "token_type_ids")
+"""What models read of a batch."""
 
 _PENDING = 2**24
 """Logits kept before they are reduced to answers."""
@@ -162,6 +166,8 @@ def ablate(
     shape, listed = ModelShape.of(model), as_sets(sets)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
+        if not data:
+            raise InputError("sweep: no batch; expected at least one")
     whole = Mask.full(shape)
     values = [each.mask(shape).values for each in listed]
     run = _Run(
@@ -178,7 +184,7 @@ def ablate(
     if state is not None:
         facts = input_facts(model, run.inputs(), means) | {
             "sets": [[str(c) for c in each.components] for each in listed],
-            "labels": run.correct_classes.int().tolist(),
+            "labels": hashlib.sha256(run.correct_classes.numpy().tobytes()).hexdigest(),
             "mode": mode,
             "seed": seed,
             "engine": "reference" if stack is None else "tree",
@@ -240,7 +246,8 @@ class _Run:
         start = 0
         for batch in self.data:
             n = len(batch["input_ids"])
-            found.append({**batch, "index": torch.arange(start, start + n)})
+            inputs = {name: batch[name] for name in _READ if batch.get(name) is not None}
+            found.append({**inputs, "index": torch.arange(start, start + n)})
             start += n
         return found
 
@@ -248,10 +255,9 @@ class _Run:
         """What the model reads, as JSON values."""
         if isinstance(self.data, EncodedExamples):
             return encoded_inputs(self.data)
-        names = ("input_ids", "attention_mask", "token_type_ids")
         return [
-            [torch.as_tensor(batch[name]).tolist() for name in names if batch.get(name) is not None]
-            for batch in self.data
+            {name: torch.as_tensor(batch[name]).tolist() for name in _READ if name in batch}
+            for batch in self.batches()
         ]
 
 

@@ -59,7 +59,7 @@ class SetOptions:
 
     def kinds(self, shape: Any, seed: int) -> dict[Any, str]:
         """The sets, and what each is called in the tables."""
-        from mechcore.ablation import ComponentSet, sets
+        from mechcore.ablation import ComponentSet, as_sets, sets
         from mechcore.ablation.reading import read_components, read_sets
 
         named = [] if self.core is None else read_components(self.core)
@@ -79,14 +79,15 @@ class SetOptions:
         more += [] if self.sets_file is None else read_sets(self.sets_file)
         members = sorted({c for each in more for c in each.components})
         chosen += [ComponentSet((c,)) for c in members]  # which interactions compare with
-        kinds = {each: "joint" if len(each) > 1 else "single" for each in [*chosen, *more]}
+        named_last = {each: each for each in [*chosen, *more]}  # names are those of ``more``
+        kinds = {each: "joint" if len(each) > 1 else "single" for each in named_last.values()}
         if not kinds:
             raise InputError("no component; name some with --components, --core or --sets")
-        for each in kinds:
-            each.mask(shape)
         if self.controls:
             drawn = sets.matched_random(named or members, shape, self.controls, seed=seed)
             kinds |= {ComponentSet(each.components, name): "random" for name, each in drawn.items()}
+        for each in as_sets(list(kinds)):
+            each.mask(shape)
         return kinds
 
 
@@ -124,6 +125,8 @@ def ablate(
     from mechcore.study.ablation import sweep_tables
     from mechcore.study.folder import write_tables
 
+    if engine == "reference" and precision != "float32":
+        raise InputError("--precision: the reference engine has the model's own precision only")
     _check_out(out, resume)
     needs_train = mode != "zero" and means.means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
@@ -187,23 +190,28 @@ def superadditive(
     ),
 ) -> None:
     """Search for the pairs and larger sets with the largest interactions."""
-    from mechcore.ablation import find_superadditive
+    from mechcore.ablation.search import check_search, find_superadditive
     from mechcore.components import ModelShape
     from mechcore.study.folder import write_tables
 
     must_not_exist(out)
-    inputs = load(model, data_config(files, train, test), ("train", role))
+    roles = (role,) if means.means is not None else ("train", role)
+    inputs = load(model, data_config(files, train, test), roles)
     shape = ModelShape.of(inputs.model)
     groups = {"heads": shape.heads, "mlps": shape.mlps, "all": shape.components}
+    options: dict[str, Any] = {
+        "components": groups.get(components) or split(components),
+        "subset": subset,
+        "max_size": max_size,
+        "n_pairs": n_pairs,
+    }
+    check_search(shape, inputs.data[role], **options)  # before means, which take time
     with progress.shown():
         search = find_superadditive(
             inputs.model,
             inputs.data[role],
             means_of(inputs, means),
-            components=groups.get(components) or split(components),
-            subset=subset,
-            max_size=max_size,
-            n_pairs=n_pairs,
+            **options,
             seed=files.data_seed,
             class_labels=inputs.config.class_labels,
             batch_size=test.batch_size,

@@ -32,6 +32,7 @@ from mechcore.tasks.examples import ALL
 
 _UNITS = {"accuracy": "points", "margin": "nats"}
 _SCALES = {"accuracy": 100.0, "margin": 1.0}
+_COMPONENT = r"L\d+\.(?:H\d+|MLP)"
 _MOST_PAIRED = 80
 _MOST_BARS = 12
 
@@ -41,11 +42,11 @@ def save_figures(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     gallery, names = Gallery(folder), []
     for metric in _UNITS:
         drops = tables["ablation"]
-        if drops.loc[drops["size"] == 1, "set"].nunique() >= 6:
+        if _by_components(drops, 1)["set"].nunique() >= 6:
             gallery.add(single_drops(drops, metric), f"single-drops-{metric}", "", "")
             names.append(f"single-drops-{metric}")
         part = tables["interactions"]
-        if not part.empty and part.loc[part["size"] == 2, "set"].nunique() >= 3:
+        if not part.empty and _by_components(part, 2)["set"].nunique() >= 3:
             gallery.add(pair_interactions(part, metric), f"pair-interactions-{metric}", "", "")
             names.append(f"pair-interactions-{metric}")
     if tables["ablation"]["set"].nunique() <= _MOST_BARS:
@@ -60,11 +61,11 @@ def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = A
     """Drop without each single component: layer x head, one panel per data set.
 
     Args:
-        ablation: what `mechcore.sweep` returns.
+        ablation: what `mechcore.sweep` returns; sets with names of their own are left out.
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
         subset: of the data.
     """
-    singles = ablation[(ablation["size"] == 1) & (ablation["kind"] == "single")]
+    singles = _by_components(ablation[ablation["kind"] == "single"], 1)
     parts = {
         (role, data): _placed(of_data(singles, role, data, subset))
         for role, data in data_sets(singles)
@@ -93,12 +94,13 @@ def pair_interactions(
     """Interaction of every two components, one panel per data set.
 
     Args:
-        interactions: what `mechcore.interactions` returns; sets of other sizes are left out, and
-            of very many components those in the largest interactions are drawn.
+        interactions: what `mechcore.interactions` returns; sets of other sizes or with names of
+            their own are left out, and of very many components those in the largest interactions
+            are drawn.
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
         subset: of the data.
     """
-    pairs = interactions[(interactions["size"] == 2) & (interactions["metric"] == metric)]
+    pairs = _by_components(interactions[interactions["metric"] == metric], 2)
     pairs = pairs[pairs["subset"] == subset]
     members = pairs["set"].str.split("+", expand=True)
     pairs = pairs.assign(first=members[0], second=members[1])
@@ -187,6 +189,12 @@ def set_bars(
     ax.set_title(shorten(f"{role_name(role)}: {data}"))
     legend_below(figure, handles)
     return figure
+
+
+def _by_components(table: pd.DataFrame, size: int) -> pd.DataFrame:
+    """Sets of this size that are called by their components."""
+    name = r"\+".join([_COMPONENT] * size)
+    return table[(table["size"] == size) & table["set"].str.fullmatch(name)]
 
 
 def _placed(frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from scipy import stats
 
-from mechcore.ablation import Ablations, ComponentSet, interactions
-from mechcore.ablation.superadditivity import COLUMNS, FLOOR
+from mechcore.ablation import Ablations, ComponentSet, interaction_from_accuracies, interactions
+from mechcore.ablation.superadditivity import COLUMNS, FLOOR, adjusted_p, paired_p
 from mechcore.components import Component
+from mechcore.errors import InputError
 from mechcore.evaluate import Evaluation
 
 SUBSETS = ("mnli", "so_swap", "prep", "embed_if", "embed_verb")
@@ -201,3 +209,221 @@ def test_every_set_has_a_row_per_subset_and_metric(table_3: Ablations) -> None:
     table = interactions(table_3.with_more(more), n_resamples=2)
     assert len(table) == 4 * 6 * 2
     assert table.groupby(["set", "metric"]).size().tolist() == [6] * 8
+
+
+# -- published accuracies -------------------------------------------------------------------------
+
+
+def published(unit: float = 1.0) -> tuple[dict, dict, dict]:
+    """Full, single and joint accuracies of Table 3, divided by ``unit``."""
+    by_subset = {
+        name: {subset: value / unit for subset, value in zip(SUBSETS, values, strict=True)}
+        for name, values in TABLE_3.items()
+    }
+    full, joint = by_subset.pop("full"), by_subset.pop("2.5 3.7 4.0")
+    return full, by_subset, joint
+
+
+@pytest.mark.parametrize("percent", [True, False])
+def test_interactions_of_the_published_accuracies(percent: bool) -> None:
+    unit = 1.0 if percent else 100.0
+    table = interaction_from_accuracies(*published(unit), percent=percent)
+    columns = "subset joint_drop sum_of_single_drops interaction superadditive floor ceiling"
+    assert list(table.columns) == columns.split()
+    assert table["subset"].tolist() == list(SUBSETS)
+    assert (unit * table["interaction"]).tolist() == pytest.approx(list(INTERACTIONS), abs=1e-9)
+    first = table.iloc[1]  # SO-Swap: 86.7 to 3.6, and 16.4 + 18.1 + 41.3
+    assert unit * first["joint_drop"] == pytest.approx(83.1)
+    assert unit * first["sum_of_single_drops"] == pytest.approx(75.8)
+    assert table["superadditive"].tolist() == [True, True, True, False, False]
+    # Why: see test_floors_of_the_published_accuracies.
+    assert table["floor"].tolist() == [False, True, False, False, True]
+    assert not table["ceiling"].any()
+
+
+def test_a_floor_and_a_ceiling_by_hand() -> None:
+    def flags(full: float, a: float, b: float, joint: float) -> tuple[bool, bool]:
+        found = []
+        for unit in (1.0, 100.0):
+            singles = {"a": {"s": unit * a}, "b": {"s": unit * b}}
+            table = interaction_from_accuracies(
+                {"s": unit * full}, singles, {"s": unit * joint}, percent=unit == 100
+            )
+            found.append((bool(table["floor"][0]), bool(table["ceiling"][0])))
+        assert found[0] == found[1]
+        return found[0]
+
+    assert flags(0.7, 0.6, 0.6, 0.3) == (False, False)
+    assert flags(0.7, 0.6, 0.6, 0.04) == (True, False)  # next to nothing is left
+    assert flags(0.7, 0.3, 0.3, 0.1) == (True, False)  # losing 0.4 twice is more than 0.7
+    assert flags(0.7, 0.75, 0.8, 0.96) == (False, True)  # next to nothing is left to gain
+    assert flags(0.7, 0.9, 0.9, 0.93) == (False, True)  # gaining 0.2 twice is more than 0.3
+    assert flags(0.99, 0.9, 0.9, 0.97) == (False, False)  # high, but ablating does not help
+    assert flags(0.97, 0.97, 0.97, 0.97) == (False, False)
+
+
+def test_what_adds_up_is_not_superadditive_by_rounding() -> None:
+    # 0.9 - 0.7 is more than (0.9 - 0.8) + (0.9 - 0.8) by the last digit, or less.
+    for full, a, b in itertools.product((0.9, 0.83, 0.7), (0.69, 0.6, 0.55), (0.68, 0.5, 0.38)):
+        singles, joint = {"a": {"s": a}, "b": {"s": b}}, {"s": round(a + b - full, 9)}
+        table = interaction_from_accuracies({"s": full}, singles, joint)
+        assert not table["superadditive"][0]
+        assert table["interaction"][0] == pytest.approx(0, abs=1e-12)
+
+
+def test_a_ceiling_in_the_table_of_interactions() -> None:
+    subsets = np.full(10, "s", dtype=object)
+
+    def right(count: int) -> Evaluation:
+        return answers(np.arange(10) < count, subsets)
+
+    without = {of("0.0"): right(8), of("0.1"): right(9), of("0.0 0.1"): right(10)}
+    table = interactions(Ablations.of(right(7), without, "x", "id"), n_resamples=5)
+    table = table.drop_duplicates("metric").set_index("metric")
+    assert table["ceiling"].to_dict() == {"accuracy": True, "margin": False}
+    assert not table["floor"].any()
+    assert table.loc["accuracy", "interaction"] == pytest.approx(-0.3 - (-0.1 - 0.2))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"singles": {}}, "0 components; expected at least two"),
+        ({"singles": {"a": {"s": 0.5}}}, "1 components; expected at least two"),
+        ({"joint": {"t": 0.1}}, "subsets of 'joint' are t; expected those of the full model, s"),
+        ({"joint": {"s": 0.1, "t": 0.1}}, "subsets of 'joint' are s, t"),
+        ({"singles": {"a": {"s": 0.5}, "b": {}}}, "subsets of 'b' are "),
+        ({"full": {"s": 90.0}}, "'full' on 's' is 90.0; expected a share, 0 to 1"),
+        ({"joint": {"s": -0.1}}, "'joint' on 's' is -0.1; expected a share"),
+        ({"joint": {"s": math.nan}}, "'joint' on 's' is nan"),
+        ({"full": {"s": 100.5}, "percent": True}, "is 100.5; expected per cent, 0 to 100"),
+    ],
+)
+def test_published_accuracies_that_make_no_sense(change: dict[str, Any], message: str) -> None:
+    good: dict[str, Any] = {
+        "full": {"s": 0.9},
+        "singles": {"a": {"s": 0.8}, "b": {"s": 0.7}},
+        "joint": {"s": 0.3},
+    }
+    assert len(interaction_from_accuracies(**good)) == 1
+    with pytest.raises(InputError, match=message):
+        interaction_from_accuracies(**{**good, **change})
+
+
+# -- p-values -------------------------------------------------------------------------------------
+
+
+def test_p_is_that_of_a_paired_t_test() -> None:
+    rng = np.random.default_rng(3)
+    for n in (2, 3, 40):
+        rows = rng.normal(0.3, 1, (20, n)) * rng.uniform(1e-3, 1e3, (20, 1))
+        wanted = stats.ttest_1samp(rows, 0, axis=1).pvalue
+        np.testing.assert_allclose(paired_p(rows), wanted, rtol=1e-9)
+        np.testing.assert_allclose(paired_p(-rows), wanted, rtol=1e-9)
+
+
+def test_p_without_any_spread_by_hand() -> None:
+    rows = np.array([[0.0, 0, 0, 0], [2, 2, 2, 2], [-1e-3, -1e-3, -1e-3, -1e-3], [1, 1, 1, 0]])
+    mixed = stats.ttest_1samp(rows[-1], 0).pvalue
+    np.testing.assert_allclose(paired_p(rows), [1, 1 / 8, 1 / 8, mixed])
+    np.testing.assert_array_equal(paired_p(np.array([[0.0], [3.0]])), [1, 1])
+    # Thousands of equal answers leave no number above 0, and no warning.
+    np.testing.assert_array_equal(paired_p(np.ones((1, 5000))), [0])
+
+
+def test_corrections_by_hand() -> None:
+    p = np.array([0.01, 0.04, 0.03, 0.005])
+    # Holm: 0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1 is not below the one before.
+    np.testing.assert_allclose(adjusted_p(p, "holm"), [0.03, 0.06, 0.06, 0.02])
+    # Benjamini-Hochberg: 0.04 x 4/4, 0.03 x 4/3, 0.01 x 4/2, 0.005 x 4.
+    np.testing.assert_allclose(adjusted_p(p, "benjamini-hochberg"), [0.02, 0.04, 0.04, 0.02])
+    np.testing.assert_array_equal(adjusted_p(p, "none"), p)
+    np.testing.assert_array_equal(adjusted_p(np.array([0.6, 0.7]), "holm"), [1, 1])
+
+
+@given(
+    npst.arrays(float, st.integers(1, 12), elements=st.floats(0, 1)),
+    st.sampled_from(["holm", "benjamini-hochberg", "none"]),
+)
+def test_corrected_p_values_keep_their_order_and_do_not_shrink(p: Any, correction: Any) -> None:
+    found = adjusted_p(p, correction)
+    assert (found >= p).all()
+    assert (found <= 1).all()
+    order = np.argsort(p, kind="stable")
+    assert (np.diff(found[order]) >= 0).all()
+    smallest = min(1, len(p) * p.min())
+    if correction == "holm":
+        assert found.min() == pytest.approx(smallest)
+        assert (found >= adjusted_p(p, "benjamini-hochberg") - 1e-15).all()
+    shuffled = adjusted_p(p[::-1], correction)
+    np.testing.assert_array_equal(shuffled[::-1], found)
+
+
+# -- p-values and intervals of the table ----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def noisy() -> Ablations:
+    """All pairs of four components; each drop is noise about 0.1, a pair's interaction its own."""
+    rng, n = np.random.default_rng(4), 60
+    subsets = np.array(["u", "v", "v"] * (n // 3), dtype=object)
+    common = rng.normal(size=n)
+    drops = {name: rng.normal(0.1, 1, n) for name in ("0.0", "0.1", "1.0", "1.1")}
+
+    def without(margin: np.ndarray) -> Evaluation:
+        return answers(margin > 0, subsets, margin)
+
+    found = {of(name): without(common - drop) for name, drop in drops.items()}
+    for i, (a, b) in enumerate(itertools.combinations(drops, 2)):
+        more = rng.normal(0.1 * i, 0.5, n)
+        found[of(f"{a} {b}")] = without(common - drops[a] - drops[b] - more)
+    return Ablations.of(without(common), found, "x", "ood")
+
+
+def differences(ablations: Ablations, metric: Any) -> Mapping[str, np.ndarray]:
+    """Interaction of every pair, example by example."""
+    return {
+        str(each): ablations.drops(each, metric)
+        - sum(ablations.drops(ComponentSet((c,)), metric) for c in each.components)
+        for each in ablations.without
+        if len(each) == 2
+    }
+
+
+@pytest.mark.parametrize("correction", ["benjamini-hochberg", "holm", "none"])
+def test_p_values_are_corrected_within_subset_and_metric(noisy: Ablations, correction: Any) -> None:
+    table = interactions(noisy, correction=correction, n_resamples=2)
+    for (subset, metric), rows in table.groupby(["subset", "metric"]):
+        members = np.full(60, True) if subset == "all" else noisy.full.subsets == subset
+        assert len(rows) == 6
+        by_example = differences(noisy, metric)
+        p = [stats.ttest_1samp(by_example[name][members], 0).pvalue for name in rows["set"]]
+        assert rows["p"].tolist() == pytest.approx(p)
+        wanted = adjusted_p(np.array(p), correction)
+        assert rows["p_adjusted"].tolist() == pytest.approx(wanted.tolist())
+    margin = table[(table["metric"] == "margin") & (table["subset"] == "all")]
+    if correction != "none":
+        assert (margin["p_adjusted"] > margin["p"]).any()
+
+
+def test_an_unknown_correction(noisy: Ablations) -> None:
+    message = "correction is 'bonferroni'; expected 'benjamini-hochberg', 'holm' or 'none'"
+    with pytest.raises(InputError, match=message):
+        interactions(noisy, correction="bonferroni", n_resamples=2)  # type: ignore[arg-type]
+
+
+def test_a_lower_level_gives_a_narrower_interval(noisy: Ablations) -> None:
+    def table(level: float, seed: int = 0) -> pd.DataFrame:
+        return interactions(noisy, n_resamples=400, level=level, seed=seed)
+
+    wide, narrow = table(0.95), table(0.5)
+    assert (narrow["low"] > wide["low"]).all()
+    assert (narrow["high"] < wide["high"]).all()
+    inside = narrow["interaction"].between(narrow["low"], narrow["high"])
+    assert inside.all()
+    pd.testing.assert_frame_equal(table(0.5), narrow)
+    assert not table(0.5, seed=1).equals(narrow)
+    # Of a normal mean, the widths are as 1.960 to 0.674.
+    rows = wide["metric"] == "margin"
+    ratio = (wide["high"] - wide["low"])[rows] / (narrow["high"] - narrow["low"])[rows]
+    assert ratio.mean() == pytest.approx(1.95996 / 0.67449, rel=0.1)

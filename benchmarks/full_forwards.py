@@ -1,0 +1,226 @@
+"""Sweeps with one forward of the whole model per set, by hand and in other packages.
+
+Every variant writes the same means into the same heads' outputs, in front of W_O, so all give the
+same logits. `FullForwards.logits` is what is timed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification
+
+from mechcore.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.models.loading import without_bars
+from mechcore.tasks.encoding import EncodedExamples
+
+Heads: TypeAlias = tuple[tuple[int, int], ...]
+"""A set: layer and head of each member."""
+
+Run: TypeAlias = Callable[[dict[str, Tensor]], Tensor]
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class NotHere(Exception):
+    """Why a variant cannot run in this environment."""
+
+
+class FullForwards:
+    """What the variants share.
+
+    Args:
+        source: folder of the checkpoint, a BERT classifier.
+        means: the heads' mean outputs.
+        device: where the model runs.
+    """
+
+    by_length = False
+    package: str | None = None
+
+    def __init__(self, source: str, means: MeanActivations, device: str) -> None:
+        if self.package is not None:
+            try:
+                version(self.package)
+            except PackageNotFoundError as error:
+                raise NotHere("not installed") from error
+        self.device = device
+        self.means = means.z.float().to(device)
+        self.model = self.load(source)
+
+    def load(self, source: str) -> Any:
+        """The Hugging Face model, with the attention that transformers chooses."""
+        with without_bars():
+            model: Any = AutoModelForSequenceClassification.from_pretrained(
+                source, dtype=torch.float32
+            )
+        return model.to(self.device).eval().requires_grad_(False)
+
+    def without(self, heads: Heads) -> AbstractContextManager[Run]:
+        """The model without ``heads``: a function from inputs to logits."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def logits(self, sets: Sequence[Heads], data: EncodedExamples, batch_size: int) -> Tensor:
+        """Logits without each set, [set, example, class]."""
+        batches = list(data.batches(batch_size, by_length=self.by_length))
+        inputs = [{k: b[k].to(self.device) for k in INPUTS if k in b} for b in batches]
+        order = torch.cat([batch["index"] for batch in batches]).argsort()
+        found = []
+        for heads in sets:
+            with self.without(heads) as run:
+                found.append(torch.cat([run(batch) for batch in inputs]).cpu()[order])
+        return torch.stack(found)
+
+    def write(self, z: Tensor, layer: int, heads: Sequence[int]) -> None:
+        """Write the means of ``heads`` into z [batch, pos, head * d_head]."""
+        size = self.means.shape[-1]
+        for head in heads:
+            z[..., head * size : (head + 1) * size] = self.means[layer, head]
+
+
+class RawHooks(FullForwards):
+    """Forward-pre-hooks of torch on the plain Hugging Face model, batches sorted by length."""
+
+    by_length = True
+
+    @contextmanager
+    def without(self, heads: Heads) -> Iterator[Run]:
+        layers = self.model.bert.encoder.layer
+        with ExitStack() as hooks:
+            for layer, members in by_layer(heads).items():
+                dense = layers[layer].attention.output.dense
+                handle = dense.register_forward_pre_hook(self._hook(layer, members))
+                hooks.callback(handle.remove)
+            yield lambda inputs: self.model(**inputs).logits
+
+    def _hook(self, layer: int, heads: Sequence[int]) -> Callable[..., tuple[Tensor, ...]]:
+        def hook(module: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            z = arguments[0].clone()
+            self.write(z, layer, heads)
+            return (z, *arguments[1:])
+
+        return hook
+
+
+class RawHooksUnsorted(RawHooks):
+    """The same in batches of the data's own order."""
+
+    by_length = False
+
+
+class Bridge(FullForwards):
+    """Hooks of a TransformerLens bridge, which mechcore's adapter boots from the classifier."""
+
+    def load(self, source: str) -> Any:
+        return load_model(source, device=self.device)
+
+    @contextmanager
+    def without(self, heads: Heads) -> Iterator[Run]:
+        hooks = [
+            (f"blocks.{layer}.attn.hook_z", self._hook(layer, members))
+            for layer, members in by_layer(heads).items()
+        ]
+
+        def run(inputs: dict[str, Tensor]) -> Tensor:
+            others = {name: tensor for name, tensor in inputs.items() if name != "input_ids"}
+            return self.model(inputs["input_ids"], return_type="logits", **others)
+
+        with self.model.hooks(fwd_hooks=hooks):
+            yield run
+
+    def _hook(self, layer: int, heads: Sequence[int]) -> Callable[..., Tensor]:
+        def hook(z: Tensor, hook: Any) -> Tensor:  # [batch, pos, head, d_head]
+            z = z.clone()
+            z[:, :, heads] = self.means[layer, heads]
+            return z
+
+        return hook
+
+
+class Pyvene(FullForwards):
+    """An `IntervenableModel` per set; pyvene knows no BERT, so modules are named in full."""
+
+    package = "pyvene"
+
+    @contextmanager
+    def without(self, heads: Heads) -> Iterator[Run]:
+        import pyvene
+
+        places = [
+            {
+                "component": f"bert.encoder.layer[{layer}].attention.output.dense.input",
+                "intervention": self._intervention(layer, members),
+            }
+            for layer, members in by_layer(heads).items()
+        ]
+        model = pyvene.IntervenableModel(places, model=self.model)
+        yield lambda inputs: model(base=inputs)[1].logits
+
+    def _intervention(self, layer: int, heads: Sequence[int]) -> Callable[..., Tensor]:
+        def intervene(base: Tensor, source: Any, *args: Any, **kwargs: Any) -> Tensor:
+            z = base.clone()
+            self.write(z, layer, heads)
+            return z
+
+        return intervene
+
+
+class Nnsight(FullForwards):
+    """A trace per set and batch."""
+
+    package = "nnsight"
+
+    def load(self, source: str) -> Any:
+        import nnsight
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # BERT's modules "output" are called E_output there
+            return nnsight.NNsight(super().load(source))
+
+    @contextmanager
+    def without(self, heads: Heads) -> Iterator[Run]:
+        places = by_layer(heads)
+        layers = self.model.bert.encoder.layer
+        write = self.write
+
+        def run(inputs: dict[str, Tensor]) -> Tensor:
+            with self.model.trace(**inputs):
+                for layer, members in places.items():
+                    write(layers[layer].attention.E_output.dense.input, layer, members)
+                logits = self.model.output.logits.save()
+            return logits  # noqa: RET504 a trace has no return
+
+        yield run
+
+
+VARIANTS: Mapping[str, type[FullForwards]] = {
+    "raw hooks": RawHooks,
+    "raw hooks, unsorted": RawHooksUnsorted,
+    "TransformerLens bridge": Bridge,
+    "pyvene": Pyvene,
+    "nnsight": Nnsight,
+}
+
+
+def by_layer(heads: Heads) -> dict[int, list[int]]:
+    """Heads by layer, first layer first."""
+    layers = sorted({layer for layer, _ in heads})
+    return {layer: [h for at, h in heads if at == layer] for layer in layers}
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages compared, as far as they are installed."""
+    found = {}
+    for name in ("torch", "transformers", "transformer-lens", "pyvene", "nnsight"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,72 @@
+"""Random models of MiniLM's shape and random examples with the lengths of MNLI pairs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from mechcore.models import load_model
+from mechcore.models.loading import without_bars
+from mechcore.tasks.encoding import EncodedExamples
+from mechcore.tasks.examples import Examples
+
+VOCABULARY = 30522
+CLASSES = ("entailment", "neutral", "contradiction")
+
+MNLI_LENGTHS = (5, 15, 18, 21, 23, 25, 27, 29, 31, 33, 36, 38, 40, 42, 45, 48, 51, 55, 61, 71, 128)
+"""Tokens of MNLI pairs in BERT's vocabulary at every twentieth of 8000 training pairs."""
+
+
+def save_minilm_shaped(folder: str | Path, n_layers: int = 6) -> None:
+    """A checkpoint with random weights."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=384,
+        num_hidden_layers=n_layers,
+        num_attention_heads=12,
+        intermediate_size=1536,
+        id2label=dict(enumerate(CLASSES)),
+        label2id={name: i for i, name in enumerate(CLASSES)},
+    )
+    with without_bars():
+        BertForSequenceClassification(config).save_pretrained(folder)
+
+
+def minilm_shaped(device: str) -> Any:
+    """Random weights; the adapter needs a directory."""
+    with tempfile.TemporaryDirectory() as folder:
+        save_minilm_shaped(folder)
+        return load_model(folder, device=device)
+
+
+def examples(n: int, labels: Sequence[str] = CLASSES) -> EncodedExamples:
+    """Random tokens with MNLI's lengths, labels in turn."""
+    rng = np.random.default_rng(0)
+    places = np.linspace(0, 1, len(MNLI_LENGTHS))
+    lengths = np.interp(rng.random(n), places, MNLI_LENGTHS).astype(int)
+    ids = [rng.integers(1000, VOCABULARY, k).tolist() for k in lengths]
+    label = [labels[i % len(labels)] for i in range(n)]
+    frame = pd.DataFrame({"text_a": "", "text_b": "", "label": label, "subset": "all"})
+    types = [[0] * (k // 2) + [1] * (k - k // 2) for k in lengths]
+    return EncodedExamples(Examples("lengths of MNLI", frame), ids, types, None, None, None, 0)
+
+
+def chosen(data: EncodedExamples, rows: Sequence[int]) -> EncodedExamples:
+    """Some of the examples, in the order of ``rows``."""
+    columns = ("input_ids", "token_type_ids", "segments", "words", "separators")
+    parts: dict[str, Any] = {
+        name: values and [values[i] for i in rows]
+        for name in columns
+        for values in [getattr(data, name)]
+    }
+    frame = data.examples.frame.iloc[list(rows)]
+    return replace(data, examples=Examples(data.examples.name, frame), **parts)

@@ -1,0 +1,311 @@
+"""All single heads and all pairs of heads ablated: mechcore beside forwards of the whole model.
+
+The model is a random one of MiniLM's shape (6 layers, 12 heads, width 384, MLP 1536, 3 classes) and
+the examples have the lengths of MNLI pairs; ``--model`` and ``--data`` take a real BERT classifier
+and labelled texts. Every variant replaces the outputs of the same heads by the same means.
+
+    python benchmarks/sweep.py [--examples 64] [--rounds 3] [--device cuda] [--json FILE]
+    python benchmarks/sweep.py --model DIR --data FILE
+    python benchmarks/sweep.py --scaling [--figure FILE]
+    python benchmarks/sweep.py --quick
+
+Where every set takes one forward of the whole model, a set costs the same whatever its heads: these
+variants run a random sample of the sets (``--peer-sets``), and their time is multiplied up to all
+sets and the full model. mechcore's tree runs all of them. Each round runs every variant once, in
+turn, and ratios are taken within a round. Peak memory is that of a process that runs this variant
+alone, on the longest batch. pyvene and nnsight take part if they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from full_forwards import VARIANTS, FullForwards, NotHere, versions
+from measuring import peak, peak_alone, spread
+from shapes import chosen
+from sweep_scaling import plot, scaling
+from sweep_variants import (
+    RAW,
+    REFERENCE,
+    TREES,
+    Bench,
+    Settings,
+    Sweep,
+    full_forwards,
+    mechcore_variants,
+)
+
+from mechcore.errors import MechcoreError
+from mechcore.tasks.encoding import EncodedExamples
+
+NOTHING = "nothing but imports"
+MAX_DIFFERENCE = 1e-4
+"""Of float32 logits from those of raw hooks."""
+
+QUICK = {
+    "examples": 4,
+    "pair_examples": 2,
+    "batch_size": 2,
+    "peer_sets": 2,
+    "layers": 2,
+    "rounds": 1,
+}
+
+
+def measured(
+    bench: Bench, sweep: Sweep, peers: Mapping[str, FullForwards], rounds: int
+) -> dict[str, Any]:
+    """Check that all variants give the same logits, which warms them up, and time them."""
+    whole = {
+        name: bench.tree_logits(sweep.sets, sweep.data, precision)
+        for name, precision in TREES.items()
+    }
+    places = [1 + sweep.sets.index(each) for each in sweep.sample]
+    logits = {name: each[places] for name, each in whole.items()}
+    logits[REFERENCE] = bench.reference_logits(sweep.sample, sweep.data)
+    for name, made in peers.items():
+        logits[name] = made.logits(sweep.sample, sweep.data, bench.batch_size)
+    differences = {n: float((each - logits[RAW]).abs().max()) for n, each in logits.items()}
+    for name, difference in differences.items():
+        if TREES.get(name) != torch.bfloat16 and not difference < MAX_DIFFERENCE:
+            raise SystemExit(f"{name}: logits differ from those of {RAW} by {difference:.2g}")
+    exact, rounded = whole.values()
+    variants = {name: full_forwards(bench, made) for name, made in peers.items()}
+    variants |= mechcore_variants(bench)
+    check = bench.check_seconds(sweep)
+    timed = [
+        {name: each.seconds(sweep, bench.device) for name, each in variants.items()}
+        for _ in range(rounds)
+    ]
+    plain, shared = forwards_of(sweep) * bench.shape.n_layers, bench.layer_evaluations(sweep.sets)
+    return {
+        "sweep": sweep.name,
+        "sets": len(sweep.sets),
+        "sets of full-forward variants": len(sweep.sample),
+        "examples": len(sweep.data),
+        "batch size": bench.batch_size,
+        "positions per token, sorted": positions_per_token(sweep.data, bench.batch_size, True),
+        "positions per token, unsorted": positions_per_token(sweep.data, bench.batch_size, False),
+        "seconds of each round": timed,
+        "layer evaluations": shared,
+        "layer evaluations, one forward per set": plain,
+        "bound": plain / shared,
+        "largest logit difference to raw hooks": differences,
+        "largest effect of a set on a logit": float((exact[1:] - exact[0]).abs().max()),
+        "agreement of bfloat16": float((exact.argmax(-1) == rounded.argmax(-1)).double().mean()),
+        "answers compared": exact[..., 0].numel(),
+        "seconds of the comparison of precisions": check,
+    }
+
+
+def forwards_of(sweep: Sweep) -> int:
+    """With one forward for each set and one for the full model."""
+    return len(sweep.sets) + 1
+
+
+def positions_per_token(data: EncodedExamples, batch_size: int, by_length: bool) -> float:
+    """Positions that are computed, padding included, per token."""
+    masks = [b["attention_mask"] for b in data.batches(batch_size, by_length=by_length)]
+    return sum(mask.numel() for mask in masks) / sum(int(mask.sum()) for mask in masks)
+
+
+# -- tables -------------------------------------------------------------------------------------
+
+
+def summarise(result: dict[str, Any], memory: Mapping[str, float]) -> None:
+    """Add times and ratios of every variant to what was measured."""
+    rounds = result["seconds of each round"]
+    cells = result["sets"] * result["examples"]
+    result["variants"] = [
+        {
+            "variant": name,
+            "ms per set and example": 1000 * statistics.median(r[name] for r in rounds) / cells,
+            **{
+                f"times as fast as {than}": spread([each[than] / each[name] for each in rounds])
+                for than in rounds[0]
+            },
+            "peak MiB": memory.get(name),
+        }
+        for name in rounds[0]
+    ]
+
+
+def show(result: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
+    """Print one sweep's tables."""
+    variants = {each["variant"]: each for each in result["variants"]}
+    differences = result["largest logit difference to raw hooks"]
+    print(
+        f"\n== {result['sweep']}: {result['sets']} sets, {result['examples']} examples in batches "
+        f"of {result['batch size']}; {len(result['seconds of each round'])} rounds; full-forward "
+        f"variants run {result['sets of full-forward variants']} of the sets\n"
+        f"   positions per token, padding included: {result['positions per token, sorted']:.2f} "
+        f"sorted by length, {result['positions per token, unsorted']:.2f} unsorted\n"
+    )
+    rows = [
+        {
+            "variant": name,
+            "ms per set and example": f"{each['ms per set and example']:.3f}",
+            "times as fast as raw hooks": _ratio(each, RAW),
+            "logits differ by": f"{differences[name]:.1g}",
+            "peak MiB": f"{each['peak MiB']:.0f}" if each["peak MiB"] else "",
+        }
+        for name, each in variants.items()
+    ]
+    rows += [{"variant": n, "ms per set and example": reason} for n, reason in left_out.items()]
+    print(pd.DataFrame(rows).fillna("").to_string(index=False))
+    others = [name for name in variants if name not in TREES]
+    table = {tree: [_ratio(variants[tree], name) for name in others] for tree in TREES}
+    print("\ntimes as fast as:")
+    print(pd.DataFrame(table, index=others).to_string())
+    bound = result["bound"]
+    shares = [f"{variants[n][f'times as fast as {RAW}'][0] / bound:.0%} by {n}" for n in TREES]
+    print(
+        f"\nlayer evaluations per batch: {result['layer evaluations']:.0f} (the last layer, for "
+        f"one position, not counted) instead of "
+        f"{result['layer evaluations, one forward per set']}: at most {bound:.2f} times as fast "
+        f"as raw hooks if layers cost the same; reached: {', '.join(shares)}\n"
+        f"bfloat16 gives float32's class in {result['agreement of bfloat16']:.3%} of "
+        f"{result['answers compared']} answers (all sets, all examples); the largest effect of a "
+        f"set on a logit is {result['largest effect of a set on a logit']:.2g}\n"
+        "not in the times: the comparison of precisions that a sweep in bfloat16 makes once, "
+        f"{result['seconds of the comparison of precisions']:.1f} s"
+    )
+
+
+def _ratio(variant: Mapping[str, Any], than: str) -> str:
+    return "{:.2f} ({:.2f}-{:.2f})".format(*variant[f"times as fast as {than}"])
+
+
+# -- the command --------------------------------------------------------------------------------
+
+
+def load_peers(bench: Bench) -> tuple[dict[str, FullForwards], dict[str, str]]:
+    """The full-forward variants that run here, and why the others do not."""
+    peers: dict[str, FullForwards] = {}
+    left_out: dict[str, str] = {}
+    for name, kind in VARIANTS.items():
+        try:
+            made = kind(bench.source, bench.means, bench.device)
+            if kind.package is not None:
+                made.logits([((0, 0), (1, 1))], chosen(bench.data, [0, 1]), 2)
+            peers[name] = made
+        except NotHere as error:
+            left_out[name] = str(error)
+        except Exception as error:
+            if kind.package is None:
+                raise
+            reason = (str(error).strip() or "no reason given").splitlines()[0]
+            left_out[name] = f"does not work: {type(error).__name__}: {reason}"
+    return peers, left_out
+
+
+def run_alone(bench: Bench, name: str) -> None:
+    """Run one variant of the first sweep on its longest batch."""
+    sweep = bench.sweeps[0]
+    rows = next(sweep.data.batches(bench.batch_size))["index"].tolist()
+    sweep = Sweep(sweep.name, sweep.sets, chosen(sweep.data, rows), sweep.sample)
+    if name in VARIANTS:
+        made = VARIANTS[name](bench.source, bench.means, bench.device)
+        full_forwards(bench, made).seconds(sweep, bench.device)
+    elif name != NOTHING:
+        mechcore_variants(bench)[name].seconds(sweep, bench.device)
+
+
+def machine(device: str) -> dict[str, Any]:
+    """What the figures are measured on."""
+    processor = torch.cuda.get_device_name() if device == "cuda" else ""
+    information = Path("/proc/cpuinfo")
+    if device == "cpu" and information.exists():
+        lines = information.read_text().splitlines()
+        names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+        processor = f"{names[0]} x {len(names)}" if names else ""
+    return {"processor": processor, "threads": torch.get_num_threads(), **versions()}
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--examples", type=int, default=64, help="for single heads")
+    parser.add_argument("--pair-examples", type=int, default=16, help="for pairs of heads")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--peer-sets", type=int, default=12, help="sets of full-forward variants")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=6, help="of the random model")
+    parser.add_argument("--model", help="a real BERT classifier, with --data")
+    parser.add_argument("--data", help="labelled texts in a file that mechcore reads")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="where to save the figures")
+    parser.add_argument("--scaling", action="store_true", help="cost by examples, sets and layers")
+    parser.add_argument("--figure", type=Path, help="where to plot --scaling")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small model, seconds in place of minutes"
+    )
+    parser.add_argument("--only", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def compare(settings: Settings, rounds: int, folder: Path, quick: bool) -> dict[str, Any]:
+    """Measure and print both sweeps."""
+    bench = Bench(settings, folder)
+    peers, left_out = load_peers(bench)
+    results = [measured(bench, sweep, peers, rounds) for sweep in bench.sweeps]
+    options = [
+        f"--{f.name.replace('_', '-')}={getattr(settings, f.name)}" for f in fields(settings)
+    ]
+    options = [each for each in options if not each.endswith("=None")]
+    options += ["--threads", str(torch.get_num_threads()), "--folder", str(folder)]
+    names = list(TREES)[:1] if quick else [NOTHING, *peers, *TREES, REFERENCE]
+    memory = {name: peak_alone(__file__, [*options, "--only", name]) for name in names}
+    for result in results:
+        summarise(result, memory if result is results[0] else {})
+        show(result, left_out)
+    if NOTHING in memory:
+        print(f"\npeak memory of a process with {NOTHING}: {memory[NOTHING]:.0f} MiB")
+    return {"sweeps": results, "left out": left_out, "peak MiB": memory}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_line()
+    options = parser.parse_args(arguments)
+    if options.quick:
+        parser.set_defaults(**QUICK)
+        options = parser.parse_args(arguments)
+    if (options.model is None) != (options.data is None):
+        parser.error("--model and --data belong together")
+    settings = Settings(**{f.name: getattr(options, f.name) for f in fields(Settings)})
+    torch.set_num_threads(options.threads)
+    if options.only:
+        run_alone(Bench(settings, options.folder), options.only)
+        print(json.dumps(peak(options.device)))
+        return
+    found: dict[str, Any] = {"machine": machine(options.device), "settings": asdict(settings)}
+    print(", ".join(f"{name} {value}" for name, value in found["machine"].items()))
+    print(f"load average at the start: {os.getloadavg()[0]:.1f}")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            if options.scaling:
+                found["scaling"] = scaling(settings, options.rounds, Path(folder), options.quick)
+            else:
+                found |= compare(settings, options.rounds, Path(folder), options.quick)
+    except MechcoreError as error:
+        parser.error(str(error))
+    print(f"load average at the end: {os.getloadavg()[0]:.1f}")
+    if options.scaling and options.figure:
+        plot(found["scaling"], options.figure)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

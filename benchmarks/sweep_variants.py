@@ -1,0 +1,244 @@
+"""What benchmarks/sweep.py times: its sweeps, and every variant of running them."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from full_forwards import FullForwards, Heads
+from shapes import chosen, examples, save_minilm_shaped
+from torch import Tensor
+
+from mechcore.ablation import ComponentSet, ablate
+from mechcore.ablation.tree import TreeRunner, Work, grow
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.evaluate import evaluate
+from mechcore.interventions import Fills
+from mechcore.means import MeanActivations
+from mechcore.models import load_model, load_tokenizer
+from mechcore.models.running import model_inputs
+from mechcore.models.stack_of import stack_of
+from mechcore.tasks.encoding import EncodedExamples, encode
+from mechcore.tasks.readers import read_examples
+
+ENGINE = importlib.import_module("mechcore.ablation.sweep")  # the package has a function `sweep`
+RAW = "raw hooks"
+TREES = {"mechcore tree, float32": torch.float32, "mechcore tree, bfloat16": torch.bfloat16}
+REFERENCE = "mechcore reference"
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Sets of heads to ablate, and examples.
+
+    Attributes:
+        sample: the sets that are run where each takes a forward of the whole model.
+    """
+
+    name: str
+    sets: Sequence[Heads]
+    data: EncodedExamples
+    sample: Sequence[Heads]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to sweep, from the command line.
+
+    Attributes:
+        examples, pair_examples: for single heads and for pairs.
+        layers: of the random model.
+        model, data: checkpoint and labelled texts in place of random ones.
+    """
+
+    examples: int
+    pair_examples: int
+    batch_size: int
+    peer_sets: int
+    layers: int
+    device: str
+    model: str | None = None
+    data: str | None = None
+
+
+class Bench:
+    """What all variants work on; the bridge is loaded when it is first needed.
+
+    Args:
+        settings: see `Settings`.
+        folder: where checkpoint and means are, or are to be written.
+    """
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.device, self.batch_size = settings.device, settings.batch_size
+        self.source = settings.model or str(folder / "model")
+        if settings.model is None and not (folder / "model").exists():
+            save_minilm_shaped(self.source, settings.layers)
+        self.data = self._examples(settings)
+        path = folder / "means.safetensors"
+        if not path.exists():
+            some = chosen(self.data, range(min(64, len(self.data))))
+            MeanActivations.compute(self.model, some, n_samples=0).save(path)
+        self.means = MeanActivations.load(path)
+        n_layers, n_heads = self.means.z.shape[:2]
+        heads = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
+        generator = np.random.default_rng(0)
+        self.sweeps = []
+        for name, size, n in (
+            ("all single heads", 1, settings.examples),
+            ("all pairs of heads", 2, settings.pair_examples),
+        ):
+            sets: list[Heads] = list(itertools.combinations(heads, size))
+            sample = generator.permutation(len(sets))[: settings.peer_sets]
+            data = chosen(self.data, range(min(n, len(self.data))))
+            self.sweeps.append(Sweep(name, sets, data, [sets[i] for i in sorted(sample)]))
+
+    def _examples(self, settings: Settings) -> EncodedExamples:
+        n = max(settings.examples, settings.pair_examples)
+        if settings.data is None:
+            return examples(n)
+        tokenizer = load_tokenizer(self.source)
+        texts = read_examples(settings.data).sample(n, 0)
+        return encode(texts, tokenizer, max_length=min(512, tokenizer.model_max_length))
+
+    @cached_property
+    def model(self) -> Any:
+        """A TransformerLens bridge."""
+        return load_model(self.source, device=self.device)
+
+    @cached_property
+    def shape(self) -> ModelShape:
+        return ModelShape.of(self.model)
+
+    # -- mechcore -------------------------------------------------------------------------------
+
+    def ablate(self, sets: Sequence[Heads], data: EncodedExamples, **options: Any) -> None:
+        """The sweep as a user asks for it."""
+        named = [component_set(each) for each in sets]
+        options |= {"batch_size": self.batch_size, "role": "ood"}  # random weights: under chance
+        ablate(self.model, named, data, self.means, **options)
+
+    def masks(self, sets: Sequence[Heads]) -> Tensor:
+        """The full model's mask, then one for each set."""
+        masks = [component_set(each).mask(self.shape).values for each in sets]
+        return torch.stack([Mask.full(self.shape).values, *masks])
+
+    @torch.no_grad()
+    def tree_logits(
+        self, sets: Sequence[Heads], data: EncodedExamples, precision: torch.dtype
+    ) -> Tensor:
+        """The engine's logits, [mask, example, class], the full model's first."""
+        stack = stack_of(self.model).to(precision)
+        masks = self.masks(sets)
+        tree = grow(masks, self.shape)
+        fills = Fills(self.model, self.means, "mean", 0)
+        runner = TreeRunner(stack, self.shape, fills, ENGINE.MAX_TOKENS[self.device])
+        logits = torch.empty(len(masks), len(data), len(stack.out.weight))
+
+        def keep(index: Tensor, numbers: Sequence[int], x: Tensor) -> None:
+            rows = stack.out(stack.head(x)).float().cpu()
+            logits[torch.tensor(numbers)[:, None], index] = rows
+
+        for batch in data.batches(self.batch_size):
+            inputs = model_inputs(self.model, batch)
+            first = inputs["input_ids"].new_zeros(len(inputs["input_ids"]))
+            runner.begin(inputs)
+            runner.run(inputs, first, tree, partial(keep, batch["index"]))
+        return logits
+
+    def reference_logits(self, sets: Sequence[Heads], data: EncodedExamples) -> Tensor:
+        """Logits through mechcore's hooks, [set, example, class]."""
+        mask = Mask(self.masks(sets)[1:], has_mlps=self.shape.has_mlps)
+        options: dict[str, Any] = {"batch_size": self.batch_size, "in_domain": False}
+        found = evaluate(self.model, data, mask=mask, means=self.means, **options)
+        return torch.stack([each.logits for each in found])
+
+    def layer_evaluations(self, sets: Sequence[Heads]) -> float:
+        """The tree's, per batch; those of the last layer, for one position, are not counted."""
+        return Work.of(grow(self.masks(sets), self.shape), self.shape).layers(stack_of(self.model))
+
+    def check_seconds(self, sweep: Sweep) -> float:
+        """What a sweep in bfloat16 spends once on comparing itself with float32."""
+        took = []
+        agreement = ENGINE._Tree.agreement
+
+        def timed(self: Any) -> float:
+            start = time.perf_counter()
+            agreement(self)
+            took.append(time.perf_counter() - start)
+            raise _Done
+
+        with mock.patch.object(ENGINE._Tree, "agreement", timed), suppress(_Done):
+            self.ablate(sweep.sets, sweep.data, precision="bfloat16")
+        return took[0]
+
+
+class _Done(Exception):
+    """The part of a sweep that was wanted is over."""
+
+
+def component_set(heads: Heads) -> ComponentSet:
+    return ComponentSet.of([Component(layer, head) for layer, head in heads])
+
+
+# -- variants -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """One way to run sweeps.
+
+    Attributes:
+        run: runs one, or the sample of its sets.
+        forwards: of the whole model in that run; None if it was the whole sweep.
+    """
+
+    run: Callable[[Sweep], Any]
+    forwards: Callable[[Sweep], int] | None = None
+
+    def seconds(self, sweep: Sweep, device: str) -> float:
+        """Of the whole sweep, the full model included."""
+        start = time.perf_counter()
+        with mock.patch.object(ENGINE, "SAMPLE", 1):  # see `Bench.check_seconds`
+            self.run(sweep)
+        if device == "cuda":
+            torch.cuda.synchronize()
+        elapsed = time.perf_counter() - start
+        if self.forwards is None:
+            return elapsed
+        return elapsed * (len(sweep.sets) + 1) / self.forwards(sweep)
+
+
+def full_forwards(bench: Bench, made: FullForwards) -> Variant:
+    """One of those in full_forwards.py."""
+    return Variant(
+        lambda sweep: made.logits(sweep.sample, sweep.data, bench.batch_size),
+        lambda sweep: len(sweep.sample),
+    )
+
+
+def mechcore_variants(bench: Bench) -> dict[str, Variant]:
+    """The engine in both precisions, and the plain path."""
+
+    def tree(precision: str, sweep: Sweep) -> None:
+        bench.ablate(sweep.sets, sweep.data, engine="tree", precision=precision)
+
+    def reference(sweep: Sweep) -> None:
+        bench.ablate(sweep.sample, sweep.data, engine="reference")
+
+    float32, bfloat16 = TREES
+    return {
+        float32: Variant(partial(tree, "float32")),
+        bfloat16: Variant(partial(tree, "bfloat16")),
+        REFERENCE: Variant(reference, lambda sweep: len(sweep.sample) + 1),
+    }

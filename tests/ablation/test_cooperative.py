@@ -1,0 +1,276 @@
+"""Dividends and Shapley values: by hand, by their axioms on random games, and from a model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from ablation.planted import examples, game
+from helpers import Cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from mechcore.ablation import (
+    Ablations,
+    ComponentSet,
+    ablate,
+    dividends,
+    interactions,
+    sampled_shapley,
+    sets,
+    shapley,
+)
+from mechcore.ablation.superadditivity import adjusted_p
+from mechcore.errors import InputError
+
+COLUMNS = ["set", "size", "data", "role", "subset", "n", "metric"]
+A, B, C = "L0.H0", "L0.H1", "L1.MLP"
+D = {A: 1, B: 2, C: 4, f"{A}+{B}": 2.5, f"{A}+{C}": 5, f"{B}+{C}": 9, f"{A}+{B}+{C}": 10}
+"""Drops without every set of three components."""
+
+
+def values(table: pd.DataFrame, column: str, metric: str = "margin") -> dict[str, float]:
+    rows = table[(table["metric"] == metric) & (table["subset"] == "all")]
+    return dict(zip(rows["set"], rows[column], strict=True))
+
+
+# -- by hand --------------------------------------------------------------------------------------
+
+
+def test_dividends_by_hand() -> None:
+    table = dividends(game(D), n_resamples=5)
+    columns = [*COLUMNS, "drop", "dividend", "low", "high", "p", "p_adjusted"]
+    assert list(table.columns) == columns
+    # A and B are worth 2.5 - 1 - 2 together, B and C 9 - 2 - 4, A and C add up; all three are
+    # worth 10 - 1 - 2 - 4 + 0.5 - 0 - 3.
+    expected = {A: 1, B: 2, C: 4, f"{A}+{B}": -0.5, f"{A}+{C}": 0, f"{B}+{C}": 3}
+    assert values(table, "dividend") == pytest.approx({**expected, f"{A}+{B}+{C}": 0.5})
+    assert values(table, "drop") == pytest.approx(D)
+    assert values(table, "low") == pytest.approx({**expected, f"{A}+{B}+{C}": 0.5})
+
+
+def test_shapley_values_by_hand() -> None:
+    table = shapley(game(D), n_resamples=5)
+    assert list(table.columns) == [*COLUMNS, "shapley", "low", "high", "standard_error"]
+    # Their own worth, and their shares of -0.5, 3 and 0.5.
+    shared = {A: 1 - 0.25 + 0.5 / 3, B: 2 - 0.25 + 1.5 + 0.5 / 3, C: 4 + 1.5 + 0.5 / 3}
+    assert values(table, "shapley") == pytest.approx(shared)
+    assert set(table["size"]) == {1}
+    assert (table["standard_error"] == 0).all()
+
+
+def test_examples_and_subsets_by_hand() -> None:
+    drops = {A: [1, 0, 2], B: [0, 0, 1], f"{A}+{B}": [2, 3, 1]}
+    # Dividends of the pair: 1, 3 and -2. Correct with a margin above the drop.
+    found = game(drops, start=[1.5, 1.5, 1.5], subsets=["u", "u", "v"])
+    table = dividends(found, n_resamples=50)
+    pair = table[(table["set"] == f"{A}+{B}") & (table["metric"] == "margin")]
+    assert pair.set_index("subset")["dividend"].to_dict() == {"u": 2, "v": -2, "all": 2 / 3}
+    assert pair.set_index("subset")["n"].to_dict() == {"u": 2, "v": 1, "all": 3}
+    for row in pair.itertuples():
+        assert row.low <= row.dividend <= row.high
+    # Accuracy: 1 1 1, without A 1 1 0, without B 1 1 1, without both 0 0 1.
+    accuracy = table[(table["metric"] == "accuracy") & (table["subset"] == "all")]
+    assert accuracy["dividend"].tolist() == pytest.approx([1 / 3, 0, 1 / 3])
+    by_example = shapley(found, n_resamples=200)
+    row = by_example[(by_example["set"] == A) & (by_example["metric"] == "margin")]
+    assert row.set_index("subset")["shapley"].to_dict() == pytest.approx(
+        {"u": (1.5 + 1.5) / 2, "v": 1, "all": 4 / 3}
+    )
+    assert row.set_index("subset").loc["u", ["low", "high"]].tolist() == [1.5, 1.5]
+
+
+def test_some_of_the_components() -> None:
+    found = game(D)
+    assert values(dividends(found, [C, B], n_resamples=2), "dividend") == {
+        B: 2,
+        C: 4,
+        f"{B}+{C}": 3,
+    }
+    assert values(shapley(found, [C, B], n_resamples=2), "shapley") == {B: 3.5, C: 5.5}
+    assert values(shapley(found, [A], n_resamples=2), "shapley") == {A: 1}
+
+
+def test_p_values_of_dividends() -> None:
+    rng = np.random.default_rng(0)
+    found = game({name: d + rng.normal(size=30) for name, d in D.items()})
+    for correction in ("holm", "none"):
+        table = dividends(found, n_resamples=2, correction=correction)  # type: ignore[arg-type]
+        rows = table[(table["metric"] == "margin") & (table["subset"] == "all")]
+        a, b, both = (
+            found.drops(ComponentSet.of(n.split("+")), "margin") for n in (A, B, A + "+" + B)
+        )
+        p = rows.set_index("set")["p"]
+        assert p[f"{A}+{B}"] == pytest.approx(stats.ttest_1samp(both - a - b, 0).pvalue)
+        wanted = adjusted_p(rows["p"].to_numpy(), correction)  # type: ignore[arg-type]
+        assert rows["p_adjusted"].tolist() == pytest.approx(wanted.tolist())
+
+
+# -- axioms ---------------------------------------------------------------------------------------
+
+
+@st.composite
+def games(draw: st.DrawFn, least: int = 1) -> Ablations:
+    """Any drops without any set of up to four components, on three examples in two subsets."""
+    components = ["L0.H0", "L0.MLP", "L1.H2", "L3.H1"][: draw(st.integers(least, 4))]
+    number = st.floats(-100, 100).map(lambda value: round(value, 3))
+    return game(
+        {str(each): [draw(number) for _ in range(3)] for each in sets.subsets(components)},
+        subsets=["u", "v", "u"],
+    )
+
+
+def part_of(small: str, large: str) -> bool:
+    return set(small.split("+")) <= set(large.split("+"))
+
+
+@settings(max_examples=20)
+@given(games())
+def test_dividends_of_the_parts_add_up_to_the_drop(found: Ablations) -> None:
+    table = dividends(found, n_resamples=1)
+    for _, rows in table.groupby(["subset", "metric"]):
+        for row in rows.itertuples():
+            parts = rows[[part_of(name, row.set) for name in rows["set"]]]
+            assert parts["dividend"].sum() == pytest.approx(row.drop, abs=1e-6)
+    drops = {str(s): found.drops(s, "margin").mean() for s in found.without}
+    assert values(table, "drop") == pytest.approx(drops)
+
+
+@settings(max_examples=20)
+@given(games(least=2))
+def test_the_dividend_of_a_pair_is_its_interaction(found: Ablations) -> None:
+    pairs = interactions(found, n_resamples=1).query("size == 2")
+    table = dividends(found, n_resamples=1).query("size == 2")
+    merged = pairs.merge(table, on=["set", "subset", "metric"])
+    assert len(merged) == len(pairs) == len(table)
+    np.testing.assert_allclose(merged["interaction"], merged["dividend"], atol=1e-9)
+    np.testing.assert_allclose(merged["p_x"], merged["p_y"], atol=1e-6)
+
+
+@settings(max_examples=20)
+@given(games())
+def test_shapley_values_add_up_to_the_joint_drop(found: Ablations) -> None:
+    whole = max(found.without, key=len)
+    table = shapley(found, n_resamples=1)
+    for metric in ("accuracy", "margin"):
+        joint = found.drops(whole, metric).mean()  # type: ignore[arg-type]
+        assert sum(values(table, "shapley", metric).values()) == pytest.approx(joint, abs=1e-6)
+
+
+@settings(max_examples=20)
+@given(games())
+def test_shapley_values_are_means_over_all_orders(found: Ablations) -> None:
+    names = [str(s) for s in found.without if len(s) == 1]
+    worth: dict[frozenset, float] = {frozenset(): 0.0}
+    for each in found.without:
+        members = frozenset(str(each).split("+"))
+        worth[members] = float(found.drops(each, "margin").mean())
+    expected = dict.fromkeys(names, 0.0)
+    for order in itertools.permutations(names):
+        for i, name in enumerate(order):
+            gain = worth[frozenset(order[: i + 1])] - worth[frozenset(order[:i])]
+            expected[name] += gain / math.factorial(len(names))
+    assert values(shapley(found, n_resamples=1), "shapley") == pytest.approx(expected, abs=1e-6)
+
+
+def test_symmetric_components_get_the_same_and_dummies_what_they_do_alone() -> None:
+    # A and B are alike; C adds 7 to whatever is ablated.
+    alike = {"": 0.0, "A": 1.0, "B": 1.0, "AB": 5.0}
+    names = {"A": A, "B": B, "C": C}
+    drops = {}
+    for letters, drop in alike.items():
+        for c in ("", "C"):
+            if letters + c:
+                drops["+".join(names[x] for x in letters + c)] = drop + 7 * bool(c)
+    assert values(shapley(game(drops), n_resamples=1), "shapley") == {A: 2.5, B: 2.5, C: 7}
+
+
+# -- what cannot be had ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", [dividends, shapley])
+def test_every_subset_is_needed(function: Any) -> None:
+    found = game({name: d for name, d in D.items() if name != f"{A}+{C}"})
+    message = rf"subsets: L0\.H0\+L1\.MLP was not ablated; sweep over all subsets of {A}, {B}, {C}"
+    with pytest.raises(InputError, match=message):
+        function(found)
+    assert len(function(found, [A, B], n_resamples=1)) > 0
+    with pytest.raises(InputError, match=r"L2\.H0 was not ablated"):
+        function(found, [A, "2.0"])
+    with pytest.raises(InputError, match="0 components; expected 1 to 10"):
+        function(found, [])
+    many = [f"0.{i}" for i in range(11)]
+    with pytest.raises(InputError, match=r"11 components; .* sampled_shapley"):
+        function(found, many)
+
+
+def test_an_unknown_correction_of_dividends() -> None:
+    with pytest.raises(InputError, match="correction is 'fdr'"):
+        dividends(game(D), correction="fdr", n_resamples=1)  # type: ignore[arg-type]
+
+
+# -- a model --------------------------------------------------------------------------------------
+
+NAMES = ["L0.H1", "L0.MLP", "L1.H0", "L1.H3", "L1.MLP"]
+DATA = examples(8)
+
+
+OPTIONS: dict[str, Any] = {
+    "mode": "zero",
+    "role": "ood",
+    "class_labels": ["neutral", "entailment", "contradiction"],
+}
+
+
+def exact(cases: Cases, names: list[str]) -> dict[str, float]:
+    found = ablate(cases.get("gpt2").model, sets.subsets(names), DATA, **OPTIONS)
+    return values(shapley(found, n_resamples=1), "shapley")
+
+
+def sampled(cases: Cases, n: int, seed: int = 0, names: list[str] = NAMES) -> pd.DataFrame:
+    options = {**OPTIONS, "n_permutations": n, "n_resamples": 2, "seed": seed}
+    return sampled_shapley(cases.get("gpt2").model, names, DATA, **options)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_sampled_values_are_within_a_few_standard_errors(cases: Cases, seed: int) -> None:
+    table, truth = sampled(cases, 100, seed), exact(cases, NAMES)
+    found, errors = values(table, "shapley"), values(table, "standard_error")
+    assert list(found) == NAMES
+    for name, value in truth.items():
+        assert 0 < errors[name] < 0.1
+        assert abs(found[name] - value) <= 4 * errors[name]
+    assert sum(found.values()) == pytest.approx(sum(truth.values()), abs=1e-5)
+    assert any(abs(found[name] - value) > 1e-6 for name, value in truth.items())
+
+
+def test_all_orders_of_two_are_exact(cases: Cases) -> None:
+    # Every order comes with its reverse, and two components have no others.
+    found = values(sampled(cases, 4, names=["L1.MLP", "L0.MLP"]), "shapley")
+    assert found == pytest.approx(exact(cases, ["L0.MLP", "L1.MLP"]), abs=1e-6)
+
+
+def test_the_seed_decides_the_orders(cases: Cases) -> None:
+    first = sampled(cases, 4)
+    pd.testing.assert_frame_equal(first, sampled(cases, 4))
+    assert not first.equals(sampled(cases, 4, seed=5))
+
+
+@pytest.mark.parametrize(
+    ("components", "n", "message"),
+    [
+        ([], 4, "0 components; expected at least two"),
+        (["0.1", "L0.H1"], 4, "1 components; expected at least two"),
+        (["0.1", "0.2"], 3, "n_permutations is 3; expected an even number from 4"),
+        (["0.1", "0.2"], 2, "n_permutations is 2; expected an even number from 4"),
+        (["0.1", "9.2"], 4, "component L9.H2: out of range"),
+    ],
+)
+def test_what_cannot_be_sampled(cases: Cases, components: Any, n: int, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        sampled(cases, n, names=components)

@@ -1,0 +1,336 @@
+"""The search for superadditive sets: halves, screening against autograd, what is ablated."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import Case, Cases
+from scipy import stats
+
+from mechcore.ablation import ComponentSet, Search, ablate, find_superadditive, interactions
+from mechcore.components import Component, ModelShape
+from mechcore.errors import InputError
+from mechcore.means import MeanActivations
+from mechcore.tasks.encoding import EncodedExamples, encode
+from mechcore.tasks.examples import Examples
+
+SEARCH: Any = importlib.import_module("mechcore.ablation.search")
+SUBSETS = {"u": 7, "v": 4, "w": 6}
+LABELS = ("entailment", "neutral", "contradiction", "non-entailment")
+SMALL = ("L0.H1", "L0.MLP", "L1.H0", "L1.H3", "L1.MLP")
+
+
+def encoded(name: str = "bert") -> EncodedExamples:
+    """17 different pairs of texts in three subsets, mixed."""
+    words = helpers.WORDS
+    order = np.random.default_rng(0).permutation(sum(SUBSETS.values()))
+    rows = [
+        {
+            "text_a": " ".join(words[i % 11 : i % 11 + 2 + i % 4]),
+            "text_b": f"{words[i]} {words[-1 - i]}",
+            "label": LABELS[i % 4],
+            "subset": subset,
+        }
+        for i, subset in enumerate(s for s, n in SUBSETS.items() for _ in range(n))
+    ]
+    frame = pd.DataFrame([rows[i] for i in order])
+    options: dict[str, Any] = {}
+    if name == "gpt2-lm":
+        answers = dict(zip(LABELS[:3], ("yes", "no", "never"), strict=True))
+        options = {"prompt": "{a} , {b} .", "answers": answers}
+    tokenizer = helpers.word_tokenizer(segments=name == "bert")
+    return encode(Examples("searched", frame), tokenizer, max_length=48, **options)
+
+
+class Searched:
+    """A search with the data and the sets of everything that it ablated."""
+
+    def __init__(self, cases: Cases, name: str = "bert", **options: Any) -> None:
+        self.model, self.data = cases.get(name).model, encoded(name)
+        self.means = MeanActivations.compute(self.model, self.data, n_samples=0)
+        self.calls: list[tuple[list[ComponentSet], EncodedExamples]] = []
+
+        def recorded(model: Any, sets: Any, data: Any, means: Any, **more: Any) -> Any:
+            self.calls.append((list(sets), data))
+            return ablate(model, sets, data, means, **more)
+
+        options = {"n_resamples": 5, "batch_size": 3, "role": "ood", **options}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(SEARCH, "ablate", recorded)
+            self.result: Search = find_superadditive(self.model, self.data, self.means, **options)
+        self.searched, self.reported = self.calls[0][1], self.calls[-1][1]
+
+    def exact(self, sets: list[ComponentSet], data: EncodedExamples) -> pd.DataFrame:
+        """Interactions on the margin over all examples, by set."""
+        alone = {c: ComponentSet((c,)) for each in sets for c in each.components}
+        found = ablate(self.model, [*alone.values(), *sets], data, self.means, role="ood")
+        table = interactions(found, n_resamples=2)
+        rows = table[(table["metric"] == "margin") & (table["subset"] == "all")]
+        return rows.set_index("set")["interaction"]
+
+
+def sets_of(names: Any) -> list[ComponentSet]:
+    return [ComponentSet.of(name.split("+")) for name in names]
+
+
+def texts_of(data: EncodedExamples) -> list[tuple[str, ...]]:
+    columns = ["text_a", "text_b", "label", "subset"]
+    return [tuple(row) for row in data.examples.frame[columns].to_numpy().tolist()]
+
+
+# -- halves ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(cases: Cases) -> Searched:
+    """Five components, of whose ten pairs four are ablated; batches and rows in full."""
+    return Searched(cases, components=SMALL, n_pairs=4, beam=2, n_found=3, max_size=4)
+
+
+def test_the_halves_are_disjoint_and_hold_half_of_every_subset(small: Searched) -> None:
+    searched, reported = texts_of(small.searched), texts_of(small.reported)
+    assert sorted(searched + reported) == sorted(texts_of(small.data))
+    assert not set(searched) & set(reported)
+    for subset, n in SUBSETS.items():
+        assert sum(row[3] == subset for row in searched) == n // 2
+    # Everything is decided on the one half, and only the last sweep runs on the other.
+    assert all(data is small.searched for _, data in small.calls[:-1])
+    # Rows take their tokens with them.
+    rows = {row: i for i, row in enumerate(texts_of(small.data))}
+    for data in (small.searched, small.reported):
+        places = [rows[row] for row in texts_of(data)]
+        assert list(data.input_ids) == [small.data.input_ids[i] for i in places]
+        assert small.data.token_type_ids is not None
+        assert data.token_type_ids == [small.data.token_type_ids[i] for i in places]
+        assert places == sorted(places)
+
+
+def test_a_subset_is_searched_alone_and_the_seed_splits_it(cases: Cases) -> None:
+    halves = []
+    for seed in (0, 1):
+        found = Searched(cases, components=SMALL[:2], max_size=2, subset="w", seed=seed)
+        assert [len(d) for d in (found.searched, found.reported)] == [3, 3]
+        both = texts_of(found.searched) + texts_of(found.reported)
+        assert sorted(both) == sorted(row for row in texts_of(found.data) if row[3] == "w")
+        assert set(found.result.found["subset"]) == {"w", "all"}
+        halves.append(texts_of(found.searched))
+    assert halves[0] != halves[1]
+
+
+def test_a_part_of_the_data_keeps_the_order_asked_for() -> None:
+    data = encoded("gpt2-lm")
+    part = data.part([3, 0, 16])
+    assert texts_of(part) == [texts_of(data)[i] for i in (3, 0, 16)]
+    assert list(part.input_ids) == [data.input_ids[i] for i in (3, 0, 16)]
+    assert part.answers == data.answers
+    assert part.token_type_ids is None
+    assert part.examples.name == data.examples.name
+    assert part.fingerprint != data.fingerprint
+    assert data.part(range(len(data))).fingerprint == data.fingerprint
+
+
+# -- screening ------------------------------------------------------------------------------------
+
+
+def oracle(case: Case, data: EncodedExamples, means: MeanActivations) -> dict[str, float]:
+    """Predicted interaction of every pair, from plain torch hooks on Hugging Face's model."""
+    shape = ModelShape.of(case.model)
+    places = {str(c): shape.index(c) for c in shape.components}
+    classes = [case.reference.config.id2label[i] for i in range(3)]
+
+    def gradients(without: str | None) -> dict[str, float]:
+        values = torch.ones(shape.n_layers, shape.columns)
+        if without is not None:
+            values[places[without]] = 0
+        values.requires_grad_()
+
+        def on_z(layer: int, z: Any) -> Any:
+            fill = means.z[layer].to(z)
+            return fill + values[layer, :-1, None] * (z - fill)
+
+        def on_mlp(layer: int, x: Any) -> Any:
+            fill = means.mlp[layer].to(x)
+            return fill + values[layer, -1] * (x - fill)
+
+        total = torch.zeros(())
+        with helpers.torch_hooks(case.reference, on_z, on_mlp) as model:
+            for i, ids in enumerate(data.input_ids):
+                inputs = {"input_ids": torch.tensor([ids])}
+                if data.token_type_ids is not None:
+                    inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
+                logits = model(**inputs).logits[0]
+                label = data.examples.frame["label"][i]
+                right = [
+                    c != "entailment" if label == "non-entailment" else c == label for c in classes
+                ]
+                flags = torch.tensor(right)
+                total = total + logits[flags].logsumexp(0) - logits[~flags].logsumexp(0)
+        (gradient,) = torch.autograd.grad(total / len(data), values)
+        return {name: float(gradient[place]) for name, place in places.items()}
+
+    start = gradients(None)
+    alone = {name: gradients(name) for name in places}
+    return {
+        f"{a}+{b}": (alone[a][b] - start[b] + alone[b][a] - start[a]) / 2
+        for a, b in itertools.combinations(places, 2)
+    }
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_screening_predicts_what_gradients_of_the_plain_model_do(cases: Cases, name: str) -> None:
+    found = Searched(cases, name, max_size=2, n_pairs=3, subset="w")
+    expected = oracle(cases.get(name), found.searched, found.means)
+    screening = found.result.screening.set_index("set")
+    assert len(screening) == 45
+    assert screening["predicted"].to_dict() == pytest.approx(expected, abs=1e-4)
+    assert max(map(abs, expected.values())) > 0.05
+    assert screening["predicted"].is_monotonic_decreasing
+
+
+def test_screening_on_a_sample_of_the_examples(cases: Cases, small: Searched) -> None:
+    few = Searched(cases, components=SMALL, n_pairs=1, max_size=2, screening_examples=2)
+    whole = small.result.screening.set_index("set")["predicted"]
+    sample = few.result.screening.set_index("set")["predicted"]
+    assert (sample - whole[sample.index]).abs().max() > 1e-3
+    assert texts_of(few.searched) == texts_of(small.searched)
+
+
+# -- what is ablated, grown and reported ----------------------------------------------------------
+
+
+def test_the_best_pairs_by_screening_are_ablated_exactly(small: Searched) -> None:
+    result = small.result
+    assert (result.n_pairs, result.n_screened_out) == (10, 6)
+    assert list(result.screening.columns) == ["set", "predicted", "interaction"]
+    assert result.screening["interaction"].notna().tolist() == [True] * 4 + [False] * 6
+    pairs = sets_of(result.screening["set"][:4])
+    assert small.calls[1][0] == pairs
+    exact = small.exact(pairs, small.searched)
+    known = result.screening.iloc[:4]
+    assert known["interaction"].tolist() == pytest.approx(exact[known["set"]].tolist(), abs=1e-5)
+    rho = stats.spearmanr(known["predicted"], known["interaction"]).statistic
+    assert result.rank_correlation == pytest.approx(rho)
+    assert result.n_tested == sum(len(sets) for sets, _ in small.calls[1:-1])
+
+
+def test_larger_sets_grow_from_the_best_smaller_ones(small: Searched) -> None:
+    level = small.calls[1][0]
+    for size, (sets, _) in enumerate(small.calls[2:-1], 3):
+        exact = small.exact(level, small.searched)
+        best = sorted(level, key=lambda s: -exact[str(s)])[:2]
+        assert {len(each) for each in sets} == {size}
+        assert len(set(sets)) == len(sets) <= 4
+        for each in sets:
+            assert any(set(b.components) < set(each.components) for b in best)
+        level = sets
+    assert size == 4
+    assert set(small.calls[0][0]) == {ComponentSet((Component(n),)) for n in SMALL}
+
+
+def test_sets_with_the_largest_predicted_sum_are_tried(small: Searched) -> None:
+    # A triple of a pair ablated exactly, with the two pairs that it brings, exact or predicted.
+    screening = small.result.screening.set_index("set")
+    known = screening["interaction"].fillna(screening["predicted"])
+    best = screening["interaction"].nlargest(2).index
+    scores: dict[str, float] = {}
+    for pair in best:
+        for other in set(SMALL) - set(pair.split("+")):
+            triple = str(ComponentSet.of([*pair.split("+"), other]))
+            new = [str(ComponentSet.of([other, old])) for old in pair.split("+")]
+            scores[triple] = max(scores.get(triple, -np.inf), known[[pair, *new]].sum())
+    wanted = sorted(scores, key=lambda name: -scores[name])[:4]
+    assert [str(each) for each in small.calls[2][0]] == wanted
+
+
+def test_the_report_is_of_the_other_half(small: Searched) -> None:
+    found = small.result.found
+    names = list(dict.fromkeys(found["set"]))
+    sizes = [len(each) for each in sets_of(names)]
+    assert sizes == sorted(sizes)
+    assert max(sizes.count(size) for size in sizes) == 3
+    members = sorted({c for each in sets_of(names) for c in each.components})
+    sets = [*(ComponentSet((c,)) for c in members), *sets_of(names)]
+    again = ablate(small.model, sets, small.reported, small.means, role="ood", batch_size=3)
+    table = interactions(again, n_resamples=5)
+    order = table["set"].map({name: i for i, name in enumerate(names)})
+    wanted = table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
+    pd.testing.assert_frame_equal(found.drop(columns="interaction_in_search"), wanted)
+    # What the search saw: exact interactions on its own half, the largest of a size first.
+    exact = small.exact(sets_of(names), small.searched)
+    margin = found[(found["metric"] == "margin") & (found["subset"] == "all")]
+    assert margin["interaction_in_search"].tolist() == pytest.approx(exact.tolist(), abs=1e-5)
+    for _, rows in margin.groupby("size"):
+        assert rows["interaction_in_search"].is_monotonic_decreasing
+    assert found.loc[found["metric"] == "accuracy", "interaction_in_search"].isna().all()
+
+
+def test_searching_by_accuracy(cases: Cases) -> None:
+    found = Searched(cases, components=SMALL, max_size=2, metric="accuracy").result
+    assert (found.n_pairs, found.n_screened_out, found.n_tested) == (10, 0, 10)
+    seen = found.found.loc[found.found["metric"] == "accuracy", "interaction_in_search"]
+    steps = 8 * seen  # of eight examples
+    assert steps.tolist() == pytest.approx(steps.round().tolist())
+    assert seen.is_monotonic_decreasing
+    assert found.found.loc[found.found["metric"] == "margin", "interaction_in_search"].isna().all()
+
+
+def test_a_language_model(cases: Cases) -> None:
+    found = Searched(cases, "gpt2-lm", components=SMALL[:3], max_size=3).result
+    assert set(found.found["set"].map(lambda name: name.count("+"))) == {1, 2}
+    assert found.n_tested == 4
+    assert np.isfinite(found.rank_correlation)
+
+
+def test_two_components_have_no_rank_correlation(cases: Cases) -> None:
+    found = Searched(cases, components=SMALL[:2], max_size=2).result
+    assert np.isnan(found.rank_correlation)
+    assert (found.n_pairs, found.n_screened_out, found.n_tested) == (1, 0, 1)
+
+
+def test_the_model_is_left_as_it_was(cases: Cases) -> None:
+    model = cases.get("bert").model
+    before = helpers.hook_counts(model)
+    Searched(cases, components=SMALL[:2], max_size=2, mode="zero")
+    assert helpers.hook_counts(model) == before
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+# -- what cannot be searched ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"components": []}, "search: 0 components; expected at least two"),
+        ({"components": ["L0.H1", "0.1"]}, "search: 1 components; expected at least two"),
+        ({"components": ["L0.H1", "L2.H0"]}, r"component L2\.H0: out of range"),
+        ({"components": ["L0.H1", "x"]}, "component 'x'"),
+        ({"max_size": 1}, "max_size is 1; expected 2 to the 10 components"),
+        ({"max_size": 11}, "max_size is 11; expected 2 to the 10 components"),
+        ({"components": SMALL[:2]}, "max_size is 3; expected 2 to the 2 components"),
+        ({"n_pairs": 0}, "n_pairs is 0; expected at least 1"),
+        ({"beam": 0}, "beam is 0; expected at least 1"),
+        ({"n_found": 0}, "n_found is 0; expected at least 1"),
+        ({"mode": "resample"}, "mode is 'resample'; expected 'mean' or 'zero'"),
+        ({"subset": "x"}, "no subset 'x'; the data has "),
+        ({"correction": "x", "components": SMALL[:2], "max_size": 2}, "correction is 'x'"),
+    ],
+)
+def test_what_cannot_be_searched(cases: Cases, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Searched(cases, **options)
+
+
+def test_too_few_examples(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = MeanActivations.compute(model, data, n_samples=0)
+    rows = [i for i, row in enumerate(texts_of(data)) if row[3] == "u"][:3]
+    with pytest.raises(InputError, match="3 examples; expected at least 4"):
+        find_superadditive(model, data.part(rows), means)

@@ -1,0 +1,157 @@
+"""Ready sets of components: which ones, under which names, and what cannot be had."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.ablation import ComponentSet, as_sets, sets
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.errors import InputError
+
+SHAPE = ModelShape(2, 3)
+ATTENTION_ONLY = ModelShape(2, 2, has_mlps=False)
+
+
+def names(found: list[ComponentSet]) -> list[str]:
+    return [str(each) for each in found]
+
+
+# -- one at a time, pairs and subsets -------------------------------------------------------------
+
+
+def test_singles_are_the_heads_and_mlps_of_the_model() -> None:
+    heads = ["L0.H0", "L0.H1", "L0.H2", "L1.H0", "L1.H1", "L1.H2"]
+    assert names(sets.singles(SHAPE, mlps=False)) == heads
+    assert names(sets.singles(SHAPE, heads=False)) == ["L0.MLP", "L1.MLP"]
+    assert set(names(sets.singles(SHAPE))) == {*heads, "L0.MLP", "L1.MLP"}
+    assert names(sets.singles(ATTENTION_ONLY)) == ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
+
+
+def test_pairs_written_out() -> None:
+    found = sets.pairs(["1.0", "L0.MLP", "0.2", "0.2"])
+    assert names(found) == ["L0.H2+L0.MLP", "L0.H2+L1.H0", "L0.MLP+L1.H0"]
+
+
+def test_subsets_written_out() -> None:
+    found = names(sets.subsets(["1.0", "0.2", "0.mlp"]))
+    pairs = ["L0.H2+L0.MLP", "L0.H2+L1.H0", "L0.MLP+L1.H0"]
+    assert found == ["L0.H2", "L0.MLP", "L1.H0", *pairs, "L0.H2+L0.MLP+L1.H0"]
+    assert names(sets.subsets(["1.0", "0.2", "0.mlp"], sizes=[3, 1])) == [found[-1], *found[:3]]
+
+
+@given(st.integers(1, 8))
+def test_subsets_are_all_different(n: int) -> None:
+    found = sets.subsets([Component(0, i) for i in range(n)])
+    assert len(set(found)) == len(found) == 2**n - 1
+    assert Counter(map(len, found)) == {k: math.comb(n, k) for k in range(1, n + 1)}
+
+
+def test_more_than_ten_components_need_sizes() -> None:
+    components = [Component(0, i) for i in range(11)]
+    with pytest.raises(InputError, match="11 components have 2047 subsets; give sizes"):
+        sets.subsets(components)
+    assert len(sets.subsets(components, sizes=[2])) == 55
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3], [1, 5]])
+def test_sizes_that_do_not_exist(sizes: list[int]) -> None:
+    with pytest.raises(InputError, match="of 2 different components; expected sizes from 1"):
+        sets.subsets(["0.0", "0.1", "0.0"], sizes=sizes)
+
+
+@pytest.mark.parametrize("components", [[], ["0.0"], ["0.0", "L0.H0"]])
+def test_a_pair_needs_two_components(components: list[str]) -> None:
+    with pytest.raises(InputError, match=r"sizes \[2\] of [01] different components"):
+        sets.pairs(components)
+
+
+# -- around a subnetwork --------------------------------------------------------------------------
+
+
+def test_leaving_one_out_of_a_subnetwork() -> None:
+    subnetwork = Mask.full(SHAPE).only("0.1", "1.2", "1.mlp")
+    found = sets.leave_one_out(subnetwork)
+    assert {name: set(map(str, mask.kept)) for name, mask in found.items()} == {
+        "subnetwork": {"L0.H1", "L1.H2", "L1.MLP"},
+        "subnetwork - L0.H1": {"L1.H2", "L1.MLP"},
+        "subnetwork - L1.H2": {"L0.H1", "L1.MLP"},
+        "subnetwork - L1.MLP": {"L0.H1", "L1.H2"},
+    }
+    assert [str(each) for each in as_sets(found)] == list(found)
+
+
+def test_adding_one_to_a_subnetwork() -> None:
+    subnetwork = Mask.full(SHAPE).without("0.1", "1.mlp")
+    found = sets.add_one_in(subnetwork)
+    assert {name: set(map(str, mask.ablated)) for name, mask in found.items()} == {
+        "subnetwork": {"L0.H1", "L1.MLP"},
+        "subnetwork + L0.H1": {"L1.MLP"},
+        "subnetwork + L1.MLP": {"L0.H1"},
+    }
+    attention_only = Mask.full(ATTENTION_ONLY).without("1.1")
+    assert sets.add_one_in(attention_only)["subnetwork + L1.H1"] == Mask.full(ATTENTION_ONLY)
+
+
+@pytest.mark.parametrize("around", [sets.leave_one_out, sets.add_one_in])
+def test_a_subnetwork_is_one_mask_of_zeros_and_ones(around: object) -> None:
+    full = Mask.full(SHAPE)
+    for mask in (Mask.stack([full, full]), Mask(full.values / 2)):
+        with pytest.raises(InputError, match="single mask of zeros and ones"):
+            around(mask)  # type: ignore[operator]
+
+
+# -- random controls ------------------------------------------------------------------------------
+
+CHOSEN = ["0.1", "0.2", "2.mlp"]
+LARGE = ModelShape(3, 8)
+
+
+@given(st.integers(0, 1000), st.booleans())
+def test_random_sets_match_layer_by_layer(seed: int, disjoint: bool) -> None:
+    found = sets.matched_random(CHOSEN, LARGE, 4, disjoint=disjoint, seed=seed)
+    assert list(found) == ["random 1", "random 2", "random 3", "random 4"][: len(found)]
+    for each in found.values():
+        heads = [c for c in each.components if c.is_head]
+        assert Counter(c.layer for c in heads) == {0: 2}
+        assert len(each) == 3  # MLPs match in number, in whichever layer
+        assert not disjoint or not set(map(str, each.components)) & {"L0.H1", "L0.H2", "L2.MLP"}
+        assert all(LARGE.index(c) for c in each.components)
+
+
+def test_random_sets_differ_and_follow_the_seed() -> None:
+    found = sets.matched_random(CHOSEN, LARGE, 20, seed=1)
+    assert len(set(found.values())) == 20
+    assert found == sets.matched_random(CHOSEN, LARGE, 20, seed=1)
+    assert found != sets.matched_random(CHOSEN, LARGE, 20, seed=2)
+    layers = {c.layer for each in found.values() for c in each.components if not c.is_head}
+    assert layers == {0, 1}
+    assert sets.matched_random(CHOSEN, LARGE, 0) == {}
+
+
+def test_random_sets_where_few_are_left() -> None:
+    # One head is left beside two of three, so there is one set without the MLP.
+    found = sets.matched_random(["0.0"], ModelShape(1, 2), 1)
+    assert [str(each) for each in found.values()] == ["L0.H1"]
+    with pytest.raises(InputError, match="only 1 different ones found, 2 wanted"):
+        sets.matched_random(["0.0"], ModelShape(1, 2), 2)
+    with pytest.raises(InputError, match=r"2 of 1 other .* among L0.H2; pass disjoint=False"):
+        sets.matched_random(["0.0", "0.1"], SHAPE)
+    with pytest.raises(InputError, match=r"1 of 0 other .* among none"):
+        sets.matched_random(["0.mlp"], ModelShape(1, 2))
+    both = sets.matched_random(["0.0", "0.1"], SHAPE, 3, disjoint=False)
+    assert len(set(both.values())) == 3
+
+
+def test_random_sets_of_components_that_the_model_lacks() -> None:
+    for name in ("2.0", "0.3"):
+        with pytest.raises(InputError, match="out of range"):
+            sets.matched_random([name], SHAPE)
+    with pytest.raises(InputError, match="no MLPs"):
+        sets.matched_random(["0.mlp"], ATTENTION_ONLY)
+    found = sets.matched_random(["0.0"], ATTENTION_ONLY, 1)
+    assert [str(each) for each in found.values()] == ["L0.H1"]

@@ -1,0 +1,72 @@
+"""The sweep benchmark runs, and all that it compares gives the same logits."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "sweep.py"
+
+
+def run(*options: str) -> str:
+    command = [sys.executable, str(SCRIPT), "--quick", "--threads", "1", *options]
+    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def saved(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_tables(tmp_path: Path) -> None:
+    printed = run("--json", str(tmp_path / "figures.json"))
+    found = saved(tmp_path / "figures.json")
+    singles, pairs = found["sweeps"]
+    assert (singles["sets"], pairs["sets"]) == (24, 276)
+    for sweep in (singles, pairs):
+        differences = sweep["largest logit difference to raw hooks"]
+        bfloat16 = differences.pop("mechcore tree, bfloat16")
+        assert max(differences.values()) < 1e-4 < sweep["largest effect of a set on a logit"]
+        assert 0 < bfloat16 < 0.1
+        measured = [each["variant"] for each in sweep["variants"]]
+        peers = {"raw hooks", "raw hooks, unsorted", "TransformerLens bridge", "pyvene", "nnsight"}
+        assert peers <= {*measured, *found["left out"]}
+        assert {"mechcore tree, float32", "mechcore reference"} <= set(measured)
+        for each in sweep["variants"]:
+            assert each["ms per set and example"] > 0
+            assert each["times as fast as raw hooks"] == pytest.approx(
+                [
+                    seconds["raw hooks"] / seconds[each["variant"]]
+                    for seconds in sweep["seconds of each round"]
+                ]
+                * 3
+            )
+    # 2 layers of 12 heads: every layer evaluation but the first attention is of layer 0, whose
+    # MLP runs for the full model and every head of layer 0; weights of an MLP are 2/3 of a layer.
+    assert singles["layer evaluations"] == pytest.approx(1 / 3 + 2 / 3 * 13)
+    assert pairs["layer evaluations"] == pytest.approx(1 / 3 + 2 / 3 * (13 + 66))
+    for name, reason in found["left out"].items():
+        assert name in printed
+        assert reason in printed
+    assert found["peak MiB"]["mechcore tree, float32"] > 100
+
+
+def test_scaling(tmp_path: Path) -> None:
+    figure, figures = tmp_path / "scaling.png", tmp_path / "figures.json"
+    run("--scaling", "--figure", str(figure), "--json", str(figures))
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    rows = saved(figures)["scaling"]
+    assert {row["axis"] for row in rows} == {"examples", "sets", "layers"}
+    assert all(0 < row["lowest"] <= row["seconds"] <= row["highest"] for row in rows)
+
+
+def test_real_data_needs_a_checkpoint() -> None:
+    command = [sys.executable, str(SCRIPT), "--data", "missing.tsv"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--model and --data belong together" in done.stderr

@@ -1,0 +1,311 @@
+"""Figures of sweeps draw what their tables hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
+
+from mechcore.report import ablation_figures as figures
+from mechcore.report.ablation_figures import save_figures
+
+PLACES = (("ood", "hans"), ("id", "mnli"))
+"""Out-of-domain first, as tables need not be in the order of the panels."""
+SUBSETS = ("swap", "all")
+
+
+def ablation_table(drops: dict[str, float], kinds: dict[str, str] | None = None) -> pd.DataFrame:
+    """Drops in margin by set out of domain, half of that in domain, a tenth for one subset.
+
+    Accuracy starts from 90 % and drops by a hundredth of the margin, 2 points more or less.
+    """
+    rows = []
+    for (role, data), subset in itertools.product(PLACES, SUBSETS):
+        for name, drop in drops.items():
+            value = drop * (0.5 if role == "id" else 1) * (0.1 if subset == "swap" else 1)
+            kind = (kinds or {}).get(name, "joint" if "+" in name else "single")
+            row = {"set": name, "kind": kind, "size": 1 + name.count("+"), "data": data}
+            row |= {"role": role, "subset": subset, "n": 100, "accuracy": 0.9 - value / 100}
+            row |= {"accuracy_drop": value / 100, "accuracy_drop_low": value / 100 - 0.02}
+            row |= {"accuracy_drop_high": value / 100 + 0.03, "margin": 5 - value}
+            row |= {"margin_drop": value, "margin_drop_low": value - 1}
+            rows.append(row | {"margin_drop_high": value + 1, "kl": 0.1})
+    return pd.DataFrame(rows)
+
+
+def interaction_table(
+    values: dict[str, float], sizes: dict[str, int] | None = None
+) -> pd.DataFrame:
+    """Interactions of sets on the margin by set, a hundredth of it on accuracy, half in domain."""
+    rows = []
+    for (role, data), subset, metric in itertools.product(PLACES, SUBSETS, ("accuracy", "margin")):
+        for name, value in values.items():
+            share = (0.5 if role == "id" else 1) * (0.01 if metric == "accuracy" else 1)
+            size = (sizes or {}).get(name, 1 + name.count("+"))
+            row = {"set": name, "size": size, "data": data, "role": role, "subset": subset}
+            value_here = value * share * (0 if subset == "swap" else 1)
+            rows.append(row | {"metric": metric, "interaction": value_here})
+    return pd.DataFrame(rows)
+
+
+def titles(figure: Figure) -> list[str]:
+    return [ax.get_title() for ax in figure.axes if ax.get_title()]
+
+
+def texts(ax: Any) -> dict[tuple[float, float], str]:
+    return {tuple(t.get_position()): t.get_text() for t in ax.texts}
+
+
+def ends(figure: Figure) -> tuple[float, float]:
+    """Of the colour scale."""
+    return tuple(figure.axes[-1].get_ylim())  # type: ignore[return-value]
+
+
+# -- single components ----------------------------------------------------------------------------
+
+DROPS = {"L0.H0": 4.0, "L0.H1": -1.25, "L0.MLP": 20.0, "L1.H0": -0.2, "L1.H1": 0.0, "L1.MLP": 7.0}
+
+
+def test_cells_of_single_components() -> None:
+    more = {"L0.H0+L0.H1": 100.0, "random 1": 50.0, "heads outside the core": 60.0}
+    kinds = {"random 1": "random", "heads outside the core": "non-core"}
+    table = ablation_table({**DROPS, **more}, kinds)
+    figure = figures.single_drops(table, "margin")
+    assert titles(figure) == ["in-domain: mnli", "out-of-domain: hans"]
+    left, right = figure.axes[:2]
+    # Heads by column, the MLP apart behind them; layers from the top. The largest is 20: no
+    # decimals, and what rounds to 0 has no sign.
+    assert texts(right) == {
+        (0, 0): "4",
+        (1, 0): "-1",
+        (2.5, 0): "20",
+        (0, 1): "0",
+        (1, 1): "0",
+        (2.5, 1): "7",
+    }
+    assert texts(left)[(2.5, 0)] == "10"
+    assert left.get_ylim()[0] > left.get_ylim()[1]
+    assert [t.get_text() for t in right.get_xticklabels()] == ["0", "1", "MLP"]
+    assert ends(figure) == (-20, 20)
+    assert "drop in margin (nats)" in figure.axes[-1].get_ylabel()
+    # Losses are red and gains blue, 0 is white, and more is darker.
+    cells = {
+        tuple(path.vertices[0] + 0.5): colour
+        for path, colour in zip(
+            right.collections[0].get_paths(), right.collections[0].get_facecolors(), strict=True
+        )
+    }
+    loss, gain, nothing = cells[(2.5, 0)], cells[(1, 0)], cells[(1, 1)]
+    assert loss[0] > loss[2]
+    assert gain[2] > gain[0]
+    assert nothing[:3].min() > 0.95
+    assert cells[(2.5, 1)].sum() > loss.sum()
+
+
+def test_single_drops_on_accuracy_are_points_and_of_the_subset_asked_for() -> None:
+    figure = figures.single_drops(ablation_table(DROPS), "accuracy")
+    assert texts(figure.axes[1])[(2.5, 0)] == "20"
+    assert "points" in figure.axes[-1].get_ylabel()
+    part = figures.single_drops(ablation_table(DROPS), "margin", "swap")
+    assert texts(part.axes[1])[(2.5, 0)] == "2.0"
+    assert texts(part.axes[1])[(0, 1)] == "0.0"
+    assert ends(part) == (-2, 2)
+
+
+def test_one_data_set_has_one_panel_and_mlps_stand_alone() -> None:
+    table = ablation_table({f"L{i}.MLP": float(i) for i in range(6)})
+    figure = figures.single_drops(table[table["role"] == "ood"], "margin")
+    assert titles(figure) == ["out-of-domain: hans"]
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["MLP"]
+    assert sorted(texts(figure.axes[0]).values()) == ["0.0", "1.0", "2.0", "3.0", "4.0", "5.0"]
+
+
+def test_drops_of_nothing_can_be_drawn() -> None:
+    figure = figures.single_drops(ablation_table(dict.fromkeys(DROPS, 0.0)), "margin")
+    assert set(texts(figure.axes[1]).values()) == {"0.0"}
+    assert ends(figure) == (-1, 1)
+
+
+# -- pairs ----------------------------------------------------------------------------------------
+
+PAIRS = {"L0.H1+L0.MLP": 0.5, "L0.H1+L1.H0": -0.001, "L0.MLP+L1.H0": -0.25}
+
+
+def grid(ax: Any) -> np.ndarray:
+    return np.asarray(ax.images[0].get_array().filled(np.nan))
+
+
+def test_cells_of_pairs() -> None:
+    triple = {"L0.H1+L0.MLP+L1.H0": 9.0}
+    figure = figures.pair_interactions(interaction_table({**PAIRS, **triple}), "margin")
+    assert titles(figure) == ["in-domain: mnli", "out-of-domain: hans"]
+    for ax, share in zip(figure.axes[:2], (0.5, 1), strict=True):
+        ab, ac, bc = (share * value for value in PAIRS.values())
+        expected = [[np.nan, ab, ac], [ab, np.nan, bc], [ac, bc, np.nan]]
+        np.testing.assert_allclose(grid(ax), expected)
+        names = ["L0.H1", "L0.MLP", "L1.H0"]
+        assert [t.get_text() for t in ax.get_xticklabels()] == names
+        assert [t.get_text() for t in ax.get_yticklabels()] == names
+    assert ends(figure) == (-0.5, 0.5)
+    right = texts(figure.axes[1])
+    assert right == {(1, 0): "0.50", (2, 0): "0.00", (2, 1): "-0.25"} | {
+        (0, 1): "0.50",
+        (0, 2): "0.00",
+        (1, 2): "-0.25",
+    }
+    accuracy = figures.pair_interactions(interaction_table(PAIRS), "accuracy")
+    assert texts(accuracy.axes[1])[(1, 0)] == "0.50"  # points, a hundredth of a share
+    assert "points" in accuracy.axes[-1].get_ylabel()
+    np.testing.assert_allclose(
+        np.nan_to_num(
+            grid(figures.pair_interactions(interaction_table(PAIRS), subset="swap").axes[1])
+        ),
+        0,
+    )
+
+
+def test_pairs_that_were_not_ablated_are_empty_cells() -> None:
+    names = [f"L{i}.H0" for i in range(13)]
+    values = {f"{a}+{b}": 1.0 for a, b in itertools.pairwise(names)}
+    ax = figures.pair_interactions(interaction_table(values)).axes[1]
+    assert np.isfinite(grid(ax)).sum() == 2 * 12
+    assert grid(ax)[3, 4] == grid(ax)[4, 3] == 1
+    assert not ax.texts  # too many for numbers
+    # Layers in the order of numbers, not of their digits.
+    assert [t.get_text() for t in ax.get_yticklabels()] == names
+
+
+def test_of_very_many_components_the_largest_interactions_are_drawn() -> None:
+    names = [f"L{i}.H{h}" for i in range(12) for h in range(12)]
+    values = {f"{a}+{b}": 0.01 * i for i, (a, b) in enumerate(itertools.pairwise(names))}
+    figure = figures.pair_interactions(interaction_table(values))
+    values_drawn = grid(figure.axes[1])
+    assert values_drawn.shape == (80, 80)
+    assert np.nanmax(values_drawn) == pytest.approx(0.01 * 142)
+    assert len(figure.axes[1].get_xticklabels()) <= 45
+
+
+def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:
+    named = interaction_table({**PAIRS, "the pair": 7.0, "one+other": 8.0}, {"the pair": 2})
+    figure = figures.pair_interactions(named)
+    assert grid(figure.axes[1]).shape == (3, 3)
+    assert ends(figure) == (-0.5, 0.5)
+    singles = figures.single_drops(ablation_table({**DROPS, "my head": 99.0}), "margin")
+    assert "99" not in texts(singles.axes[1]).values()
+
+
+# -- bars -----------------------------------------------------------------------------------------
+
+
+def bars(figure: Figure) -> dict[str, list[float]]:
+    """Heights by name of the series."""
+    found = [c for c in figure.axes[0].containers if isinstance(c, BarContainer)]
+    return {c.get_label(): [patch.get_height() for patch in c.patches] for c in found}
+
+
+def intervals(figure: Figure) -> list[list[tuple[float, float]]]:
+    """Ends of the error bars, by series."""
+    return [
+        [(segment[0][1], segment[1][1]) for segment in lines.get_segments()]
+        for lines in figure.axes[0].collections
+    ]
+
+
+def test_bars_of_sets() -> None:
+    table = ablation_table({"L0.H0": 4.0, "L0.H0+L1.H0": 20.0})
+    figure = figures.set_bars(table, "ood", "hans")
+    assert {name: pytest.approx(heights) for name, heights in bars(figure).items()} == {
+        "full model": [90, 90],
+        "L0.H0": [86, 89.6],
+        "L0.H0+L1.H0": [70, 88],
+    }
+    labels = [t.get_text() for t in figure.axes[0].get_xticklabels()]
+    assert labels == ["all", "swap"]
+    # The drop is 2 points less to 3 points more, so that the accuracy is 3 less to 2 more.
+    first, second = intervals(figure)
+    np.testing.assert_allclose(first, [(83, 88), (86.6, 91.6)])
+    np.testing.assert_allclose(second, [(67, 72), (85, 90)])
+    assert figure.axes[0].get_ylim() == (0, 100)
+    assert titles(figure) == ["out-of-domain: hans"]
+    legend = [t.get_text() for t in figure.legends[0].get_texts()]
+    assert legend == ["full model", "L0.H0", "L0.H0+L1.H0"]
+    # Next to each other, without overlap.
+    edges = sorted((p.get_x(), p.get_x() + p.get_width()) for p in figure.axes[0].patches)
+    assert all(a[1] <= b[0] + 1e-9 for a, b in itertools.pairwise(edges))
+
+
+def test_bars_of_chosen_sets_in_domain() -> None:
+    table = ablation_table({"a": 4.0, "b": 8.0, "c": 20.0})
+    figure = figures.set_bars(table, "id", "mnli", ["c", "a"])
+    assert list(bars(figure)) == ["full model", "c", "a"]
+    assert bars(figure)["c"][0] == pytest.approx(80)
+
+
+def test_more_sets_than_colours_are_hatched() -> None:
+    table = ablation_table({f"s{i}": float(i) for i in range(12)})
+    figure = figures.set_bars(table, "ood", "hans")
+    found = [c for c in figure.axes[0].containers if isinstance(c, BarContainer)][1:]
+    looks = [(to_hex(c.patches[0].get_facecolor()), c.patches[0].get_hatch()) for c in found]
+    assert len(set(looks)) == 12
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def saved(folder: Path) -> Sequence[str]:
+    return sorted(path.name for path in (folder / "figures").glob("*"))
+
+
+def test_every_figure_is_saved_as_png_and_svg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
+    tables = {"ablation": ablation_table(DROPS), "interactions": interaction_table(PAIRS)}
+    names = save_figures(tmp_path, tables)
+    assert names == [
+        "single-drops-accuracy",
+        "pair-interactions-accuracy",
+        "single-drops-margin",
+        "pair-interactions-margin",
+        "accuracies-id",
+        "accuracies-ood",
+    ]
+    assert saved(tmp_path) == sorted(f"{name}.{end}" for name in names for end in ("png", "svg"))
+    for path in (tmp_path / "figures").iterdir():
+        start = path.read_bytes()[:200]
+        assert start.startswith(b"\x89PNG") if path.suffix == ".png" else b"<?xml" in start
+
+
+def test_tables_of_few_rows_leave_figures_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(figures.Gallery, "add", lambda self, figure, name, *_: drawn.append(name))
+
+    def names(drops: dict[str, float], pairs: dict[str, float], **sizes: Any) -> set[str]:
+        table = interaction_table(pairs, **sizes) if pairs else empty
+        found = save_figures(tmp_path, {"ablation": ablation_table(drops), "interactions": table})
+        assert sorted(found) == sorted(drawn)
+        drawn.clear()
+        return {name.rsplit("-", 1)[0] for name in found}
+
+    empty = interaction_table(PAIRS).iloc[:0]
+    assert names({"L0.H0": 1.0}, {}) == {"accuracies"}
+    five, two = dict(list(DROPS.items())[:5]), dict(list(PAIRS.items())[:2])
+    assert names(five, two) == {"accuracies"}
+    assert names(five, PAIRS) == {"accuracies", "pair-interactions"}
+    assert names(DROPS, {}) == {"accuracies", "single-drops"}
+    many = {f"L0.H{i}": 1.0 for i in range(13)}
+    assert names(many, {}) == {"single-drops"}
+    triples = {f"L0.H{i}+L1.H0+L1.H1": 1.0 for i in range(4)}
+    assert names(five, triples) == {"accuracies"}
+    own = {"first": 1.0, "second": 2.0, "third": 3.0}
+    assert names({**five, "one": 1.0}, own, sizes=dict.fromkeys(own, 2)) == {"accuracies"}

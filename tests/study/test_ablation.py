@@ -1,0 +1,229 @@
+"""Ablation as a step of a study: which tables there are, what they hold, and state files."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import Cases
+
+from mechcore.ablation import (
+    Ablations,
+    Answers,
+    ComponentSet,
+    ablate,
+    ablation_table,
+    dividends,
+    interactions,
+    sets,
+    shapley,
+)
+from mechcore.errors import InputError
+from mechcore.means import MeanActivations
+from mechcore.study import ModelConfig
+from mechcore.study.ablation import joint_sets, sweep_tables
+from mechcore.study.inputs import Inputs
+from mechcore.tasks.encoding import EncodedExamples, encode
+from mechcore.tasks.examples import Examples
+
+NAMES = ("L0.H1", "L0.MLP", "L1.H2")
+
+
+def encoded(name: str, n: int) -> EncodedExamples:
+    words, labels = helpers.WORDS, ("entailment", "neutral", "contradiction")
+    frame = pd.DataFrame(
+        {
+            "text_a": [" ".join(words[i : i + 2 + i % 3]) for i in range(n)],
+            "text_b": [words[-1 - i] for i in range(n)],
+            "label": [labels[i % 3] for i in range(n)],
+            "subset": [f"{name} {i % 2}" for i in range(n)],
+        }
+    )
+    return encode(Examples(name, frame), helpers.word_tokenizer(), max_length=48)
+
+
+@pytest.fixture(scope="module")
+def inputs(cases: Cases) -> Inputs:
+    data = {"id": encoded("matched", 9), "ood": encoded("hans", 8)}
+    model = cases.get("bert").model
+    return Inputs(ModelConfig("bert"), model, helpers.word_tokenizer(), data, {"id": 9, "ood": 8})
+
+
+@pytest.fixture(scope="module")
+def means(inputs: Inputs) -> MeanActivations:
+    return MeanActivations.compute(inputs.model, inputs.data["id"], n_samples=0)
+
+
+def kinds_of(names: list[str]) -> dict[ComponentSet, str]:
+    found = [ComponentSet.of(name.split("+")) for name in names]
+    return {each: "joint" if len(each) > 1 else "single" for each in found}
+
+
+ALL_SUBSETS = [str(each) for each in sets.subsets(NAMES)]
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+def test_the_tables_are_those_of_both_kinds_of_data(inputs: Inputs, means: MeanActivations) -> None:
+    kinds = kinds_of(ALL_SUBSETS)
+    tables, found = sweep_tables(inputs, means, kinds, n_resamples=10, batch_size=4, seed=3)
+    assert list(tables) == ["ablation", "interactions", "dividends", "shapley"]
+    assert [(each.data, each.role) for each in found] == [("matched", "id"), ("hans", "ood")]
+    options: dict[str, Any] = {"n_resamples": 10, "seed": 3}
+    again = [
+        ablate(inputs.model, list(kinds), inputs.data[role], means, role=role, batch_size=4)  # type: ignore[arg-type]
+        for role in ("id", "ood")
+    ]
+    for name, wanted in {
+        "ablation": [ablation_table(each, kinds, **options) for each in again],
+        "interactions": [interactions(each, **options) for each in again],
+        "dividends": [dividends(each, **options) for each in again],
+        "shapley": [shapley(each, **options) for each in again],
+    }.items():
+        pd.testing.assert_frame_equal(tables[name], pd.concat(wanted, ignore_index=True))
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (ALL_SUBSETS, True),
+        (ALL_SUBSETS[:-1], False),  # without all three
+        ([*ALL_SUBSETS[:3], ALL_SUBSETS[-1]], False),  # without the pairs
+        (["L0.H1", "L0.MLP", "L0.H1+L0.MLP", "L1.H0+L1.H1+L1.H2"], True),  # and another set
+        (["L0.H1"], False),
+        (["L0.H1", "L0.MLP"], False),
+        (["L0.H1+L0.MLP"], False),
+    ],
+)
+def test_dividends_need_all_subsets(inputs: Inputs, names: list[str], expected: bool) -> None:
+    tables, _ = sweep_tables(inputs, None, kinds_of(names), mode="zero", n_resamples=2)
+    assert ("dividends" in tables) == ("shapley" in tables) == expected
+    alone = {name for name in names if "+" not in name}
+    tested = {name for name in names if "+" in name and set(name.split("+")) <= alone}
+    assert set(tables["interactions"]["set"]) == tested
+    assert set(tables["ablation"]["set"]) == set(names)
+    if expected:
+        assert set(tables["shapley"]["set"]) == alone
+        assert set(tables["dividends"]["set"]) == alone | tested
+
+
+def test_more_than_ten_components_have_no_exact_values(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mechcore.study.ablation.MOST_EXACT", 2)
+    two, three = kinds_of(["L0.H1", "L0.MLP", "L0.H1+L0.MLP"]), kinds_of(ALL_SUBSETS)
+    options: dict[str, Any] = {"mode": "zero", "n_resamples": 2}
+    for kinds, expected in ((two, True), (three, False)):
+        assert ("shapley" in sweep_tables(inputs, None, kinds, **options)[0]) == expected
+
+
+def test_options_are_passed_on(inputs: Inputs, means: MeanActivations) -> None:
+    kinds = kinds_of(["L0.H1", "L1.MLP", "L0.H1+L1.MLP"])
+
+    def drops(**options: Any) -> np.ndarray:
+        tables, found = sweep_tables(inputs, means, kinds, n_resamples=2, **options)
+        assert (found[0].agreement is None) == ("precision" not in options)
+        return tables["ablation"]["margin_drop"].to_numpy()
+
+    tree = drops()
+    np.testing.assert_allclose(drops(engine="reference"), tree, rtol=0, atol=1e-5)
+    assert np.abs(drops(mode="zero") - tree).max() > 1e-3
+    coarse = np.abs(drops(precision="bfloat16") - tree).max()
+    assert 1e-6 < coarse < 0.2
+
+
+def test_no_set(inputs: Inputs) -> None:
+    with pytest.raises(InputError, match=r"no set; name at least one component \(--components\)"):
+        sweep_tables(inputs, None, {}, mode="zero")
+    with pytest.raises(InputError, match="out of range"):
+        sweep_tables(inputs, None, kinds_of(["L2.H0"]), mode="zero")
+
+
+# -- state files ----------------------------------------------------------------------------------
+
+
+def test_what_is_kept_is_not_run_again(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree: Any = importlib.import_module("mechcore.ablation.sweep")._Tree
+    real, runs = tree.run, []
+
+    def counted(self: Any, *arguments: Any) -> None:
+        runs.append(len(self.run_.data))
+        real(self, *arguments)
+
+    monkeypatch.setattr(tree, "run", counted)
+    options: dict[str, Any] = {"mode": "zero", "n_resamples": 5, "batch_size": 4}
+    kinds = kinds_of(["L0.H1", "L1.MLP", "L0.H1+L1.MLP"])
+    whole, _ = sweep_tables(inputs, None, kinds, state=tmp_path, **options)
+    names = ["sweep-id.safetensors", "sweep-ood.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    n = len(runs)
+    assert set(runs) == {9, 8}
+    again, _ = sweep_tables(inputs, None, kinds, state=tmp_path, **options)
+    assert len(runs) == n
+    (tmp_path / names[1]).unlink()
+    parts, _ = sweep_tables(inputs, None, kinds, state=tmp_path, **options)
+    assert set(runs[n:]) == {8}
+    for name, table in whole.items():
+        pd.testing.assert_frame_equal(again[name], table)
+        pd.testing.assert_frame_equal(parts[name], table)
+    with pytest.raises(InputError, match="that of another run: sets differ"):
+        sweep_tables(inputs, None, kinds_of(["L0.H1"]), state=tmp_path, **options)
+
+
+# -- which core heads are ablated together --------------------------------------------------------
+
+
+def ood_of(drops: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
+    """Single heads, and answers with these drops in accuracy, in tenths."""
+    correct = np.ones(10, dtype=bool)
+    full = Answers(correct, correct.astype(float), np.zeros(10))
+    singles = [ComponentSet.of([name]) for name in drops]
+    without = {
+        each: Answers(np.arange(10) >= drop, full.margin, full.kl)
+        for each, drop in zip(singles, drops.values(), strict=True)
+    }
+    return singles, Ablations(full, without, "hans", "ood")  # type: ignore[arg-type]
+
+
+DROPS = {"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3}
+
+
+@pytest.mark.parametrize(
+    ("max_joint", "expected"),
+    [
+        # All pairs of the two with the largest drops, which is both together; and the whole core.
+        (2, ["L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"]),
+        (
+            3,
+            [
+                *("L0.H3+L2.H2", "L0.H0+L0.H3", "L0.H0+L2.H2"),
+                *("L0.H0+L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"),
+            ],
+        ),
+        (1, ["L0.H0+L0.H3+L1.H1+L2.H2"]),
+        (0, ["L0.H0+L0.H3+L1.H1+L2.H2"]),
+    ],
+)
+def test_the_heads_that_matter_most_are_ablated_together(
+    max_joint: int, expected: list[str]
+) -> None:
+    singles, ood = ood_of(DROPS)
+    assert [str(each) for each in joint_sets(singles, ood, max_joint)] == expected
+
+
+def test_a_whole_core_is_listed_once() -> None:
+    singles, ood = ood_of({"L0.H0": 1, "L0.H3": 5})
+    assert [str(each) for each in joint_sets(singles, ood, 4)] == ["L0.H0+L0.H3"]
+    for few in ({"L0.H0": 1}, {}):
+        singles, ood = ood_of(few)
+        assert joint_sets(singles, ood, 4) == []
