@@ -670,7 +670,7 @@ def test_an_interrupted_sweep_goes_on(
     command = f"ablate {own(files)} --components 1.0,2.3,4.mlp --subsets --resamples 20"
     command += " --batch-size 8"
     assert call(f"{command} --out whole") == 0
-    tree: Any = importlib.import_module("mechcore.ablation.sweep")._Tree
+    tree: Any = importlib.import_module("mechcore.ablation.engines").TreeEngine
     real, done = tree.run, []
 
     def stopping(after: int) -> Any:
@@ -722,7 +722,7 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
     with monkeypatch.context() as patch:
         patch.setattr(drawing, "save_figures", interrupted)
         assert call(command) == 130
-    tree: Any = importlib.import_module("mechcore.ablation.sweep")._Tree
+    tree: Any = importlib.import_module("mechcore.ablation.engines").TreeEngine
     monkeypatch.setattr(drawing, "save_figures", lambda folder, tables: [])
     monkeypatch.setattr(tree, "run", interrupted)
     assert call(f"{command} --resume") == 0

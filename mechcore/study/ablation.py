@@ -20,7 +20,8 @@ from mechcore.ablation import (
     shapley,
 )
 from mechcore.ablation.cooperative import MOST_EXACT
-from mechcore.ablation.sweep import Engine, Precision
+from mechcore.ablation.engines import Precision
+from mechcore.ablation.sweep import Engine
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.interventions import Mode

@@ -236,7 +236,7 @@ def edited_logits(case: Case, data: EncodedExamples, means: MeanActivations, nam
 def test_ablating_is_editing_the_weights(
     case: Case, engine: Any, max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("mechcore.ablation.sweep"), "MAX_ROWS", max_rows)
+    monkeypatch.setattr(importlib.import_module("mechcore.ablation.engines"), "MAX_ROWS", max_rows)
     data = encoded(case.architecture == "bert")
     means = MeanActivations.compute(case.model, data, n_samples=0)
     names = ["L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L0.MLP+L1.H0"]

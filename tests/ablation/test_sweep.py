@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from mechcore.state import StateFile
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
 
-ENGINE = importlib.import_module("mechcore.ablation.sweep")
+ENGINE = importlib.import_module("mechcore.ablation.engines")
 """The module, which the function of the same name hides."""
 
 MODELS = (*helpers.ARCHITECTURES, "gpt2-lm")
@@ -345,7 +346,9 @@ def test_accuracy_under_chance_warns_in_domain_alone(bert: dict[str, Any]) -> No
     wrong = replace(data, examples=Examples("few", data.examples.frame.assign(label=labels)))
     with pytest.warns(MechcoreWarning, match=r"in-domain accuracy 0\.000 is under chance"):
         ablate(**{**bert, "data": wrong, "role": "id"})
-    assert ablate(**{**bert, "data": wrong}).full.accuracy == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ablate(**{**bert, "data": wrong}).full.accuracy == 0
 
 
 # -- the table ------------------------------------------------------------------------------------
@@ -490,18 +493,26 @@ def test_a_model_that_does_not_compute_what_its_weights_say(cases: Cases, engine
         ablate(model, NAMES, data, means, engine=engine, role="ood")
 
 
-def test_the_check_covers_a_masked_forward_too(cases: Cases) -> None:
-    model, data = load_model(cases.path("gpt2")), encoded("gpt2")
-    means, calls = means_of(model, data), itertools.count()
+def test_the_check_covers_a_masked_forward_too(
+    bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ENGINE.masked
 
-    def spoil_every_second(module: Any, args: Any, output: torch.Tensor) -> torch.Tensor:
-        return 2 * output if next(calls) % 2 else output
+    def without_effect(model: Any, mask: Mask, *args: Any, **options: Any) -> Any:
+        return real(model, Mask.full(mask.shape), *args, **options)
 
-    inner = model.blocks[1].mlp.out.original_component
-    inner.register_forward_hook(spoil_every_second)  # the full model's forward is the first
+    monkeypatch.setattr(ENGINE, "masked", without_effect)
     with pytest.raises(MechcoreError, match="its logits differ from the model's"):
-        ablate(model, ["0.1"], data, means, role="ood")
-    assert next(calls) == 2
+        ablate(**bert)
+
+
+@pytest.mark.hooked
+def test_an_encoder_without_a_classifier_has_no_answers() -> None:
+    with (
+        pytest.warns(MechcoreWarning, match="found a HookedEncoder; expected a TransformerBridge"),
+        pytest.raises(InputError, match="HookedEncoder is a masked language model"),
+    ):
+        ablate(helpers.hooked_encoder(), NAMES, encoded(), mode="zero")
 
 
 # -- groups of sets -------------------------------------------------------------------------------
@@ -511,23 +522,24 @@ MANY = [*SINGLES, *("+".join(pair) for pair in itertools.combinations(SINGLES[:7
 
 
 class Runs:
-    """Counts what an engine runs, and interrupts it."""
+    """Counts what an engine runs, and interrupts or forbids it."""
 
     def __init__(self) -> None:
         self.batches: list[int] = []
         self.stop_at: int | None = None
+        self.error: type[BaseException] = KeyboardInterrupt
 
     def watched(self, real: Callable[..., Any], size: Callable[..., int]) -> Callable[..., Any]:
         def run(*args: Any, **options: Any) -> Any:
             if len(self.batches) == self.stop_at:
-                raise KeyboardInterrupt
+                raise self.error
             self.batches.append(size(*args, **options))
             return real(*args, **options)
 
         return run
 
-    def until(self, stop_at: int | None) -> None:
-        self.batches, self.stop_at = [], stop_at
+    def until(self, stop_at: int | None, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.batches, self.stop_at, self.error = [], stop_at, error
 
 
 @pytest.fixture
@@ -649,7 +661,7 @@ def test_a_finished_sweep_is_not_run_again(
     whole = ablate(**bert, engine=engine)
     assert_equal(ablate(**bert, engine=engine, state=path), whole)
     for _ in range(2):
-        runs.until(int(engine == "tree"))  # the check, and no more
+        runs.until(int(engine == "tree"), AssertionError)  # the check, and no more
         assert_equal(ablate(**bert, engine=engine, state=str(path)), whole)
 
 
@@ -698,14 +710,14 @@ def test_states_of_other_sweeps_are_refused(
         ({"mode": "zero", "means": None, "seed": 2}, "means, mode, seed"),
     ]
     content = begun.read_bytes()
-    runs.until(0)
+    runs.until(0, AssertionError)
     for changes, differ in refused:
         message = f"sweep state {begun}: is that of another run: {differ} differ; go on with the"
         with pytest.raises(InputError, match=message):
             ablate(**{**bert, "mode": "resample", "state": begun, **changes})
     assert begun.read_bytes() == content
     # Names, the table's options and how much runs at a time do not matter.
-    runs.until(1)
+    runs.until(1, AssertionError)
     named = {f"set {i}": each for i, each in enumerate(NAMES)}
     found = ablate(**{**bert, "sets": named}, mode="resample", state=begun, max_tokens=7)
     assert [str(each) for each in found.without] == list(named)
@@ -764,7 +776,7 @@ def test_half_precision_is_close_and_says_how_close(cases: Cases, name: str) -> 
 def test_agreement_is_the_share_of_equal_answers_on_a_sample(
     bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = ENGINE._Tree._logits
+    real = ENGINE.TreeEngine._logits
     asked: list[tuple[int, int]] = []
 
     def spoilt(self: Any, runner: TreeRunner, batch: Any, tree: Any) -> Iterator[Any]:
@@ -774,7 +786,7 @@ def test_agreement_is_the_share_of_equal_answers_on_a_sample(
                 logits = logits.roll(1, -1)  # every answer becomes another
             yield numbers, logits
 
-    monkeypatch.setattr(ENGINE._Tree, "_logits", spoilt)
+    monkeypatch.setattr(ENGINE.TreeEngine, "_logits", spoilt)
     monkeypatch.setattr(ENGINE, "SAMPLE", 4)
     found = ablate(**bert, precision="bfloat16", batch_size=64)
     assert found.agreement == 0

@@ -153,11 +153,11 @@ def test_no_set(inputs: Inputs) -> None:
 def test_what_is_kept_is_not_run_again(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree: Any = importlib.import_module("mechcore.ablation.sweep")._Tree
+    tree: Any = importlib.import_module("mechcore.ablation.engines").TreeEngine
     real, runs = tree.run, []
 
     def counted(self: Any, *arguments: Any) -> None:
-        runs.append(len(self.run_.data))
+        runs.append(len(self.job.data))
         real(self, *arguments)
 
     monkeypatch.setattr(tree, "run", counted)

@@ -1,0 +1,344 @@
+"""The two ways to run a sweep: the prefix tree, and one masked forward per set.
+
+Both divide a sweep into parts that are finished one after another, and write the answers of every
+finished task to the same `Kept`, so that an interrupted sweep can go on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from mechcore.ablation.effects import Answers, ComponentSet
+from mechcore.ablation.tree import Node, TreeRunner, Work, grow
+from mechcore.components import Mask, ModelShape
+from mechcore.errors import MechcoreError
+from mechcore.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
+from mechcore.interventions import Fills, Mode, masked
+from mechcore.means import MeanActivations
+from mechcore.models.running import (
+    Batch,
+    device_of,
+    forward,
+    is_causal,
+    last_real_position,
+    model_inputs,
+)
+from mechcore.models.stack import Linear, Stack
+from mechcore.readout import Readout
+from mechcore.state import StateFile, encoded_inputs
+from mechcore.tasks.encoding import EncodedExamples
+
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+
+MAX_TOKENS = {"cpu": 4096, "cuda": 131_072}
+"""Most tokens in one call of a layer by device, examples times masks times positions."""
+
+SHARE_OF_RESTARTS = 0.02
+"""How much of its work a sweep may spend on beginning again for another group of sets."""
+
+SECONDS_BETWEEN_SAVES = 30.0
+SAMPLE = 64
+"""Examples, and at most as many sets, on which precisions are compared."""
+
+_READ = ("input_ids", "attention_mask", "token_type_ids")
+"""What models read of a batch."""
+
+_PENDING = 2**24
+"""Logits kept before they are reduced to answers."""
+
+
+@dataclass(eq=False)
+class Job:
+    """What a sweep works on.
+
+    Attributes:
+        masks: [mask, layer, component]; the full model's first, then one for each set.
+    """
+
+    model: Any
+    masks: Tensor
+    data: EncodedExamples | list[Batch]
+    means: MeanActivations | None
+    mode: Mode
+    seed: int
+    class_labels: Sequence[str] | None
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        self.readout = Readout.of(self.model, self.data, self.class_labels)
+        self.correct_classes = self.readout.correct_classes(self.data)
+        self.shape = ModelShape.of(self.model)
+
+    def batches(self) -> list[Batch]:
+        """All batches, each with the rows of its examples as ``index``."""
+        if isinstance(self.data, EncodedExamples):
+            return list(self.data.batches(self.batch_size))
+        found: list[Batch] = []
+        start = 0
+        for batch in self.data:
+            n = len(batch["input_ids"])
+            inputs = {name: batch[name] for name in _READ if batch.get(name) is not None}
+            found.append({**inputs, "index": torch.arange(start, start + n)})
+            start += n
+        return found
+
+    def inputs(self) -> Any:
+        """What the model reads, as JSON values."""
+        if isinstance(self.data, EncodedExamples):
+            return encoded_inputs(self.data)
+        return [
+            {name: torch.as_tensor(batch[name]).tolist() for name in _READ if name in batch}
+            for batch in self.batches()
+        ]
+
+
+class Kept:
+    """Answers so far, [set, example], and which parts of the work they are of."""
+
+    def __init__(self, n_sets: int, job: Job, store: StateFile) -> None:
+        n_examples = len(job.correct_classes)
+        self.full = torch.zeros(n_examples, job.readout.n_classes)
+        self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
+        self.margin = torch.zeros(n_sets, n_examples)
+        self.kl = torch.zeros(n_sets, n_examples)
+        self.store = store
+        self.done: set[tuple[int, int]] = set()
+        self.saved_at = time.monotonic()
+        stored = store.restore()
+        if stored is not None:
+            tensors, notes = stored
+            try:
+                for name in ("full", "correct", "margin", "kl"):
+                    getattr(self, name).copy_(tensors[name])
+            except (KeyError, RuntimeError) as error:
+                raise store.unreadable(error) from error
+            self.done = {(part, batch) for part, batch in notes["done"]}
+
+    def finish(self, part: int, batch: int) -> None:
+        """Note that a task is done, and save if the last time is long ago."""
+        self.done.add((part, batch))
+        if time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES:
+            self.save()
+
+    def save(self) -> None:
+        """Write all answers so far to the state file."""
+        names = ("full", "correct", "margin", "kl")
+        self.store.save({name: getattr(self, name) for name in names}, {"done": sorted(self.done)})
+        self.saved_at = time.monotonic()
+
+    def answers(self, sets: Sequence[ComponentSet]) -> dict[ComponentSet, Answers]:
+        """The answers by set, in the order of the job."""
+        rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy())
+        return {each: Answers(*(row[i] for row in rows)) for i, each in enumerate(sets)}
+
+
+class ReferenceEngine:
+    """One masked forward of the whole model per set and batch."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        size = max(1, MAX_ROWS // job.batch_size)
+        self.parts = (
+            list(torch.arange(len(job.masks) - 1).split(size)) if len(job.masks) > 1 else []
+        )
+
+    def tasks(self) -> list[tuple[int, int, float]]:
+        """Part, batch and cost of every task; part -1 is the full model, batches run at once."""
+        return [(-1, 0, 1.0), *((i, 0, float(len(part))) for i, part in enumerate(self.parts))]
+
+    def begin(self, part: int, batch: int) -> None:
+        """Nothing is drawn ahead."""
+
+    def agreement(self) -> float:
+        """Everything is in the model's own precision."""
+        return 1.0
+
+    def run(self, part: int, batch: int, kept: Kept) -> None:
+        """Do one task."""
+        job = self.job
+        options: dict[str, Any] = {
+            "class_labels": job.class_labels,
+            "batch_size": job.batch_size,
+            "in_domain": False,
+        }
+        if part < 0:
+            kept.full.copy_(evaluate(job.model, job.data, **options).logits)
+            return
+        numbers = self.parts[part]
+        masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
+        options |= {"means": job.means, "mode": job.mode, "seed": job.seed}
+        found = evaluate(job.model, job.data, mask=masks, **options)
+        for number, each in zip(numbers.tolist(), found, strict=True):
+            kept.correct[number] = is_correct(each.logits, job.correct_classes)
+            kept.margin[number] = margins(each.logits, job.correct_classes)
+            kept.kl[number] = kl(kept.full, each.logits)
+
+
+class TreeEngine:
+    """The prefix tree, in groups of sets that are finished one after another."""
+
+    def __init__(
+        self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
+    ) -> None:
+        self.job = job
+        self.batches = job.batches()
+        self.stack = _with_answers(stack, job.readout)
+        self.exact = self.stack
+        if precision == "bfloat16":
+            self.stack = self.stack.to(torch.bfloat16)
+        whole = grow(job.masks, job.shape)
+        device = device_of(job.model).type
+        self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
+        restarts = SHARE_OF_RESTARTS * Work.of(whole, job.shape).layers(self.stack)
+        n_groups = max(1, int(restarts / len(self.stack.layers)))
+        order = [mask for mask in _leaves(whole) if mask != 0]
+        size = max(1, -(-len(order) // n_groups))
+        starts = range(0, max(1, len(order)), size)
+        self.groups = [torch.tensor([0, *order[start : start + size]]) for start in starts]
+        self.trees = [grow(job.masks[group], job.shape) for group in self.groups]
+        self.runner = self._new_runner(self.stack)
+        self._check()
+
+    def _new_runner(self, stack: Stack) -> TreeRunner:
+        job = self.job
+        fills = Fills(job.model, job.means, job.mode, job.seed)
+        return TreeRunner(stack, job.shape, fills, self.max_tokens)
+
+    def tasks(self) -> list[tuple[int, int, float]]:
+        """Group of sets, batch and cost in layers times tokens of every task."""
+        costs = [Work.of(tree, self.job.shape).layers(self.stack) + 1 for tree in self.trees]
+        return [
+            (group, number, cost * batch["input_ids"].numel())
+            for group, cost in enumerate(costs)
+            for number, batch in enumerate(self.batches)
+        ]
+
+    def begin(self, part: int, batch: int) -> None:
+        """Draw what a task needs at random, whether it runs or was done before."""
+        if batch == 0:
+            self.runner = self._new_runner(self.stack)
+        self.runner.begin(model_inputs(self.job.model, self.batches[batch]))
+
+    def run(self, part: int, batch: int, kept: Kept) -> None:
+        """Do one task."""
+        index = self.batches[batch]["index"]
+        correct = self.job.correct_classes[index]
+        full: Tensor | None = None
+        for numbers, logits in self._logits(self.runner, self.batches[batch], self.trees[part]):
+            sets = self.groups[part][numbers] - 1
+            if full is None:  # full masks come first
+                full = logits[0]
+                kept.full[index] = full
+                sets, logits = sets[1:], logits[1:]
+            place = (sets[:, None], index)
+            kept.correct[place] = is_correct(logits, correct)
+            kept.margin[place] = margins(logits, correct).float()
+            kept.kl[place] = kl(full, logits).float()
+
+    def _logits(
+        self, runner: TreeRunner, batch: Batch, tree: Node
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Numbers of masks and their logits [mask, batch, cls], the full mask's first of all."""
+        inputs = model_inputs(self.job.model, batch)
+        pending: list[tuple[list[int], Tensor]] = []
+        stack, found = runner.stack, []
+
+        def emit(masks: Sequence[int], x: Tensor) -> None:
+            pending.append((list(masks), stack.out(stack.head(x)).float().cpu()))
+            if sum(len(m) * logits.numel() for m, logits in pending) > _PENDING:
+                found.append(_flushed(pending))
+
+        runner.run(inputs, _read_positions(self.job.model, inputs), tree, emit)
+        if pending:
+            found.append(_flushed(pending))
+        return iter(found)
+
+    # -- checks ---------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Make sure that the engine gives the model's logits, whole and without one set."""
+        job = self.job
+        batch = _rows(self.batches[len(self.batches) // 2], slice(4))
+        values = job.masks[[0, -1]]
+        runner = self._new_runner(self.exact)
+        runner.begin(model_inputs(job.model, batch))
+        got = torch.empty(2, len(batch["index"]), job.readout.n_classes)
+        for numbers, logits in self._logits(runner, batch, grow(values, job.shape)):
+            got[numbers] = logits
+        mask = Mask(values[1], has_mlps=job.shape.has_mlps)
+        inputs = model_inputs(job.model, batch)
+        with torch.no_grad():
+            wanted = [forward(job.model, batch)]
+            with masked(job.model, mask, job.means, job.mode, seed=job.seed) as masked_model:
+                wanted.append(masked_model(batch))
+        reference = job.readout.read(torch.stack(wanted), inputs).float().cpu()
+        scale = max(1.0, float(reference.abs().max()))
+        difference = float((got - reference).abs().max()) / scale
+        tolerance = 5e-2 if wanted[0].element_size() == 2 else 1e-3
+        if not difference <= tolerance:
+            raise MechcoreError(
+                f"prefix-sharing engine: its logits differ from the model's by {difference:.2g} "
+                "of their size; the model does not compute what its weights say (hooks, processed "
+                "weights, an unusual setting): use engine='reference'"
+            )
+
+    def agreement(self) -> float:
+        """Share of answers in this precision that are those of float32, on a sample."""
+        job, generator = self.job, torch.Generator().manual_seed(self.job.seed)
+        chosen = torch.randperm(len(job.masks), generator=generator)[:SAMPLE]
+        tree = grow(job.masks[chosen], job.shape)
+        n = -(-SAMPLE // len(self.batches))
+        same: list[Tensor] = []
+        for batch in self.batches[:: -(-len(self.batches) // SAMPLE)]:
+            rows = torch.randperm(len(batch["index"]), generator=generator)[:n]
+            part, answers = _rows(batch, rows), []
+            for stack in (self.exact, self.stack):
+                runner = self._new_runner(stack)
+                runner.begin(model_inputs(job.model, part))
+                best = torch.empty(len(chosen), len(rows), dtype=torch.long)
+                for numbers, logits in self._logits(runner, part, tree):
+                    best[numbers] = logits.argmax(-1)
+                answers.append(best)
+            same.append((answers[0] == answers[1]).flatten())
+        return float(torch.cat(same).double().mean())
+
+
+def _rows(batch: Batch, rows: Any) -> Batch:
+    """Some rows of a batch."""
+    return {name: torch.as_tensor(values)[rows] for name, values in batch.items()}
+
+
+def _flushed(pending: list[tuple[list[int], Tensor]]) -> tuple[Tensor, Tensor]:
+    numbers = [number for masks, _ in pending for number in masks]
+    logits = [each for masks, each in pending for _ in masks]
+    pending.clear()
+    return torch.tensor(numbers), torch.stack(logits)
+
+
+def _leaves(tree: Node) -> list[int]:
+    """Numbers of masks in the order in which they are finished."""
+    if not tree.children:
+        return list(tree.masks)
+    return [mask for _, child in tree.children for mask in _leaves(child)]
+
+
+def _with_answers(stack: Stack, readout: Readout) -> Stack:
+    """The stack with the outputs that are classes of the answer only."""
+    if readout.tokens is None:
+        return stack
+    tokens = readout.tokens.to(stack.out.weight.device)
+    bias = None if stack.out.bias is None else stack.out.bias[tokens]
+    return stack.answering(Linear(stack.out.weight[tokens], bias))
+
+
+def _read_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
+    """The position that the head reads, [batch]."""
+    if is_causal(model):
+        return last_real_position(inputs["attention_mask"])
+    return inputs["input_ids"].new_zeros(len(inputs["input_ids"]))
