@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from full_forwards import FullForwards, Heads
 from shapes import chosen, examples, save_minilm_shaped
 from torch import Tensor
 
-from mechcore.ablation import ComponentSet, ablate
+from mechcore.ablation import ComponentSet, ablate, engines
 from mechcore.ablation.tree import TreeRunner, Work, grow
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluate import evaluate
@@ -31,7 +30,6 @@ from mechcore.models.stack_of import stack_of
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.readers import read_examples
 
-ENGINE = importlib.import_module("mechcore.ablation.sweep")  # the package has a function `sweep`
 RAW = "raw hooks"
 TREES = {"mechcore tree, float32": torch.float32, "mechcore tree, bfloat16": torch.bfloat16}
 REFERENCE = "mechcore reference"
@@ -142,7 +140,7 @@ class Bench:
         masks = self.masks(sets)
         tree = grow(masks, self.shape)
         fills = Fills(self.model, self.means, "mean", 0)
-        runner = TreeRunner(stack, self.shape, fills, ENGINE.MAX_TOKENS[self.device])
+        runner = TreeRunner(stack, self.shape, fills, engines.MAX_TOKENS[self.device])
         logits = torch.empty(len(masks), len(data), len(stack.out.weight))
 
         def keep(index: Tensor, numbers: Sequence[int], x: Tensor) -> None:
@@ -170,7 +168,7 @@ class Bench:
     def check_seconds(self, sweep: Sweep) -> float:
         """What a sweep in bfloat16 spends once on comparing itself with float32."""
         took = []
-        agreement = ENGINE._Tree.agreement
+        agreement = engines.TreeEngine.agreement
 
         def timed(self: Any) -> float:
             start = time.perf_counter()
@@ -178,7 +176,7 @@ class Bench:
             took.append(time.perf_counter() - start)
             raise _Done
 
-        with mock.patch.object(ENGINE._Tree, "agreement", timed), suppress(_Done):
+        with mock.patch.object(engines.TreeEngine, "agreement", timed), suppress(_Done):
             self.ablate(sweep.sets, sweep.data, precision="bfloat16")
         return took[0]
 
@@ -209,7 +207,7 @@ class Variant:
     def seconds(self, sweep: Sweep, device: str) -> float:
         """Of the whole sweep, the full model included."""
         start = time.perf_counter()
-        with mock.patch.object(ENGINE, "SAMPLE", 1):  # see `Bench.check_seconds`
+        with mock.patch.object(engines, "SAMPLE", 1):  # see `Bench.check_seconds`
             self.run(sweep)
         if device == "cuda":
             torch.cuda.synchronize()

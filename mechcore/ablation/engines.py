@@ -46,9 +46,6 @@ SECONDS_BETWEEN_SAVES = 30.0
 SAMPLE = 64
 """Examples, and at most as many sets, on which precisions are compared."""
 
-_READ = ("input_ids", "attention_mask", "token_type_ids")
-"""What models read of a batch."""
-
 _PENDING = 2**24
 """Logits kept before they are reduced to answers."""
 
@@ -82,10 +79,10 @@ class Job:
         found: list[Batch] = []
         start = 0
         for batch in self.data:
-            n = len(batch["input_ids"])
-            inputs = {name: batch[name] for name in _READ if batch.get(name) is not None}
-            found.append({**inputs, "index": torch.arange(start, start + n)})
-            start += n
+            inputs = model_inputs(self.model, batch)
+            end = start + len(inputs["input_ids"])
+            found.append({**inputs, "index": torch.arange(start, end)})
+            start = end
         return found
 
     def inputs(self) -> Any:
@@ -93,8 +90,7 @@ class Job:
         if isinstance(self.data, EncodedExamples):
             return encoded_inputs(self.data)
         return [
-            {name: torch.as_tensor(batch[name]).tolist() for name in _READ if name in batch}
-            for batch in self.batches()
+            {name: tensor.tolist() for name, tensor in batch.items()} for batch in self.batches()
         ]
 
 
@@ -311,7 +307,7 @@ class TreeEngine:
 
 def _rows(batch: Batch, rows: Any) -> Batch:
     """Some rows of a batch."""
-    return {name: torch.as_tensor(values)[rows] for name, values in batch.items()}
+    return {name: values[rows] for name, values in batch.items()}
 
 
 def _flushed(pending: list[tuple[list[int], Tensor]]) -> tuple[Tensor, Tensor]:

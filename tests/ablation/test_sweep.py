@@ -261,7 +261,8 @@ def as_plain(data: EncodedExamples, labels: torch.Tensor, size: int = 3) -> list
         more = {"labels": labels[batch["index"]], "texts": texts, "weights": None}
         batches.append({**{n: batch[n] for n in ("input_ids", "attention_mask")}, **more})
         if "token_type_ids" in batch:
-            batches[-1]["token_type_ids"] = batch["token_type_ids"].tolist()
+            batches[-1]["token_type_ids"] = batch["token_type_ids"]
+    batches[0] |= {n: x.tolist() for n, x in batches[0].items() if torch.is_tensor(x)}
     return batches
 
 
