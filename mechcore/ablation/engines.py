@@ -7,7 +7,7 @@ finished task to the same `Kept`, so that an interrupted sweep can go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -196,8 +196,8 @@ class TreeEngine:
         order = [mask for mask in _leaves(whole) if mask != 0]
         size = max(1, -(-len(order) // n_groups))
         starts = range(0, max(1, len(order)), size)
-        self.groups = [torch.tensor([0, *order[start : start + size]]) for start in starts]
-        self.trees = [grow(job.masks[group], job.shape) for group in self.groups]
+        self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
+        self.trees = [grow(job.masks[group], job.shape) for group in self.parts]
         self.runner = self._new_runner(self.stack)
         self._check()
 
@@ -225,35 +225,48 @@ class TreeEngine:
         """Do one task."""
         index = self.batches[batch]["index"]
         correct = self.job.correct_classes[index]
-        full: Tensor | None = None
-        for numbers, logits in self._logits(self.runner, self.batches[batch], self.trees[part]):
-            sets = self.groups[part][numbers] - 1
-            if full is None:  # full masks come first
-                full = logits[0]
-                kept.full[index] = full
+        full: list[Tensor] = []
+
+        def take(numbers: Tensor, logits: Tensor) -> None:
+            sets = self.parts[part][numbers] - 1
+            if not full:  # full masks come first
+                full.append(logits[0])
+                kept.full[index] = logits[0]
                 sets, logits = sets[1:], logits[1:]
             place = (sets[:, None], index)
             kept.correct[place] = is_correct(logits, correct)
             kept.margin[place] = margins(logits, correct).float()
-            kept.kl[place] = kl(full, logits).float()
+            kept.kl[place] = kl(full[0], logits).float()
+
+        self._logits(self.runner, self.batches[batch], self.trees[part], take)
 
     def _logits(
-        self, runner: TreeRunner, batch: Batch, tree: Node
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Numbers of masks and their logits [mask, batch, cls], the full mask's first of all."""
-        inputs = model_inputs(self.job.model, batch)
-        pending: list[tuple[list[int], Tensor]] = []
-        stack, found = runner.stack, []
+        self,
+        runner: TreeRunner,
+        batch: Batch,
+        tree: Node,
+        take: Callable[[Tensor, Tensor], None],
+    ) -> None:
+        """Hand out numbers of masks and their logits [mask, batch, cls], full masks first."""
+        inputs, stack = model_inputs(self.job.model, batch), runner.stack
+        numbers: list[int] = []
+        pending: list[Tensor] = []
+
+        def flush() -> None:
+            if pending:
+                take(torch.tensor(numbers), torch.stack(pending))
+            numbers.clear()
+            pending.clear()
 
         def emit(masks: Sequence[int], x: Tensor) -> None:
-            pending.append((list(masks), stack.out(stack.head(x)).float().cpu()))
-            if sum(len(m) * logits.numel() for m, logits in pending) > _PENDING:
-                found.append(_flushed(pending))
+            logits = stack.out(stack.head(x)).float().cpu()
+            numbers.extend(masks)
+            pending.extend([logits] * len(masks))
+            if len(pending) * logits.numel() > _PENDING:
+                flush()
 
         runner.run(inputs, _read_positions(self.job.model, inputs), tree, emit)
-        if pending:
-            found.append(_flushed(pending))
-        return iter(found)
+        flush()
 
     # -- checks ---------------------------------------------------------------------------------
 
@@ -265,8 +278,7 @@ class TreeEngine:
         runner = self._new_runner(self.exact)
         runner.begin(model_inputs(job.model, batch))
         got = torch.empty(2, len(batch["index"]), job.readout.n_classes)
-        for numbers, logits in self._logits(runner, batch, grow(values, job.shape)):
-            got[numbers] = logits
+        self._logits(runner, batch, grow(values, job.shape), got.__setitem__)
         mask = Mask(values[1], has_mlps=job.shape.has_mlps)
         inputs = model_inputs(job.model, batch)
         with torch.no_grad():
@@ -297,10 +309,9 @@ class TreeEngine:
             for stack in (self.exact, self.stack):
                 runner = self._new_runner(stack)
                 runner.begin(model_inputs(job.model, part))
-                best = torch.empty(len(chosen), len(rows), dtype=torch.long)
-                for numbers, logits in self._logits(runner, part, tree):
-                    best[numbers] = logits.argmax(-1)
-                answers.append(best)
+                logits = torch.empty(len(chosen), len(rows), job.readout.n_classes)
+                self._logits(runner, part, tree, logits.__setitem__)
+                answers.append(logits.argmax(-1))
             same.append((answers[0] == answers[1]).flatten())
         return float(torch.cat(same).double().mean())
 
@@ -308,13 +319,6 @@ class TreeEngine:
 def _rows(batch: Batch, rows: Any) -> Batch:
     """Some rows of a batch."""
     return {name: values[rows] for name, values in batch.items()}
-
-
-def _flushed(pending: list[tuple[list[int], Tensor]]) -> tuple[Tensor, Tensor]:
-    numbers = [number for masks, _ in pending for number in masks]
-    logits = [each for masks, each in pending for _ in masks]
-    pending.clear()
-    return torch.tensor(numbers), torch.stack(logits)
 
 
 def _leaves(tree: Node) -> list[int]:

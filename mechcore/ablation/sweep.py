@@ -67,7 +67,7 @@ def sweep(
             of a subnetwork, with the sets around it.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
-        seed: of the resamples.
+        seed: of all that is random.
         options: see `ablate`, whose result keeps the answers example by example.
 
     Returns:
@@ -81,7 +81,7 @@ def sweep(
 
     >>> sweep(model, [["L0.H1"], ["L0.H1", "L2.MLP"]], data, means)  # doctest: +SKIP
     """
-    found = ablate(model, sets, data, means, **options)
+    found = ablate(model, sets, data, means, seed=seed, **options)
     if not found.without:
         raise InputError("sweep: no set; expected at least one set of components")
     return ablation_table(found, against=against, n_resamples=n_resamples, level=level, seed=seed)
@@ -130,6 +130,8 @@ def ablate(
     """
     if engine not in ("auto", "tree", "reference"):
         raise InputError(f"sweep: engine is {engine!r}; expected 'auto', 'tree' or 'reference'")
+    if batch_size < 1:
+        raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
     if precision not in ("float32", "bfloat16"):
         raise InputError(f"sweep: precision is {precision!r}; expected 'float32' or 'bfloat16'")
     stack = None if engine == "reference" else _stack(model, fall_back=engine == "auto")
@@ -152,10 +154,14 @@ def ablate(
         class_labels,
         batch_size,
     )
+    parts = ReferenceEngine(job) if stack is None else TreeEngine(job, stack, precision, max_tokens)
     facts: dict[str, Any] = {}
     if state is not None:
         facts = input_facts(model, job.inputs(), means) | {
-            "sets": [[str(c) for c in each.components] for each in listed],
+            "sets": [
+                [[str(c) for c in each.components] for each in listed],
+                [len(part) for part in parts.parts],
+            ],
             "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),
             "mode": mode,
             "seed": seed,
@@ -164,7 +170,6 @@ def ablate(
             "batch_size": batch_size,
         }
     kept = Kept(len(listed), job, StateFile(state, "sweep", facts))
-    parts = ReferenceEngine(job) if stack is None else TreeEngine(job, stack, precision, max_tokens)
     agreement = parts.agreement() if precision != "float32" else None
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"
     _work(parts, kept, f"ablate on {name}")

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -780,12 +780,14 @@ def test_agreement_is_the_share_of_equal_answers_on_a_sample(
     real = ENGINE.TreeEngine._logits
     asked: list[tuple[int, int]] = []
 
-    def spoilt(self: Any, runner: TreeRunner, batch: Any, tree: Any) -> Iterator[Any]:
-        for numbers, logits in real(self, runner, batch, tree):
+    def spoilt(self: Any, runner: TreeRunner, batch: Any, tree: Any, take: Any) -> None:
+        def spoil(numbers: torch.Tensor, logits: torch.Tensor) -> None:
             if runner.stack is not self.exact:
                 asked.append((len(numbers), logits.shape[1]))
                 logits = logits.roll(1, -1)  # every answer becomes another
-            yield numbers, logits
+            take(numbers, logits)
+
+        real(self, runner, batch, tree, spoil)
 
     monkeypatch.setattr(ENGINE.TreeEngine, "_logits", spoilt)
     monkeypatch.setattr(ENGINE, "SAMPLE", 4)
