@@ -151,6 +151,9 @@ class ReferenceEngine:
     def begin(self, part: int, batch: int) -> None:
         """Nothing is drawn ahead."""
 
+    def check(self) -> None:
+        """Nothing to compare with."""
+
     def agreement(self) -> float:
         """Everything is in the model's own precision."""
         return 1.0
@@ -199,7 +202,6 @@ class TreeEngine:
         self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
         self.trees = [grow(job.masks[group], job.shape) for group in self.parts]
         self.runner = self._new_runner(self.stack)
-        self._check()
 
     def _new_runner(self, stack: Stack) -> TreeRunner:
         job = self.job
@@ -270,8 +272,12 @@ class TreeEngine:
 
     # -- checks ---------------------------------------------------------------------------------
 
-    def _check(self) -> None:
-        """Make sure that the engine gives the model's logits, whole and without one set."""
+    def check(self) -> None:
+        """Make sure that the engine gives the model's logits, whole and without one set.
+
+        Raises:
+            MechcoreError: it does not.
+        """
         job = self.job
         batch = _rows(self.batches[len(self.batches) // 2], slice(4))
         values = job.masks[[0, -1]]

@@ -170,6 +170,7 @@ def ablate(
             "batch_size": batch_size,
         }
     kept = Kept(len(listed), job, StateFile(state, "sweep", facts))
+    parts.check()
     agreement = parts.agreement() if precision != "float32" else None
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"
     _work(parts, kept, f"ablate on {name}")
