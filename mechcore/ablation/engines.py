@@ -139,6 +139,7 @@ class ReferenceEngine:
 
     def __init__(self, job: Job) -> None:
         self.job = job
+        self.division = ["reference", MAX_ROWS]  # what divides the sets into parts
         size = max(1, MAX_ROWS // job.batch_size)
         self.parts = (
             list(torch.arange(len(job.masks) - 1).split(size)) if len(job.masks) > 1 else []
@@ -194,6 +195,7 @@ class TreeEngine:
         whole = grow(job.masks, job.shape)
         device = device_of(job.model).type
         self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
+        self.division = ["tree", SHARE_OF_RESTARTS]  # what divides the sets into parts
         restarts = SHARE_OF_RESTARTS * Work.of(whole, job.shape).layers(self.stack)
         n_groups = max(1, int(restarts / len(self.stack.layers)))
         order = [mask for mask in _leaves(whole) if mask != 0]

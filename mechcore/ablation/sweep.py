@@ -158,14 +158,11 @@ def ablate(
     facts: dict[str, Any] = {}
     if state is not None:
         facts = input_facts(model, job.inputs(), means) | {
-            "sets": [
-                [[str(c) for c in each.components] for each in listed],
-                [len(part) for part in parts.parts],
-            ],
+            "sets": [[str(c) for c in each.components] for each in listed],
             "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),
             "mode": mode,
             "seed": seed,
-            "engine": "reference" if stack is None else "tree",
+            "engine": parts.division,
             "precision": precision,
             "batch_size": batch_size,
         }
