@@ -160,7 +160,7 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
             drops[name, data, subset] = (drop, m_drop, before - drop)
             values = (name, kind, len(members), data, role, subset, n, before - drop, drop)
             values += (drop - half, drop + half, 8 * before - 4 - m_drop, m_drop)
-            values += (m_drop - m_half, m_drop + m_half)
+            values += (m_drop - m_half, m_drop + m_half, m_drop / 4)
             rows.append(dict(zip(ABLATION, values, strict=True)))
     save("ablation", rows, ABLATION)
     interactions = []
@@ -174,7 +174,7 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
                 value = joint - single
                 values = (name, len(members), data, role, subset, n, metric, joint, single, value)
                 floor = drops[name, data, subset][2] < 0.05
-                values += (value - half, value + half, value - half > 0, floor)
+                values += (value - half, value + half, 0.01, 0.02, value - half > 0, floor, False)
                 interactions.append(dict(zip(INTERACTIONS, values, strict=True)))
     save("interactions", interactions, INTERACTIONS)
 
@@ -257,8 +257,10 @@ SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_val
 SUMMARY += ("spearman_rho", "spearman_p")
 ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_drop", "accuracy_drop_low")
 ABLATION += ("accuracy_drop_high", "margin", "margin_drop", "margin_drop_low", "margin_drop_high")
+ABLATION += ("kl",)
 INTERACTIONS = ("set", "size", *_PLACE, "metric", "joint_drop", "sum_of_single_drops")
-INTERACTIONS += ("interaction", "low", "high", "superadditive", "floor")
+INTERACTIONS += ("interaction", "low", "high", "p", "p_adjusted", "superadditive", "floor")
+INTERACTIONS += ("ceiling",)
 
 
 @pytest.fixture(scope="session")
