@@ -4,7 +4,7 @@ The model is a random one of MiniLM's shape (6 layers, 12 heads, width 384, MLP 
 the examples have the lengths of MNLI pairs; ``--model`` and ``--data`` take a real BERT classifier
 and labelled texts. Every variant replaces the outputs of the same heads by the same means.
 
-    python benchmarks/sweep.py [--examples 64] [--rounds 3] [--device cuda] [--json FILE]
+    python benchmarks/sweep.py [--examples 48] [--rounds 3] [--device cuda] [--json FILE]
     python benchmarks/sweep.py --model DIR --data FILE
     python benchmarks/sweep.py --scaling [--figure FILE]
     python benchmarks/sweep.py --quick
@@ -84,8 +84,7 @@ def measured(
     variants |= mechcore_variants(bench)
     check = bench.check_seconds(sweep)
     timed = [
-        {name: each.seconds(sweep, bench.device) for name, each in variants.items()}
-        for _ in range(rounds)
+        {name: each.seconds(bench, sweep) for name, each in variants.items()} for _ in range(rounds)
     ]
     plain, shared = forwards_of(sweep) * bench.shape.n_layers, bench.layer_evaluations(sweep.sets)
     return {
@@ -146,8 +145,9 @@ def show(result: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
     differences = result["largest logit difference to raw hooks"]
     print(
         f"\n== {result['sweep']}: {result['sets']} sets, {result['examples']} examples in batches "
-        f"of {result['batch size']}; {len(result['seconds of each round'])} rounds; full-forward "
-        f"variants run {result['sets of full-forward variants']} of the sets\n"
+        f"of {result['batch size']}; rounds: {len(result['seconds of each round'])}; full-forward "
+        f"variants run {result['sets of full-forward variants']} of the sets, and their time is "
+        f"multiplied up\n"
         f"   positions per token, padding included: {result['positions per token, sorted']:.2f} "
         f"sorted by length, {result['positions per token, unsorted']:.2f} unsorted\n"
     )
@@ -216,9 +216,9 @@ def run_alone(bench: Bench, name: str) -> None:
     sweep = Sweep(sweep.name, sweep.sets, chosen(sweep.data, rows), sweep.sample)
     if name in VARIANTS:
         made = VARIANTS[name](bench.source, bench.means, bench.device)
-        full_forwards(bench, made).seconds(sweep, bench.device)
+        full_forwards(bench, made).seconds(bench, sweep)
     elif name != NOTHING:
-        mechcore_variants(bench)[name].seconds(sweep, bench.device)
+        mechcore_variants(bench)[name].seconds(bench, sweep)
 
 
 def machine(device: str) -> dict[str, Any]:
@@ -234,16 +234,21 @@ def machine(device: str) -> dict[str, Any]:
 
 def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--examples", type=int, default=64, help="for single heads")
-    parser.add_argument("--pair-examples", type=int, default=16, help="for pairs of heads")
+    parser.add_argument("--examples", type=int, default=48, help="for single heads")
+    parser.add_argument("--pair-examples", type=int, default=12, help="for pairs of heads")
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--peer-sets", type=int, default=12, help="sets of full-forward variants")
+    parser.add_argument("--peer-sets", type=int, default=8, help="sets of full-forward variants")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--layers", type=int, default=6, help="of the random model")
     parser.add_argument("--model", help="a real BERT classifier, with --data")
     parser.add_argument("--data", help="labelled texts in a file that mechcore reads")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="processor time in place of elapsed time: for --threads 1 on a shared machine",
+    )
     parser.add_argument("--json", type=Path, help="where to save the figures")
     parser.add_argument("--scaling", action="store_true", help="cost by examples, sets and layers")
     parser.add_argument("--figure", type=Path, help="where to plot --scaling")
@@ -259,17 +264,20 @@ def compare(settings: Settings, rounds: int, folder: Path, quick: bool) -> dict[
     """Measure and print both sweeps."""
     bench = Bench(settings, folder)
     peers, left_out = load_peers(bench)
-    results = [measured(bench, sweep, peers, rounds) for sweep in bench.sweeps]
     options = [
-        f"--{f.name.replace('_', '-')}={getattr(settings, f.name)}" for f in fields(settings)
+        f"--{name.replace('_', '-')}={value}"
+        for name, value in asdict(settings).items()
+        if value is not None and name != "cpu_time"
     ]
-    options = [each for each in options if not each.endswith("=None")]
     options += ["--threads", str(torch.get_num_threads()), "--folder", str(folder)]
     names = list(TREES)[:1] if quick else [NOTHING, *peers, *TREES, REFERENCE]
     memory = {name: peak_alone(__file__, [*options, "--only", name]) for name in names}
-    for result in results:
-        summarise(result, memory if result is results[0] else {})
+    results: list[dict[str, Any]] = []
+    for sweep in bench.sweeps:
+        result = measured(bench, sweep, peers, rounds)
+        summarise(result, {} if results else memory)
         show(result, left_out)
+        results.append(result)
     if NOTHING in memory:
         print(f"\npeak memory of a process with {NOTHING}: {memory[NOTHING]:.0f} MiB")
     return {"sweeps": results, "left out": left_out, "peak MiB": memory}
@@ -291,6 +299,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     found: dict[str, Any] = {"machine": machine(options.device), "settings": asdict(settings)}
     print(", ".join(f"{name} {value}" for name, value in found["machine"].items()))
+    if options.cpu_time:
+        print("times are processor time of the process")
     print(f"load average at the start: {os.getloadavg()[0]:.1f}")
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -51,7 +51,7 @@ def scaling(settings: Settings, rounds: int, folder: Path, quick: bool) -> list[
             for each in variants.values():
                 each.run(few)
             timed = [
-                {name: each.seconds(sweep, bench.device) for name, each in variants.items()}
+                {name: each.seconds(bench, sweep) for name, each in variants.items()}
                 for _ in range(rounds)
             ]
             for name in variants:

@@ -56,6 +56,7 @@ class Settings:
     Attributes:
         examples, pair_examples: for single heads and for pairs.
         layers: of the random model.
+        cpu_time: measure processor time of this process, not elapsed time.
         model, data: checkpoint and labelled texts in place of random ones.
     """
 
@@ -65,6 +66,7 @@ class Settings:
     peer_sets: int
     layers: int
     device: str
+    cpu_time: bool = False
     model: str | None = None
     data: str | None = None
 
@@ -79,6 +81,7 @@ class Bench:
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.device, self.batch_size = settings.device, settings.batch_size
+        self.clock = time.process_time if settings.cpu_time else time.perf_counter
         self.source = settings.model or str(folder / "model")
         if settings.model is None and not (folder / "model").exists():
             save_minilm_shaped(self.source, settings.layers)
@@ -167,13 +170,13 @@ class Bench:
 
     def check_seconds(self, sweep: Sweep) -> float:
         """What a sweep in bfloat16 spends once on comparing itself with float32."""
-        took = []
-        agreement = engines.TreeEngine.agreement
+        took: list[float] = []
+        clock, agreement = self.clock, engines.TreeEngine.agreement
 
         def timed(self: Any) -> float:
-            start = time.perf_counter()
+            start = clock()
             agreement(self)
-            took.append(time.perf_counter() - start)
+            took.append(clock() - start)
             raise _Done
 
         with mock.patch.object(engines.TreeEngine, "agreement", timed), suppress(_Done):
@@ -204,14 +207,14 @@ class Variant:
     run: Callable[[Sweep], Any]
     forwards: Callable[[Sweep], int] | None = None
 
-    def seconds(self, sweep: Sweep, device: str) -> float:
+    def seconds(self, bench: Bench, sweep: Sweep) -> float:
         """Of the whole sweep, the full model included."""
-        start = time.perf_counter()
+        start = bench.clock()
         with mock.patch.object(engines, "SAMPLE", 1):  # see `Bench.check_seconds`
             self.run(sweep)
-        if device == "cuda":
+        if bench.device == "cuda":
             torch.cuda.synchronize()
-        elapsed = time.perf_counter() - start
+        elapsed = bench.clock() - start
         if self.forwards is None:
             return elapsed
         return elapsed * (len(sweep.sets) + 1) / self.forwards(sweep)
