@@ -136,7 +136,7 @@ def test_drops_of_nothing_can_be_drawn() -> None:
 
 # -- pairs ----------------------------------------------------------------------------------------
 
-PAIRS = {"L0.H1+L0.MLP": 0.5, "L0.H1+L1.H0": -0.001, "L0.MLP+L1.H0": -0.25}
+PAIRS = {"L0.H1+L0.MLP": 0.5, "L0.H1+L1.H0": -0.001, "L0.MLP+L1.H0": -0.75}
 
 
 def grid(ax: Any) -> np.ndarray:
@@ -154,12 +154,12 @@ def test_cells_of_pairs() -> None:
         names = ["L0.H1", "L0.MLP", "L1.H0"]
         assert [t.get_text() for t in ax.get_xticklabels()] == names
         assert [t.get_text() for t in ax.get_yticklabels()] == names
-    assert ends(figure) == (-0.5, 0.5)
+    assert ends(figure) == (-0.75, 0.75)
     right = texts(figure.axes[1])
-    assert right == {(1, 0): "0.50", (2, 0): "0.00", (2, 1): "-0.25"} | {
+    assert right == {(1, 0): "0.50", (2, 0): "0.00", (2, 1): "-0.75"} | {
         (0, 1): "0.50",
         (0, 2): "0.00",
-        (1, 2): "-0.25",
+        (1, 2): "-0.75",
     }
     accuracy = figures.pair_interactions(interaction_table(PAIRS), "accuracy")
     assert texts(accuracy.axes[1])[(1, 0)] == "0.50"  # points, a hundredth of a share
@@ -197,7 +197,7 @@ def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:
     named = interaction_table({**PAIRS, "the pair": 7.0, "one+other": 8.0}, {"the pair": 2})
     figure = figures.pair_interactions(named)
     assert grid(figure.axes[1]).shape == (3, 3)
-    assert ends(figure) == (-0.5, 0.5)
+    assert ends(figure) == (-0.75, 0.75)
     singles = figures.single_drops(ablation_table({**DROPS, "my head": 99.0}), "margin")
     assert "99" not in texts(singles.axes[1]).values()
 
