@@ -6,6 +6,7 @@ finished task to the same `Kept`, so that an interrupted sweep can go on.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +44,11 @@ SHARE_OF_RESTARTS = 0.02
 """How much of its work a sweep may spend on beginning again for another group of sets."""
 
 SECONDS_BETWEEN_SAVES = 30.0
-SAMPLE = 64
-"""Examples, and at most as many sets, on which precisions are compared."""
+SAMPLE = (16, 64)
+"""Fewest and most examples, and as many sets, on which precisions are compared."""
+
+SHARE_OF_SAMPLE = 0.02
+"""Of a sweep's answers that are compared, between these bounds."""
 
 _PENDING = 2**24
 """Logits kept before they are reduced to answers."""
@@ -307,11 +311,14 @@ class TreeEngine:
     def agreement(self) -> float:
         """Share of answers in this precision that are those of float32, on a sample."""
         job, generator = self.job, torch.Generator().manual_seed(self.job.seed)
-        chosen = torch.randperm(len(job.masks), generator=generator)[:SAMPLE]
+        answers_in_all = len(job.masks) * sum(len(batch["index"]) for batch in self.batches)
+        fewest, most = SAMPLE
+        size = min(max(math.isqrt(int(SHARE_OF_SAMPLE * answers_in_all)), fewest), most)
+        chosen = torch.randperm(len(job.masks), generator=generator)[:size]
         tree = grow(job.masks[chosen], job.shape)
-        n = -(-SAMPLE // len(self.batches))
+        n = -(-size // len(self.batches))
         same: list[Tensor] = []
-        for batch in self.batches[:: -(-len(self.batches) // SAMPLE)]:
+        for batch in self.batches[:: -(-len(self.batches) // size)]:
             rows = torch.randperm(len(batch["index"]), generator=generator)[:n]
             part, answers = _rows(batch, rows), []
             for stack in (self.exact, self.stack):

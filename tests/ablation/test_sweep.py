@@ -774,8 +774,9 @@ def test_half_precision_is_close_and_says_how_close(cases: Cases, name: str) -> 
     assert np.mean(same) > 0.9
 
 
+@pytest.mark.parametrize(("sample", "size"), [((4, 5), 4), ((1, 2), 2), ((1, 5), 3)])
 def test_agreement_is_the_share_of_equal_answers_on_a_sample(
-    bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch, sample: tuple[int, int], size: int
 ) -> None:
     real = ENGINE.TreeEngine._logits
     asked: list[tuple[int, int]] = []
@@ -790,7 +791,8 @@ def test_agreement_is_the_share_of_equal_answers_on_a_sample(
         real(self, runner, batch, tree, spoil)
 
     monkeypatch.setattr(ENGINE.TreeEngine, "_logits", spoilt)
-    monkeypatch.setattr(ENGINE, "SAMPLE", 4)
+    monkeypatch.setattr(ENGINE, "SAMPLE", sample)
+    monkeypatch.setattr(ENGINE, "SHARE_OF_SAMPLE", 9.5 / 42)
     found = ablate(**bert, precision="bfloat16", batch_size=64)
     assert found.agreement == 0
-    assert asked == [(4, 4), (6, 7)]  # four sets on four examples; then all sets on all examples
+    assert asked == [(size, size), (6, 7)]  # some sets and examples, then all
