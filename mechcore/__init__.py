@@ -7,6 +7,7 @@ from mechcore.ablation import (
     interactions,
     sweep,
 )
+from mechcore.attention import categorize_heads
 from mechcore.components import Component, Mask
 from mechcore.effective_size import effective_size
 from mechcore.evaluate import Evaluation, evaluate, paired_drop
@@ -27,6 +28,7 @@ __all__ = [
     "Subnetwork",
     "__version__",
     "ablate",
+    "categorize_heads",
     "effective_size",
     "evaluate",
     "export_checkpoint",

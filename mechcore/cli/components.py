@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mechcore import progress
-from mechcore.cli.shared import load, must_not_exist, show
+from mechcore.cli.shared import load, must_not_exist
 from mechcore.errors import InputError
-from mechcore.options import (
-    FileOptions,
-    ModelOptions,
-    data_config,
-    grouped,
-)
+from mechcore.options import FileOptions, ModelOptions, data_config, grouped, split
 
 
 @grouped
@@ -27,27 +22,86 @@ def heads(
     max_examples: Annotated[
         int, typer.Option("--max-examples", help="Examples at most; 0: all.", min=0)
     ] = 512,
+    min_mass: Annotated[
+        float, typer.Option("--min-mass", help="Least mass on a category that makes a label.")
+    ] = 0.25,
+    min_ratio: Annotated[
+        float,
+        typer.Option("--min-ratio", help="Least ratio of that mass to uniform attention."),
+    ] = 3.0,
+    why: Annotated[
+        str | None, typer.Option("--explain", help="Heads to explain, by commas: L1.H4,L3.H0.")
+    ] = None,
+    gallery: Annotated[
+        Path | None,
+        typer.Option("--gallery", help="HTML page to write with the clearest heads drawn."),
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="CSV or JSON file to write.")] = Path(
         "heads.csv"
     ),
 ) -> None:
-    """Attention pattern scores and the category of every head."""
+    """What every head attends to: scores, and a category for each. Needs no trained head."""
+    from mechcore.attention import Thresholds, explain
     from mechcore.files import write_csv, write_text
-    from mechcore.study import steps as study_steps
+    from mechcore.report.heads_page import agreement_sentence
+    from mechcore.study import steps
 
     must_not_exist(out, file=True)
     if out.suffix not in (".csv", ".json"):
         raise InputError(f"{out}: expected the ending .csv or .json (--out)")
+    if gallery is not None:
+        must_not_exist(gallery, file=True)
+        if gallery.suffix != ".html":
+            raise InputError(f"{gallery}: expected the ending .html (--gallery)")
     if model.model is not None and data is None:
         raise InputError("--data is missing; name a file of texts for the checkpoint")
+    thresholds = Thresholds(min_mass, min_ratio)
     chosen = replace(data_config(files), train=data, max_train=max_examples or None)
-    inputs = load(model, chosen, ("train",))
+    inputs = load(model, chosen, ("train",), head=False)
+    examples = inputs.data["train"].examples
     with progress.shown():
-        table = study_steps.category_table(inputs, inputs.data["train"].examples)
+        scores = steps.head_scores(inputs, examples)
+    table = scores.categorised(thresholds)
+    explanations = [explain(table, head, thresholds) for head in split(why)]
+    agreement = scores.agreement(thresholds) if scores.n_examples > 1 else None
+    if gallery is not None:
+        steps.heads_page(inputs, examples, table, gallery, thresholds, agreement)
     if out.suffix == ".csv":
         write_csv(out, table)
     else:
         write_text(out, table.to_json(orient="records", indent=2) + "\n")
-    masses = {f"mass_{name}": name for name in ("repeated", "previous", "separator", "first")}
-    show(table[["component", "category", *masses]].rename(columns=masses))
-    print(f"categories: {out}")
+    _show_grid(table)
+    if agreement is not None:
+        print(agreement_sentence(agreement))
+    for explanation in explanations:
+        print(f"\n{explanation}")
+    print(f"categories: {out}" + (f"\ngallery: {gallery}" if gallery else ""))
+
+
+def _show_grid(table: Any) -> None:
+    """Layers by heads, coloured by category, and how many heads each category has."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from mechcore.report.figures import category_look
+
+    def cell(label: str, also: str = "") -> Text:
+        colour, short = category_look(label)
+        return Text(short + "+" * bool(also), style=f"black on {colour}")
+
+    grid = Table(box=None, padding=(0, 0, 0, 1), show_edge=False)
+    grid.add_column("layer", justify="right")
+    for head in range(int(table["head"].max()) + 1):
+        grid.add_column(f"H{head}", justify="center")
+    for layer, row in table.groupby("layer"):
+        grid.add_row(str(layer), *map(cell, row["category"], row["also"]))
+    console = Console()
+    console.print(grid)
+    counts = table["category"].value_counts()
+    legend = Text(" ").join(
+        Text.assemble(cell(label), f" {label} {counts[label]} ") for label in counts.index
+    )
+    console.print(legend)
+    if (table["also"] != "").any():
+        console.print("+ also attends enough to another category: see the column also")

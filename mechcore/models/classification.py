@@ -100,6 +100,28 @@ class Qwen2ClassificationAdapter(DecoderClassification, Qwen2ArchitectureAdapter
     """``Qwen2ForSequenceClassification``."""
 
 
+class EncoderBodyAdapter(Classification, BertArchitectureAdapter):
+    """``BertModel`` and ``RobertaModel``: hidden states, and no head at all."""
+
+    head: Mapping[str, str] = {}
+
+    def __init__(self, cfg: Any) -> None:
+        super().__init__(cfg)
+        for component in (self.component_mapping or {}).values():
+            if component.name is not None:
+                component.name = component.name.replace("bert.", "", 1)
+
+    def prepare_model(self, hf_model: Any) -> None:
+        """Nothing to check or to shield: there is no head that reads a position."""
+        BertArchitectureAdapter.prepare_model(self, hf_model)
+
+
+BODY_ADAPTERS: dict[str, type[ArchitectureAdapter]] = {
+    "BertModel": EncoderBodyAdapter,
+    "RobertaModel": EncoderBodyAdapter,
+}
+"""Encoders without a head, for what needs attention patterns alone."""
+
 CLASSIFICATION_ADAPTERS: dict[str, type[ArchitectureAdapter]] = {
     "BertForSequenceClassification": BertClassificationAdapter,
     "RobertaForSequenceClassification": RobertaClassificationAdapter,
@@ -117,7 +139,7 @@ def register() -> None:
     read a BERT classifier as a masked language model with a random head.
     """
     factory.ArchitectureAdapterFactory.discover_entry_points()
-    for name, adapter in CLASSIFICATION_ADAPTERS.items():
+    for name, adapter in {**CLASSIFICATION_ADAPTERS, **BODY_ADAPTERS}.items():
         factory.SUPPORTED_ARCHITECTURES.setdefault(name, adapter)
         if name not in factory.ArchitectureAdapterFactory._adapters:
             factory.ArchitectureAdapterFactory.register_adapter(name, adapter)

@@ -15,11 +15,13 @@ from safetensors import SafetensorError
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedTokenizerBase,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from mechcore.components import ModelShape
@@ -28,6 +30,13 @@ from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
 from mechcore.models.running import check_hooks, hook_mlp_out, hook_z, kind_of
 
 Backend = Literal["bridge", "hooked"]
+
+CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
+_LOADERS = {
+    CLASSIFICATION: AutoModelForSequenceClassification,
+    LANGUAGE_MODEL: AutoModelForCausalLM,
+    BODY: AutoModel,
+}
 
 
 def load_model(
@@ -38,13 +47,14 @@ def load_model(
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
     task: Literal["classification", "language-model"] | None = None,
+    head: bool = True,
 ) -> Any:
     """A TransformerLens model that every part of mechcore accepts.
 
     Args:
-        source: a directory in Hugging Face format, a hub id, or an already built
-            HookedTransformer, HookedEncoder or TransformerBridge, which is checked and returned
-            as it is.
+        source: a directory in Hugging Face format, a hub id, a GGUF file (which the package
+            ``gguf`` reads), or an already built HookedTransformer, HookedEncoder or
+            TransformerBridge, which is checked and returned as it is.
         backend: ``"bridge"`` wraps the Hugging Face model in a TransformerBridge;
             ``"hooked"`` builds a HookedTransformer (TransformerLens 3, language models only),
             without weight processing, so that activations stay those of the checkpoint.
@@ -52,6 +62,9 @@ def load_model(
         dtype: precision of the weights.
         revision: branch, tag or commit of a hub id.
         task: what the checkpoint must be; None reads it from its configuration.
+        head: whether there must be a head. If not, encoders whose head is none that mechcore
+            reads (pretrained BERT and RoBERTa, say) are loaded without it and give hidden states
+            [batch, pos, d_model], which is enough to see what heads attend to.
 
     Returns:
         A model in evaluation mode, with frozen weights and eager attention, so that every hook
@@ -68,28 +81,28 @@ def load_model(
         source.eval()
         return source
     name = str(source)
-    config = _read_config(name, revision)
-    architecture = (config.architectures or ["none"])[0]
-    found = _task_of(name, architecture)
+    where = _place(name)
+    config = _read_config(name, where, revision)
+    architecture = _architecture(config, where)
+    found = _task_of(name, architecture, config, head)
     if task is not None and task != found:
         wanted = "a sequence-classification" if task == "classification" else "a language-model"
         raise InputError(
             f"checkpoint {name}: its architecture is {architecture}; expected {wanted} head; "
             "fine-tune the model for the task first"
         )
-    loader: Any = (
-        AutoModelForSequenceClassification if found == "classification" else AutoModelForCausalLM
-    )
+    loader: Any = _LOADERS[found]
     try:
         with without_bars():
             hf_model, report = loader.from_pretrained(
-                name,
+                **where,
                 dtype=dtype,
                 attn_implementation="eager",
                 revision=revision,
                 output_loading_info=True,
+                **({"add_pooling_layer": False} if found == BODY else {}),
             )
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
+    except (OSError, RuntimeError, ValueError, ImportError, SafetensorError) as error:
         raise InputError(f"checkpoint {name}: cannot be loaded: {_first_line(error)}") from error
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
@@ -98,6 +111,7 @@ def load_model(
             f"{architecture}, which would be random; save the whole fine-tuned model again"
         )
     hf_model = hf_model.to(device).eval()
+    architecture = type(hf_model).__name__
     if backend == "hooked":
         model = _hooked(name, architecture, hf_model, device, dtype)
     else:
@@ -115,8 +129,9 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
         InputError: there is none.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(source), revision=revision)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        with without_bars():
+            tokenizer = AutoTokenizer.from_pretrained(**_place(str(source)), revision=revision)
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         raise InputError(
             f"checkpoint {source}: no usable tokenizer: {_first_line(error)}"
         ) from error
@@ -170,32 +185,54 @@ def _quiet_hub() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _read_config(name: str, revision: str | None) -> Any:
+def _place(name: str) -> dict[str, str]:
+    """What transformers needs to find a checkpoint."""
+    path = Path(name)
+    if path.suffix == ".gguf" and path.is_file():
+        return {"pretrained_model_name_or_path": str(path.parent), "gguf_file": path.name}
+    return {"pretrained_model_name_or_path": name}
+
+
+def _architecture(config: Any, where: dict[str, str]) -> str:
+    """The name of the model's class; GGUF files leave it out, and hold language models."""
+    if "gguf_file" in where:
+        return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, "none"))
+    return str((config.architectures or ["none"])[0])
+
+
+def _read_config(name: str, where: dict[str, str], revision: str | None) -> Any:
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         raise InputError(
             f"checkpoint {name}: no config.json in this directory; expected one in Hugging Face "
             "format (config.json, model.safetensors, tokenizer files)"
         )
-    if path.is_file():
-        raise InputError(f"checkpoint {name}: is a file; expected a directory or a hub id")
+    if path.is_file() and "gguf_file" not in where:
+        raise InputError(
+            f"checkpoint {name}: is a file; expected a directory, a hub id or a .gguf file"
+        )
     if not path.exists() and (path.is_absolute() or name.startswith(".") or name.count("/") > 1):
         raise InputError(f"checkpoint {name}: no such directory")
     try:
         with _quiet_hub():
-            return AutoConfig.from_pretrained(name, revision=revision)
+            config = AutoConfig.from_pretrained(**where, revision=revision)
+    except ImportError as error:
+        raise InputError(f"checkpoint {name}: {_first_line(error)}") from error
     except (OSError, ValueError, json.JSONDecodeError) as error:
         raise InputError(
             f"checkpoint {name}: neither a local checkpoint nor a hub id that can be reached: "
             f"{_first_line(error)}"
         ) from error
+    return config
 
 
-def _task_of(name: str, architecture: str) -> str:
+def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
     if architecture.endswith("ForSequenceClassification"):
-        return "classification"
+        return CLASSIFICATION
     if architecture.endswith(("ForCausalLM", "LMHeadModel")) and architecture != "BertLMHeadModel":
-        return "language-model"
+        return LANGUAGE_MODEL
+    if not head and config.model_type in ("bert", "roberta"):
+        return BODY
     raise InputError(
         f"checkpoint {name}: its architecture is {architecture}, which has no classification or "
         "causal language-model head; expected a ...ForSequenceClassification or ...ForCausalLM "

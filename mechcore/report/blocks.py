@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -50,7 +50,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure inside the page, and where its files lie, relative to the page."""
+    """A figure inside the page, and where its files lie, relative to the page, if it is saved."""
 
     name: str
     caption: str
@@ -58,15 +58,27 @@ class Picture:
     uri: str
     width: int
     height: int
+    saved: bool = True
     kind: str = field(default="picture", init=False)
 
     @property
     def files(self) -> list[tuple[str, str]]:
-        """(format, path) of the saved figure."""
+        """(format, path) of the saved figure; nothing if it is not saved."""
+        if not self.saved:
+            return []
         return [(end.upper(), f"{FIGURES_FOLDER}/{self.name}.{end}") for end in ("svg", "png")]
 
 
-Block: TypeAlias = Paragraph | Table | Picture
+@dataclass(frozen=True)
+class View:
+    """An interactive drawing; the page that holds it needs circuitsvis once."""
+
+    caption: str
+    html: str
+    kind: str = field(default="view", init=False)
+
+
+Block: TypeAlias = Paragraph | Table | Picture | View
 
 
 @dataclass(frozen=True)
@@ -92,19 +104,33 @@ class Gallery:
 
     def add(self, figure: Figure, name: str, caption: str, alt: str) -> Picture:
         """Save ``figure`` as SVG and PNG and embed the SVG."""
-        drawing = io.BytesIO()
+        drawing = _svg(figure)
         with style():
-            figure.savefig(drawing, format="svg", metadata={"Date": None})
             # The layout is settled now; working it out again would double the time.
             figure.set_layout_engine("none")
             pixels = io.BytesIO()
             figure.savefig(pixels, format="png", dpi=PNG_DPI)
-        for end, content in (("svg", drawing.getvalue()), ("png", pixels.getvalue())):
+        for end, content in (("svg", drawing), ("png", pixels.getvalue())):
             _write_bytes(self.folder / f"{name}.{end}", content)
-        width, height = (round(_CSS_PIXELS * side) for side in figure.get_size_inches())
-        encoded = base64.b64encode(drawing.getvalue()).decode("ascii")
-        uri = f"data:image/svg+xml;base64,{encoded}"
-        return Picture(name, caption, alt, uri, width, height)
+        return _picture(figure, drawing, name, caption, alt)
+
+
+def embedded(figure: Figure, name: str, caption: str, alt: str) -> Picture:
+    """A figure that is in the page alone."""
+    return replace(_picture(figure, _svg(figure), name, caption, alt), saved=False)
+
+
+def _svg(figure: Figure) -> bytes:
+    drawing = io.BytesIO()
+    with style():
+        figure.savefig(drawing, format="svg", metadata={"Date": None})
+    return drawing.getvalue()
+
+
+def _picture(figure: Figure, drawing: bytes, name: str, caption: str, alt: str) -> Picture:
+    width, height = (round(_CSS_PIXELS * side) for side in figure.get_size_inches())
+    uri = f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode('ascii')}"
+    return Picture(name, caption, alt, uri, width, height)
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from mechcore.attention.examples import AttentionExample
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
@@ -40,7 +41,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.report.run_folder import CATEGORIES, AttentionExample
+from mechcore.report.run_folder import CATEGORIES
 from mechcore.report.wording import ALL, number, role_name, sparsity
 
 FULL = "full"
@@ -59,6 +60,11 @@ _CATEGORY_LOOK = {
 }
 _KIND_LOOK = {SINGLE: (BLUE, "o"), JOINT: (VERMILION, "D"), NON_CORE: (GREY, "s")}
 _KIND_LABEL = {SINGLE: "one core head", JOINT: "several heads at once", NON_CORE: "non-core heads"}
+
+
+def category_look(name: str) -> tuple[str, str]:
+    """Colour and short name of a category of keys."""
+    return _CATEGORY_LOOK.get(name, (GREY, name[:4]))
 
 
 def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:
@@ -386,7 +392,7 @@ def _interaction_panels(
 def head_categories(categories: pd.DataFrame) -> Figure:
     """What each head attends to: layer x head, coloured by category, core heads outlined."""
     shape = GridShape.of(categories)
-    look = {name: _CATEGORY_LOOK.get(name, (GREY, name[:4])) for name in categories["category"]}
+    look = {name: category_look(name) for name in categories["category"]}
     width = shape.cell * shape.width
     figure = new_figure(
         max(width + 2.4, 5.0), shape.cell * shape.n_layers + 0.85, square_cells=True

@@ -9,7 +9,8 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mechcore.files import write_text
-from mechcore.report.blocks import Gallery
+from mechcore.report.attention_views import library_script
+from mechcore.report.blocks import Gallery, Section, View
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, read_run
 from mechcore.report.sections import method_tables, sections
 from mechcore.report.summary import sentences, tiles
@@ -34,7 +35,7 @@ def build_report(run: str | Path) -> Path:
     """
     folder = read_run(run)
     parts = list(sections(folder, Gallery(folder.path)))
-    page = _environment().get_template("report.html.j2")
+    page = environment().get_template("report.html.j2")
     path = folder.path / REPORT_FILE
     text = page.render(
         title=_title(folder.config),
@@ -46,9 +47,14 @@ def build_report(run: str | Path) -> Path:
         method=method_tables(folder.config),
         files=folder.table_files,
         config_file=CONFIG_FILE,
+        library=library_script() if any(_has_view(part) for part in parts) else "",
     )
     write_text(path, text)
     return path
+
+
+def _has_view(section: Section) -> bool:
+    return any(isinstance(block, View) for block in section.blocks)
 
 
 def _title(config: dict[str, Any]) -> str:
@@ -58,7 +64,8 @@ def _title(config: dict[str, Any]) -> str:
     return f"Heuristic core of {'/'.join(name.strip('/').split('/')[-2:])}"
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """The templates of pages."""
     environment = Environment(
         loader=PackageLoader("mechcore.report"),
         autoescape=True,

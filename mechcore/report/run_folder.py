@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 
 CONFIG_FILE = "config.json"
@@ -111,18 +112,7 @@ TABLES: Mapping[str, Columns] = {
         ("component", "category"), ("layer", "head", "entropy", "n_examples"), ("in_core",)
     ),
 }
-_PER_CATEGORY = ("mass_", "uniform_", "ratio_", "share_")
-
-
-@dataclass(frozen=True)
-class AttentionExample:
-    """One head's attention on one input; ``pattern`` is [query][key]."""
-
-    component: str
-    category: str
-    tokens: list[str]
-    segments: list[int]
-    pattern: list[list[float]]
+_PER_CATEGORY = ("mass_", "low_", "high_", "uniform_", "ratio_", "sd_", "share_", "examples_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,6 +211,7 @@ def _read_attention(path: Path) -> tuple[AttentionExample, ...]:
                 tokens=[str(token) for token in entry["tokens"]],
                 segments=[int(segment) for segment in entry["segments"] or []],
                 pattern=[[float(value) for value in row] for row in entry["pattern"]],
+                causal=bool(entry.get("causal", False)),
             )
             for entry in content
         )

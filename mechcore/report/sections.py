@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from mechcore.report import figures, subnetwork_figures
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
+from mechcore.report.attention_views import attention_view
+from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, View, not_run
 from mechcore.report.figures import FULL, data_sets, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.summary import core_row, core_sentences, interaction_sentences
@@ -235,10 +236,10 @@ def _categories(run: RunFolder, gallery: Gallery) -> Section:
     ]
     if some:
         core = categories[categories["in_core"]]
-        blocks.append(_mass_table(core, "Attention mass of the core heads"))
+        blocks.append(mass_table(core, "Attention mass of the core heads"))
     else:
         blocks.append(Paragraph("No head is in the core, so none is outlined.", note=True))
-    blocks.append(_mass_table(categories, f"All {len(categories)} heads", folded=True))
+    blocks.append(mass_table(categories, f"All {len(categories)} heads", folded=True))
     examples = run.attention_examples
     parts = [
         examples[start : start + HEADS_PER_FIGURE]
@@ -254,10 +255,14 @@ def _categories(run: RunFolder, gallery: Gallery) -> Section:
             f"Heatmaps of the attention of {names} between the tokens of one example each.",
         )
         blocks.append(picture)
+    if examples:
+        view = attention_view(examples).html("attention")
+        blocks.append(View("The same to explore: choose a head, and point at a weight.", view))
     return Section("categories", title, blocks, ["head_categories.csv"])
 
 
-def _mass_table(categories: pd.DataFrame, caption: str, folded: bool = False) -> Table:
+def mass_table(categories: pd.DataFrame, caption: str, folded: bool = False) -> Table:
+    """Category, masses with their ratios, and entropy of heads."""
     names = [
         column.removeprefix("mass_")
         for column in map(str, categories.columns)

@@ -63,11 +63,13 @@ class Inputs:
         return Readout.of(self.model, self.data[role], self.config.class_labels)
 
 
-def load_inputs(model: ModelConfig, data: DataConfig, roles: tuple[str, ...]) -> Inputs:
+def load_inputs(
+    model: ModelConfig, data: DataConfig, roles: tuple[str, ...], *, head: bool = True
+) -> Inputs:
     """Load the model and the data of the given roles.
 
     Labels are checked against the model's classes for test data; those of training data are not
-    used and may be anything.
+    used and may be anything. Without ``head``, models without one are loaded, too.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
@@ -80,7 +82,7 @@ def load_inputs(model: ModelConfig, data: DataConfig, roles: tuple[str, ...]) ->
     assert source is not None
     loaded = Inputs(
         config,
-        load_model(source, backend=config.backend),
+        load_model(source, backend=config.backend, head=head),
         load_tokenizer(source),
         data={},
         available={role: available for role, (_, available) in found.items()},

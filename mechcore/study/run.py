@@ -129,7 +129,7 @@ def _heads(
     with folder.step("heads"):
         examples = inputs.data["id"].examples.sample(config.max_heads_examples, config.data.seed)
         categories = steps.category_table(inputs, examples, core)
-        shown = steps.attention_examples(inputs, examples, categories, core)
+        shown = steps.attention_pictures(inputs, examples, categories, core)
         write_json(folder.path / "attention_examples.json", shown)
         folder.write_tables({"head_categories": categories})
 

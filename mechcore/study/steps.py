@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 
 from mechcore import progress
-from mechcore.attention import attention_scores, categorise
+from mechcore.attention import (
+    HeadScores,
+    LabelAgreement,
+    Thresholds,
+    attention_examples,
+    clearest_heads,
+    score_heads,
+    telling_example,
+)
 from mechcore.components import Component, Mask
 from mechcore.errors import InputError
 from mechcore.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergence
 from mechcore.means import MeanActivations
-from mechcore.models.running import forward, hook_pattern
 from mechcore.pruning import Subnetwork
+from mechcore.report.heads_page import build_heads_page
 from mechcore.study.inputs import Inputs
 from mechcore.subnetworks import (
     HeuristicCore,
@@ -31,6 +39,7 @@ from mechcore.tasks.examples import ALL, Examples
 
 FULL = "full"
 ROLES = ("id", "ood")
+HEADS_BATCH = 64
 
 
 def evaluate_full(inputs: Inputs, batch_size: int) -> dict[str, Evaluation]:
@@ -226,44 +235,59 @@ def core_tables(
     return core, tables | {"core_summary": pd.DataFrame([summary])}
 
 
+def head_scores(inputs: Inputs, examples: Examples) -> HeadScores:
+    """What every head attends to, on these examples."""
+    encoded = inputs.encode(examples, words=True)
+    with progress.bar("attention", -(-len(encoded) // HEADS_BATCH)) as advance:
+        return score_heads(inputs.model, encoded, batch_size=HEADS_BATCH, progress=advance)
+
+
 def category_table(
     inputs: Inputs, examples: Examples, core: Sequence[Component] = ()
 ) -> pd.DataFrame:
-    """Attention pattern scores and the category of every head, core heads marked."""
-    encoded = inputs.encode(examples, words=True)
-    with progress.bar("attention", -(-len(encoded) // 64)) as advance:
-        table = categorise(attention_scores(inputs.model, encoded, batch_size=64, progress=advance))
+    """Attention scores and the category of every head, core heads marked."""
+    table = head_scores(inputs, examples).categorised()
     table["in_core"] = table["component"].isin([str(head) for head in core])
     return table
 
 
-def attention_examples(
+def heads_page(
+    inputs: Inputs,
+    examples: Examples,
+    table: pd.DataFrame,
+    path: Path,
+    thresholds: Thresholds,
+    agreement: LabelAgreement | None,
+) -> None:
+    """A page with the clearest heads of every category on an example with much to see."""
+    encoded = inputs.encode(examples, words=True)
+    row = telling_example(encoded)
+    shown = {
+        label: attention_examples(inputs.model, encoded, inputs.tokenizer, heads, row=row)
+        for label, heads in clearest_heads(table).items()
+    }
+    build_heads_page(
+        path,
+        table,
+        shown,
+        model=Path(str(inputs.config.source)).name,
+        data=examples.name,
+        thresholds=thresholds,
+        agreement=agreement,
+    )
+
+
+def attention_pictures(
     inputs: Inputs, examples: Examples, categories: pd.DataFrame, heads: Sequence[Component]
 ) -> list[dict[str, Any]]:
-    """Attention of ``heads`` on the first of ``examples``, for pictures."""
-    encoded = inputs.encode(Examples(examples.name, examples.frame.iloc[:1]), words=True)
-    (batch,) = encoded.batches(1)
-    patterns: dict[int, np.ndarray] = {}
-
-    def keep(layer: int) -> Any:
-        def hook(pattern: torch.Tensor, hook: Any) -> None:
-            patterns[layer] = pattern[0].float().cpu().numpy()
-
-        return hook
-
-    hooks = [(hook_pattern(layer), keep(layer)) for layer in sorted({h.layer for h in heads})]
-    with torch.no_grad(), inputs.model.hooks(fwd_hooks=hooks):
-        forward(inputs.model, batch)
-    tokens = inputs.tokenizer.convert_ids_to_tokens(encoded.input_ids[0])
-    labels = categories.set_index("component")["category"]
-    assert encoded.segments is not None
-    return [
-        {
-            "component": str(head),
-            "category": labels[str(head)],
-            "tokens": tokens,
-            "segments": list(encoded.segments[0]),
-            "pattern": np.round(patterns[head.layer][head.head], 4).tolist(),
-        }
-        for head in heads
-    ]
+    """Attention of ``heads`` on an example with much to see, for pictures."""
+    encoded = inputs.encode(examples, words=True)
+    shown = attention_examples(
+        inputs.model,
+        encoded,
+        inputs.tokenizer,
+        heads,
+        row=telling_example(encoded),
+        categories=categories,
+    )
+    return [asdict(each) for each in shown]

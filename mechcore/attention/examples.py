@@ -1,0 +1,191 @@
+"""The attention of chosen heads on single examples, to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.attention.categories import MIXED
+from mechcore.components import Component, ComponentLike, ModelShape
+from mechcore.errors import InputError
+from mechcore.models.running import check_hooks, forward, hook_pattern, is_causal
+from mechcore.tasks.encoding import EncodedExamples
+
+DECIMALS = 4
+
+
+@dataclass(frozen=True)
+class AttentionExample:
+    """One head's attention on one input.
+
+    Attributes:
+        component: the head.
+        category: its label, or empty.
+        tokens: readable, a special token as its name.
+        segments: 0 and 1 for tokens of the first and second text, -1 elsewhere.
+        pattern: attention weights, [query][key].
+        causal: whether keys after the query are out of reach.
+    """
+
+    component: str
+    category: str
+    tokens: list[str]
+    segments: list[int]
+    pattern: list[list[float]]
+    causal: bool = False
+
+
+def attention_examples(
+    model: Any,
+    data: EncodedExamples,
+    tokenizer: Any,
+    heads: Sequence[ComponentLike],
+    *,
+    row: int = 0,
+    categories: pd.DataFrame | None = None,
+) -> list[AttentionExample]:
+    """Attention of heads on one example.
+
+    Args:
+        model: any TransformerLens model that computes attention patterns.
+        data: examples encoded with ``words=True``.
+        tokenizer: the model's.
+        heads: heads or their names.
+        row: number of the example in ``data``.
+        categories: from `mechcore.categorize_heads`, for the labels.
+
+    Raises:
+        InputError: there is no such example or head, or segments are not known.
+    """
+    if data.segments is None:
+        raise InputError(
+            "attention examples: found examples without segments; encode them with words=True"
+        )
+    if not 0 <= row < len(data):
+        raise InputError(f"attention examples: row {row}; expected 0 to {len(data) - 1}")
+    shape, wanted = ModelShape.of(model), [Component.parse(head) for head in heads]
+    unknown = [str(head) for head in wanted if head not in shape.heads]
+    if unknown:
+        raise InputError(
+            f"attention examples: {unknown[0]} is no head of the model, which has {shape.n_layers} "
+            f"layers of {shape.n_heads} heads"
+        )
+    patterns = _patterns(model, data, row, {head.layer for head in wanted})
+    labels: dict[str, str] = {}
+    if categories is not None:
+        labels = dict(zip(categories["component"], categories["category"], strict=True))
+    tokens = readable_tokens(tokenizer, data.input_ids[row])
+    return [
+        AttentionExample(
+            component=str(head),
+            category=labels.get(str(head), ""),
+            tokens=tokens,
+            segments=list(data.segments[row]),
+            pattern=patterns[head.layer][head.head].tolist(),
+            causal=is_causal(model),
+        )
+        for head in wanted
+    ]
+
+
+def _patterns(
+    model: Any, data: EncodedExamples, row: int, layers: set[int]
+) -> dict[int, Float[np.ndarray, "head query key"]]:
+    found: dict[int, np.ndarray] = {}
+
+    def keep(layer: int) -> Any:
+        def hook(pattern: Tensor, hook: Any) -> None:
+            values = pattern[0].detach().float().cpu().double().numpy()
+            found[layer] = np.round(values, DECIMALS)
+
+        return hook
+
+    hooks = [(hook_pattern(layer), keep(layer)) for layer in sorted(layers)]
+    check_hooks(model, [name for name, _ in hooks])
+    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        forward(model, data.rows([row]))
+    if missing := layers - set(found):
+        raise InputError(
+            f"model: ran without computing the attention pattern of layer {min(missing)}; "
+            "expected eager attention: load the checkpoint with mechcore.load_model"
+        )
+    return found
+
+
+def readable_tokens(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """Tokens as a reader knows them: text in place of byte-level marks, white space shown."""
+    pieces = tokenizer.convert_ids_to_tokens(list(ids))
+    special = set(tokenizer.all_special_tokens)
+    return [
+        piece if piece in special or piece.startswith("##") else _text(tokenizer, piece)
+        for piece in pieces
+    ]
+
+
+def _text(tokenizer: Any, piece: str) -> str:
+    text = tokenizer.convert_tokens_to_string([piece])
+    if "\ufffd" in text:  # a part of a character
+        return piece
+    visible = text.strip()
+    return (
+        visible
+        or text.replace("\n", "\u23ce").replace("\t", "\u21e5").replace(" ", "\u2423")
+        or piece
+    )
+
+
+def clearest_heads(categories: pd.DataFrame, n: int = 3) -> dict[str, list[str]]:
+    """The heads with the largest mass on what they are called after, by label.
+
+    Args:
+        categories: from `mechcore.categorize_heads`.
+        n: heads for each label.
+
+    Returns:
+        Labels in the order of the table's columns, those without a head left out, ``mixed`` last
+        (the heads whose attention is spread most: largest entropy).
+    """
+    labels = [c.removeprefix("mass_") for c in categories.columns if c.startswith("mass_")]
+    found = {}
+    for label in [*labels, MIXED]:
+        heads = categories[categories["category"] == label]
+        key = "entropy" if label == MIXED else f"mass_{label}"
+        if len(heads):
+            found[label] = heads.nlargest(n, key)["component"].tolist()
+    return found
+
+
+def telling_example(data: EncodedExamples, *, most: int = 16, among: int = 500) -> int:
+    """A short example with much to see: the most repeated words among those that fit.
+
+    Args:
+        data: examples encoded with ``words=True``.
+        most: tokens at most, unless all examples are longer.
+        among: how many examples to look at, from the first.
+
+    Returns:
+        The number of the example.
+    """
+    rows = range(min(among, len(data)))
+    shortest = min(len(data.input_ids[i]) for i in rows)
+    fitting = [i for i in rows if len(data.input_ids[i]) <= max(most, shortest)]
+    return max(fitting, key=lambda i: (_repetitions(data, i), -i))
+
+
+def _repetitions(data: EncodedExamples, row: int) -> int:
+    """Words that both segments have, or that the only one has twice."""
+    assert data.words is not None
+    assert data.segments is not None
+    words: dict[int, list[int]] = {}
+    for word, segment in zip(data.words[row], data.segments[row], strict=True):
+        if word >= 0:
+            words.setdefault(word, []).append(segment)
+    two = any(segment == 1 for segment in data.segments[row])
+    return sum(len(set(places)) > 1 if two else len(places) > 1 for places in words.values())

@@ -1,0 +1,105 @@
+"""The attention patterns of one batch, reduced to a few sums for each example and head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.attention.categories import OTHER, claims, disjoint
+from mechcore.attention.tokens import TokenInfo
+from mechcore.errors import InputError
+
+_CHUNK = 2**18
+"""Pairs of query and key, over examples, that are reduced together."""
+
+
+class BatchPatterns:
+    """Sums over the queries of each example of a batch, filled layer by layer.
+
+    Args:
+        tokens: of the batch.
+        n_heads: heads in a layer.
+
+    Attributes:
+        uniform: shares of each category under uniform attention, summed over queries,
+            [example, category].
+        defined: queries with a key of the category, [example, category].
+        n_queries: real tokens of the batch.
+    """
+
+    uniform: Float[Tensor, "example category"]
+    defined: Float[Tensor, "example category"]
+
+    def __init__(self, tokens: TokenInfo, n_heads: int) -> None:
+        claimed = claims(tokens)
+        parts = disjoint(claimed, tokens.allowed)
+        measured = [*claimed.values(), parts[OTHER]]
+        pairs = torch.stack([*measured, *parts.values()], dim=-1)
+        keys = pairs[..., : len(measured)].sum(2).double()  # [example, query, category]
+        reach = tokens.allowed.sum(2).clamp(min=1)[..., None]
+        self.uniform = (keys / reach).sum(1).cpu()
+        self.defined = (keys > 0).double().sum(1).cpu()
+        self.n_queries = int(tokens.real.sum())
+        self._n_heads = n_heads
+        self._allowed = tokens.allowed
+        self._pairs = pairs.flatten(1, 2)
+        positions = tokens.positions
+        self._distance = (positions[:, None] - positions[None, :]).abs().flatten()
+        self._layers: dict[int, Tensor] = {}
+
+    def adder(self, layer: int) -> Callable[[Tensor, Any], None]:
+        """A hook that takes the pattern of ``layer``."""
+
+        def add(pattern: Tensor, hook: Any) -> None:
+            self.add(layer, pattern)
+
+        return add
+
+    def add(self, layer: int, pattern: Float[Tensor, "batch head query key"]) -> None:
+        """Reduce the pattern of one layer; whatever stands at padding is ignored.
+
+        Raises:
+            InputError: its shape is not that of the tokens.
+        """
+        batch, pos = self._allowed.shape[:2]
+        expected = (batch, self._n_heads, pos, pos)
+        if pattern.shape != expected:
+            raise InputError(
+                f"attention pattern of layer {layer}: shape {tuple(pattern.shape)}; expected "
+                f"{expected}, [batch, head, query, key]"
+            )
+        size = max(1, _CHUNK // pos**2)
+        rows = (slice(start, start + size) for start in range(0, batch, size))
+        self._layers[layer] = torch.cat([self._reduce(pattern[r], r) for r in rows])
+
+    def _reduce(self, pattern: Tensor, rows: slice) -> Float[Tensor, "example head sum"]:
+        precise = torch.promote_types(pattern.dtype, torch.float32)
+        allowed = self._allowed[rows].to(pattern.device)
+        # Filling, not multiplying: rows of padding may hold NaN.
+        pattern = pattern.detach().to(precise).masked_fill(~allowed[:, None], 0.0).flatten(2)
+        pairs = self._pairs[rows].to(pattern.device, precise)
+        distance = pattern @ self._distance.to(pattern.device, precise)
+        entropy = torch.special.entr(pattern).sum(-1)
+        return torch.cat([pattern @ pairs, distance[..., None], entropy[..., None]], -1)
+
+    def sums(self, n_layers: int) -> Float[Tensor, "example layer head sum"]:
+        """Sums over queries, float64.
+
+        The last axis has attention on every category and on ``other``; the same with categories
+        made disjoint; attention times the distance of query and key, in tokens; and entropy, in
+        nats.
+
+        Raises:
+            InputError: the pattern of a layer did not come.
+        """
+        missing = sorted(set(range(n_layers)) - set(self._layers))
+        if missing:
+            raise InputError(
+                f"model: ran without computing the attention pattern of layer {missing[0]}; "
+                "expected eager attention: load the checkpoint with mechcore.load_model"
+            )
+        return torch.stack([self._layers[i] for i in range(n_layers)], 1).cpu().double()

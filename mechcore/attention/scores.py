@@ -1,0 +1,222 @@
+"""Sums over the queries of any number of examples, and the table made of them.
+
+Memory does not grow with the number of examples. Intervals come from a bootstrap over examples
+that streams, too: every example counts in every resample as often as an independent Poisson draw
+says (Hanley and MacGibbon 2006), so that only the sums of the resamples are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.attention.categories import OTHER, categories
+from mechcore.attention.labels import (
+    DEFAULT_THRESHOLDS,
+    LabelAgreement,
+    Thresholds,
+    categorise,
+    label_agreement,
+)
+from mechcore.attention.reduction import BatchPatterns
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+
+QUANTILES = (0.025, 0.975)
+
+
+@dataclass(eq=False)
+class Tally:
+    """Sums over the queries of some examples, float64.
+
+    Attributes:
+        mass: attention on each category, [*group layer head category].
+        uniform: the same under uniform attention, [*group category].
+        defined: queries with a key of the category, [*group category].
+    """
+
+    mass: Float[Tensor, "*group layer head category"]
+    uniform: Float[Tensor, "*group category"]
+    defined: Float[Tensor, "*group category"]
+
+    @classmethod
+    def zeros(cls, group: Sequence[int], shape: ModelShape, n: int) -> Tally:
+        """Nothing counted yet."""
+        heads = (shape.n_layers, shape.n_heads)
+        sizes = ((*group, *heads, n), (*group, n), (*group, n))
+        return cls(*(torch.zeros(*size, dtype=torch.float64) for size in sizes))
+
+    def add(self, weights: Float[Tensor, "*group example"], examples: Tally) -> None:
+        """Count examples, each as often as its weight says."""
+        self.mass += torch.tensordot(weights, examples.mass, 1)
+        self.uniform += torch.tensordot(weights, examples.uniform, 1)
+        self.defined += torch.tensordot(weights, examples.defined, 1)
+
+    def means(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mass and ratio to uniform attention, [*group, layer, head, category]; NaN where no query.
+
+        Both are means over the queries for which the category is defined.
+        """
+        mass = self.mass / self.defined[..., None, None, :]
+        ratio = self.mass / self.uniform[..., None, None, :]
+        return mass.numpy(), ratio.numpy()
+
+
+class HeadScores:
+    """What the heads of a model attend to, on the data counted so far.
+
+    Args:
+        shape: layers and heads.
+        causal: whether the model is causal.
+        resamples: of the bootstrap over examples; 0: no intervals.
+        seed: of the bootstrap.
+
+    Attributes:
+        names: the categories, ``other`` last.
+        n_examples, n_queries: examples, and their real tokens.
+        tally: over all examples.
+        halves: over the examples of even and of odd number.
+        resamples: over the resamples.
+        share: sums of attention by disjoint category, [layer, head, category].
+        entropy, distance: sums over queries, [layer, head].
+        n_defined: examples for which a category is defined, [category].
+        example_sum, example_squares: sums of the examples' own mean masses and of their squares,
+            [layer, head, category].
+
+    Raises:
+        InputError: ``resamples`` is negative.
+    """
+
+    def __init__(self, shape: ModelShape, causal: bool, resamples: int, seed: int = 0) -> None:
+        if resamples < 0:
+            raise InputError(f"attention scores: resamples is {resamples}; expected 0 or more")
+        self.shape, self.seed = shape, seed
+        self.names = [*(category.name for category in categories(causal)), OTHER]
+        n, heads = len(self.names), (shape.n_layers, shape.n_heads)
+        self.n_examples = self.n_queries = 0
+        self.tally = Tally.zeros((), shape, n)
+        self.halves = Tally.zeros((2,), shape, n)
+        self.resamples = Tally.zeros((resamples,), shape, n)
+        self.share, self.example_sum, self.example_squares = (
+            torch.zeros(*heads, n, dtype=torch.float64) for _ in range(3)
+        )
+        self.entropy, self.distance = (torch.zeros(*heads, dtype=torch.float64) for _ in range(2))
+        self.n_defined = torch.zeros(n, dtype=torch.float64)
+
+    def count(self, patterns: BatchPatterns, index: Sequence[int]) -> None:
+        """Count a batch, whose examples have these numbers in the data.
+
+        Raises:
+            InputError: the pattern of a layer did not come.
+        """
+        sums = patterns.sums(self.shape.n_layers)
+        n = len(self.names)
+        mass, share = sums[..., :n], sums[..., n : 2 * n]
+        batch = Tally(mass, patterns.uniform, patterns.defined)
+        number = torch.as_tensor(index)
+        self.tally.add(torch.ones(len(number), dtype=torch.float64), batch)
+        self.halves.add(torch.stack([number % 2 == 0, number % 2 == 1]).double(), batch)
+        self.resamples.add(self._weights(number.tolist()), batch)
+        self.share += share.sum(0)
+        self.distance += sums[..., -2].sum(0)
+        self.entropy += sums[..., -1].sum(0)
+        own = (mass / patterns.defined[:, None, None]).nan_to_num(0.0)  # undefined: 0 / 0
+        self.example_sum += own.sum(0)
+        self.example_squares += own.square().sum(0)
+        self.n_defined += (patterns.defined > 0).double().sum(0)
+        self.n_examples += len(number)
+        self.n_queries += patterns.n_queries
+
+    def _weights(self, index: Sequence[int]) -> Float[Tensor, "resample example"]:
+        """How often each resample draws each example: the same however batches are formed."""
+        n = len(self.resamples.mass)
+        draws = [
+            np.random.Generator(np.random.Philox(key=[self.seed, number])).poisson(1.0, n)
+            for number in index
+        ]
+        return torch.from_numpy(np.stack(draws, 1)).double()
+
+    # -- results --------------------------------------------------------------------------------
+
+    def table(self) -> pd.DataFrame:
+        """The table that `mechcore.attention.attention_scores` describes."""
+        heads = self.shape.heads
+        columns: dict[str, Any] = {
+            "component": [str(head) for head in heads],
+            "layer": [head.layer for head in heads],
+            "head": [head.head for head in heads],
+            "n_examples": self.n_examples,
+            "n_queries": self.n_queries,
+            "entropy": (self.entropy / self.n_queries).flatten().numpy(),
+            "distance": (self.distance / self.n_queries).flatten().numpy(),
+        }
+        mass, ratio = self.tally.means()
+        low, high = self._interval()
+        uniform = (self.tally.uniform / self.tally.defined).expand_as(self.tally.mass).numpy()
+        measures = {
+            "mass": mass,
+            "low": low,
+            "high": high,
+            "uniform": uniform,
+            "ratio": ratio,
+            "sd": self._spread(),
+            "share": (self.share / self.n_queries).numpy(),
+            "examples": np.broadcast_to(self.n_defined.long().numpy(), mass.shape),
+        }
+        for measure, values in measures.items():
+            for i, name in enumerate(self.names):
+                columns[f"{measure}_{name}"] = values[..., i].ravel()
+        return pd.DataFrame(columns)
+
+    def categorised(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> pd.DataFrame:
+        """The table with labels.
+
+        See `mechcore.attention.categorise`; ``stability`` is the share of resamples that give a
+        head the same label.
+        """
+        table = categorise(self.table(), thresholds)
+        resampled = self._labels(self.resamples, thresholds)
+        same = (resampled == table["category"].to_numpy()[None]).mean(0)
+        known = self.n_examples > 1 and len(resampled) > 0
+        place = 1 + list(table.columns).index("also")
+        table.insert(place, "stability", same if known else np.nan)
+        return table
+
+    def agreement(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> LabelAgreement:
+        """How far the labels from one half of the examples are those from the other half.
+
+        Raises:
+            InputError: there are fewer than two examples.
+        """
+        if self.n_examples < 2:
+            raise InputError("label agreement: found one example; expected two halves of several")
+        first, second = self._labels(self.halves, thresholds)
+        return label_agreement(first, second)
+
+    def _labels(self, tally: Tally, thresholds: Thresholds) -> np.ndarray:
+        """[group, head]."""
+        labels = thresholds.labels(self.names[:-1], *(values[..., :-1] for values in tally.means()))
+        return labels.reshape(len(labels), -1)
+
+    def _interval(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of the masses; NaN for what fewer than two examples define."""
+        undefined = self.n_defined.numpy() < 2
+        mass = self.resamples.means()[0]
+        if len(mass) == 0:
+            return (np.full(mass.shape[1:], np.nan),) * 2
+        ends = np.full((2, *mass.shape[1:]), np.nan)
+        for i in np.flatnonzero(~undefined):
+            ends[..., i] = np.nanquantile(mass[..., i], QUANTILES, axis=0)
+        return ends[0], ends[1]
+
+    def _spread(self) -> np.ndarray:
+        n = self.n_defined
+        variance = (self.example_squares - self.example_sum**2 / n) / (n - 1)
+        return variance.clamp(min=0).sqrt().where(n > 1, torch.nan).numpy()

@@ -1,0 +1,187 @@
+"""Interactive attention patterns, drawn by circuitsvis, for notebooks and for pages.
+
+circuitsvis itself puts its library, 1.3 MB, into every figure when there is no network, and a link
+to a server when there is. Here the library goes into a page once, and figures only call it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from mechcore.attention.examples import AttentionExample
+from mechcore.errors import InputError
+from mechcore.files import write_text
+
+COLOUR = "#0b5394"
+
+_SUBSCRIPTS = ("\u2081", "\u2082")
+
+_DRAW = """(function draw(tries) {
+  const place = document.getElementById(%(place)s);
+  if (!place) return;
+  if (window.CircuitsVis) {
+    place.textContent = "";
+    CircuitsVis.render(place.id, CircuitsVis.%(element)s, %(props)s);
+  } else if (tries > 0) {
+    setTimeout(draw, 100, tries - 1);
+  } else {
+    place.textContent = "The library that draws this is not on the page: display " +
+      "mechcore.report.attention_views.library() in a cell and run this one again.";
+  }
+})(50);"""
+
+
+@cache
+def library_script() -> str:
+    """Circuitsvis's JavaScript as an element for a page, about 1.3 MB."""
+    source = files("circuitsvis").joinpath("dist", "cdn", "iife.js").read_text(encoding="utf-8")
+    source = source.replace("</script", "<\\/script")
+    return (
+        "<script>if (!window.CircuitsVis) { (function () {\n"
+        f"{source}\nwindow.CircuitsVis = CircuitsVis; }})(); }}</script>"
+    )
+
+
+class Library:
+    """What `library` returns: shown in a notebook, it brings circuitsvis onto the page."""
+
+    def _repr_html_(self) -> str:
+        _Shown.library = True
+        return f"{library_script()}<p>circuitsvis is on this page.</p>"
+
+
+def library() -> Library:
+    """Put circuitsvis into the output of a cell.
+
+    The first view that a notebook shows brings it along; this is for when that cell is gone.
+    """
+    return Library()
+
+
+class _Shown:
+    """Whether the library is in an output of this process already."""
+
+    library = False
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionView:
+    """Attention patterns of some heads on one example, drawn by circuitsvis.
+
+    Shown in a notebook, written to a page of its own with `save`, or put into another page with
+    `html`, which then needs `library_script` once.
+
+    Attributes:
+        examples: the heads, all on the same tokens.
+        titles: a title for each.
+        together: small patterns of all heads, of which the reader chooses one to see large,
+            in place of one large pattern after another.
+    """
+
+    examples: Sequence[AttentionExample]
+    titles: Sequence[str]
+    together: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.examples:
+            raise InputError("attention view: no head; expected at least one")
+        if len(self.titles) != len(self.examples):
+            raise InputError(
+                f"attention view: {len(self.titles)} titles for {len(self.examples)} heads"
+            )
+        if len({tuple(each.tokens) for each in self.examples}) > 1:
+            raise InputError(
+                "attention view: the heads' examples have different tokens; make a view for each"
+            )
+
+    def html(self, name: str | None = None) -> str:
+        """The view without the library.
+
+        Args:
+            name: what places in the page are called, different for every view of a page; by
+                default one that does not come twice anywhere.
+        """
+        name = name or f"attention-{uuid4().hex[:12]}"
+        first = self.examples[0]
+        common: dict[str, Any] = {
+            "tokens": marked_tokens(first),
+            "maskUpperTri": first.causal,
+            "minValue": 0,
+            "maxValue": 1,
+            "positiveColor": COLOUR,
+        }
+        if self.together:
+            patterns = [each.pattern for each in self.examples]
+            props = {"attention": patterns, "attentionHeadNames": list(self.titles), **common}
+            return _figure(f"{name}-heads", "AttentionHeads", props, "")
+        parts = [
+            _figure(f"{name}-{i}", "AttentionPattern", {"attention": e.pattern, **common}, title)
+            for i, (e, title) in enumerate(zip(self.examples, self.titles, strict=True))
+        ]
+        return f'<div class="attention-views">{"".join(parts)}</div>'
+
+    def save(self, path: str | Path) -> Path:
+        """Write a page of its own, which needs no network and no other file."""
+        names = ", ".join(each.component for each in self.examples)
+        path = Path(path)
+        write_text(
+            path,
+            f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+            f"<title>Attention of {escape(names)}</title></head>\n"
+            f"<body>{library_script()}\n{self.html()}</body></html>\n",
+        )
+        return path
+
+    def _repr_html_(self) -> str:
+        script = "" if _Shown.library else library_script()
+        _Shown.library = True
+        return script + self.html()
+
+
+def attention_view(
+    examples: Sequence[AttentionExample],
+    *,
+    titles: Sequence[str] | None = None,
+    together: bool = True,
+) -> AttentionView:
+    """Draw the attention of heads on an example with circuitsvis.
+
+    Tokens of the first and second text carry a small 1 and 2; heads of encoders are drawn without
+    the causal mask.
+
+    Args:
+        examples: from `mechcore.attention.attention_examples`.
+        titles: a title for each; by default the head and its category.
+        together: see `AttentionView`.
+
+    Raises:
+        InputError: there is no head, or their tokens differ.
+    """
+    names = titles or [f"{each.component} {each.category}".strip() for each in examples]
+    return AttentionView(list(examples), list(names), together)
+
+
+def marked_tokens(example: AttentionExample) -> list[str]:
+    """Tokens with a subscript for their segment, where there are two."""
+    if 1 not in example.segments:
+        return list(example.tokens)
+    return [
+        token + _SUBSCRIPTS[segment] if segment >= 0 else token
+        for token, segment in zip(example.tokens, example.segments, strict=True)
+    ]
+
+
+def _figure(place: str, element: str, props: dict[str, Any], title: str) -> str:
+    # A token may hold anything, the end of a script included.
+    data = json.dumps(props).replace("<", "\\u003c")
+    script = _DRAW % {"place": json.dumps(place), "element": element, "props": data}
+    heading = f"<p>{escape(title)}</p>" if title else ""
+    return f'<div>{heading}<div id="{place}"></div><script>{script}</script></div>'
