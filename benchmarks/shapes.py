@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,15 +57,3 @@ def examples(n: int, labels: Sequence[str] = CLASSES) -> EncodedExamples:
     frame = pd.DataFrame({"text_a": "", "text_b": "", "label": label, "subset": "all"})
     types = [[0] * (k // 2) + [1] * (k - k // 2) for k in lengths]
     return EncodedExamples(Examples("lengths of MNLI", frame), ids, types, None, None, None, 0)
-
-
-def chosen(data: EncodedExamples, rows: Sequence[int]) -> EncodedExamples:
-    """Some of the examples, in the order of ``rows``."""
-    columns = ("input_ids", "token_type_ids", "segments", "words", "separators")
-    parts: dict[str, Any] = {
-        name: values and [values[i] for i in rows]
-        for name in columns
-        for values in [getattr(data, name)]
-    }
-    frame = data.examples.frame.iloc[list(rows)]
-    return replace(data, examples=Examples(data.examples.name, frame), **parts)

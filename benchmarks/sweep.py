@@ -32,7 +32,6 @@ import pandas as pd
 import torch
 from full_forwards import VARIANTS, FullForwards, NotHere, versions
 from measuring import peak, peak_alone, spread
-from shapes import chosen
 from sweep_scaling import plot, scaling
 from sweep_variants import (
     RAW,
@@ -197,7 +196,7 @@ def load_peers(bench: Bench) -> tuple[dict[str, FullForwards], dict[str, str]]:
         try:
             made = kind(bench.source, bench.means, bench.device)
             if kind.package is not None:
-                made.logits([((0, 0), (1, 1))], chosen(bench.data, [0, 1]), 2)
+                made.logits([((0, 0), (1, 1))], bench.data.part([0, 1]), 2)
             peers[name] = made
         except NotHere as error:
             left_out[name] = str(error)
@@ -213,7 +212,7 @@ def run_alone(bench: Bench, name: str) -> None:
     """Run one variant of the first sweep on its longest batch."""
     sweep = bench.sweeps[0]
     rows = next(sweep.data.batches(bench.batch_size))["index"].tolist()
-    sweep = Sweep(sweep.name, sweep.sets, chosen(sweep.data, rows), sweep.sample)
+    sweep = Sweep(sweep.name, sweep.sets, sweep.data.part(rows), sweep.sample)
     if name in VARIANTS:
         made = VARIANTS[name](bench.source, bench.means, bench.device)
         full_forwards(bench, made).seconds(bench, sweep)

@@ -13,7 +13,6 @@ from full_forwards import VARIANTS
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from measuring import spread
-from shapes import chosen
 from sweep_variants import (
     RAW,
     TREES,
@@ -47,7 +46,7 @@ def scaling(settings: Settings, rounds: int, folder: Path, quick: bool) -> list[
             variants = {RAW: full_forwards(bench, made)} | {
                 name: each for name, each in mechcore_variants(bench).items() if name in TREES
             }
-            few = Sweep("", sweep.sets[:1], chosen(sweep.data, [0]), sweep.sets[:1])
+            few = Sweep("", sweep.sets[:1], sweep.data.part([0]), sweep.sets[:1])
             for each in variants.values():
                 each.run(few)
             timed = [
@@ -94,7 +93,7 @@ def _points(
     order = np.random.default_rng(0).permutation(len(pairs.sets))
     for n in counts:
         if axis == "examples":
-            yield n, bench, replace(single, data=chosen(single.data, range(n)))
+            yield n, bench, replace(single, data=single.data.part(range(n)))
         else:
             sets = [pairs.sets[i] for i in sorted(order[:n])]
             yield n, bench, replace(pairs, sets=sets, sample=sets[: len(pairs.sample)])

@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 import torch
 from full_forwards import FullForwards, Heads
-from shapes import chosen, examples, save_minilm_shaped
+from shapes import examples, save_minilm_shaped
 from torch import Tensor
 
 from mechcore.ablation import ComponentSet, ablate, engines
@@ -88,7 +88,7 @@ class Bench:
         self.data = self._examples(settings)
         path = folder / "means.safetensors"
         if not path.exists():
-            some = chosen(self.data, range(min(64, len(self.data))))
+            some = self.data.part(range(min(64, len(self.data))))
             MeanActivations.compute(self.model, some, n_samples=0).save(path)
         self.means = MeanActivations.load(path)
         n_layers, n_heads = self.means.z.shape[:2]
@@ -101,7 +101,7 @@ class Bench:
         ):
             sets: list[Heads] = list(itertools.combinations(heads, size))
             sample = generator.permutation(len(sets))[: settings.peer_sets]
-            data = chosen(self.data, range(min(n, len(self.data))))
+            data = self.data.part(range(min(n, len(self.data))))
             self.sweeps.append(Sweep(name, sets, data, [sets[i] for i in sorted(sample)]))
 
     def _examples(self, settings: Settings) -> EncodedExamples:

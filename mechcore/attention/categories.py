@@ -135,14 +135,20 @@ def register_category(
         description: which keys it has, to finish the sentence "attends to".
 
     Raises:
-        InputError: the name is that of a built-in category, or ``before`` is unknown.
+        InputError: the name is that of a built-in category or no identifier, or ``before`` is
+            unknown.
 
     >>> register_category("two_back", lambda tokens: tokens.at_distance(2))
     >>> [category.name for category in categories(causal=False)][-2:]
     ['repeated', 'two_back']
     >>> unregister_category("two_back")
     """
-    if not name or name in _RESERVED:
+    if not name.isidentifier():
+        raise InputError(
+            f"category {name!r}: expected a name of letters, digits and underscores, which column "
+            "names are made of"
+        )
+    if name in _RESERVED:
         raise InputError(
             f"category {name!r}: the name is taken by mechcore; choose another one than "
             f"{', '.join(sorted(_RESERVED))}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -11,10 +13,10 @@ import torch
 from torch import Tensor
 
 from mechcore.attention.tokens import TokenInfo
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.padding import real_tokens_first
-from mechcore.models.running import Batch, is_causal, model_inputs, weights_of
-from mechcore.tasks.encoding import SPECIAL, EncodedExamples, encode
+from mechcore.models.running import Batch, is_causal, longest_input, model_inputs, weights_of
+from mechcore.tasks.encoding import SPECIAL, EncodedExamples, encode, words_of
 from mechcore.tasks.examples import Examples
 
 Text: TypeAlias = "str | tuple[str, str]"
@@ -24,9 +26,9 @@ HeadData: TypeAlias = "EncodedExamples | Examples | Sequence[Text] | Iterable[Ba
 
 - `EncodedExamples` that were encoded with ``words=True``;
 - `Examples`, or a list of texts or of pairs of texts, with the tokenizer;
-- plain batches, dicts of tokenizer outputs padded on either side. With the tokenizer, pieces are
-  joined to words; without it every token counts as a word. Separators and special tokens are the
-  tokenizer's, or those that the model's configuration names.
+- plain batches, dicts of tokenizer outputs padded on either side. With the tokenizer (also that
+  of a HookedTransformer), pieces are joined to words; without it every token counts as a word.
+  Separators and special tokens are the tokenizer's, or those that the model's configuration names.
 """
 
 
@@ -39,6 +41,8 @@ def batches_of(
         InputError: the data is none of `HeadData`, or the tokenizer is missing.
     """
     causal = is_causal(model)
+    if tokenizer is None:
+        tokenizer = getattr(model, "tokenizer", None)
     if not isinstance(data, EncodedExamples):
         texts = as_examples(data)
         if texts is None:
@@ -49,7 +53,7 @@ def batches_of(
                 "attention scores: found texts without a tokenizer; pass tokenizer=..., for "
                 "example mechcore.load_tokenizer(path)"
             )
-        limit = min(tokenizer.model_max_length, int(model.cfg.n_ctx))
+        limit = min(tokenizer.model_max_length, longest_input(model))
         data = encode(texts, tokenizer, max_length=limit, words=True)
     if data.words is None:
         raise InputError(
@@ -64,7 +68,9 @@ def as_examples(data: Any) -> Examples | None:
     """Texts or pairs of texts as examples; None for what is neither."""
     if isinstance(data, Examples):
         return data
-    if not isinstance(data, Sequence) or not data:
+    if hasattr(data, "tolist"):  # a Series, an array
+        data = data.tolist()
+    if not isinstance(data, Sequence) or isinstance(data, str) or not data:
         return None
     pairs = [(each, "") if isinstance(each, str) else each for each in data]
     if not all(
@@ -88,21 +94,24 @@ def _plain(
             "texts with a tokenizer, or a list of batches (dicts of tokenizer outputs)"
         )
     special, separators = _special_ids(model, tokenizer)
+    vocabulary: dict[str, int] = {}
     start = 0
     for each in data:
         inputs = model_inputs(model, each)
         batch, _ = real_tokens_first(inputs, inputs["attention_mask"])
         ids, real = batch["input_ids"], batch["attention_mask"] != 0
-        is_special = torch.isin(ids, torch.tensor(special, dtype=ids.dtype, device=ids.device))
-        is_separator = torch.isin(ids, torch.tensor(separators, dtype=ids.dtype, device=ids.device))
-        is_separator &= real
-        segments = _segments(is_separator, is_special | ~real, causal)
+        is_separator = _among(ids, separators) & real
+        segments = _segments(batch, is_separator, _among(ids, special) | ~real, causal)
         words = ids.masked_fill(segments == SPECIAL, SPECIAL)
         if tokenizer is not None:
-            words = _whole_words(ids, segments, tokenizer)
+            words = _whole_words(ids, segments, tokenizer, vocabulary)
         index = torch.arange(start, start + len(ids))
         start += len(ids)
         yield {**batch, "index": index}, TokenInfo(ids, real, segments, words, is_separator, causal)
+
+
+def _among(ids: Tensor, some: Sequence[int]) -> Tensor:
+    return torch.isin(ids, torch.tensor(some, dtype=ids.dtype, device=ids.device))
 
 
 def _special_ids(model: Any, tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -110,61 +119,57 @@ def _special_ids(model: Any, tokenizer: Any) -> tuple[list[int], list[int]]:
     source = tokenizer
     if source is None:  # the configuration of the Hugging Face model, or TransformerLens's own
         source = getattr(weights_of(model), "config", model.cfg)
-    named = {
-        name: getattr(source, f"{name}_token_id", None)
+    ids = {
+        name: _as_list(getattr(source, f"{name}_token_id", None))
         for name in ("bos", "eos", "cls", "sep", "pad", "mask")
     }
-    ids = {name: value for name, value in named.items() if isinstance(value, int)}
-    special = set(ids.values()) | set(getattr(tokenizer, "all_special_ids", ()))
-    return sorted(special), sorted({ids[name] for name in ("sep", "eos") if name in ids})
+    special = {each for some in ids.values() for each in some}
+    special |= {*getattr(tokenizer, "all_special_ids", ())}
+    special -= {getattr(tokenizer, "unk_token_id", None)}  # a word, if an unknown one
+    return sorted(special), sorted({*ids["sep"], *ids["eos"]})
 
 
-def _segments(separators: Tensor, special: Tensor, causal: bool) -> Tensor:
-    """The second segment of an encoder's row begins after its first separator."""
+def _as_list(value: Any) -> list[int]:
+    """Configurations hold one id, several or none."""
+    if isinstance(value, (list, tuple)):
+        return [int(each) for each in value]
+    return [] if value is None else [int(value)]
+
+
+def _segments(batch: Batch, separators: Tensor, special: Tensor, causal: bool) -> Tensor:
+    """Of an encoder's row the second begins after its first separator.
+
+    Where separators are not known, token types tell.
+    """
     after = (separators.long().cumsum(1) > 0).long() * (not causal)
+    if not separators.any() and "token_type_ids" in batch and not causal:
+        after = batch["token_type_ids"].long().clamp(max=1)
     return after.masked_fill(special, SPECIAL)
 
 
-def _whole_words(ids: Tensor, segments: Tensor, tokenizer: Any) -> Tensor:
-    """Number tokens by their whole words, whatever their case; punctuation is no word."""
-    marks = _marks(tokenizer)
-    numbers: dict[str, int] = {}
-    rows = []
+def _whole_words(
+    ids: Tensor, segments: Tensor, tokenizer: Any, vocabulary: dict[str, int]
+) -> Tensor:
+    """Number tokens by their whole words, one run of a segment's tokens at a time."""
+    words, lost = [], 0
     for row, places in zip(ids.tolist(), segments.tolist(), strict=True):
-        pieces = tokenizer.convert_ids_to_tokens(row)
-        words: list[list[int]] = []
-        texts: list[str] = []
-        for i, (piece, place) in enumerate(zip(pieces, places, strict=True)):
-            joins, text = marks(piece)
-            if place == SPECIAL:
-                continue
-            if joins and words and words[-1][-1] == i - 1 and places[i - 1] == place:
-                words[-1].append(i)
-                texts[-1] += text
-            else:
-                words.append([i])
-                texts.append(text)
-        row_words = [SPECIAL] * len(row)
-        for members, text in zip(words, texts, strict=True):
-            if any(c.isalnum() for c in text):
-                for i in members:
-                    row_words[i] = numbers.setdefault(text.lower(), len(numbers))
-        rows.append(row_words)
-    return torch.tensor(rows, device=ids.device)
-
-
-def _marks(tokenizer: Any) -> Any:
-    """A function that says of a piece whether it goes on with the word before, and its text."""
-    vocabulary = tokenizer.get_vocab()
-
-    @cache
-    def by_start(piece: str) -> tuple[bool, str]:  # "Ġ" or "▁" begin a word
-        begins = piece[:1] in ("\u0120", "\u2581")
-        text = piece.lstrip("\u0120\u2581")
-        return not begins and text.isalnum(), text
-
-    @cache
-    def by_continuation(piece: str) -> tuple[bool, str]:  # "##" goes on with one
-        return piece.startswith("##"), piece.removeprefix("##")
-
-    return by_continuation if any(piece.startswith("##") for piece in vocabulary) else by_start
+        row_words: list[int] = []
+        for place, run in groupby(zip(places, row, strict=True), key=itemgetter(0)):
+            pieces = [token for _, token in run]
+            found: list[int] | None = [SPECIAL] * len(pieces)
+            if place != SPECIAL:
+                found = words_of(pieces, tokenizer, vocabulary)
+            if found is None:
+                lost += 1
+                found = [vocabulary.setdefault(f"token {i}", len(vocabulary)) for i in pieces]
+            row_words += found
+        words.append(row_words)
+    if lost:
+        warnings.warn(
+            f"attention scores: {lost} texts of a batch are no longer what the tokenizer made "
+            "of them when decoded, so their words are not known, and every token counts as a "
+            "word; encode them with encode(..., words=True)",
+            MechcoreWarning,
+            stacklevel=2,
+        )
+    return torch.tensor(words, device=ids.device)

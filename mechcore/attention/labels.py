@@ -101,7 +101,7 @@ def categorise(scores: pd.DataFrame, thresholds: Thresholds = DEFAULT_THRESHOLDS
         " ".join(names[i] for i in row[1:] if fires[i])
         for row, fires in zip(order, passed, strict=True)
     ]
-    labelled = scores.drop(columns=["category", "also"], errors="ignore")
+    labelled = scores.drop(columns=["category", "also", "stability"], errors="ignore")
     place = 1 + list(labelled.columns).index("head") if "head" in labelled else 0
     labelled.insert(place, "category", labels)
     labelled.insert(place + 1, "also", also)
@@ -211,7 +211,8 @@ def _reason(name: str, label: str, table: pd.DataFrame, thresholds: Thresholds) 
             f"{top['category']}, {top['mass']:.2f}, {top['ratio']:.1f} times uniform."
         )
     row = table[table["category"] == label].iloc[0]
-    interval = f" [{row['low']:.2f}, {row['high']:.2f}]" if "low" in table else ""
+    known = "low" in table and pd.notna(row["low"])
+    interval = f" [{row['low']:.2f}, {row['high']:.2f}]" if known else ""
     others = table[table["mass_passes"] & table["ratio_passes"] & (table["category"] != label)]
     beside = f" Less, but enough, goes to {', '.join(others['category'])}." * bool(len(others))
     return (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,15 @@ class HeadScores:
             [layer, head, category].
 
     Raises:
-        InputError: ``resamples`` is negative.
+        InputError: ``resamples`` or ``seed`` is negative or no integer.
     """
 
     def __init__(self, shape: ModelShape, causal: bool, resamples: int, seed: int = 0) -> None:
-        if resamples < 0:
-            raise InputError(f"attention scores: resamples is {resamples}; expected 0 or more")
+        for name, value in (("resamples", resamples), ("seed", seed)):
+            if not isinstance(value, Integral) or not 0 <= value < 2**63:
+                raise InputError(
+                    f"attention scores: {name} is {value}; expected a whole number, 0 or more"
+                )
         self.shape, self.seed = shape, seed
         self.names = [*(category.name for category in categories(causal)), OTHER]
         n, heads = len(self.names), (shape.n_layers, shape.n_heads)
@@ -182,11 +186,11 @@ class HeadScores:
         head the same label.
         """
         table = categorise(self.table(), thresholds)
-        resampled = self._labels(self.resamples, thresholds)
-        same = (resampled == table["category"].to_numpy()[None]).mean(0)
-        known = self.n_examples > 1 and len(resampled) > 0
+        drawn = (self.resamples.defined.sum(-1) > 0).numpy()  # few examples: some draw none
+        same = self._labels(self.resamples, thresholds)[drawn] == table["category"].to_numpy()
+        known = self.n_examples > 1 and len(same) > 0
         place = 1 + list(table.columns).index("also")
-        table.insert(place, "stability", same if known else np.nan)
+        table.insert(place, "stability", same.mean(0) if known else np.nan)
         return table
 
     def agreement(self, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> LabelAgreement:
@@ -203,7 +207,7 @@ class HeadScores:
     def _labels(self, tally: Tally, thresholds: Thresholds) -> np.ndarray:
         """[group, head]."""
         labels = thresholds.labels(self.names[:-1], *(values[..., :-1] for values in tally.means()))
-        return labels.reshape(len(labels), -1)
+        return labels.reshape(len(labels), len(self.shape.heads))
 
     def _interval(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the masses; NaN for what fewer than two examples define."""
@@ -213,7 +217,9 @@ class HeadScores:
             return (np.full(mass.shape[1:], np.nan),) * 2
         ends = np.full((2, *mass.shape[1:]), np.nan)
         for i in np.flatnonzero(~undefined):
-            ends[..., i] = np.nanquantile(mass[..., i], QUANTILES, axis=0)
+            drawn = (self.resamples.defined[:, i] > 0).numpy()
+            if drawn.any():
+                ends[..., i] = np.quantile(mass[drawn, ..., i], QUANTILES, axis=0)
         return ends[0], ends[1]
 
     def _spread(self) -> np.ndarray:

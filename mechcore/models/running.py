@@ -181,6 +181,15 @@ def _as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
         ) from error
 
 
+def longest_input(model: Any) -> int:
+    """How many tokens the model has positions for."""
+    positions = int(model.cfg.n_ctx)
+    config: Any = getattr(weights_of(model), "config", None)
+    if getattr(config, "model_type", None) == "roberta":  # positions begin after the padding id
+        positions -= int(config.pad_token_id) + 1
+    return positions
+
+
 def last_real_position(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
     """Index of every row's last real token, whichever side is padded."""
     positions = torch.arange(mask.shape[1], device=mask.device)

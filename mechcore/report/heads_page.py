@@ -104,9 +104,7 @@ def _label(
     heads = "head" if count == 1 else "heads"
     if label == MIXED:
         text = f"{count} {heads} with no label; drawn are those whose attention is spread most."
-        titles = [
-            f"{e.component}: entropy {figure(e, 'entropy'):.2f} nats" for e in shown
-        ]
+        titles = [f"{e.component}: entropy {figure(e, 'entropy'):.2f} nats" for e in shown]
     else:
         text = f"{count} {heads} that attend to {meanings.get(label) or label}."
         titles = [

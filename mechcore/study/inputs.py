@@ -9,7 +9,7 @@ from typing import Any
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
-from mechcore.models.running import class_names
+from mechcore.models.running import class_names, longest_input
 from mechcore.readout import Readout
 from mechcore.study.config import DataConfig, ModelConfig
 from mechcore.tasks import tiny_world
@@ -47,7 +47,7 @@ class Inputs:
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
         """Tokenize further examples the same way."""
         limit = min(
-            self.config.max_length, self.tokenizer.model_max_length, int(self.model.cfg.n_ctx)
+            self.config.max_length, self.tokenizer.model_max_length, longest_input(self.model)
         )
         return encode(
             examples,

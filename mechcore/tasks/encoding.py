@@ -180,9 +180,38 @@ def encode(
         segments,
         word_ids,
         separators,
-        int(tokenizer.pad_token_id),
+        _padding(tokenizer),
         None if answers is None else answer_ids(answers, tokenizer, prompt),
     )
+
+
+def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
+    """A token for padding, which no model of mechcore's attends to."""
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return int(next(each for each in known if each is not None))
+
+
+def words_of(
+    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, vocabulary: dict[str, int]
+) -> list[int] | None:
+    """Number tokens of one text by their whole words, as `encode` does, from token ids alone.
+
+    Args:
+        ids: without special tokens.
+        tokenizer: a fast tokenizer.
+        vocabulary: numbers of the words known so far; new ones are added.
+
+    Returns:
+        None where the tokenizer makes other tokens of the decoded text, so that the words cannot
+        be told.
+    """
+    text = str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+    encoded = tokenizer([text], add_special_tokens=False)
+    if encoded["input_ids"][0] != list(ids):
+        return None
+    words = _words(encoded.encodings[0], [0] * len(ids), (text, text), vocabulary)
+    unknown = tokenizer.unk_token_id  # what it stands for is lost
+    return [SPECIAL if i == unknown else word for i, word in zip(ids, words, strict=True)]
 
 
 def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:

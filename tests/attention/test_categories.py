@@ -1,4 +1,4 @@
-"""Categories of (query, key) pairs on hand-written tables; labels of heads."""
+"""Categories of (query, key) pairs on hand-written tables; the registry of categories."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,13 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from attention.planted import stacked, token_infos, tokens_of
+from hypothesis import given, settings
 from transformers import BertTokenizerFast
 
 from mechcore.attention import (
-    Thresholds,
     TokenInfo,
     categories,
-    categorise,
+    claims,
     partition,
     register_category,
     unregister_category,
@@ -31,23 +32,6 @@ LETTERS = {
     "induction": "I",
     "other": "o",
 }
-
-
-def tokens_of(ids: str, segments: str, words: str | None = None, causal: bool = False) -> TokenInfo:
-    """One row: a letter per token, ``.`` for padding; segments ``0``, ``1`` or ``-``.
-
-    Equal letters are equal words unless ``words`` says otherwise (``-`` for no word); a token
-    written ``|`` is a separator.
-    """
-    names = words or "".join("-" if s == "-" else i for i, s in zip(ids, segments, strict=True))
-    return TokenInfo(
-        ids=torch.tensor([[ord(i) for i in ids]]),
-        real=torch.tensor([[i != "." for i in ids]]),
-        segments=torch.tensor([[-1 if s == "-" else int(s) for s in segments]]),
-        words=torch.tensor([[-1 if w == "-" else ord(w) for w in names]]),
-        separators=torch.tensor([[i == "|" for i in ids]]),
-        causal=causal,
-    )
 
 
 def table(tokens: TokenInfo) -> list[str]:
@@ -128,14 +112,7 @@ def test_induction_follows_whole_words_and_tokens_that_are_no_words() -> None:
 
 
 def test_empty_second_segments_make_a_row_one_segment() -> None:
-    pair, single = tokens_of("^aba|b|", "-000-1-"), tokens_of("^aba||.", "-000---")
-    both = TokenInfo(
-        *(
-            torch.cat([getattr(pair, name), getattr(single, name)])
-            for name in ("ids", "real", "segments", "words", "separators")
-        ),
-        causal=False,
-    )
+    both = stacked(tokens_of("^aba|b|", "-000-1-"), tokens_of("^aba||.", "-000---"))
     repeated = partition(both)["repeated"]
     assert not repeated[0, 1].any()
     assert repeated[1, 1].nonzero().flatten().tolist() == [3]
@@ -173,6 +150,90 @@ def test_batch_without_words_is_an_error() -> None:
         TokenInfo.of({"input_ids": ids, "attention_mask": ids}, causal=False)
 
 
+# -- all pairs of every category ------------------------------------------------------------------
+
+
+def claimed(tokens: TokenInfo) -> dict[str, list[str]]:
+    """For each category a row per query: ``x`` where the key belongs to it."""
+    return {
+        name: ["".join("x" if each else "." for each in row) for row in pairs[0].tolist()]
+        for name, pairs in claims(tokens).items()
+    }
+
+
+def test_claims_of_two_segments_overlap() -> None:
+    # "[CLS] a [SEP] a a [SEP]" and padding: the first a of the second text comes just after [SEP]
+    found = claimed(tokens_of("^a|aa|.", "-0-11--"))
+    assert found == {
+        "first": ["x......"] * 6 + ["......."],
+        "separator": ["..x..x."] * 6 + ["......."],
+        "self": ["x......", ".x.....", "..x....", "...x...", "....x..", ".....x.", "......."],
+        "previous": [".......", "x......", ".x.....", "..x....", "...x...", "....x..", "......."],
+        "next": [".x.....", "..x....", "...x...", "....x..", ".....x.", ".......", "......."],
+        "repeated": [".......", "...xx..", ".......", ".x.....", ".x.....", ".......", "......."],
+    }
+
+
+def test_claims_of_one_segment_overlap() -> None:
+    # "[CLS] had had x": the word before is the same word, and position 0 comes before the first
+    found = claimed(tokens_of("^aax", "-000"))
+    assert found["previous"] == ["....", "x...", ".x..", "..x."]
+    assert found["next"] == [".x..", "..x.", "...x", "...."]
+    assert found["repeated"] == ["....", "..x.", ".x..", "...."]
+    assert found["first"] == ["x..."] * 4
+
+
+def test_claims_of_a_causal_model() -> None:
+    # What follows the last b is b itself: the third query attends to itself by induction, too.
+    found = claimed(tokens_of("abbab", "00000", causal=True))
+    assert found == {
+        "first": ["x...."] * 5,
+        "separator": ["....."] * 5,
+        "self": ["x....", ".x...", "..x..", "...x.", "....x"],
+        "previous": [".....", "x....", ".x...", "..x..", "...x."],
+        "next": ["....."] * 5,
+        "repeated": [".....", ".....", ".x...", "x....", ".xx.."],
+        "induction": [".....", ".....", "..x..", ".x...", "..xx."],
+    }
+
+
+def test_induction_of_pieces_starts_where_the_word_does() -> None:
+    # "pi x pi": p after p is followed by i; after the whole word comes x
+    found = claimed(tokens_of("pixpi", "00000", words="wwxww", causal=True))
+    assert found["induction"] == [".....", ".....", ".....", ".x...", "..x.."]
+    assert found["repeated"] == [".....", ".....", ".....", "xx...", "xx..."]
+
+
+@given(token_infos())
+@settings(max_examples=30)
+def test_the_partition_gives_every_pair_to_the_first_that_claims_it(tokens: TokenInfo) -> None:
+    claimed_by, parts = claims(tokens), partition(tokens)
+    assert list(parts) == [*claimed_by, "other"]
+    for row, query, key in torch.cartesian_prod(
+        *(torch.arange(n) for n in tokens.allowed.shape)
+    ).tolist():
+        place = (row, query, key)
+        owners = [name for name, pairs in parts.items() if pairs[place]]
+        claimants = [name for name, pairs in claimed_by.items() if pairs[place]]
+        if tokens.allowed[place]:
+            assert owners == [*claimants, "other"][:1]
+        else:
+            assert owners == claimants == []
+
+
+@given(token_infos())
+def test_categories_by_position_are_those_of_their_distance(tokens: TokenInfo) -> None:
+    found = claims(tokens)
+    for name, distance in (("self", 0), ("previous", 1), ("next", -1)):
+        expected = [
+            [row, query, key]
+            for row, query, key in tokens.allowed.nonzero().tolist()
+            if query - key == distance
+        ]
+        assert found[name].nonzero().tolist() == expected
+    assert ("induction" in found) == tokens.causal
+
+
 # -- registering ----------------------------------------------------------------------------------
 
 
@@ -207,9 +268,47 @@ def test_registered_category_can_come_before_others() -> None:
 
 
 @pytest.mark.usefixtures("clean_registry")
+def test_registered_category_claims_pairs_of_others_too() -> None:
+    register_category("behind", lambda tokens: tokens.at_distance(1), before="first")
+    found = claimed(tokens_of("^ab", "-00"))
+    assert list(found)[:2] == ["behind", "first"]
+    assert found["behind"] == found["previous"] == ["...", "x..", ".x."]
+    assert found["first"] == ["x.."] * 3
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_what_a_registered_category_claims_out_of_reach_is_left_out() -> None:
+    register_category("all", lambda tokens: torch.ones_like(tokens.allowed))
+    tokens = tokens_of("ab.", "00-", causal=True)
+    assert claimed(tokens)["all"] == ["x..", "xx.", "..."]
+    assert torch.equal(claims(tokens)["all"], tokens.allowed)
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_registered_category_of_key_tokens() -> None:
+    register_category("capital_a", lambda tokens: tokens.key_is(tokens.ids == ord("A")))
+    assert claimed(tokens_of("bAcA", "0000"))["capital_a"] == [".x.x"] * 4
+
+
+@pytest.mark.usefixtures("clean_registry")
+def test_registering_again_moves_a_category() -> None:
+    for name in ("one", "two"):
+        register_category(name, lambda tokens: tokens.at_distance(2))
+    register_category("one", lambda tokens: tokens.at_distance(3))
+    assert [c.name for c in categories(causal=False)][-2:] == ["two", "one"]
+    with pytest.raises(InputError, match="before='one' is not one of"):
+        register_category("one", lambda tokens: tokens.allowed, before="one")
+    unregister_category("two")
+    assert [c.name for c in categories(causal=False)][-2:] == ["repeated", "one"]
+
+
+@pytest.mark.usefixtures("clean_registry")
 def test_registering_refuses_what_cannot_work() -> None:
-    for name in ("previous", "other", "mixed", ""):
+    for name in ("previous", "other", "mixed"):
         with pytest.raises(InputError, match="taken by mechcore"):
+            register_category(name, lambda tokens: tokens.allowed)
+    for name in ("", "two back", "2back", "a,b"):
+        with pytest.raises(InputError, match="expected a name of letters"):
             register_category(name, lambda tokens: tokens.allowed)
     with pytest.raises(InputError, match="before='nothing' is not one of first, "):
         register_category("mine", lambda tokens: tokens.allowed, before="nothing")
@@ -217,62 +316,9 @@ def test_registering_refuses_what_cannot_work() -> None:
         unregister_category("first")
     register_category("mine", lambda tokens: tokens.real)
     with pytest.raises(InputError, match=r"'mine'.*shape \(1, 4\); expected.*\(1, 4, 4\)"):
-        partition(tokens_of("^ab|", "-00-"))
+        claims(tokens_of("^ab|", "-00-"))
     register_category("mine", lambda tokens: tokens.allowed.float())
-    with pytest.raises(InputError, match=r"'mine'.*torch\.float32"):
+    with pytest.raises(InputError, match=r"'mine'.*torch\.float32.*expected torch\.bool"):
         partition(tokens_of("^ab|", "-00-"))
-
-
-# -- labels ---------------------------------------------------------------------------------------
-
-
-def scores(**columns: list[float]) -> pd.DataFrame:
-    return pd.DataFrame(columns)
-
-
-def test_label_is_the_largest_mass_that_passes_both_thresholds() -> None:
-    nan = float("nan")
-    given = scores(
-        mass_first=[0.3, 0.3, 0.3, 0.1, 0.2, 0.4],
-        ratio_first=[5.0, 2.9, 5.0, 5.0, 5.0, 5.0],
-        mass_repeated=[0.4, 0.4, 0.5, 0.1, nan, 0.4],
-        ratio_repeated=[6.0, 6.0, 2.0, 9.0, nan, 6.0],
-        mass_other=[0.3, 0.3, 0.2, 0.8, 0.8, 0.2],
-        ratio_other=[9.0] * 6,
-    )
-    labelled = categorise(given, Thresholds(mass=0.25, ratio=3))
-    assert labelled["category"].tolist() == [
-        "repeated",
-        "repeated",
-        "first",
-        "mixed",
-        "mixed",
-        "first",
-    ]
-    assert "category" not in given.columns
-    pd.testing.assert_frame_equal(labelled.drop(columns="category"), given)
-
-
-def test_values_at_the_thresholds_pass() -> None:
-    given = scores(mass_next=[0.5], ratio_next=[2.0])
-    assert categorise(given, Thresholds(0.5, 2.0))["category"].tolist() == ["next"]
-    assert categorise(given, Thresholds(0.51, 2.0))["category"].tolist() == ["mixed"]
-
-
-def test_other_tables_are_errors() -> None:
-    with pytest.raises(InputError, match="no column ratio_next"):
-        categorise(scores(mass_next=[0.5]))
-    with pytest.raises(InputError, match=r"no column mass_\.\.\."):
-        categorise(scores(layer=[0]))
-
-
-@pytest.mark.parametrize("mass", [0.0, -0.1, 1.01, float("nan")])
-def test_mass_threshold_is_a_share(mass: float) -> None:
-    with pytest.raises(InputError, match="mass is"):
-        Thresholds(mass=mass)
-
-
-@pytest.mark.parametrize("ratio", [0.99, -1.0, float("inf"), float("nan")])
-def test_ratio_threshold_is_at_least_one(ratio: float) -> None:
-    with pytest.raises(InputError, match="ratio is"):
-        Thresholds(ratio=ratio)
+    with pytest.raises(InputError, match=r"'yours': not registered.*found mine"):
+        unregister_category("yours")

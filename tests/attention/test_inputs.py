@@ -1,0 +1,592 @@
+"""Encoded examples, texts, pairs of texts and plain batches give the same table."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers as hf
+from tokenizers import Tokenizer, decoders
+from tokenizers.models import BPE, WordPiece
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from tokenizers.processors import TemplateProcessing
+from tokenizers.trainers import BpeTrainer
+
+from mechcore.attention import TokenInfo, attention_scores, categorize_heads
+from mechcore.attention.inputs import batches_of
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.models import load_model
+from mechcore.tasks import tiny_world
+from mechcore.tasks.encoding import EncodedExamples, encode
+from mechcore.tasks.examples import Examples
+
+# -- models and tokenizers ------------------------------------------------------------------------
+
+PIECES = (
+    *("[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "the", "a", "cat", "##s", "dog", "play"),
+    *("##ing", "##ed", "saw", "jump", "not", "and", ".", ",", "!", "who", "bird"),
+)
+
+
+def wordpiece(double: bool = False) -> hf.PreTrainedTokenizerFast:
+    """BERT's layout, or RoBERTa's with two separators, with words such as ``play ##ing``."""
+    vocabulary = {piece: i for i, piece in enumerate(PIECES)}
+    tokenizer = Tokenizer(WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    second = "" if double else ":1"
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair=f"[CLS] $A [SEP] {'[SEP] ' * double}$B:1 [SEP]{second}",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", *["token_type_ids"] * (not double), "attention_mask"],
+    )
+
+
+def byte_level(
+    *more: str, merges: int = 25, pad_token: str | None = "<pad>"
+) -> hf.PreTrainedTokenizerFast:
+    """A byte-level BPE as GPT-2's, trained on a few words, ``<s> text </s>``."""
+    tokenizer = Tokenizer(BPE())
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>"]
+    corpus = [*["the cat and the dog", "a cat saw the cats", "the dogs saw the cat"] * 5, *more]
+    alphabet = sorted(ByteLevel.alphabet())
+    trainer = BpeTrainer(
+        vocab_size=len(special) + len(alphabet) + merges,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(corpus, trainer)
+    tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> $B:1 </s>:1",
+        special_tokens=[("<s>", 0), ("</s>", 2)],
+    )
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token=pad_token,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+@pytest.fixture(scope="module")
+def encoder(cases: helpers.Cases) -> Any:
+    return cases.get("bert").model
+
+
+@pytest.fixture(scope="module")
+def decoder_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("decoder")
+    helpers.gpt2_language_model(vocab_size=400).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def decoder(decoder_path: Path) -> Any:
+    return load_model(decoder_path)
+
+
+TEXTS = [
+    "the cat saw the cats and the dogs",
+    "cats played, and the dog played not .",
+    "a bird",
+    "The dog jumped! The cat jumping saw the jumped dog.",
+    "the playing the playing",
+]
+PAIRS = [
+    ("the cats saw a playing dog .", "a cat played"),
+    ("cats", "the cats jumped, and the cats played !"),
+    ("a dog and a dog", "Dogs saw a dog"),
+    ("jumping cats", "a cat jumping and jumped"),
+    ("who played ?", "who"),
+]
+OPTIONS: dict[str, Any] = {"resamples": 30, "seed": 1}
+
+
+def examples(texts: Sequence[str] | Sequence[tuple[str, str]]) -> Examples:
+    pairs = [(text, "") if isinstance(text, str) else text for text in texts]
+    frame = pd.DataFrame(pairs, columns=["text_a", "text_b"])
+    return Examples("texts", frame.assign(label="x", subset="all"))
+
+
+def encoded(texts: Any, tokenizer: Any) -> EncodedExamples:
+    return encode(examples(texts), tokenizer, max_length=48, words=True)
+
+
+def plain(
+    texts: Sequence[Any], tokenizer: Any, side: str = "right", size: int = 64
+) -> list[dict[str, Any]]:
+    """Tokenizer outputs, padded on this side, in their order."""
+    columns = list(zip(*texts, strict=True)) if isinstance(texts[0], tuple) else [texts]
+    lists = [list(column) for column in columns]
+    return [
+        tokenizer(
+            *[column[start : start + size] for column in lists],
+            padding=True,
+            padding_side=side,
+            return_tensors="pt",
+        )
+        for start in range(0, len(texts), size)
+    ]
+
+
+def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(found, expected, rtol=1e-4, atol=1e-6)
+
+
+# -- what is known of the tokens ------------------------------------------------------------------
+
+
+def numbered(words: Sequence[int]) -> list[int]:
+    """The same words numbered as they come, -1 for no word."""
+    seen: dict[int, int] = {}
+    return [-1 if word == -1 else seen.setdefault(word, len(seen)) for word in words]
+
+
+def known(model: Any, data: Any, tokenizer: Any) -> dict[int, dict[str, list[Any]]]:
+    """What is known of the tokens of every row."""
+    found: dict[int, dict[str, list[Any]]] = {}
+    for batch, tokens in batches_of(model, data, tokenizer, 2):
+        for i, number in enumerate(batch["index"].tolist()):
+            n = int(tokens.real[i].sum())
+            assert tokens.real[i, :n].all()
+            found[number] = {
+                "ids": tokens.ids[i, :n].tolist(),
+                "segments": tokens.segments[i, :n].tolist(),
+                "words": numbered(tokens.words[i, :n].tolist()),
+                "separators": tokens.separators[i, :n].tolist(),
+            }
+            beyond = (tokens.segments, tokens.words)
+            assert all((each[i, n:] == -1).all() for each in beyond)
+            assert not tokens.separators[i, n:].any()
+    return dict(sorted(found.items()))
+
+
+def test_pieces_of_word_pieces_by_hand(encoder: Any) -> None:
+    tokenizer = wordpiece()
+    batch = plain([("the cats played, cats", "Playing cat played .")], tokenizer)
+    found = known(encoder, batch, tokenizer)[0]
+    pieces = "[CLS] the cat ##s play ##ed , cat ##s [SEP] play ##ing cat play ##ed . [SEP]"
+    assert tokenizer.convert_ids_to_tokens(found["ids"]) == pieces.split()
+    the, cats, played, playing, cat = range(5)
+    assert found["words"] == [
+        *(-1, the, cats, cats, played, played, -1, cats, cats, -1),
+        *(playing, playing, cat, played, played, -1, -1),
+    ]
+    assert found["segments"] == [-1, *[0] * 8, -1, *[1] * 6, -1]
+    assert found["separators"] == [*[False] * 9, True, *[False] * 6, True]
+
+
+def test_pieces_of_a_byte_level_tokenizer_by_hand(decoder: Any) -> None:
+    tokenizer = byte_level()
+    batch = plain(["cats saw the cats playing"], tokenizer)
+    found = known(decoder, batch, tokenizer)[0]
+    pieces = tokenizer.convert_ids_to_tokens(found["ids"])
+    assert "".join(pieces[1:-1]) == "cats\u0120saw\u0120the\u0120cats\u0120playing"
+    assert len(pieces) > 8, "words must be in pieces"
+    starts = [i for i, piece in enumerate(pieces) if piece.startswith("\u0120")]
+    cats, saw, the, playing = range(4)
+    ends = [*starts[1:], len(pieces) - 1]
+    expected = [-1, *[cats] * (starts[0] - 1)]
+    for word, start, end in zip((saw, the, cats, playing), starts, ends, strict=True):
+        expected += [word] * (end - start)
+    assert found["words"] == [*expected, -1]
+    assert found["segments"] == [-1, *[0] * (len(pieces) - 2), -1]
+    assert found["separators"] == [False] * (len(pieces) - 1) + [True]
+
+
+WORDPIECE_TEXTS = [
+    *TEXTS,
+    "(the cat) the ,cat",
+    "cats's cats ' s",
+    "dogs...dogs",
+    "saw",
+    "the-cat not-the cat",
+]
+
+
+def test_words_of_word_pieces_are_those_of_the_texts(encoder: Any) -> None:
+    tokenizer = wordpiece()
+    texts = [text for text in WORDPIECE_TEXTS if 0 not in tokenizer(text)["input_ids"]]
+    assert len(texts) > 5
+    expected = known(encoder, encoded(texts, tokenizer), None)
+    assert known(encoder, plain(texts, tokenizer, "left"), tokenizer) == expected
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_segments_of_pairs_are_those_of_the_texts(encoder: Any, double: bool) -> None:
+    tokenizer = wordpiece(double)
+    pairs = [*PAIRS[:4], ("cat", "cat"), ("a", "a cat , a dog")]
+    expected = known(encoder, encoded(pairs, tokenizer), None)
+    assert known(encoder, plain(pairs, tokenizer, "left", size=4), tokenizer) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *TEXTS,
+        "Cats playing PLAYING cat CATS",
+        "cat's cat don't don",
+        "the cat . the cat , the",
+        " the  cat the",
+    ],
+)
+def test_words_of_a_byte_level_tokenizer_are_those_of_the_text(decoder: Any, text: str) -> None:
+    tokenizer = byte_level()
+    expected = known(decoder, encoded([text], tokenizer), None)
+    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("(the cat) saw the cat", id="bracket"),
+        pytest.param('the "cat" and the cat', id="quotation mark"),
+        pytest.param("a well-known cat known well", id="hyphen"),
+        pytest.param("the cat...the cat", id="dots"),
+    ],
+)
+def test_a_mark_before_a_word_is_no_part_of_it(decoder: Any, text: str) -> None:
+    tokenizer = byte_level()
+    expected = known(decoder, encoded([text], tokenizer), None)
+    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["the cat\nthe cat", "the cat\n\nthe cat", "cat\tcat", "cat\r\ncat"]
+)
+def test_a_line_break_ends_a_word(decoder: Any, text: str) -> None:
+    tokenizer = byte_level()
+    expected = known(decoder, encoded([text], tokenizer), None)
+    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the caf\u00e9 saw the caf\u00e9", "na\u00efve \u00fcber na\u00efve", "\u732b saw \u732b"],
+)
+def test_letters_of_several_bytes_are_letters(decoder: Any, text: str) -> None:
+    tokenizer = byte_level()
+    expected = known(decoder, encoded([text], tokenizer), None)
+    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
+
+
+def test_digits_are_words_of_their_own(decoder: Any) -> None:
+    tokenizer = byte_level()
+    expected = known(decoder, encoded(["cat12 12 cat"], tokenizer), None)
+    assert known(decoder, plain(["cat12 12 cat"], tokenizer), tokenizer) == expected
+
+
+def test_a_byte_level_tokenizer_may_know_a_double_hash(decoder: Any) -> None:
+    """As GPT-2's does; it is no sign of word pieces."""
+    tokenizer = byte_level(*["## the ##"] * 50, merges=40)
+    assert "##" in tokenizer.get_vocab()
+    text = "cats saw the cats playing"
+    expected = known(decoder, encoded([text], tokenizer), None)
+    assert known(decoder, plain([text], tokenizer), tokenizer) == expected
+
+
+def test_without_a_tokenizer_every_token_is_a_word(decoder: Any) -> None:
+    ids = torch.tensor(
+        [[9, 8, 9, 1, 7, 8], [8, 9, 9, 9, 7, 7]]
+    )  # 1 is padding in the configuration
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]])
+    found = known(decoder, [{"input_ids": ids, "attention_mask": mask}], None)
+    assert found[0]["words"] == [0, 1, 0, -1, 2, 1]
+    assert found[1] == {
+        "ids": [9, 9, 7, 7],
+        "segments": [0] * 4,
+        "words": [0, 0, 1, 1],
+        "separators": [False] * 4,
+    }
+
+
+@pytest.mark.parametrize("named", ["eos", "sep"])
+def test_separators_are_those_of_the_configuration(tmp_path: Path, named: str) -> None:
+    helpers.gpt2_language_model(**{f"{named}_token_id": 5}).save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    ids = torch.tensor([[5, 8, 9, 5, 8, 9]])
+    (found,) = known(model, [{"input_ids": ids}], None).values()
+    assert found["separators"] == [True, False, False, True, False, False]
+    assert found["words"] == [-1, 0, 1, -1, 0, 1]
+    table = attention_scores(model, [{"input_ids": ids}], resamples=0)
+    # The one at position 0 is that: the others are in reach of the last three queries.
+    with torch.no_grad():
+        _, cache = model.run_with_cache(ids)
+    for _, row in table.iterrows():
+        pattern = cache["pattern", row["layer"]][0, row["head"]]
+        assert row["mass_separator"] == pytest.approx(float(pattern[3:, 3].mean()), rel=1e-4)
+
+
+# -- the same table -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("size", [1, 2, 64])
+def test_plain_batches_of_an_encoder(encoder: Any, side: str, size: int) -> None:
+    tokenizer = wordpiece()
+    pairs = PAIRS[:4]
+    expected = attention_scores(encoder, encoded(pairs, tokenizer), **OPTIONS)
+    batches = plain(pairs, tokenizer, side, size)
+    assert_same(attention_scores(encoder, batches, tokenizer=tokenizer, **OPTIONS), expected)
+    assert expected["examples_repeated"].iloc[0] == 4
+    assert expected["examples_separator"].iloc[0] == 4
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_plain_batches_of_single_texts(encoder: Any, side: str) -> None:
+    tokenizer = wordpiece()
+    expected = attention_scores(encoder, encoded(TEXTS, tokenizer), **OPTIONS)
+    batches = plain(TEXTS, tokenizer, side, 3)
+    assert_same(attention_scores(encoder, batches, tokenizer=tokenizer, **OPTIONS), expected)
+    assert expected["examples_repeated"].iloc[0] == 4
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_plain_batches_with_two_separators(cases: helpers.Cases, side: str) -> None:
+    tokenizer, model = wordpiece(double=True), cases.get("roberta").model
+    pairs = PAIRS[:4]
+    expected = attention_scores(model, encoded(pairs, tokenizer), **OPTIONS)
+    batches = plain(pairs, tokenizer, side, 2)
+    assert_same(attention_scores(model, batches, tokenizer=tokenizer, **OPTIONS), expected)
+
+
+@pytest.mark.parametrize("backend", ["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("size", [2, 64])
+def test_plain_batches_of_a_decoder(decoder_path: Path, backend: Any, side: str, size: int) -> None:
+    model, tokenizer = load_model(decoder_path, backend=backend), byte_level()
+    texts = ["the cat saw the cats", "cats . playing cats", "a", "the dogs and the playing dogs"]
+    expected = attention_scores(model, encoded(texts, tokenizer), **OPTIONS)
+    batches = plain(texts, tokenizer, side, size)
+    assert_same(attention_scores(model, batches, tokenizer=tokenizer, **OPTIONS), expected)
+    assert expected["examples_induction"].iloc[0] == 3
+    assert expected["examples_separator"].iloc[0] == 4
+
+
+def test_padding_with_the_end_token(decoder: Any) -> None:
+    """Ends of texts are separators, padding is not, though the token is the same."""
+    tokenizer = byte_level(pad_token="</s>")
+    texts = ["the cat saw the cats", "a cat", "cats"]
+    expected = attention_scores(decoder, encoded(texts, byte_level()), **OPTIONS)
+    for data in (
+        encoded(texts, tokenizer),
+        plain(texts, tokenizer),
+        plain(texts, tokenizer, "left"),
+    ):
+        assert_same(attention_scores(decoder, data, tokenizer=tokenizer, **OPTIONS), expected)
+    assert expected["examples_separator"].iloc[0] == 3
+
+
+def test_plain_batches_without_a_tokenizer(decoder: Any) -> None:
+    """Where every word is one token and none is special, nothing is missing."""
+    tokenizer = tiny_world.decoder_tokenizer()
+    texts = ["the cook sang and the cook slept", "the baker", "the pilot fed the pilot"]
+    expected = attention_scores(decoder, encoded(texts, tokenizer), **OPTIONS)
+    for side in ("right", "left"):
+        batches = plain(texts, tokenizer, side)
+        assert_same(attention_scores(decoder, batches, **OPTIONS), expected)
+
+
+def test_a_tokenizer_of_whole_words_joins_nothing(decoder: Any) -> None:
+    tokenizer = tiny_world.decoder_tokenizer()
+    batches = plain(["the cook sang and the cook slept"], tokenizer)
+    expected = attention_scores(decoder, batches, **OPTIONS)
+    assert_same(attention_scores(decoder, batches, tokenizer=tokenizer, **OPTIONS), expected)
+
+
+def test_a_tokenizer_joins_pieces(decoder: Any) -> None:
+    """Without one, the pieces of a word are words."""
+    tokenizer = byte_level()
+    batches = plain(["the cats saw the dogs saw cats"], tokenizer)
+    joined = attention_scores(decoder, batches, tokenizer=tokenizer)
+    apart = attention_scores(decoder, batches)
+    assert (joined["mass_repeated"] != apart["mass_repeated"]).all()
+    same = ["entropy", "distance", "mass_first", "mass_self", "mass_previous"]
+    assert_same(joined[same], apart[same])
+
+
+@pytest.mark.hooked
+def test_plain_batches_of_a_hooked_encoder() -> None:
+    model, rows = helpers.hooked_encoder(), helpers.texts()
+    expected = attention_scores(model, [helpers.padded(rows)], **OPTIONS)
+    for side in ("left", "right"):
+        padded = helpers.padded(rows, side, extra=2, noise=3)
+        assert_same(attention_scores(model, [padded], **OPTIONS), expected)
+    np.testing.assert_allclose(expected.filter(regex="^share_").sum(axis=1), 1, atol=1e-6)
+    assert expected["mass_next"].min() > 0
+
+
+def test_batches_in_any_container(encoder: Any) -> None:
+    rows = helpers.texts()
+    batches = [helpers.padded(rows[:2]), helpers.padded(rows[2:])]
+    expected = attention_scores(encoder, batches, **OPTIONS)
+    lists = [{name: tensor.tolist() for name, tensor in batch.items()} for batch in batches]
+    loader = torch.utils.data.DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+    labelled = [{**batch, "labels": torch.zeros(len(batch["input_ids"]))} for batch in batches]
+    for data in (tuple(batches), iter(batches), lists, loader, labelled):
+        assert_same(attention_scores(encoder, data, **OPTIONS), expected)
+
+
+def test_a_batch_without_a_mask_is_all_real(encoder: Any) -> None:
+    ids = helpers.texts([6, 6])
+    batch = {"input_ids": torch.stack(ids)}
+    expected = attention_scores(encoder, [helpers.padded(ids)], **OPTIONS)
+    assert_same(attention_scores(encoder, [batch], **OPTIONS), expected)
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_size", [1, 64])
+def test_texts_and_pairs_of_an_encoder(encoder: Any, batch_size: int) -> None:
+    tokenizer = wordpiece()
+    options = {"tokenizer": tokenizer, "batch_size": batch_size, **OPTIONS}
+    for texts in (TEXTS, PAIRS):
+        expected = attention_scores(encoder, encoded(texts, tokenizer), **OPTIONS)
+        given: Iterator[Any] = iter(
+            [texts, tuple(texts), examples(texts), encoded(texts, tokenizer)]
+        )
+        for data in given:
+            assert_same(attention_scores(encoder, data, **options), expected)
+    lists = [list(pair) for pair in PAIRS]
+    assert_same(attention_scores(encoder, lists, **options), expected)  # type: ignore[arg-type]
+
+
+def test_texts_and_pairs_of_a_decoder(decoder: Any) -> None:
+    tokenizer = byte_level()
+    for texts in (TEXTS, PAIRS):
+        expected = attention_scores(decoder, encoded(texts, tokenizer), **OPTIONS)
+        assert_same(attention_scores(decoder, texts, tokenizer=tokenizer, **OPTIONS), expected)
+
+
+def test_texts_and_pairs_may_be_mixed(encoder: Any) -> None:
+    tokenizer = wordpiece()
+    expected = attention_scores(encoder, encoded([("a cat", ""), PAIRS[0]], tokenizer), **OPTIONS)
+    found = attention_scores(encoder, ["a cat", PAIRS[0]], tokenizer=tokenizer, **OPTIONS)
+    assert_same(found, expected)
+
+
+def test_long_texts_are_cut_to_what_the_model_reads(encoder: Any) -> None:
+    tokenizer = wordpiece()
+    with pytest.warns(MechcoreWarning, match="1 of 2 texts were longer than 48 tokens"):
+        table = attention_scores(encoder, ["the " * 100, "a"], tokenizer=tokenizer)
+    assert table["n_queries"].iloc[0] == 48 + 3
+    tokenizer.model_max_length = 10
+    with pytest.warns(MechcoreWarning, match="1 of 2 texts were longer than 10 tokens"):
+        table = attention_scores(encoder, ["the " * 100, "a"], tokenizer=tokenizer)
+    assert table["n_queries"].iloc[0] == 10 + 3
+
+
+def test_long_texts_are_cut_to_what_roberta_reads(cases: helpers.Cases) -> None:
+    """Its positions begin after that of padding: two of 48 are never used."""
+    tokenizer = wordpiece(double=True)
+    with pytest.warns(MechcoreWarning, match="were longer than 46 tokens"):
+        table = attention_scores(
+            cases.get("roberta").model, ["the " * 100, "a"], tokenizer=tokenizer
+        )
+    assert table["n_queries"].iloc[0] == 46 + 3
+
+
+def test_texts_need_no_padding_token(decoder: Any) -> None:
+    """GPT-2's own tokenizer has none, and what stands at padding does not matter."""
+    expected = attention_scores(decoder, TEXTS, tokenizer=byte_level(), **OPTIONS)
+    tokenizer = byte_level(pad_token=None)
+    assert tokenizer.pad_token_id is None
+    assert_same(attention_scores(decoder, TEXTS, tokenizer=tokenizer, **OPTIONS), expected)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def test_texts_without_a_tokenizer_are_an_error(encoder: Any) -> None:
+    for data in (TEXTS, PAIRS, examples(TEXTS)):
+        with pytest.raises(InputError, match=r"found texts without a tokenizer; pass tokenizer="):
+            attention_scores(encoder, data)
+
+
+def test_examples_without_words_are_an_error(encoder: Any) -> None:
+    data = encode(examples(TEXTS), wordpiece(), max_length=48)
+    with pytest.raises(InputError, match=r"found examples without words.*words=True"):
+        attention_scores(encoder, data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        5,
+        "",
+        {},
+        helpers.padded(helpers.texts()),
+        hf.BatchEncoding(helpers.padded(helpers.texts())),
+    ],
+)
+def test_data_of_another_kind_is_an_error(encoder: Any, data: Any) -> None:
+    found = rf"attention scores: found {type(data).__name__}; expected EncodedExamples with words"
+    with pytest.raises(InputError, match=found):
+        attention_scores(encoder, data)
+    with pytest.raises(InputError, match=found):
+        attention_scores(encoder, data, tokenizer=wordpiece())
+
+
+def test_one_text_is_not_taken_for_a_list_of_letters(encoder: Any) -> None:
+    with pytest.raises(InputError, match="found str; expected EncodedExamples with words, texts"):
+        attention_scores(encoder, "a cat", tokenizer=wordpiece())
+
+
+@pytest.mark.parametrize("data", [[], (), iter([])])
+def test_no_data_is_an_error(encoder: Any, data: Any) -> None:
+    with pytest.raises(InputError, match="attention scores: no batch; expected at least one"):
+        attention_scores(encoder, data)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"ids": [[5, 6]]}, r"no input_ids; found \['ids'\]"),
+        ([[5, 6]], "no input_ids; found list"),
+        ({"input_ids": [[5, 6], [7]]}, "input_ids cannot be made a tensor.*equal length"),
+        ({"input_ids": [5, 6]}, r"input_ids has shape \(2,\)"),
+        ({"input_ids": [[5, 6]], "attention_mask": [[1]]}, r"attention_mask has shape \(1, 1\)"),
+        ({"input_ids": [[5, 6]], "attention_mask": [[0, 0]]}, "a row has no real token"),
+    ],
+)
+def test_batches_that_cannot_be_read_are_errors(encoder: Any, batch: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"batch: {message}"):
+        attention_scores(encoder, [batch])
+
+
+def test_examples_whose_words_are_half_known_are_an_error(encoder: Any) -> None:
+    batch = next(encoded(TEXTS, wordpiece()).batches())
+    del batch["segments"]
+    with pytest.raises(InputError, match=r"batch: no segments; expected.*words=True"):
+        TokenInfo.of(batch, causal=False)
+
+
+def test_labels_need_the_same_inputs(encoder: Any) -> None:
+    tokenizer = wordpiece()
+    found = categorize_heads(encoder, PAIRS, tokenizer=tokenizer, **OPTIONS)
+    scores = attention_scores(encoder, PAIRS, tokenizer=tokenizer, **OPTIONS)
+    assert_same(found.drop(columns=["category", "also", "stability"]), scores)
+    with pytest.raises(InputError, match="found texts without a tokenizer"):
+        categorize_heads(encoder, PAIRS)

@@ -1,0 +1,311 @@
+"""Labels by a rule on mass and ratio, the figures behind one, and agreement of labellings."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from attention.planted import one_hot, random_patterns, stacked, tokens_of
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import cohen_kappa_score
+
+from mechcore.attention import (
+    LabelAgreement,
+    Thresholds,
+    categorise,
+    explain,
+    label_agreement,
+    score_patterns,
+)
+from mechcore.components import Component
+from mechcore.errors import InputError
+
+NAN = float("nan")
+
+
+def scores(**columns: list[float]) -> pd.DataFrame:
+    return pd.DataFrame(columns)
+
+
+def test_label_is_the_largest_mass_that_passes_both_thresholds() -> None:
+    given = scores(
+        mass_first=[0.3, 0.3, 0.3, 0.1, 0.2, 0.4],
+        ratio_first=[5.0, 2.9, 5.0, 5.0, 5.0, 5.0],
+        mass_repeated=[0.4, 0.4, 0.5, 0.1, NAN, 0.4],
+        ratio_repeated=[6.0, 6.0, 2.0, 9.0, NAN, 6.0],
+        mass_other=[0.3, 0.3, 0.2, 0.8, 0.8, 0.2],
+        ratio_other=[9.0] * 6,
+    )
+    labelled = categorise(given, Thresholds(mass=0.25, ratio=3))
+    expected = {
+        "category": ["repeated", "repeated", "first", "mixed", "mixed", "first"],
+        # The fourth and fifth reach nothing; the last is a tie.
+        "also": ["first", "", "", "", "", "repeated"],
+    }
+    assert labelled[["category", "also"]].to_dict("list") == expected
+    assert "category" not in given.columns
+    pd.testing.assert_frame_equal(labelled.drop(columns=["category", "also"]), given)
+
+
+def test_also_lists_the_other_labels_by_mass() -> None:
+    given = scores(
+        mass_a=[0.3, 0.5], ratio_a=[4.0, 4.0],
+        mass_b=[0.9, 0.5], ratio_b=[2.0, 4.0],
+        mass_c=[0.5, NAN], ratio_c=[4.0, NAN],
+        mass_d=[0.4, 0.6], ratio_d=[4.0, 3.0],
+        mass_other=[1.0, 1.0], ratio_other=[9.0, 9.0],
+    )  # fmt: skip
+    labelled = categorise(given)
+    assert labelled["category"].tolist() == ["c", "d"]
+    assert labelled["also"].tolist() == ["d a", "a b"]  # equal masses in the table's order
+
+
+def test_values_at_the_thresholds_pass() -> None:
+    given = scores(mass_next=[0.5], ratio_next=[2.0])
+    assert categorise(given, Thresholds(0.5, 2.0))["category"].tolist() == ["next"]
+    assert categorise(given, Thresholds(0.51, 2.0))["category"].tolist() == ["mixed"]
+    assert categorise(given, Thresholds(0.5, 2.01))["category"].tolist() == ["mixed"]
+
+
+def test_labels_stand_after_the_head_and_are_replaced_when_given_again() -> None:
+    given = scores(layer=[0], head=[1], mass_next=[0.5], ratio_next=[4.0])
+    once = categorise(given)
+    columns = ["layer", "head", "category", "also", "mass_next", "ratio_next"]
+    assert list(once.columns) == columns
+    again = categorise(once, Thresholds(mass=0.6))
+    assert list(again.columns) == columns
+    assert (again["category"].item(), once["category"].item()) == ("mixed", "next")
+
+
+def test_other_tables_are_errors() -> None:
+    with pytest.raises(InputError, match="no column ratio_next"):
+        categorise(scores(mass_next=[0.5]))
+    with pytest.raises(InputError, match=r"no column mass_\.\.\."):
+        categorise(scores(layer=[0]))
+    with pytest.raises(InputError, match=r"no column mass_\.\.\."):
+        categorise(scores(mass_other=[0.5], ratio_other=[2.0]))
+
+
+@pytest.mark.parametrize("mass", [0.0, -0.1, 1.01, NAN])
+def test_mass_threshold_is_a_share(mass: float) -> None:
+    with pytest.raises(InputError, match="mass is"):
+        Thresholds(mass=mass)
+
+
+@pytest.mark.parametrize("ratio", [0.99, -1.0, float("inf"), NAN])
+def test_ratio_threshold_is_at_least_one(ratio: float) -> None:
+    with pytest.raises(InputError, match="ratio is"):
+        Thresholds(ratio=ratio)
+
+
+def test_default_thresholds() -> None:
+    assert Thresholds() == Thresholds(mass=0.25, ratio=3.0)
+    assert Thresholds(mass=1.0, ratio=1.0).mass == 1.0
+
+
+MASSES = st.one_of(st.just(NAN), st.sampled_from([0.0, 0.1, 0.25, 0.3, 0.5, 1.0]))
+RATIOS = st.sampled_from([0.0, 1.0, 2.9, 3.0, 7.0])
+
+
+@given(
+    st.lists(st.lists(st.tuples(MASSES, RATIOS), min_size=3, max_size=3), min_size=1, max_size=5),
+    st.sampled_from([0.1, 0.25, 0.5]),
+    st.sampled_from([1.0, 3.0]),
+)
+def test_labels_are_those_of_the_rule(
+    heads: list[list[tuple[float, float]]], mass: float, ratio: float
+) -> None:
+    columns: dict[str, list[float]] = {}
+    for i, name in enumerate("abc"):
+        columns[f"mass_{name}"] = [head[i][0] for head in heads]
+        columns[f"ratio_{name}"] = [head[i][1] for head in heads]
+    labelled = categorise(scores(**columns), Thresholds(mass, ratio))
+    for (_, row), head in zip(labelled.iterrows(), heads, strict=True):
+        passing = [
+            (-m, name) for name, (m, r) in zip("abc", head, strict=True) if m >= mass and r >= ratio
+        ]
+        names = [name for _, name in sorted(passing)]
+        assert row["category"] == (names[0] if names else "mixed")
+        assert row["also"] == " ".join(names[1:])
+
+
+# -- explain --------------------------------------------------------------------------------------
+
+
+def table_of_three_heads() -> pd.DataFrame:
+    """L0.H0 attends to the previous token, L0.H1 spreads, L0.H2 to [CLS] and, a little, back."""
+    tokens = stacked(*[tokens_of("^abc|abc|", "-000-111-")] * 2, tokens_of("^abcd|e|", "-0000-1-"))
+    clear = one_hot([0, 0, 1, 2, 3, 4, 5, 6, 7]).expand(1, 3, 1, 9, 9)
+    spread = random_patterns(tokens, seed=3, spread=0.5, layers=1, heads=1).nan_to_num(0)
+    both = 0.6 * one_hot([0] * 9) + 0.4 * clear
+    return score_patterns(torch.cat([clear, spread, both], 2), tokens, resamples=50)
+
+
+@pytest.fixture(scope="module")
+def heads() -> pd.DataFrame:
+    return table_of_three_heads()
+
+
+@pytest.mark.parametrize("head", ["L0.H0", "0.1", Component(0, 2)])
+def test_an_explanation_holds_the_figures_of_the_table(heads: pd.DataFrame, head: Any) -> None:
+    found = explain(heads, head)
+    name = str(Component.parse(head))
+    row = heads[heads["component"] == name].iloc[0]
+    assert found.component == name
+    measures = ["mass", "low", "high", "uniform", "ratio", "sd", "examples"]
+    assert list(found.table.columns) == ["category", *measures, "mass_passes", "ratio_passes"]
+    names = ["first", "separator", "self", "previous", "next", "repeated"]
+    assert sorted(found.table["category"]) == sorted(names)
+    for _, line in found.table.iterrows():
+        for measure in measures:
+            assert line[measure] == row[f"{measure}_{line['category']}"]
+        assert line["mass_passes"] == (line["mass"] >= 0.25)
+        assert line["ratio_passes"] == (line["ratio"] >= 3)
+    assert found.table["mass"].is_monotonic_decreasing
+    assert found.category == categorise(heads).set_index("component")["category"][name]
+
+
+def test_a_reason_says_what_passed_and_what_to_compare_it_with(heads: pd.DataFrame) -> None:
+    # Attention to the previous token is 1 where there is one; uniform attention gives it 1/9 for 16
+    # queries of two examples and 1/8 for 7 of the third: 1 / ((16 / 9 + 7 / 8) / 23) = 8.67.
+    found = explain(heads, "L0.H0")
+    assert found.category == "previous"
+    assert found.reason == (
+        "L0.H0 is previous: where a query has such a key, it gives it 1.00 [1.00, 1.00] of its "
+        "attention, 8.7 times uniform (the rule: mass of at least 0.25 and 3 times that of "
+        "uniform)."
+    )
+
+
+def test_a_reason_names_further_labels(heads: pd.DataFrame) -> None:
+    found = explain(heads, "L0.H2")
+    assert found.category == "first"
+    assert found.reason.endswith(" Less, but enough, goes to previous.")
+    only = explain(heads, "L0.H2", Thresholds(mass=0.5))
+    assert only.reason.endswith("(the rule: mass of at least 0.5 and 3 times that of uniform).")
+    # With a ratio that the first token does not reach, the other one is the label.
+    assert explain(heads, "L0.H2", Thresholds(mass=0.9)).category == "mixed"
+
+
+def test_a_reason_for_no_label_names_the_largest_mass(heads: pd.DataFrame) -> None:
+    found = explain(heads, "L0.H1")
+    top = found.table.iloc[0]
+    assert found.category == "mixed"
+    assert found.reason == (
+        "L0.H1 is mixed: no category reaches mass of at least 0.25 and 3 times that of uniform "
+        f"attention; the most attention goes to {top['category']}, {top['mass']:.2f}, "
+        f"{top['ratio']:.1f} times uniform."
+    )
+    assert top["mass"] == max(heads.filter(regex="^mass_(?!other)").iloc[1])
+
+
+def test_a_reason_where_nothing_is_defined() -> None:
+    given = scores(mass_next=[NAN], ratio_next=[NAN]).assign(component="L0.H0")
+    found = explain(given, "0.0")
+    assert found.reason == "L0.H0 is mixed: no category is defined for these inputs."
+    assert not found.table[["mass_passes", "ratio_passes"]].any(axis=None)
+
+
+def test_undefined_categories_come_last(heads: pd.DataFrame) -> None:
+    given = heads.assign(mass_first=NAN, ratio_first=NAN)
+    found = explain(given, "L0.H2")
+    assert found.category == "previous"
+    assert found.table["category"].iloc[-1] == "first"
+    assert not found.table[["mass_passes", "ratio_passes"]].iloc[-1].any()
+
+
+def test_labelled_tables_can_be_explained(heads: pd.DataFrame) -> None:
+    labelled = categorise(heads)
+    for name in heads["component"]:
+        plain, again = explain(heads, name), explain(labelled, name)
+        assert (again.category, again.reason) == (plain.category, plain.reason)
+        pd.testing.assert_frame_equal(again.table, plain.table)
+
+
+def test_tables_without_intervals_can_be_explained(heads: pd.DataFrame) -> None:
+    given = heads.drop(columns=heads.filter(regex="^(low|high|sd)_").columns)
+    found = explain(given, "L0.H0")
+    assert list(found.table.columns)[:5] == ["category", "mass", "uniform", "ratio", "examples"]
+    assert "it gives it 1.00 of its attention" in found.reason
+
+
+def test_a_reason_has_no_interval_that_was_not_computed() -> None:
+    tokens = tokens_of("^abc|abc|", "-000-111-")
+    table = score_patterns(one_hot([0, 0, 1, 2, 3, 4, 5, 6, 7]), tokens, resamples=0)
+    assert math.isnan(table["low_previous"].item())
+    reason = explain(table, "L0.H0").reason
+    assert "it gives it 1.00 of its attention" in reason
+
+
+def test_an_explanation_reads_as_text_and_as_html(heads: pd.DataFrame) -> None:
+    found = explain(heads, "L0.H0")
+    lines = str(found).splitlines()
+    assert lines[0] == found.reason
+    assert len(lines) == 2 + len(found.table)
+    assert lines[2].split()[:4] == ["previous", "1.000", "1.000", "1.000"]
+    html = found._repr_html_()
+    assert found.reason in html
+    assert html.count("<tr") == 1 + len(found.table)
+
+
+@pytest.mark.parametrize("head", ["L0.H3", "L1.H0", "L0.MLP"])
+def test_an_unknown_head_is_an_error(heads: pd.DataFrame, head: str) -> None:
+    with pytest.raises(InputError, match=rf"head {head}: not in the table.*its 3 heads"):
+        explain(heads, head)
+
+
+def test_what_is_no_head_is_an_error(heads: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="'previous': not a component name"):
+        explain(heads, "previous")
+
+
+def test_explaining_from_an_empty_table_is_an_error(heads: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match=r"head L0\.H0: not in the table"):
+        explain(heads.iloc[:0], "L0.H0")
+
+
+def test_explaining_from_another_table_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"head L0\.H0: not in the table"):
+        explain(scores(layer=[0]), "L0.H0")
+    with pytest.raises(InputError, match=r"no column mass_\.\.\."):
+        explain(pd.DataFrame({"component": ["L0.H0"]}), "L0.H0")
+
+
+# -- agreement ------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["mixed", "previous", "first", "repeated"])
+
+
+def test_agreement_by_hand() -> None:
+    # Equal in 3 of 5; by chance in (2/5)(1/5) + (2/5)(2/5) + (1/5)(2/5) = 8/25.
+    found = label_agreement(["a", "a", "b", "b", "c"], ["a", "b", "b", "c", "c"])
+    assert (found.n, found.share) == (5, 0.6)
+    assert found.kappa == pytest.approx((0.6 - 8 / 25) / (1 - 8 / 25))
+    assert label_agreement(["a", "b"], ["b", "a"]) == LabelAgreement(2, 0.0, -1.0)
+    assert label_agreement(pd.Series(["a", "b"]), np.array(["a", "b"])) == LabelAgreement(2, 1, 1)
+    assert label_agreement(["a", "a"], ["b", "b"]) == LabelAgreement(2, 0.0, 0.0)
+
+
+@given(st.lists(st.tuples(NAMES, NAMES), min_size=1, max_size=40))
+def test_kappa_is_that_of_scikit_learn(pairs: list[tuple[str, str]]) -> None:
+    first, second = (list(each) for each in zip(*pairs, strict=True))
+    found = label_agreement(first, second)
+    assert found.n == len(pairs)
+    assert found.share == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
+    if len({*first, *second}) == 1:
+        assert math.isnan(found.kappa)
+    else:
+        assert found.kappa == pytest.approx(cohen_kappa_score(first, second), abs=1e-12)
+    reversed_ = label_agreement(second, first)
+    assert reversed_.share == found.share
+    assert reversed_.kappa == pytest.approx(found.kappa, nan_ok=True)
+
+
+def test_labellings_that_cannot_be_compared_are_errors() -> None:
+    with pytest.raises(InputError, match="labels: 2 and 1 of them"):
+        label_agreement(["a", "b"], ["a"])
+    with pytest.raises(InputError, match=r"labels: 0 and 0 of them; expected.*at least one"):
+        label_agreement([], [])

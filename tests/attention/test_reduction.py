@@ -1,0 +1,187 @@
+"""Attention patterns of one batch, reduced to sums."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from attention.planted import (
+    ENCODER,
+    chosen,
+    random_patterns,
+    stacked,
+    token_infos,
+    tokens_of,
+)
+from helpers import Cases, padded, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mechcore.attention import (
+    TokenInfo,
+    attention_scores,
+    claims,
+    partition,
+    reduction,
+    score_patterns,
+)
+from mechcore.attention.reduction import BatchPatterns
+from mechcore.errors import InputError
+
+PAIR = tokens_of("^ab|a|", "-00-1-")
+
+
+def filled(tokens: TokenInfo, patterns: torch.Tensor) -> BatchPatterns:
+    batch = BatchPatterns(tokens, patterns.shape[2])
+    for layer, pattern in enumerate(patterns):
+        batch.add(layer, pattern)
+    return batch
+
+
+def test_counts_by_hand() -> None:
+    # "[CLS] a b [SEP] a [SEP]", and "[CLS] a" with padding
+    batch = BatchPatterns(stacked(PAIR, tokens_of("^a", "-0")), 1)
+    # first, separator, self, previous, next, repeated, other
+    assert batch.defined.tolist() == [[6, 6, 6, 5, 5, 2, 5], [2, 0, 2, 1, 1, 0, 0]]
+    # Other: CLS to b and a; the first a to none; b to a; SEP to a; a to b; SEP to a and b.
+    expected = [[6, 12, 6, 5, 5, 2, 2 + 1 + 1 + 1 + 2], [2, 0, 2, 1, 1, 0, 0]]
+    np.testing.assert_allclose(batch.uniform, np.array(expected) / [[6], [2]])
+    assert batch.n_queries == 8
+
+
+def test_uniform_attention_of_a_causal_model_is_over_keys_in_reach() -> None:
+    batch = BatchPatterns(tokens_of("aba", "000", causal=True), 1)
+    # first, separator, self, previous, next, repeated, induction, other
+    assert batch.defined.tolist() == [[3, 0, 3, 2, 0, 1, 1, 0]]
+    expected = [1 + 1 / 2 + 1 / 3, 0, 1 + 1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 0, 1 / 3, 1 / 3, 0]
+    np.testing.assert_allclose(batch.uniform, [expected])
+
+
+@given(token_infos(), st.integers(0, 100))
+@settings(max_examples=30)
+def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
+    patterns = random_patterns(tokens, seed)
+    found = filled(tokens, patterns).sums(2)
+    assert found.dtype == torch.float64
+    clean = patterns.nan_to_num(0)
+    parts = partition(tokens)
+    positions = torch.arange(tokens.ids.shape[1], dtype=torch.float64)
+    distance = (positions[:, None] - positions[None]).abs()
+    logs = clean.clamp(min=1e-300).log()
+    expected = [
+        *(
+            torch.einsum("lbhqk,bqk->blh", clean, pairs.double())
+            for pairs in claims(tokens).values()
+        ),
+        torch.einsum("lbhqk,bqk->blh", clean, parts["other"].double()),
+        *(torch.einsum("lbhqk,bqk->blh", clean, pairs.double()) for pairs in parts.values()),
+        torch.einsum("lbhqk,qk->blh", clean, distance),
+        -(clean * logs).sum((-1, -2)).transpose(0, 1),
+    ]
+    torch.testing.assert_close(found, torch.stack(expected, -1))
+
+
+def test_layers_may_come_in_any_order() -> None:
+    patterns = random_patterns(PAIR, layers=3)
+    batch = BatchPatterns(PAIR, 2)
+    for layer in (2, 0, 1):
+        batch.adder(layer)(patterns[layer], None)
+    assert torch.equal(batch.sums(3), filled(PAIR, patterns).sums(3))
+
+
+def test_a_missing_layer_is_an_error() -> None:
+    batch = BatchPatterns(PAIR, 2)
+    batch.add(0, random_patterns(PAIR)[0])
+    with pytest.raises(InputError, match=r"pattern of layer 1; expected eager attention"):
+        batch.sums(3)
+
+
+def test_shapes_are_checked() -> None:
+    with pytest.raises(
+        InputError, match=r"patterns: .*expected \[layer, batch, head, query, key\]"
+    ):
+        score_patterns(torch.zeros(1, 1, 6, 6), PAIR)
+    with pytest.raises(InputError, match=r"layer 0: shape \(1, 1, 5, 5\); expected \(1, 1, 6, 6\)"):
+        score_patterns(torch.zeros(1, 1, 1, 5, 5), PAIR)
+    with pytest.raises(InputError, match=r"layer 4: shape \(1, 2, 6, 6\); expected \(1, 3, 6, 6\)"):
+        BatchPatterns(PAIR, 3).add(4, random_patterns(PAIR)[0])
+
+
+# -- chunks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 80, 81, 200])
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    rows = ["^abc|abc|", "^ab|a|", "^a|", "^abcd|", "^ab|ba|"]
+    tokens = stacked(*[tokens_of(ids, "-" + "0" * (len(ids) - 2) + "-") for ids in rows])
+    patterns = random_patterns(tokens)
+    expected = score_patterns(patterns, tokens, resamples=20)
+    calls: list[int] = []
+    reduce = BatchPatterns._reduce
+
+    def counting(self: BatchPatterns, pattern: torch.Tensor, rows: slice) -> torch.Tensor:
+        calls.append(len(pattern))
+        return reduce(self, pattern, rows)
+
+    monkeypatch.setattr(BatchPatterns, "_reduce", counting)
+    monkeypatch.setattr(reduction, "_CHUNK", chunk)
+    pd.testing.assert_frame_equal(score_patterns(patterns, tokens, resamples=20), expected)
+    # Rows have 9 * 9 pairs: one fits where fewer do, and two into 200.
+    assert calls == ([2, 2, 1] if chunk == 200 else [1] * 5) * 2
+
+
+def test_chunks_of_a_model_change_nothing(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = cases.get("bert").model
+    batch = padded(texts())
+    expected = attention_scores(model, [batch])
+    monkeypatch.setattr(reduction, "_CHUNK", 1)
+    pd.testing.assert_frame_equal(attention_scores(model, [batch]), expected, atol=1e-6)
+
+
+# -- padding and precision ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("junk", [float("nan"), float("inf"), -1e30, 0.7])
+def test_whatever_stands_at_padding_is_ignored(junk: float) -> None:
+    alone = tokens_of("^ab|", "-00-")
+    patterns = random_patterns(alone)
+    expected = score_patterns(patterns, alone)
+    more = stacked(alone, tokens_of("^abcde|", "-00000-"))
+    wide = torch.full((2, 1, 2, 7, 7), junk, dtype=torch.float64)
+    wide[..., :4, :4] = patterns
+    found = score_patterns(wide, chosen(more, [0]))
+    pd.testing.assert_frame_equal(found, expected)
+
+
+def test_keys_out_of_reach_of_a_causal_query_are_ignored() -> None:
+    tokens = tokens_of("abca", "0000", causal=True)
+    patterns = random_patterns(tokens)
+    noisy = patterns + torch.ones(4, 4).triu(1)
+    pd.testing.assert_frame_equal(score_patterns(noisy, tokens), score_patterns(patterns, tokens))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_summed_in_single_precision(dtype: torch.dtype) -> None:
+    ids = "".join(chr(0x4E00 + i) for i in range(300))
+    tokens = tokens_of(ids, "0" * 300, causal=True)
+    pattern = torch.full((1, 1, 1, 300, 300), 1 / 256, dtype=dtype)
+    row = score_patterns(pattern, tokens).iloc[0]
+    expected = score_patterns(pattern.double(), tokens).iloc[0]
+    assert row["share_other"] == expected["share_other"] > 0.5
+    for measure in ("entropy", "distance"):
+        assert row[measure] == pytest.approx(expected[measure], rel=1e-6)
+
+
+def test_patterns_are_not_changed() -> None:
+    patterns = random_patterns(PAIR)
+    before = patterns.clone()
+    score_patterns(patterns, PAIR, resamples=3)
+    assert torch.equal(patterns, before)
+
+
+def test_measured_categories_are_those_of_the_table() -> None:
+    table: Any = score_patterns(random_patterns(PAIR), PAIR)
+    for measure in ("mass", "low", "high", "uniform", "ratio", "sd", "share", "examples"):
+        names = [name for name in table.columns if name.startswith(f"{measure}_")]
+        assert names == [f"{measure}_{name}" for name in ENCODER]

@@ -1,0 +1,404 @@
+"""Sums over examples: intervals, spread, stability and agreement, against slow plain oracles."""
+
+import math
+import pickle
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from attention.planted import (
+    ENCODER,
+    chosen,
+    one_hot,
+    random_patterns,
+    stacked,
+    token_infos,
+    tokens_of,
+)
+from helpers import Cases, padded, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mechcore.attention import (
+    HeadScores,
+    Thresholds,
+    TokenInfo,
+    attention_scores,
+    categorise,
+    categorize_heads,
+    claims,
+    label_agreement,
+    partition,
+    score_heads,
+    score_patterns,
+)
+from mechcore.attention.reduction import BatchPatterns
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+
+
+def weights(n: int, resamples: int, seed: int = 0) -> np.ndarray:
+    """How often each resample draws each example, [example, resample]."""
+    return np.stack(
+        [
+            np.random.Generator(np.random.Philox(key=[seed, row])).poisson(1.0, resamples)
+            for row in range(n)
+        ]
+    )
+
+
+def sums(
+    patterns: Tensor, tokens: TokenInfo, layer: int, head: int, name: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of every example: mass, mass under uniform attention and queries that count, loop by loop."""
+    pairs = {**claims(tokens), "other": partition(tokens)["other"]}[name]
+    mass, uniform, count = [], [], []
+    for row in range(len(tokens.real)):
+        found = [0.0, 0.0, 0]
+        for query in range(tokens.ids.shape[1]):
+            keys = pairs[row, query].nonzero().flatten().tolist()
+            if keys:
+                found[0] += sum(float(patterns[layer, row, head, query, key]) for key in keys)
+                found[1] += len(keys) / int(tokens.allowed[row, query].sum())
+                found[2] += 1
+        for values, value in zip((mass, uniform, count), found, strict=True):
+            values.append(value)
+    return np.array(mass), np.array(uniform), np.array(count)
+
+
+def eight_rows() -> TokenInfo:
+    """Rows of different lengths; only the first has a separator, two repeat a word."""
+    layouts = ["^aba|", "^abc", "^ab", "^abcdef", "^abcab", "^a", "^abcd", "^abcde"]
+    return stacked(
+        *[
+            tokens_of(ids, re.sub(r"\w", "0", ids.replace("|", "-").replace("^", "-")))
+            for ids in layouts
+        ]
+    )
+
+
+def head_scores(patterns: Tensor, tokens: TokenInfo, resamples: int, seed: int = 0) -> HeadScores:
+    scores = HeadScores(
+        ModelShape(len(patterns), patterns.shape[2]), tokens.causal, resamples, seed
+    )
+    counted(scores, patterns, tokens, range(len(tokens.real)))
+    return scores
+
+
+def counted(scores: HeadScores, patterns: Tensor, tokens: TokenInfo, rows: Sequence[int]) -> None:
+    """Count these rows as one batch."""
+    batch = BatchPatterns(chosen(tokens, rows), patterns.shape[2])
+    for layer, pattern in enumerate(patterns):
+        batch.add(layer, pattern[list(rows)])
+    scores.count(batch, rows)
+
+
+# -- intervals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_intervals_are_quantiles_over_poisson_resamples(seed: int) -> None:
+    tokens = eight_rows()
+    patterns = random_patterns(tokens, spread=2.0)
+    table = score_patterns(patterns, tokens, resamples=100, seed=seed)
+    drawn = weights(8, 100, seed)
+    for _, row in table.iterrows():
+        for name in ENCODER:
+            mass, _, count = sums(patterns, tokens, row["layer"], row["head"], name)
+            assert row[f"mass_{name}"] == pytest.approx(mass.sum() / count.sum())
+            assert row[f"examples_{name}"] == (count > 0).sum()
+            if (count > 0).sum() < 2:
+                assert name == "separator"
+                assert math.isnan(row[f"low_{name}"])
+                assert math.isnan(row[f"high_{name}"])
+                continue
+            with np.errstate(invalid="ignore"):  # nobody of the resample defines it
+                resampled = (mass @ drawn) / (count @ drawn)
+            low, high = np.nanquantile(resampled, [0.025, 0.975])
+            assert row[f"low_{name}"] == pytest.approx(low, abs=1e-12)
+            assert row[f"high_{name}"] == pytest.approx(high, abs=1e-12)
+            assert low < row[f"mass_{name}"] < high
+
+
+def test_a_seed_changes_intervals_and_nothing_else() -> None:
+    tokens = eight_rows()
+    patterns = random_patterns(tokens)
+    first, second, again = (
+        score_patterns(patterns, tokens, resamples=50, seed=seed) for seed in (0, 1, 0)
+    )
+    pd.testing.assert_frame_equal(again, first)
+    interval = first.filter(regex="^(low|high)_").columns
+    rest = first.columns.difference(interval)
+    pd.testing.assert_frame_equal(second[rest], first[rest])
+    # Two examples repeat a word: an interval of theirs often goes from the one to the other.
+    many = [name for name in interval if not name.endswith(("separator", "repeated"))]
+    assert (second[many] != first[many]).all(axis=None)
+
+
+@given(token_infos(), st.integers(0, 100), st.data())
+@settings(max_examples=30)
+def test_how_batches_are_formed_changes_nothing(
+    tokens: TokenInfo, seed: int, data: st.DataObject
+) -> None:
+    patterns = random_patterns(tokens, seed).nan_to_num(0)
+    together = head_scores(patterns, tokens, resamples=8)
+    order = data.draw(st.permutations(range(len(tokens.real))))
+    apart = HeadScores(ModelShape(2, 2), tokens.causal, 8)
+    for row in order:
+        counted(apart, patterns, tokens, [row])
+    pd.testing.assert_frame_equal(apart.table(), together.table(), atol=1e-7)
+
+
+def bernoulli(n: int, heads: int, rate: float) -> tuple[Tensor, TokenInfo, np.ndarray]:
+    """Heads that give the previous token all or nothing, example by example, at random."""
+    tokens = stacked(*[tokens_of("abcd", "0000", causal=True)] * n)
+    coins = np.random.default_rng(0).random((n, heads)) < rate
+    previous, first = one_hot([0, 0, 1, 2])[0, 0, 0], one_hot([0, 1, 2, 3])[0, 0, 0]
+    patterns = torch.where(torch.from_numpy(coins)[:, :, None, None], previous, first)
+    return patterns[None], tokens, coins
+
+
+def test_intervals_have_the_width_of_a_proportion() -> None:
+    patterns, tokens, coins = bernoulli(400, 6, 0.3)
+    table = score_patterns(patterns, tokens, resamples=2000)
+    rates = coins.mean(0)
+    assert table["mass_previous"].tolist() == pytest.approx(rates.tolist())
+    standard_error = (table["high_previous"] - table["low_previous"]) / (2 * 1.96)
+    expected = np.sqrt(rates * (1 - rates) / 400)
+    np.testing.assert_allclose(standard_error, expected, rtol=0.08)
+    # Of the examples themselves: 0 or 1.
+    np.testing.assert_allclose(table["sd_previous"], coins.std(0, ddof=1), rtol=1e-6)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    patterns, tokens, _ = bernoulli(100, 300, 0.3)
+    table = score_patterns(patterns, tokens, resamples=400)
+    held = (table["low_previous"] <= 0.3) & (table["high_previous"] >= 0.3)
+    # Three standard errors of 300 coins at 95 % are 3.8 %; heads share their resamples.
+    assert 0.90 <= held.mean() <= 0.985
+
+
+def test_one_example_has_no_interval_and_no_spread() -> None:
+    tokens = tokens_of("^ab|", "-00-")
+    table = score_patterns(random_patterns(tokens), tokens, resamples=20)
+    assert table.filter(regex="^(low|high|sd)_").isna().all(axis=None)
+    assert table["mass_previous"].notna().all()
+
+
+def test_no_resamples_give_no_interval() -> None:
+    tokens = eight_rows()
+    patterns = random_patterns(tokens)
+    without = score_patterns(patterns, tokens, resamples=0)
+    assert without.filter(regex="^(low|high)_").isna().all(axis=None)
+    assert list(without.columns) == list(score_patterns(patterns, tokens, resamples=3).columns)
+    labelled = head_scores(patterns, tokens, 0).categorised()
+    assert labelled["stability"].isna().all()
+    assert labelled["category"].tolist() == categorise(without)["category"].tolist()
+
+
+@pytest.mark.parametrize("resamples", [-1, -1000, 2.5])
+def test_resamples_and_seeds_are_whole_numbers(resamples: float) -> None:
+    with pytest.raises(InputError, match=f"resamples is {resamples}; expected a whole number"):
+        HeadScores(ModelShape(1, 1), False, resamples)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"seed is {resamples}; expected a whole number"):
+        HeadScores(ModelShape(1, 1), False, 10, resamples)  # type: ignore[arg-type]
+    tokens = tokens_of("ab", "00")
+    with pytest.raises(InputError, match=f"resamples is {resamples}"):
+        score_patterns(random_patterns(tokens), tokens, resamples=resamples)
+
+
+# -- spread ---------------------------------------------------------------------------------------
+
+
+def test_spread_is_over_the_means_of_examples() -> None:
+    tokens = eight_rows()
+    patterns = random_patterns(tokens, spread=2.0)
+    table = score_patterns(patterns, tokens)
+    for _, row in table.iterrows():
+        for name in ENCODER:
+            mass, _, count = sums(patterns, tokens, row["layer"], row["head"], name)
+            own = mass[count > 0] / count[count > 0]
+            expected = own.std(ddof=1) if len(own) > 1 else math.nan
+            assert row[f"sd_{name}"] == pytest.approx(expected, nan_ok=True, abs=1e-9)
+
+
+def test_equal_examples_have_no_spread() -> None:
+    tokens = stacked(*[tokens_of("^ab|", "-00-")] * 5)
+    one = random_patterns(tokens_of("^ab|", "-00-"))
+    table = score_patterns(one.expand(2, 5, 2, 4, 4), tokens, resamples=10)
+    defined = ["first", "separator", "self", "previous", "next"]
+    np.testing.assert_allclose(table[[f"sd_{name}" for name in defined]], 0, atol=1e-7)
+    for name in defined:
+        np.testing.assert_allclose(table[f"low_{name}"], table[f"mass_{name}"])
+        np.testing.assert_allclose(table[f"high_{name}"], table[f"mass_{name}"])
+
+
+# -- stability ------------------------------------------------------------------------------------
+
+
+def wavering(previous: Sequence[float]) -> tuple[Tensor, TokenInfo]:
+    """A head that gives this much to the previous token in each example, the rest to itself."""
+    tokens = stacked(*[tokens_of("abcdefghijkl", "0" * 12)] * len(previous))
+    share = torch.tensor(previous)[:, None, None]
+    behind = one_hot([0, *range(11)])[0, 0]
+    after = one_hot([*range(1, 12), 0])[0, 0]  # the last one attends to the first
+    pattern = share * behind + (1 - share) * (0.2 * after + 0.8 / 12)
+    return pattern[None, :, None], tokens
+
+
+def test_stability_is_the_share_of_resamples_with_the_same_label() -> None:
+    previous = [0.0, 0.45, 0.1, 0.5, 0.2, 0.3, 0.0, 0.35, 0.4, 0.1, 0.55, 0.15]
+    patterns, tokens = wavering(previous)
+    thresholds = Thresholds(mass=0.3, ratio=3)
+    table = head_scores(patterns, tokens, 300).categorised(thresholds)
+    assert table["category"].item() == "previous"
+
+    drawn = weights(12, 300)
+    masses = {}
+    for name in ENCODER[:-1]:
+        mass, uniform, count = sums(patterns, tokens, 0, 0, name)
+        if count.any():
+            masses[name] = (mass @ drawn / (count @ drawn), mass @ drawn / (uniform @ drawn))
+    labels = []
+    for i in range(300):
+        reached = [
+            (mass[i], name)
+            for name, (mass, ratio) in masses.items()
+            if mass[i] >= 0.3 and ratio[i] >= 3
+        ]
+        labels.append(max(reached)[1] if reached else "mixed")
+    assert set(labels) == {"previous", "mixed"}
+    assert table["stability"].item() == pytest.approx(np.mean([x == "previous" for x in labels]))
+    assert 0.5 < table["stability"].item() < 0.95
+    # Below the threshold the head is mixed in all other resamples.
+    mixed = head_scores(patterns, tokens, 300).categorised(Thresholds(mass=0.45))
+    assert mixed["category"].item() == "mixed"
+    assert 0 < mixed["stability"].item() <= 1
+
+
+@pytest.mark.parametrize("n", [2, 3, 30])
+def test_a_clear_label_is_stable_however_few_the_examples(n: int) -> None:
+    patterns, tokens = wavering([0.9] * n)
+    table = head_scores(patterns, tokens, 200).categorised()
+    assert (table["category"].item(), table["stability"].item()) == ("previous", 1.0)
+
+
+def test_stability_of_one_example_is_not_known() -> None:
+    patterns, tokens = wavering([0.9])
+    table = head_scores(patterns, tokens, 20).categorised()
+    assert table["category"].item() == "previous"
+    assert math.isnan(table["stability"].item())
+
+
+def test_labels_also_and_stability_stand_after_the_head() -> None:
+    patterns, tokens = wavering([0.5] * 4)
+    scores = head_scores(patterns, tokens, 20)
+    table = scores.categorised()
+    assert list(table.columns)[:6] == [
+        *("component", "layer", "head", "category", "also", "stability")
+    ]
+    rest = table.drop(columns=["category", "also", "stability"])
+    pd.testing.assert_frame_equal(rest, scores.table())
+
+
+# -- halves ---------------------------------------------------------------------------------------
+
+
+def test_agreement_is_that_of_even_and_odd_examples() -> None:
+    # Even examples attend back, odd ones forth; another head does the same in both.
+    tokens = stacked(*[tokens_of("abcdefghijkl", "0" * 12)] * 6)
+    back, forth = one_hot([0, *range(11)])[0, 0, 0], one_hot([*range(1, 12), 0])[0, 0, 0]
+    turning = torch.stack([back, forth] * 3)
+    patterns = torch.stack([turning, back.expand(6, 12, 12), forth.expand(6, 12, 12)], 1)[None]
+    found = head_scores(patterns, tokens, 0).agreement()
+    assert found == label_agreement(["previous", "previous", "next"], ["next", "previous", "next"])
+    assert (found.n, found.share) == (3, 2 / 3)
+
+
+def test_agreement_of_one_example_is_an_error() -> None:
+    patterns, tokens = wavering([0.9])
+    with pytest.raises(InputError, match=r"found one example; expected two halves"):
+        head_scores(patterns, tokens, 0).agreement()
+
+
+@pytest.fixture(scope="module")
+def bert(cases: Cases) -> Any:
+    return cases.get("bert").model
+
+
+def rows_of_tokens(n: int = 11) -> list[Tensor]:
+    return texts([4 + i % 7 for i in range(n)], seed=5)
+
+
+THRESHOLDS = Thresholds(mass=0.12, ratio=1.0)
+"""Low enough to give the heads of a random model different labels."""
+
+
+def test_agreement_equals_labels_of_the_halves_on_their_own(bert: Any) -> None:
+    rows = rows_of_tokens()
+    scores = score_heads(bert, [padded(rows[:4]), padded(rows[4:])])
+    even, odd = (
+        categorize_heads(bert, [padded(half)], thresholds=THRESHOLDS)["category"]
+        for half in (rows[::2], rows[1::2])
+    )
+    found = scores.agreement(THRESHOLDS)
+    assert found == label_agreement(even, odd)
+    assert 0 < found.share < 1, "labels must differ in places"
+    whole = scores.categorised(THRESHOLDS)["category"].tolist()
+    assert (
+        whole == categorize_heads(bert, [padded(rows)], thresholds=THRESHOLDS)["category"].tolist()
+    )
+
+
+def test_intervals_and_stability_do_not_depend_on_the_batch_size(bert: Any) -> None:
+    rows = rows_of_tokens()
+    tables = [
+        categorize_heads(
+            bert,
+            [padded(rows[i : i + size]) for i in range(0, len(rows), size)],
+            thresholds=THRESHOLDS,
+            resamples=60,
+            seed=3,
+        )
+        for size in (1, 4, 64)
+    ]
+    for table in tables[1:]:
+        pd.testing.assert_frame_equal(table, tables[0], rtol=1e-4, atol=1e-6)
+    assert tables[0]["low_previous"].notna().all()
+    assert tables[0]["stability"].nunique() > 1
+
+
+# -- memory ---------------------------------------------------------------------------------------
+
+
+def sizes(scores: HeadScores) -> dict[str, Any]:
+    """Shapes of all tensors."""
+    found = {}
+    for name, value in vars(scores).items():
+        for part, tensor in {"": value, **getattr(value, "__dict__", {})}.items():
+            if torch.is_tensor(tensor):
+                found[f"{name}.{part}"] = tuple(tensor.shape)
+    return found
+
+
+def test_nothing_grows_with_the_examples(bert: Any) -> None:
+    batch = padded(rows_of_tokens())
+    one, five = (score_heads(bert, [batch] * n, resamples=5) for n in (1, 5))
+    assert five.n_examples == 5 * one.n_examples
+    assert sizes(five) == sizes(one)
+    assert sizes(one)["resamples.mass"] == (5, 2, 4, 7)
+    assert abs(len(pickle.dumps(five)) - len(pickle.dumps(one))) < 16
+
+
+def test_the_same_examples_again_give_the_same_means(bert: Any) -> None:
+    batch = padded(rows_of_tokens())
+    one, five = (attention_scores(bert, [batch] * n, resamples=5) for n in (1, 5))
+    same = one.filter(regex="^(entropy|distance|(mass|uniform|ratio|share)_)").columns
+    pd.testing.assert_frame_equal(five[same], one[same])
+    counts = one.filter(regex="^(n_|examples_)").columns
+    pd.testing.assert_frame_equal(five[counts], 5 * one[counts])
