@@ -14,8 +14,10 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
+from transformers import BertModel
 
 import mechcore
+from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
@@ -460,6 +462,44 @@ def test_heads(files: Path) -> None:
     assert [row["mass_previous"] for row in rows] == pytest.approx(
         table["mass_previous"].tolist(), abs=1e-6
     )
+    examples = read_examples(files / "id.csv").sample(10, 0)
+    data = encode(examples, load_tokenizer(tiny_encoder_dir()), max_length=48, words=True)
+    expected = categorize_heads(load_model(tiny_encoder_dir()), data)
+    pd.testing.assert_frame_equal(
+        table.fillna({"also": ""}), expected, rtol=1e-5, atol=1e-7, check_dtype=False
+    )
+
+
+def test_heads_with_a_gallery_and_explanations(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"heads --model {tiny_decoder_dir()} --data {files}/id.csv --max-examples 20"
+    command += " --min-mass 0.2 --min-ratio 1.5 --explain 0.0,L1.H2 --gallery heads.html"
+    assert call(f"{command} --out heads.csv") == 0
+    shown = capsys.readouterr().out
+    table = pd.read_csv("heads.csv")
+    counts = table["category"].value_counts()
+    assert len(counts) > 1
+    for label, count in counts.items():
+        assert f"{label} {count} " in shown
+    assert "Labels from the two halves of the examples are the same for" in shown
+    for head in ("L0.H0", "L1.H2"):
+        label = table.set_index("component")["category"][head]
+        assert f"\n{head} is {label}: " in shown
+    assert "mass of at least 0.2 and 1.5 times" in shown
+    page = Path("heads.html").read_text()
+    assert f"{len(table)} heads on 20 examples of id" in page
+    assert all(f">{label} ({count})</h2>" in page for label, count in counts.items())
+
+
+def test_heads_of_an_encoder_without_a_head(files: Path) -> None:
+    model = BertModel.from_pretrained(tiny_encoder_dir(), add_pooling_layer=False)
+    model.save_pretrained("body")
+    load_tokenizer(tiny_encoder_dir()).save_pretrained("body")
+    for name, source in (("body", "body"), ("whole", tiny_encoder_dir())):
+        command = f"heads --model {source} --data {files}/id.csv --max-examples 10"
+        assert call(f"{command} --out {name}.csv") == 0
+    pd.testing.assert_frame_equal(pd.read_csv("body.csv"), pd.read_csv("whole.csv"), rtol=1e-5)
 
 
 @pytest.mark.usefixtures("no_figures")
@@ -1019,6 +1059,10 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ("means --out {files}/id.csv/means.safetensors", "cannot be written"),
         ("heads --model {final} --data {files}/nosuch.csv", "nosuch.csv: no such file"),
         ("heads --out heads.txt", "heads.txt: expected the ending .csv or .json"),
+        ("heads --gallery heads.csv", "heads.csv: expected the ending .html (--gallery)"),
+        ("heads --min-mass 0", "thresholds: mass is 0.0; expected a share of attention"),
+        ("heads --min-ratio 0.5", "thresholds: ratio is 0.5; expected a multiple"),
+        ("heads --max-examples 2 --explain L9.H9", "--explain: L9.H9 is no head of the model"),
         ("core", "Missing argument"),
         ("core nosuch", "nosuch: no such file"),
         ("core {files}", "not a mask written by mechcore"),

@@ -10,6 +10,7 @@ import typer
 
 from mechcore import progress
 from mechcore.cli.shared import load, must_not_exist
+from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.options import FileOptions, ModelOptions, data_config, grouped, split
 
@@ -57,15 +58,19 @@ def heads(
         raise InputError("--data is missing; name a file of texts for the checkpoint")
     thresholds = Thresholds(min_mass, min_ratio)
     chosen = replace(data_config(files), train=data, max_train=max_examples or None)
-    inputs = load(model, chosen, ("train",), head=False)
-    examples = inputs.data["train"].examples
+    inputs = load(model, chosen, ("train",), answers=False)
+    texts = inputs.data["train"]
+    wanted = [Component.parse(name) for name in split(why)]
+    unknown = [str(head) for head in wanted if head not in ModelShape.of(inputs.model).heads]
+    if unknown:
+        raise InputError(f"--explain: {unknown[0]} is no head of the model")
     with progress.shown():
-        scores = steps.head_scores(inputs, examples)
+        scores = steps.head_scores(inputs.model, texts)
     table = scores.categorised(thresholds)
-    explanations = [explain(table, head, thresholds) for head in split(why)]
+    explanations = [explain(table, head, thresholds) for head in wanted]
     agreement = scores.agreement(thresholds) if scores.n_examples > 1 else None
     if gallery is not None:
-        steps.heads_page(inputs, examples, table, gallery, thresholds, agreement)
+        steps.heads_page(inputs, texts, table, gallery, thresholds, agreement)
     if out.suffix == ".csv":
         write_csv(out, table)
     else:

@@ -16,11 +16,11 @@ from mechcore.options import MeansOptions, ModelOptions
 Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 
 
-def load(model: ModelOptions, data: Any, roles: tuple[str, ...], *, head: bool = True) -> Any:
-    """The model and data of the options; ``head``: whether the model's answers are needed."""
+def load(model: ModelOptions, data: Any, roles: tuple[str, ...], *, answers: bool = True) -> Any:
+    """The model and data of the options; ``answers``: whether the model's are needed."""
     from mechcore.study.inputs import load_inputs
 
-    return load_inputs(model.config(), data, roles, head=head)
+    return load_inputs(model.config(), data, roles, answers=answers)
 
 
 def means_of(inputs: Any, options: MeansOptions) -> Any:

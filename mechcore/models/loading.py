@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -218,6 +219,8 @@ def _read_config(name: str, where: dict[str, str], revision: str | None) -> Any:
             config = AutoConfig.from_pretrained(**where, revision=revision)
     except ImportError as error:
         raise InputError(f"checkpoint {name}: {_first_line(error)}") from error
+    except struct.error as error:
+        raise InputError(f"checkpoint {name}: not readable as GGUF ({error})") from error
     except (OSError, ValueError, json.JSONDecodeError) as error:
         raise InputError(
             f"checkpoint {name}: neither a local checkpoint nor a hub id that can be reached: "

@@ -101,12 +101,12 @@ def _label(
         return float(rows.at[example.component, column])  # type: ignore[arg-type]
 
     count = int((table["category"] == label).sum())
-    heads = "head" if count == 1 else "heads"
+    heads, attend = ("head", "attends") if count == 1 else ("heads", "attend")
     if label == MIXED:
         text = f"{count} {heads} with no label; drawn are those whose attention is spread most."
         titles = [f"{e.component}: entropy {figure(e, 'entropy'):.2f} nats" for e in shown]
     else:
-        text = f"{count} {heads} that attend to {meanings.get(label) or label}."
+        text = f"{count} {heads} that {attend} to {meanings.get(label) or label}."
         titles = [
             f"{e.component}: {figure(e, f'mass_{label}'):.2f}, "
             f"{figure(e, f'ratio_{label}'):.1f} times uniform"

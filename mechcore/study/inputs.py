@@ -64,12 +64,13 @@ class Inputs:
 
 
 def load_inputs(
-    model: ModelConfig, data: DataConfig, roles: tuple[str, ...], *, head: bool = True
+    model: ModelConfig, data: DataConfig, roles: tuple[str, ...], *, answers: bool = True
 ) -> Inputs:
     """Load the model and the data of the given roles.
 
     Labels are checked against the model's classes for test data; those of training data are not
-    used and may be anything. Without ``head``, models without one are loaded, too.
+    used and may be anything. Where ``answers`` are not needed, but only attention, models without
+    a head are loaded, too, and the words of the texts are worked out.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
@@ -82,14 +83,14 @@ def load_inputs(
     assert source is not None
     loaded = Inputs(
         config,
-        load_model(source, backend=config.backend, head=head),
+        load_model(source, backend=config.backend, head=answers),
         load_tokenizer(source),
         data={},
         available={role: available for role, (_, available) in found.items()},
     )
     _check_reading(config, loaded.model)
     for role, (examples, available) in found.items():
-        loaded.data[role] = loaded.encode(examples)
+        loaded.data[role] = loaded.encode(examples, words=not answers)
         if role != "train":
             loaded.readout(role)
         if len(examples) < available:

@@ -128,8 +128,9 @@ def _heads(
         return
     with folder.step("heads"):
         examples = inputs.data["id"].examples.sample(config.max_heads_examples, config.data.seed)
-        categories = steps.category_table(inputs, examples, core)
-        shown = steps.attention_pictures(inputs, examples, categories, core)
+        texts = inputs.encode(examples, words=True)
+        categories = steps.category_table(inputs.model, texts, core)
+        shown = steps.attention_pictures(inputs, texts, categories, core)
         write_json(folder.path / "attention_examples.json", shown)
         folder.write_tables({"head_categories": categories})
 

@@ -35,7 +35,8 @@ from mechcore.subnetworks import (
     heuristic_core,
     joint_frequency,
 )
-from mechcore.tasks.examples import ALL, Examples
+from mechcore.tasks.encoding import EncodedExamples
+from mechcore.tasks.examples import ALL
 
 FULL = "full"
 ROLES = ("id", "ood")
@@ -235,35 +236,33 @@ def core_tables(
     return core, tables | {"core_summary": pd.DataFrame([summary])}
 
 
-def head_scores(inputs: Inputs, examples: Examples) -> HeadScores:
-    """What every head attends to, on these examples."""
-    encoded = inputs.encode(examples, words=True)
-    with progress.bar("attention", -(-len(encoded) // HEADS_BATCH)) as advance:
-        return score_heads(inputs.model, encoded, batch_size=HEADS_BATCH, progress=advance)
+def head_scores(model: Any, texts: EncodedExamples) -> HeadScores:
+    """What every head attends to, on texts whose words are known."""
+    with progress.bar("attention", -(-len(texts) // HEADS_BATCH)) as advance:
+        return score_heads(model, texts, batch_size=HEADS_BATCH, progress=advance)
 
 
 def category_table(
-    inputs: Inputs, examples: Examples, core: Sequence[Component] = ()
+    model: Any, texts: EncodedExamples, core: Sequence[Component] = ()
 ) -> pd.DataFrame:
     """Attention scores and the category of every head, core heads marked."""
-    table = head_scores(inputs, examples).categorised()
+    table = head_scores(model, texts).categorised()
     table["in_core"] = table["component"].isin([str(head) for head in core])
     return table
 
 
 def heads_page(
     inputs: Inputs,
-    examples: Examples,
+    texts: EncodedExamples,
     table: pd.DataFrame,
     path: Path,
     thresholds: Thresholds,
     agreement: LabelAgreement | None,
 ) -> None:
     """A page with the clearest heads of every category on an example with much to see."""
-    encoded = inputs.encode(examples, words=True)
-    row = telling_example(encoded)
+    row = telling_example(texts)
     shown = {
-        label: attention_examples(inputs.model, encoded, inputs.tokenizer, heads, row=row)
+        label: attention_examples(inputs.model, texts, inputs.tokenizer, heads, row=row)
         for label, heads in clearest_heads(table).items()
     }
     build_heads_page(
@@ -271,23 +270,22 @@ def heads_page(
         table,
         shown,
         model=Path(str(inputs.config.source)).name,
-        data=examples.name,
+        data=texts.examples.name,
         thresholds=thresholds,
         agreement=agreement,
     )
 
 
 def attention_pictures(
-    inputs: Inputs, examples: Examples, categories: pd.DataFrame, heads: Sequence[Component]
+    inputs: Inputs, texts: EncodedExamples, categories: pd.DataFrame, heads: Sequence[Component]
 ) -> list[dict[str, Any]]:
     """Attention of ``heads`` on an example with much to see, for pictures."""
-    encoded = inputs.encode(examples, words=True)
     shown = attention_examples(
         inputs.model,
-        encoded,
+        texts,
         inputs.tokenizer,
         heads,
-        row=telling_example(encoded),
+        row=telling_example(texts),
         categories=categories,
     )
     return [asdict(each) for each in shown]

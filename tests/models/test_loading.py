@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import helpers
+import numpy as np
 import pytest
 import torch
 import transformers as hf
@@ -87,6 +88,123 @@ def test_a_model_without_a_head(tmp_path: Path, cases: Cases) -> None:
     config = hf.AutoConfig.from_pretrained(cases.path("bert"))
     hf.BertModel(config).save_pretrained(tmp_path)
     assert "its architecture is BertModel, which has no classification" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "kind", ["BertModel", "BertForMaskedLM", "RobertaModel", "RobertaForMaskedLM"]
+)
+def test_an_encoder_whose_head_is_not_needed(tmp_path: Path, cases: Cases, kind: str) -> None:
+    config = hf.AutoConfig.from_pretrained(cases.path("bert" if "Bert" in kind else "roberta"))
+    saved: Any = getattr(hf, kind)(config)
+    helpers.randomise(saved)
+    saved.save_pretrained(tmp_path)
+    assert f"its architecture is {kind}" in refusal(tmp_path)
+    model = load_model(tmp_path, head=False)
+    assert not is_classifier(model)
+    assert class_names(model) is None
+    body: Any = hf.AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
+    rows = texts()
+    inputs = padded(rows, "left")
+    patterns: dict[str, torch.Tensor] = {}
+
+    def keep(pattern: torch.Tensor, hook: Any) -> None:
+        patterns[hook.name] = pattern
+
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(helpers.N_LAYERS)]
+    with torch.no_grad(), model.hooks(fwd_hooks=[(name, keep) for name in names]):
+        states = forward(model, inputs)
+        for i, row in enumerate(rows):
+            expected = body.eval()(row[None], output_attentions=True)
+            n = len(row)
+            torch.testing.assert_close(states[i, :n], expected.last_hidden_state[0])
+            for name, attention in zip(names, expected.attentions, strict=True):
+                torch.testing.assert_close(patterns[name][i, :, :n, :n], attention[0])
+
+
+def test_a_head_that_mechcore_reads_stays_when_it_is_not_needed(bert: Path) -> None:
+    inputs = padded(texts(), "right")
+    whole, either = load_model(bert), load_model(bert, head=False)
+    assert is_classifier(either)
+    torch.testing.assert_close(forward(either, inputs), forward(whole, inputs), rtol=0, atol=0)
+
+
+def test_other_bodies_are_refused(tmp_path: Path) -> None:
+    sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 20}
+    hf.DistilBertModel(hf.DistilBertConfig(**sizes, pad_token_id=0)).save_pretrained(tmp_path)
+    assert "its architecture is DistilBertModel" in refusal(tmp_path, head=False)
+
+
+def save_gguf(path: Path) -> None:
+    """A random Llama of one layer, with a byte-level tokenizer of the letters a and b."""
+    gguf = pytest.importorskip("gguf", reason="needs the gguf extra")
+    rng = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(32)
+    writer.add_embedding_length(8)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(12)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(4)
+    writer.add_vocab_size(5)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list(["<s>", "</s>", "a", "b", "ab"])
+    writer.add_token_types([3, 3, 1, 1, 1])
+    writer.add_token_merges(["a b"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(1)
+    shapes = {
+        "token_embd": (5, 8),
+        "output": (5, 8),
+        "output_norm": (8,),
+        "blk.0.attn_norm": (8,),
+        "blk.0.attn_q": (8, 8),
+        "blk.0.attn_k": (4, 8),
+        "blk.0.attn_v": (4, 8),
+        "blk.0.attn_output": (8, 8),
+        "blk.0.ffn_norm": (8,),
+        "blk.0.ffn_gate": (12, 8),
+        "blk.0.ffn_up": (12, 8),
+        "blk.0.ffn_down": (8, 12),
+    }
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", rng.normal(size=shape).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def test_a_gguf_file(tmp_path: Path) -> None:
+    save_gguf(tmp_path / "tiny.gguf")
+    model, tokenizer = load_model(tmp_path / "tiny.gguf"), load_tokenizer(tmp_path / "tiny.gguf")
+    assert (model.cfg.n_layers, model.cfg.n_heads) == (1, 2)
+    ids = torch.tensor([tokenizer("abba", add_special_tokens=False)["input_ids"]])
+    assert ids.tolist() == [[4, 3, 2]]
+    reference: Any = hf.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf")
+    with torch.no_grad():
+        expected = reference.eval()(ids).logits
+    torch.testing.assert_close(forward(model, {"input_ids": ids}), expected)
+
+
+def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="needs the gguf extra")
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF")
+    assert "broken.gguf: " in refusal(tmp_path / "broken.gguf")
+    assert "no such directory" in refusal(tmp_path / "missing.gguf")
+
+
+def test_a_gguf_file_without_the_package_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: Any, **__: Any) -> None:
+        raise ImportError("Please install torch and gguf>=0.10.0 to load a GGUF checkpoint")
+
+    monkeypatch.setattr(hf.AutoConfig, "from_pretrained", absent)
+    (tmp_path / "some.gguf").write_bytes(b"GGUF")
+    assert "some.gguf: Please install torch and gguf" in refusal(tmp_path / "some.gguf")
 
 
 @pytest.mark.parametrize("architectures", [None, []])

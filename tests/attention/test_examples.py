@@ -1,0 +1,158 @@
+"""Attention of chosen heads on single examples, and which heads and examples are chosen."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from attention.builders import byte_level
+from transformers import AutoModelForSequenceClassification
+
+from mechcore.attention import attention_examples, clearest_heads, telling_example
+from mechcore.attention.examples import readable_tokens
+from mechcore.errors import InputError
+from mechcore.models import load_model
+from mechcore.tasks import tiny_world
+from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
+from mechcore.tasks.encoding import EncodedExamples, encode
+from mechcore.tasks.examples import Examples
+
+PAIRS = [
+    ("the baker slept because the cook sang", "the pilot slept"),
+    ("the baker slept", "the baker slept"),
+    ("the cook sang", "a pilot slept"),
+]
+
+
+def encoded(pairs: list[tuple[str, str]], words: bool = True) -> EncodedExamples:
+    frame = pd.DataFrame(pairs, columns=["text_a", "text_b"]).assign(label="x", subset="all")
+    tokenizer = tiny_world.encoder_tokenizer()
+    return encode(Examples("pairs", frame), tokenizer, max_length=48, words=words)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return load_model(tiny_encoder_dir())
+
+
+def test_patterns_are_those_of_hugging_face(model: Any) -> None:
+    data, tokenizer = encoded(PAIRS), tiny_world.encoder_tokenizer()
+    table = pd.DataFrame({"component": ["L1.H2", "L3.H0"], "category": ["next", "mixed"]})
+    found = attention_examples(model, data, tokenizer, ["L3.H0", "1.2"], row=1, categories=table)
+    assert [(each.component, each.category) for each in found] == [
+        ("L3.H0", "mixed"),
+        ("L1.H2", "next"),
+    ]
+    plain: Any = AutoModelForSequenceClassification.from_pretrained(
+        tiny_encoder_dir(), attn_implementation="eager", dtype=torch.float32
+    )
+    inputs = tokenizer("the baker slept", "the baker slept", return_tensors="pt")
+    with torch.no_grad():
+        attentions = plain.eval()(**inputs, output_attentions=True).attentions
+    for each, (layer, head) in zip(found, [(3, 0), (1, 2)], strict=True):
+        assert each.tokens == [
+            "[CLS]",
+            "the",
+            "baker",
+            "slept",
+            "[SEP]",
+            "the",
+            "baker",
+            "slept",
+            "[SEP]",
+        ]
+        assert each.segments == [-1, 0, 0, 0, -1, 1, 1, 1, -1]
+        assert not each.causal
+        expected = attentions[layer][0, head].numpy()
+        np.testing.assert_allclose(each.pattern, expected, atol=1e-4)
+
+
+def test_heads_of_decoders_are_causal() -> None:
+    decoder = load_model(tiny_decoder_dir())
+    tokenizer = tiny_world.decoder_tokenizer()
+    frame = pd.DataFrame(PAIRS, columns=["text_a", "text_b"]).assign(label="x", subset="all")
+    data = encode(
+        Examples("pairs", frame),
+        tokenizer,
+        max_length=48,
+        words=True,
+        prompt=tiny_world.DECODER_PROMPT,
+        answers=tiny_world.DECODER_ANSWERS,
+    )
+    (found,) = attention_examples(decoder, data, tokenizer, ["L0.H1"])
+    assert found.causal
+    assert found.category == ""
+    pattern = np.array(found.pattern)
+    assert (np.triu(pattern, 1) == 0).all()
+    np.testing.assert_allclose(pattern.sum(1), 1, atol=1e-2)
+
+
+def test_errors(model: Any) -> None:
+    tokenizer = tiny_world.encoder_tokenizer()
+    data = encoded(PAIRS)
+    with pytest.raises(InputError, match=r"row 3; expected 0 to 2"):
+        attention_examples(model, data, tokenizer, ["L0.H0"], row=3)
+    with pytest.raises(
+        InputError, match=r"L9\.H0 is no head of the model, which has 6 layers of 8"
+    ):
+        attention_examples(model, data, tokenizer, ["L0.H0", "L9.H0"])
+    with pytest.raises(InputError, match=r"L1\.MLP is no head"):
+        attention_examples(model, data, tokenizer, ["L1.MLP"])
+    with pytest.raises(InputError, match=r"without segments.*words=True"):
+        attention_examples(model, encoded(PAIRS, words=False), tokenizer, ["L0.H0"])
+
+
+def test_tokens_of_byte_level_tokenizers_are_readable() -> None:
+    tokenizer = byte_level()
+    ids = tokenizer("a cat\n saw\tcaf\u00e9 <s>", add_special_tokens=False)["input_ids"]
+    pieces = tokenizer.convert_ids_to_tokens(ids)
+    found = dict(zip(pieces, readable_tokens(tokenizer, ids), strict=True))
+    assert found["\u010a"] == "\u23ce"
+    assert found["\u0109"] == "\u21e5"
+    assert found["<s>"] == "<s>"
+    assert all(text == text.strip() and text for text in found.values())
+    assert not any("\u0120" in text for text in found.values())
+
+
+def test_word_pieces_stay_as_they_are() -> None:
+    tokenizer = tiny_world.encoder_tokenizer()
+    ids = tokenizer("the baker", "slept")["input_ids"]
+    assert readable_tokens(tokenizer, ids) == ["[CLS]", "the", "baker", "[SEP]", "slept", "[SEP]"]
+
+
+def heads() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "component": ["L0.H0", "L0.H1", "L0.H2", "L1.H0", "L1.H1", "L1.H2"],
+            "category": ["next", "mixed", "next", "next", "mixed", "self"],
+            "entropy": [0.1, 0.5, 0.1, 0.1, 0.9, 0.1],
+            "mass_self": [0.1, 0.1, 0.2, 0.1, 0.1, 0.9],
+            "mass_next": [0.4, 0.1, 0.8, 0.6, 0.1, 0.1],
+            "mass_other": [0.5, 0.8, 0.0, 0.3, 0.8, 0.0],
+        }
+    )
+
+
+def test_the_clearest_heads_have_the_largest_mass_and_mixed_ones_the_largest_entropy() -> None:
+    assert clearest_heads(heads(), 2) == {
+        "self": ["L1.H2"],
+        "next": ["L0.H2", "L1.H0"],
+        "mixed": ["L1.H1", "L0.H1"],
+    }
+    assert list(clearest_heads(heads(), 2)) == ["self", "next", "mixed"]
+
+
+def test_the_telling_example_repeats_most_words_among_the_short_ones() -> None:
+    assert telling_example(encoded(PAIRS)) == 1
+    assert telling_example(encoded(PAIRS), among=1) == 0
+    # all are longer than two tokens: the shortest are taken
+    assert telling_example(encoded(PAIRS), most=2) == 1
+    long = ("the baker slept and the cook sang and the pilot slept", "the baker and the cook slept")
+    assert telling_example(encoded([*PAIRS, long]), most=14) == 1
+    assert telling_example(encoded([*PAIRS, long]), most=48) == 3
+
+
+def test_in_one_text_a_word_must_come_twice() -> None:
+    pairs = [("the baker slept", ""), ("the baker saw the cook", ""), ("a cook sang", "")]
+    assert telling_example(encoded(pairs)) == 1

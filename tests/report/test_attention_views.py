@@ -1,0 +1,163 @@
+"""Views drawn by circuitsvis: what they are given, and that pages need nothing else."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import circuitsvis
+import pytest
+
+from mechcore.attention import AttentionExample
+from mechcore.errors import InputError
+from mechcore.report import attention_views
+from mechcore.report.attention_views import attention_view, library, library_script, marked_tokens
+
+PAIR = AttentionExample(
+    component="L0.H1",
+    category="previous",
+    tokens=["[CLS]", "a", "[SEP]", "a", "[SEP]"],
+    segments=[-1, 0, -1, 1, -1],
+    pattern=[[0.2] * 5] * 5,
+)
+ONE = replace(PAIR, segments=[-1, 0, -1, 0, -1], causal=True)
+HOSTILE = "</script><b>&\"'"
+
+
+class Scripts(HTMLParser):
+    """The scripts, other tags and text of a fragment."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.scripts: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.inside = False
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.inside = tag == "script"
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = False
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.scripts.append(data)
+        else:
+            self.text += data
+
+
+def calls(html: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Place, element and properties of every drawing."""
+    found = []
+    for script in Scripts(html).scripts:
+        if (place := re.search(r'getElementById\("([^"]+)"\)', script)) is None:
+            continue
+        drawn = re.search(r"CircuitsVis\.render\(place\.id, CircuitsVis\.(\w+), (.*)\);\n", script)
+        assert drawn is not None
+        found.append((place[1], drawn[1], json.loads(drawn[2])))
+    return found
+
+
+@pytest.fixture
+def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No view was shown yet."""
+    monkeypatch.setattr(attention_views._Shown, "library", False)
+
+
+def test_heads_together() -> None:
+    second = replace(PAIR, component="L2.H0", category="", pattern=[[0, 1, 0, 0, 0]] * 5)
+    ((place, element, props),) = calls(attention_view([PAIR, second]).html("mine"))
+    assert (place, element) == ("mine-heads", "AttentionHeads")
+    assert props["attention"] == [PAIR.pattern, second.pattern]
+    assert props["attentionHeadNames"] == ["L0.H1 previous", "L2.H0"]
+    assert props["tokens"] == ["[CLS]", "a\u2081", "[SEP]", "a\u2082", "[SEP]"]
+    assert props["maskUpperTri"] is False
+    assert (props["minValue"], props["maxValue"]) == (0, 1)
+
+
+def test_heads_one_after_another() -> None:
+    view = attention_view([ONE, ONE], titles=["one <1", "two"], together=False)
+    html = view.html("mine")
+    found = calls(html)
+    assert [(place, element) for place, element, _ in found] == [
+        ("mine-0", "AttentionPattern"),
+        ("mine-1", "AttentionPattern"),
+    ]
+    assert all(props["attention"] == ONE.pattern for _, _, props in found)
+    assert all(props["maskUpperTri"] is True for _, _, props in found)
+    assert all(props["tokens"] == ONE.tokens for _, _, props in found)
+    parsed = Scripts(html)
+    assert "one <1" in parsed.text
+    assert "two" in parsed.text
+    places = [attrs["id"] for tag, attrs in parsed.tags if attrs.get("id")]
+    assert places == ["mine-0", "mine-1"]
+
+
+def test_only_two_segments_are_marked() -> None:
+    assert marked_tokens(ONE) == ONE.tokens
+    assert marked_tokens(PAIR)[1::2] == ["a\u2081", "a\u2082"]
+
+
+def test_every_view_has_places_of_its_own() -> None:
+    view = attention_view([ONE])
+    assert calls(view.html())[0][0] != calls(view.html())[0][0]
+    assert view.html("same") == view.html("same")
+
+
+def test_hostile_tokens_stay_in_their_script() -> None:
+    hostile = replace(PAIR, tokens=[HOSTILE] * 5, category=HOSTILE)
+    html = attention_view([hostile], together=False).html()
+    parsed = Scripts(html)
+    assert [tag for tag, _ in parsed.tags] == ["div", "div", "p", "div", "script"]
+    assert f"L0.H1 {HOSTILE}" in parsed.text
+    assert calls(html)[0][2]["tokens"][1] == HOSTILE + "\u2081"
+
+
+@pytest.mark.usefixtures("new_process")
+def test_a_notebook_gets_the_library_once() -> None:
+    shown = [attention_view([PAIR])._repr_html_() for _ in range(3)]
+    assert [each.count(library_script()) for each in shown] == [1, 0, 0]
+    assert all(len(calls(each)) == 1 for each in shown)
+    assert library_script() in library()._repr_html_()
+
+
+@pytest.mark.usefixtures("new_process")
+def test_the_library_alone_can_come_first() -> None:
+    assert library_script() in library()._repr_html_()
+    assert library_script() not in attention_view([PAIR])._repr_html_()
+
+
+def test_the_library_is_that_of_circuitsvis_and_one_script() -> None:
+    script = library_script()
+    folder = Path(str(circuitsvis.__file__)).parent
+    source = (folder / "dist" / "cdn" / "iife.js").read_text(encoding="utf-8")
+    assert script.replace("<\\/script", "</script").count(source) == 1
+    assert [tag for tag, _ in Scripts(script).tags] == ["script"]
+    assert script.count("</script") == 1
+    assert script.endswith("</script>")
+
+
+def test_a_saved_page_holds_all_it_needs(tmp_path: Path) -> None:
+    path = attention_view([PAIR]).save(tmp_path / "deep" / "view.html")
+    html = path.read_text(encoding="utf-8")
+    assert html.count(library_script()) == 1
+    assert len(calls(html)) == 1
+    tags = Scripts(html).tags
+    assert not {"link", "img", "iframe"} & {tag for tag, _ in tags}
+    assert not any("src" in attrs for _, attrs in tags)
+    assert "<title>Attention of L0.H1</title>" in html
+
+
+def test_errors() -> None:
+    with pytest.raises(InputError, match="no head; expected at least one"):
+        attention_view([])
+    with pytest.raises(InputError, match="1 titles for 2 heads"):
+        attention_view([PAIR, PAIR], titles=["one"])
+    with pytest.raises(InputError, match="different tokens"):
+        attention_view([PAIR, replace(PAIR, tokens=["x"] * 5)])
