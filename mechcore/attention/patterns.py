@@ -5,7 +5,7 @@ After arXiv 2403.03942, section 5 and Figure 9.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pandas as pd
@@ -34,6 +34,7 @@ def categorize_heads(
     batch_size: int = 64,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    ignore: Collection[str] = (),
     progress: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
     """Say of every attention head what it attends to.
@@ -60,6 +61,7 @@ def categorize_heads(
         batch_size=batch_size,
         resamples=resamples,
         seed=seed,
+        ignore=ignore,
         progress=progress,
     )
     return scores.categorised(thresholds)
@@ -110,6 +112,7 @@ def score_heads(
     batch_size: int = 64,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    ignore: Collection[str] = (),
     progress: Callable[[], None] | None = None,
 ) -> HeadScores:
     """What `categorize_heads` and `attention_scores` make their tables of.
@@ -121,6 +124,9 @@ def score_heads(
         batch_size: examples per batch.
         resamples: of the bootstrap over examples; 0: no intervals.
         seed: of the bootstrap.
+        ignore: names of categories whose keys are left out, so that the rest of a query's
+            attention is scaled up to 1: what a head attends to beside the attention sink with
+            ``("first",)``. A query that has no other key does not count.
         progress: called after every batch.
 
     Raises:
@@ -129,9 +135,9 @@ def score_heads(
     shape = ModelShape.of(model)
     names = [hook_pattern(layer) for layer in range(shape.n_layers)]
     check_hooks(model, names)
-    scores = HeadScores(shape, is_causal(model), resamples, seed)
+    scores = HeadScores(shape, is_causal(model), resamples, seed, ignore)
     for batch, tokens in batches_of(model, data, tokenizer, batch_size):
-        patterns = BatchPatterns(tokens.to(device_of(model)), shape.n_heads)
+        patterns = BatchPatterns(tokens.to(device_of(model)), shape.n_heads, scores.ignore)
         hooks = [(name, patterns.adder(layer)) for layer, name in enumerate(names)]
         with torch.no_grad(), model.hooks(fwd_hooks=hooks):
             forward(model, batch)
@@ -149,6 +155,7 @@ def score_patterns(
     *,
     resamples: int = 0,
     seed: int = 0,
+    ignore: Collection[str] = (),
 ) -> pd.DataFrame:
     """The table of `attention_scores` from attention probabilities at hand, of one batch.
 
@@ -157,6 +164,7 @@ def score_patterns(
         tokens: what is known about the batch's tokens.
         resamples: of the bootstrap over examples; 0: no intervals.
         seed: of the bootstrap.
+        ignore: see `score_heads`.
 
     Raises:
         InputError: the shape of ``patterns`` is not that of the tokens.
@@ -166,9 +174,9 @@ def score_patterns(
             f"patterns: shape {tuple(patterns.shape)}; expected [layer, batch, head, query, key]"
         )
     shape = ModelShape(patterns.shape[0], patterns.shape[2])
-    batch = BatchPatterns(tokens, shape.n_heads)
+    scores = HeadScores(shape, tokens.causal, resamples, seed, ignore)
+    batch = BatchPatterns(tokens, shape.n_heads, scores.ignore)
     for layer, pattern in enumerate(patterns):
         batch.add(layer, pattern)
-    scores = HeadScores(shape, tokens.causal, resamples, seed)
     scores.count(batch, range(len(tokens.real)))
     return scores.table()

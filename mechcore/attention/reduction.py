@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from mechcore.errors import InputError
 _CHUNK = 2**18
 """Pairs of query and key, over examples, that are reduced together."""
 
+_TINY = 1e-30
+
 
 class BatchPatterns:
     """Sums over the queries of each example of a batch, filled layer by layer.
@@ -23,29 +25,35 @@ class BatchPatterns:
     Args:
         tokens: of the batch.
         n_heads: heads in a layer.
+        ignore: names of categories whose keys are left out; what remains of a query's attention
+            is scaled up to 1, which is the softmax over the other keys.
 
     Attributes:
         uniform: shares of each category under uniform attention, summed over queries,
             [example, category].
         defined: queries with a key of the category, [example, category].
-        n_queries: real tokens of the batch.
+        n_queries: real tokens of the batch that have a key to attend to.
     """
 
     uniform: Float[Tensor, "example category"]
     defined: Float[Tensor, "example category"]
 
-    def __init__(self, tokens: TokenInfo, n_heads: int) -> None:
-        claimed = claims(tokens)
-        parts = disjoint(claimed, tokens.allowed)
+    def __init__(self, tokens: TokenInfo, n_heads: int, ignore: Collection[str] = ()) -> None:
+        claimed, allowed = claims(tokens), tokens.allowed
+        for name in ignore:
+            allowed = allowed & ~claimed.pop(name)
+        claimed = {name: pairs & allowed for name, pairs in claimed.items()}
+        parts = disjoint(claimed, allowed)
         measured = [*claimed.values(), parts[OTHER]]
         pairs = torch.stack([*measured, *parts.values()], dim=-1)
         keys = pairs[..., : len(measured)].sum(2).double()  # [example, query, category]
-        reach = tokens.allowed.sum(2).clamp(min=1)[..., None]
-        self.uniform = (keys / reach).sum(1).cpu()
+        reach = allowed.sum(2)
+        self.uniform = (keys / reach.clamp(min=1)[..., None]).sum(1).cpu()
         self.defined = (keys > 0).double().sum(1).cpu()
-        self.n_queries = int(tokens.real.sum())
+        self.n_queries = int((reach > 0).sum())
         self._n_heads = n_heads
-        self._allowed = tokens.allowed
+        self._allowed = allowed
+        self._rescale = bool(ignore)
         self._pairs = pairs.flatten(1, 2)
         positions = tokens.positions
         self._distance = (positions[:, None] - positions[None, :]).abs().flatten()
@@ -80,7 +88,10 @@ class BatchPatterns:
         precise = torch.promote_types(pattern.dtype, torch.float32)
         allowed = self._allowed[rows].to(pattern.device)
         # Filling, not multiplying: rows of padding may hold NaN.
-        pattern = pattern.detach().to(precise).masked_fill(~allowed[:, None], 0.0).flatten(2)
+        pattern = pattern.detach().to(precise).masked_fill(~allowed[:, None], 0.0)
+        if self._rescale:
+            pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=_TINY)
+        pattern = pattern.flatten(2)
         pairs = self._pairs[rows].to(pattern.device, precise)
         distance = pattern @ self._distance.to(pattern.device, precise)
         entropy = torch.special.entr(pattern).sum(-1)

@@ -7,7 +7,7 @@ says (Hanley and MacGibbon 2006), so that only the sums of the resamples are kep
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -78,10 +78,12 @@ class HeadScores:
         causal: whether the model is causal.
         resamples: of the bootstrap over examples; 0: no intervals.
         seed: of the bootstrap.
+        ignore: categories whose keys are left out, see `BatchPatterns`.
 
     Attributes:
         names: the categories, ``other`` last.
-        n_examples, n_queries: examples, and their real tokens.
+        n_examples: examples.
+        n_queries: their real tokens that have a key to attend to.
         tally: over all examples.
         halves: over the examples of even and of odd number.
         resamples: over the resamples.
@@ -92,17 +94,32 @@ class HeadScores:
             [layer, head, category].
 
     Raises:
-        InputError: ``resamples`` or ``seed`` is negative or no integer.
+        InputError: ``resamples`` or ``seed`` is negative or no integer, or a category to ignore
+            is unknown.
     """
 
-    def __init__(self, shape: ModelShape, causal: bool, resamples: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        shape: ModelShape,
+        causal: bool,
+        resamples: int,
+        seed: int = 0,
+        ignore: Collection[str] = (),
+    ) -> None:
         for name, value in (("resamples", resamples), ("seed", seed)):
             if not isinstance(value, Integral) or not 0 <= value < 2**63:
                 raise InputError(
                     f"attention scores: {name} is {value}; expected a whole number, 0 or more"
                 )
-        self.shape, self.seed = shape, seed
-        self.names = [*(category.name for category in categories(causal)), OTHER]
+        known = [category.name for category in categories(causal)]
+        unknown = [name for name in ignore if name not in known]
+        if unknown:
+            raise InputError(
+                f"attention scores: no category {unknown[0]!r} to ignore; expected one of "
+                f"{', '.join(known)}"
+            )
+        self.shape, self.seed, self.ignore = shape, seed, frozenset(ignore)
+        self.names = [*(name for name in known if name not in self.ignore), OTHER]
         n, heads = len(self.names), (shape.n_layers, shape.n_heads)
         self.n_examples = self.n_queries = 0
         self.tally = Tally.zeros((), shape, n)

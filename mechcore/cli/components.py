@@ -30,6 +30,13 @@ def heads(
         float,
         typer.Option("--min-ratio", help="Least ratio of that mass to uniform attention."),
     ] = 3.0,
+    ignore: Annotated[
+        str | None,
+        typer.Option(
+            "--ignore",
+            help="Categories whose keys are left out, by commas; first: the attention sink.",
+        ),
+    ] = None,
     why: Annotated[
         str | None, typer.Option("--explain", help="Heads to explain, by commas: L1.H4,L3.H0.")
     ] = None,
@@ -65,12 +72,12 @@ def heads(
     if unknown:
         raise InputError(f"--explain: {unknown[0]} is no head of the model")
     with progress.shown():
-        scores = steps.head_scores(inputs.model, texts)
+        scores = steps.head_scores(inputs.model, texts, split(ignore))
     table = scores.categorised(thresholds)
     explanations = [explain(table, head, thresholds) for head in wanted]
     agreement = scores.agreement(thresholds) if scores.n_examples > 1 else None
     if gallery is not None:
-        steps.heads_page(inputs, texts, table, gallery, thresholds, agreement)
+        steps.heads_page(inputs, texts, scores, gallery, thresholds)
     if out.suffix == ".csv":
         write_csv(out, table)
     else:

@@ -28,6 +28,7 @@ def build_heads_page(
     data: str,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     agreement: LabelAgreement | None = None,
+    ignored: Sequence[str] = (),
 ) -> Path:
     """Write a page that needs no network and no other file.
 
@@ -39,13 +40,14 @@ def build_heads_page(
         data: what it is called there.
         thresholds: those of the labels.
         agreement: of the labels from two halves of the data.
+        ignored: categories whose keys were left out.
 
     Returns:
         The path.
     """
     causal = any(each.causal for group in shown.values() for each in group)
     meanings = {category.name: category.description for category in categories(causal)}
-    sections = [_all_heads(table, thresholds, agreement)]
+    sections = [_all_heads(table, thresholds, agreement, ignored)]
     sections += [_label(label, shown[label], table, meanings) for label in shown]
     heads = mass_table(table, f"All {len(table)} heads")
     sections.append(Section("table", "Table", [heads]))
@@ -67,7 +69,10 @@ def build_heads_page(
 
 
 def _all_heads(
-    table: pd.DataFrame, thresholds: Thresholds, agreement: LabelAgreement | None
+    table: pd.DataFrame,
+    thresholds: Thresholds,
+    agreement: LabelAgreement | None,
+    ignored: Sequence[str],
 ) -> Section:
     rule = (
         "A head is called after the category of keys with the largest mass, its share of the "
@@ -76,6 +81,9 @@ def _all_heads(
         f"attention; {MIXED} where there is none."
     )
     blocks: list[Block] = [Paragraph(rule)]
+    if ignored:
+        text = f"Attention on {', '.join(ignored)} is left out, and the rest scaled up to 1."
+        blocks.append(Paragraph(f"{text} The pictures show all attention.", note=True))
     if agreement is not None:
         blocks.append(Paragraph(agreement_sentence(agreement)))
     figure = figures.head_categories(table.assign(in_core=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pandas as pd
 from mechcore import progress
 from mechcore.attention import (
     HeadScores,
-    LabelAgreement,
     Thresholds,
     attention_examples,
     clearest_heads,
@@ -236,10 +235,10 @@ def core_tables(
     return core, tables | {"core_summary": pd.DataFrame([summary])}
 
 
-def head_scores(model: Any, texts: EncodedExamples) -> HeadScores:
+def head_scores(model: Any, texts: EncodedExamples, ignore: Collection[str] = ()) -> HeadScores:
     """What every head attends to, on texts whose words are known."""
     with progress.bar("attention", -(-len(texts) // HEADS_BATCH)) as advance:
-        return score_heads(model, texts, batch_size=HEADS_BATCH, progress=advance)
+        return score_heads(model, texts, batch_size=HEADS_BATCH, ignore=ignore, progress=advance)
 
 
 def category_table(
@@ -254,13 +253,12 @@ def category_table(
 def heads_page(
     inputs: Inputs,
     texts: EncodedExamples,
-    table: pd.DataFrame,
+    scores: HeadScores,
     path: Path,
     thresholds: Thresholds,
-    agreement: LabelAgreement | None,
 ) -> None:
     """A page with the clearest heads of every category on an example with much to see."""
-    row = telling_example(texts)
+    table, row = scores.categorised(thresholds), telling_example(texts)
     shown = {
         label: attention_examples(inputs.model, texts, inputs.tokenizer, heads, row=row)
         for label, heads in clearest_heads(table).items()
@@ -272,7 +270,8 @@ def heads_page(
         model=Path(str(inputs.config.source)).name,
         data=texts.examples.name,
         thresholds=thresholds,
-        agreement=agreement,
+        agreement=scores.agreement(thresholds) if scores.n_examples > 1 else None,
+        ignored=sorted(scores.ignore),
     )
 
 

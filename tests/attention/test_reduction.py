@@ -9,6 +9,7 @@ import torch
 from attention.planted import (
     ENCODER,
     chosen,
+    one_hot,
     random_patterns,
     stacked,
     token_infos,
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 from mechcore.attention import (
     TokenInfo,
     attention_scores,
+    categorise,
     claims,
     partition,
     reduction,
@@ -185,3 +187,52 @@ def test_measured_categories_are_those_of_the_table() -> None:
     for measure in ("mass", "low", "high", "uniform", "ratio", "sd", "share", "examples"):
         names = [name for name in table.columns if name.startswith(f"{measure}_")]
         assert names == [f"{measure}_{name}" for name in ENCODER]
+
+
+# -- categories left out --------------------------------------------------------------------------
+
+
+@given(token_infos(), st.integers(0, 1000), st.sampled_from([(), ("first",), ("self", "next")]))
+def test_ignored_keys_are_as_if_the_softmax_had_not_seen_them(
+    tokens: TokenInfo, seed: int, ignore: tuple[str, ...]
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    size = (1, len(tokens.real), 2, *tokens.allowed.shape[1:])
+    logits = torch.randn(size, generator=generator, dtype=torch.float64)
+    claimed = claims(tokens)
+    kept = tokens.allowed
+    for name in ignore:
+        kept = kept & ~claimed[name]
+    whole = logits.masked_fill(~tokens.allowed[None, :, None], -torch.inf).softmax(-1)
+    rest = logits.masked_fill(~kept[None, :, None], -torch.inf).softmax(-1).nan_to_num(0)
+    batch = BatchPatterns(tokens, 2, ignore)
+    batch.add(0, whole[0])
+    found = batch.sums(1)[:, 0]
+    names = [name for name in claimed if name not in ignore]
+    for i, name in enumerate(names):
+        pairs = (claimed[name] & kept)[:, None]
+        torch.testing.assert_close(found[..., i], (rest[0] * pairs).sum((2, 3)))
+    shares = found[..., len(names) + 1 : 2 * len(names) + 2].sum(-1)
+    queries = (kept.sum(2) > 0).sum(1)
+    torch.testing.assert_close(shares, queries[:, None].double().expand_as(shares))
+    assert batch.n_queries == int(queries.sum())
+    torch.testing.assert_close(
+        found[..., -1], torch.special.entr(rest[0]).sum((2, 3)), check_dtype=False
+    )
+
+
+def test_the_sink_hides_a_head_until_it_is_ignored() -> None:
+    tokens = tokens_of("^abcd|", "-0000-")
+    previous = one_hot([0, 0, 1, 2, 3, 4])
+    sink = one_hot([0, 0, 0, 0, 0, 0])
+    patterns = 0.9 * sink + 0.1 * previous
+    seen = categorise(score_patterns(patterns, tokens))
+    beside = categorise(score_patterns(patterns, tokens, ignore=("first",)))
+    assert seen["category"].item() == "first"
+    assert seen["mass_first"].item() == pytest.approx((0.9 * 4 + 1 + 1) / 6)
+    assert beside["category"].item() == "previous"
+    assert beside["mass_previous"].item() == pytest.approx(1)
+    assert beside["n_queries"].item() == 6
+    assert "mass_first" not in beside
+    with pytest.raises(InputError, match="no category 'firs' to ignore; expected one of first, "):
+        score_patterns(patterns, tokens, ignore=("firs",))
