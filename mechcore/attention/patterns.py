@@ -87,6 +87,8 @@ def attention_scores(model: Any, data: HeadData, **options: Any) -> pd.DataFrame
         - ``n_examples``, and ``n_queries``, the number of real tokens;
         - ``entropy``: of the attention of a query, in nats, mean over queries;
         - ``distance``: between query and key in tokens, mean over queries and their attention;
+        - ``left_out``, where categories are ignored: the attention on their keys, mean over
+          queries;
         - ``mass_<category>``: mean over the queries for which the category is defined;
         - ``low_<category>``, ``high_<category>``: 95 % interval of the mass, from a bootstrap over
           examples; NaN where fewer than two examples define the category;

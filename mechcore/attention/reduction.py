@@ -89,20 +89,21 @@ class BatchPatterns:
         allowed = self._allowed[rows].to(pattern.device)
         # Filling, not multiplying: rows of padding may hold NaN.
         pattern = pattern.detach().to(precise).masked_fill(~allowed[:, None], 0.0)
+        kept = pattern.sum((2, 3))
         if self._rescale:
             pattern = pattern / pattern.sum(-1, keepdim=True).clamp(min=_TINY)
         pattern = pattern.flatten(2)
         pairs = self._pairs[rows].to(pattern.device, precise)
         distance = pattern @ self._distance.to(pattern.device, precise)
         entropy = torch.special.entr(pattern).sum(-1)
-        return torch.cat([pattern @ pairs, distance[..., None], entropy[..., None]], -1)
+        return torch.cat([pattern @ pairs, torch.stack([kept, distance, entropy], -1)], -1)
 
     def sums(self, n_layers: int) -> Float[Tensor, "example layer head sum"]:
         """Sums over queries, float64.
 
         The last axis has attention on every category and on ``other``; the same with categories
-        made disjoint; attention times the distance of query and key, in tokens; and entropy, in
-        nats.
+        made disjoint; all attention that is not left out; attention times the distance of query
+        and key, in tokens; and entropy, in nats.
 
         Raises:
             InputError: the pattern of a layer did not come.

@@ -88,7 +88,8 @@ class HeadScores:
         halves: over the examples of even and of odd number.
         resamples: over the resamples.
         share: sums of attention by disjoint category, [layer, head, category].
-        entropy, distance: sums over queries, [layer, head].
+        kept, distance, entropy: sums over queries, [layer, head]; ``kept`` is the attention that
+            is not on keys left out.
         n_defined: examples for which a category is defined, [category].
         example_sum, example_squares: sums of the examples' own mean masses and of their squares,
             [layer, head, category].
@@ -128,7 +129,9 @@ class HeadScores:
         self.share, self.example_sum, self.example_squares = (
             torch.zeros(*heads, n, dtype=torch.float64) for _ in range(3)
         )
-        self.entropy, self.distance = (torch.zeros(*heads, dtype=torch.float64) for _ in range(2))
+        self.kept, self.distance, self.entropy = (
+            torch.zeros(*heads, dtype=torch.float64) for _ in range(3)
+        )
         self.n_defined = torch.zeros(n, dtype=torch.float64)
 
     def count(self, patterns: BatchPatterns, index: Sequence[int]) -> None:
@@ -146,8 +149,8 @@ class HeadScores:
         self.halves.add(torch.stack([number % 2 == 0, number % 2 == 1]).double(), batch)
         self.resamples.add(self._weights(number.tolist()), batch)
         self.share += share.sum(0)
-        self.distance += sums[..., -2].sum(0)
-        self.entropy += sums[..., -1].sum(0)
+        for place, total in enumerate((self.kept, self.distance, self.entropy), start=-3):
+            total += sums[..., place].sum(0)
         own = (mass / patterns.defined[:, None, None]).nan_to_num(0.0)  # undefined: 0 / 0
         self.example_sum += own.sum(0)
         self.example_squares += own.square().sum(0)
@@ -178,6 +181,9 @@ class HeadScores:
             "entropy": (self.entropy / self.n_queries).flatten().numpy(),
             "distance": (self.distance / self.n_queries).flatten().numpy(),
         }
+        if self.ignore:
+            left_out = 1 - self.kept / self.n_queries
+            columns["left_out"] = left_out.clamp(min=0).flatten().numpy()
         mass, ratio = self.tally.means()
         low, high = self._interval()
         uniform = (self.tally.uniform / self.tally.defined).expand_as(self.tally.mass).numpy()

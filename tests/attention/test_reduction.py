@@ -78,6 +78,7 @@ def test_sums_have_the_order_they_say(tokens: TokenInfo, seed: int) -> None:
         ),
         torch.einsum("lbhqk,bqk->blh", clean, parts["other"].double()),
         *(torch.einsum("lbhqk,bqk->blh", clean, pairs.double()) for pairs in parts.values()),
+        torch.einsum("lbhqk,bqk->blh", clean, tokens.allowed.double()),
         torch.einsum("lbhqk,qk->blh", clean, distance),
         -(clean * logs).sum((-1, -2)).transpose(0, 1),
     ]
@@ -216,6 +217,7 @@ def test_ignored_keys_are_as_if_the_softmax_had_not_seen_them(
     queries = (kept.sum(2) > 0).sum(1)
     torch.testing.assert_close(shares, queries[:, None].double().expand_as(shares))
     assert batch.n_queries == int(queries.sum())
+    torch.testing.assert_close(found[..., -3], (whole[0] * kept[:, None]).sum((2, 3)))
     torch.testing.assert_close(
         found[..., -1], torch.special.entr(rest[0]).sum((2, 3)), check_dtype=False
     )
@@ -234,5 +236,7 @@ def test_the_sink_hides_a_head_until_it_is_ignored() -> None:
     assert beside["mass_previous"].item() == pytest.approx(1)
     assert beside["n_queries"].item() == 6
     assert "mass_first" not in beside
+    assert beside["left_out"].item() == pytest.approx(seen["mass_first"].item())
+    assert "left_out" not in seen
     with pytest.raises(InputError, match="no category 'firs' to ignore; expected one of first, "):
         score_patterns(patterns, tokens, ignore=("firs",))
