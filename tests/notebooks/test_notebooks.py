@@ -1,23 +1,347 @@
-"""Every notebook runs from top to bottom, offline."""
+"""The notebooks are kept clean, and each runs in its short form, offline."""
 
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
-NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+from mechcore.cli import app
+from mechcore.report.attention_views import library_script
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+FOLDER = REPOSITORY / "notebooks"
+NAMES = (
+    "01_heuristic_core",
+    "02_head_categories",
+    "03_superadditivity",
+    "04_your_own_checkpoint",
+)
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python"},
+}
+each_notebook = pytest.mark.parametrize("name", NAMES)
 
 
-def test_there_are_notebooks():
-    assert NOTEBOOKS
+def read(name: str) -> dict[str, Any]:
+    return json.loads((FOLDER / f"{name}.ipynb").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs(path):
+def sources(name: str, kind: str) -> dict[str, str]:
+    """Cells of one kind by their id."""
+    cells = read(name)["cells"]
+    return {cell["id"]: "".join(cell["source"]) for cell in cells if cell["cell_type"] == kind}
+
+
+# -- what is in the files -------------------------------------------------------------------------
+
+
+def test_the_notebooks_are_those_four() -> None:
+    assert sorted(path.name for path in FOLDER.iterdir() if path.is_file()) == [
+        f"{name}.ipynb" for name in NAMES
+    ]
+
+
+@each_notebook
+def test_a_notebook_is_kept_clean(name: str) -> None:
+    notebook = read(name)
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert notebook["metadata"] == METADATA
+    ids = [cell["id"] for cell in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    for cell in notebook["cells"]:
+        assert cell["metadata"] == {}
+        assert "".join(cell["source"]).strip()
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+        else:
+            assert cell["cell_type"] == "markdown"
+    text = (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+    assert text == json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+@each_notebook
+def test_what_makes_a_notebook_small_is_in_its_first_code_cell(name: str) -> None:
+    code = sources(name, "code")
+    assert next(iter(code)) == "parameters"
+    assert 'QUICK = os.environ.get("MECHCORE_QUICK") == "1"' in code.pop("parameters")
+    assert not any(re.search(r"\bQUICK\b|environ", source) for source in code.values())
+
+
+@each_notebook
+def test_a_notebook_mentions_no_path_of_any_machine(name: str) -> None:
+    for cell in read(name)["cells"]:
+        text = "".join(cell["source"])
+        assert not re.search(r"(?<![\w.:/<>~-])/\w[\w.-]*/", text), cell["id"]
+        assert not re.search(r"\b[A-Za-z]:\\|~/", text), cell["id"]
+
+
+@each_notebook
+def test_commands_in_a_notebook_are_those_of_the_command_line(name: str) -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for text in sources(name, "markdown").values():
+        joined = text.replace("\\\n", " ")
+        mentions = re.findall(r"`mechcore ([^`]+)`|^    mechcore (.+)$", joined, re.MULTILINE)
+        for mention in map("".join, mentions):
+            command = commands[mention.split()[0]]
+            known = {option for parameter in command.params for option in parameter.opts}
+            assert set(re.findall(r"--[a-z-]+", mention)) <= known, mention
+
+
+# -- what they show -------------------------------------------------------------------------------
+
+
+class _Rows(HTMLParser):
+    """Texts of the cells of every table, row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[list[list[str]]] = []
+        self.open = False
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+            self.open = True
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self.open = False
+
+    def handle_data(self, data: str) -> None:
+        if self.open:
+            self.tables[-1][-1][-1] += data.strip()
+
+
+class Shown:
+    """Outputs of an executed notebook, by the id of their cell."""
+
+    def __init__(self, notebook: Any) -> None:
+        self.outputs = {c.id: c.outputs for c in notebook.cells if c.cell_type == "code"}
+
+    def text(self, cell: str) -> str:
+        """What it printed."""
+        return "".join(o.text for o in self.outputs[cell] if o.output_type == "stream")
+
+    def html(self, cell: str) -> str:
+        return "".join(o.data["text/html"] for o in self._displayed(cell) if "text/html" in o.data)
+
+    def plain(self, cell: str) -> str:
+        return "".join(o.data["text/plain"] for o in self._displayed(cell))
+
+    def tables(self, cell: str) -> list[list[list[str]]]:
+        """Rows of its tables, those of their headers first."""
+        parser = _Rows()
+        parser.feed(self.html(cell))
+        return parser.tables
+
+    def columns(self, cell: str) -> dict[str, list[str]]:
+        """Its first table by column; the index is the column ''."""
+        header, *rows = [row for row in self.tables(cell)[0] if row]
+        if rows and not any(rows[0][1:]):  # the index has a name, in a row of its own
+            rows = rows[1:]
+            header = ["", *header[1:]]
+        return {name: [row[i] for row in rows] for i, name in enumerate(header)}
+
+    def pictures(self) -> set[str]:
+        """Cells with a figure that is a picture of some size."""
+        found = set()
+        for cell in self.outputs:
+            for output in self._displayed(cell):
+                if "image/png" in output.data:
+                    picture = base64.b64decode(output.data["image/png"])
+                    assert picture.startswith(b"\x89PNG")
+                    assert len(picture) > 5000
+                    found.add(cell)
+        return found
+
+    def _displayed(self, cell: str) -> list[Any]:
+        return [
+            o for o in self.outputs[cell] if o.output_type in ("display_data", "execute_result")
+        ]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Shown]:
+    """Execute a notebook in its short form, without a network, and see that it is quiet."""
     nbformat = pytest.importorskip("nbformat", reason="needs the notebooks extra")
     nbclient = pytest.importorskip("nbclient", reason="needs the notebooks extra")
     pytest.importorskip("ipykernel", reason="needs the notebooks extra")
-    notebook = nbformat.read(path, as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "notebooks are kept empty"
-    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
-    last = notebook.cells[-1].outputs
-    assert any("text/html" in output.get("data", {}) for output in last)
+    monkeypatch.setenv("MECHCORE_QUICK", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def execute(name: str) -> Shown:
+        notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+        nbformat.validate(notebook)
+        nbclient.NotebookClient(
+            notebook,
+            timeout=240,
+            kernel_name="python3",
+            resources={"metadata": {"path": str(folder)}},
+        ).execute()
+        shown = Shown(notebook)
+        for cell, outputs in shown.outputs.items():
+            for output in outputs:
+                assert output.output_type != "error", cell
+                assert output.get("name") != "stderr", (cell, output.text)
+                text = output.get("text", "") + str(output.get("data", {}).get("text/plain", ""))
+                assert not re.search(r"Traceback|Warning", text), (cell, text)
+                assert str(REPOSITORY) not in text, cell
+        assert list(folder.iterdir()) == [], "a notebook leaves files behind"
+        return shown
+
+    return execute
+
+
+def number_after(text: str, before: str) -> float:
+    found = re.search(re.escape(before) + r"\s*([-+]?[\d.]+(?:e[-+]?\d+)?)", text)
+    assert found, (before, text)
+    return float(found[1])
+
+
+def test_the_heuristic_core(run: Callable[[str], Shown]) -> None:
+    shown = run("01_heuristic_core")
+
+    full = shown.columns("full")
+    assert full["subset"] == ["all", "so_swap", "prep", "embed_if", "embed_verb", "all"]
+    assert float(full["accuracy"][0]) > 0.9
+
+    hooks = shown.text("hooks")
+    assert number_after(hooks, "masking L0.H1 changes a logit by up to") > 0.1
+    assert number_after(hooks, "masked and hooked logits differ by up to") < 1e-4
+    assert "with m = 1 everywhere, bit for bit the same: True" in hooks
+    assert len(shown.columns("gradient")[""]) == 5
+
+    pruned = shown.columns("prune")
+    names = ["full", *(f"s{s}-seed{seed}" for s in ("0.50", "0.70") for seed in (42, 43))]
+    assert pruned[""] == names
+    kept = zip(pruned["heads kept"], pruned["MLPs kept"], strict=True)
+    assert [int(heads) + int(mlps) for heads, mlps in kept] == [54, 27, 27, 16, 16]
+    assert {"id", "ood"} < set(pruned)
+
+    core = shown.text("core")
+    heads = re.findall(r"L\d\.H\d", core)
+    assert "core of 4 subnetworks:" in core
+    assert f"{len(heads)} of 48 heads" in core
+    assert 0 < number_after(core, "p =") <= 1
+    drops = shown.tables("drops")[0]
+    assert [row[0] for row in drops[3:]] == ["core", *(f"random {i}" for i in range(1, 6))]
+    assert shown.pictures() == {"accuracy-figure", "core", "ablate"}
+
+
+def test_head_categories(run: Callable[[str], Shown]) -> None:
+    shown = run("02_head_categories")
+
+    decoder = shown.columns("decoder")
+    assert decoder["component"] == [f"L2.H{i}" for i in range(8)]
+    assert {"mixed", "separator"} >= set(decoder["category"])
+    assert "is separator: where a query has such a key" in shown.html("explain")
+    counts = shown.columns("thresholds")
+    assert list(counts)[1] == "mass 0.25, ratio 3"
+    assert all(sum(map(int, counts[rule])) == 32 for rule in list(counts)[1:])
+    assert "LabelAgreement(n=32" in shown.plain("stability")
+
+    encoder = shown.text("encoder")
+    names = re.search(r"heads by name: (\{.*\})", encoder)
+    assert names
+    assert sum(map(int, re.findall(r": (\d+)", names[1]))) == 48
+    assert number_after(encoder, "mean over heads:") > 0.5
+    assert shown.columns("encoder")[""][:2] == ["first", "separator"]
+    assert "is article: where a query has such a key" in shown.html("custom")
+    assert shown.pictures() == {"grid", "custom", "static"}
+    check_views(shown)
+
+
+def check_views(shown: Shown) -> None:
+    """Views of attention share one library, and need no network."""
+    views = {cell: shown.html(cell) for cell in ("encoder-view", "decoder-view")}
+    everything = "".join(shown.html(cell) for cell in shown.outputs)
+    assert everything.count(library_script()) == 1
+    assert views["encoder-view"].startswith(library_script())
+    for page in views.values():
+        figure = page.replace(library_script(), "")
+        assert len(figure) < 100_000
+        assert figure.count("CircuitsVis.render(") == 1
+        assert not re.search(r"https?://|<script[^>]+src=", figure)
+    heads = re.search(r'"attentionHeadNames": (\[[^]]*\])', views["decoder-view"])
+    assert heads
+    assert len(json.loads(heads[1])) == 4
+    assert '"maskUpperTri": true' in views["decoder-view"]
+    assert '"maskUpperTri": false' in views["encoder-view"]
+
+
+def test_superadditivity(run: Callable[[str], Shown]) -> None:
+    shown = run("03_superadditivity")
+
+    chosen = shown.columns("largest")
+    assert len(chosen[""]) == 5
+    for metric in ("accuracy", "margin"):
+        drop, low, high = (chosen[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
+        assert all(
+            float(a) <= float(b) <= float(c) for a, b, c in zip(low, drop, high, strict=True)
+        )
+
+    found = re.search(
+        r"(\d+) of (\d+) pairs differ in sign, (\d+) of them clearly; (\d+) are at the floor",
+        shown.text("compare"),
+    )
+    assert found
+    differ, pairs, clearly, floor = map(int, found.groups())
+    assert pairs == 10
+    assert clearly <= differ <= pairs
+    compared = shown.columns("compare")
+    assert compared["signs differ"].count("True") == differ
+    assert compared["floor"].count("True") == floor
+
+    p = shown.columns("p-values")
+    assert all(float(b) >= float(a) for a, b in zip(p["p"], p["p_adjusted"], strict=True))
+    parts = shown.text("shapley")
+    joint = float(re.search(r"joint drop of .*: ([-\d.]+) nats", parts)[1])  # type: ignore[index]
+    assert number_after(parts, "sum of dividends:") == pytest.approx(joint, abs=0.002)
+    assert number_after(parts, "sum of Shapley values:") == pytest.approx(joint, abs=0.002)
+    assert [len(table) - 1 for table in shown.tables("shapley")] == [3, 7]
+
+    assert "1431 pairs, 1423 of them screened out by gradients" in shown.text("search")
+    search = shown.columns("search")
+    assert [name.count("+") for name in search["set"]] == [1, 1, 2, 2]
+    assert {"interaction_in_search", "interaction", "p_adjusted"} < set(search)
+    assert shown.pictures() == {"singles", "pairs", "margin-figure", "bars"}
+
+
+def test_your_own_checkpoint(run: Callable[[str], Shown]) -> None:
+    shown = run("04_your_own_checkpoint")
+
+    assert "context\tclaim\tverdict\tpattern" in shown.text("files")
+    assert "numbers have no agreed meaning" in shown.text("labels")
+    mapping = shown.text("mapping")
+    assert "non-entailment -> neutral (1) or contradiction (2)" in mapping
+    assert "entailment -> entailment (0); not_entailment -> non-entailment (1)" in mapping
+    assert number_after(shown.text("evaluate"), "accuracy") > 0.9
+    assert shown.columns("evaluate")["subset"][-1] == "all"
+
+    assert shown.columns("prune")[""] == ["full", "s0.50-seed42", "s0.50-seed43"]
+    assert re.search(r"core: \d+ of 48 heads", shown.text("prune"))
+    heads = shown.columns("heads")
+    assert 1 <= len(heads["component"]) <= 8
+    assert {"category", "stability", "mass_repeated"} < set(heads)
+
+    export = shown.text("export")
+    assert "'config.json', 'mechcore.json', 'model.safetensors', 'tokenizer.json'" in export
+    assert number_after(export, "largest difference of a logit:") < 1e-3
+    assert number_after(export, "logits up to") > 1
