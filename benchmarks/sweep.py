@@ -51,6 +51,9 @@ NOTHING = "nothing but imports"
 MAX_DIFFERENCE = 1e-4
 """Of float32 logits from those of raw hooks."""
 
+CHECKED = 16
+"""Examples on which the logits of all variants are compared."""
+
 QUICK = {
     "examples": 4,
     "pair_examples": 2,
@@ -65,15 +68,15 @@ def measured(
     bench: Bench, sweep: Sweep, peers: Mapping[str, FullForwards], rounds: int
 ) -> dict[str, Any]:
     """Check that all variants give the same logits, which warms them up, and time them."""
+    checked = sweep.data.part(range(min(CHECKED, len(sweep.data))))
     whole = {
-        name: bench.tree_logits(sweep.sets, sweep.data, precision)
-        for name, precision in TREES.items()
+        name: bench.tree_logits(sweep.sets, checked, precision) for name, precision in TREES.items()
     }
     places = [1 + sweep.sets.index(each) for each in sweep.sample]
     logits = {name: each[places] for name, each in whole.items()}
-    logits[REFERENCE] = bench.reference_logits(sweep.sample, sweep.data)
+    logits[REFERENCE] = bench.reference_logits(sweep.sample, checked)
     for name, made in peers.items():
-        logits[name] = made.logits(sweep.sample, sweep.data, bench.batch_size)
+        logits[name] = made.logits(sweep.sample, checked, bench.batch_size)
     differences = {n: float((each - logits[RAW]).abs().max()) for n, each in logits.items()}
     for name, difference in differences.items():
         if TREES.get(name) != torch.bfloat16 and not difference < MAX_DIFFERENCE:
@@ -174,7 +177,7 @@ def show(result: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
         f"{result['layer evaluations, one forward per set']}: at most {bound:.2f} times as fast "
         f"as raw hooks if layers cost the same; reached: {', '.join(shares)}\n"
         f"bfloat16 gives float32's class in {result['agreement of bfloat16']:.3%} of "
-        f"{result['answers compared']} answers (all sets, all examples); the largest effect of a "
+        f"{result['answers compared']} answers (all sets, {CHECKED} examples at most); the largest effect of a "
         f"set on a logit is {result['largest effect of a set on a logit']:.2g}\n"
         "not in the times: the comparison of precisions that a sweep in bfloat16 makes once, "
         f"{result['seconds of the comparison of precisions']:.1f} s"
