@@ -177,8 +177,8 @@ def show(result: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
         f"{result['layer evaluations, one forward per set']}: at most {bound:.2f} times as fast "
         f"as raw hooks if layers cost the same; reached: {', '.join(shares)}\n"
         f"bfloat16 gives float32's class in {result['agreement of bfloat16']:.3%} of "
-        f"{result['answers compared']} answers (all sets, {CHECKED} examples at most); the largest effect of a "
-        f"set on a logit is {result['largest effect of a set on a logit']:.2g}\n"
+        f"{result['answers compared']} answers (all sets, {CHECKED} examples at most); the largest "
+        f"effect of a set on a logit is {result['largest effect of a set on a logit']:.2g}\n"
         "not in the times: the comparison of precisions that a sweep in bfloat16 makes once, "
         f"{result['seconds of the comparison of precisions']:.1f} s"
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechcore.attention.categories import OTHER, claims, disjoint
 from mechcore.attention.tokens import TokenInfo
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError
 
 _CHUNK = 2**18
 """Pairs of query and key, over examples, that are reduced together."""
@@ -107,6 +107,7 @@ class BatchPatterns:
 
         Raises:
             InputError: the pattern of a layer did not come.
+        MechcoreError: attention between real tokens is not finite.
         """
         missing = sorted(set(range(n_layers)) - set(self._layers))
         if missing:
@@ -114,4 +115,12 @@ class BatchPatterns:
                 f"model: ran without computing the attention pattern of layer {missing[0]}; "
                 "expected eager attention: load the checkpoint with mechcore.load_model"
             )
-        return torch.stack([self._layers[i] for i in range(n_layers)], 1).cpu().double()
+        sums = torch.stack([self._layers[i] for i in range(n_layers)], 1).cpu().double()
+        broken = (~sums.isfinite()).any(0).any(-1).nonzero().tolist()
+        if broken:
+            layer, head = broken[0]
+            raise MechcoreError(
+                f"attention of L{layer}.H{head}: not finite at a real token; the model overflows "
+                "in its precision: load it in float32"
+            )
+        return sums

@@ -29,7 +29,7 @@ from mechcore.attention import (
     score_patterns,
 )
 from mechcore.attention.reduction import BatchPatterns
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError
 
 PAIR = tokens_of("^ab|a|", "-00-1-")
 
@@ -188,6 +188,14 @@ def test_measured_categories_are_those_of_the_table() -> None:
     for measure in ("mass", "low", "high", "uniform", "ratio", "sd", "share", "examples"):
         names = [name for name in table.columns if name.startswith(f"{measure}_")]
         assert names == [f"{measure}_{name}" for name in ENCODER]
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_attention_that_is_not_finite_is_an_error(bad: float) -> None:
+    patterns = random_patterns(PAIR, layers=2)
+    patterns[1, 0, 1, 2, 1] = bad
+    with pytest.raises(MechcoreError, match=r"attention of L1\.H1: not finite.*float32"):
+        filled(PAIR, patterns).sums(2)
 
 
 # -- categories left out --------------------------------------------------------------------------
