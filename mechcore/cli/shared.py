@@ -56,7 +56,11 @@ def must_not_exist(out: Path, *, file: bool = False) -> None:
 
 def show(frame: Any) -> None:
     """A table on the terminal."""
-    table = Table(*(Column(str(name), overflow="fold") for name in frame.columns))
+    # What a row is about stays whole where there is little room.
+    columns = [
+        Column(str(name), overflow="fold", no_wrap=i == 0) for i, name in enumerate(frame.columns)
+    ]
+    table = Table(*columns)
     for row in frame.itertuples(index=False):
         table.add_row(*map(_cell, row))
     Console().print(table)
