@@ -26,7 +26,7 @@ from sweep_variants import (
 AXES = {
     "examples": "all single heads",
     "sets": "random pairs of heads",
-    "layers": "all single heads of models of 12 heads a layer",
+    "layers": "all single heads, 12 in a layer",
 }
 COUNTS: dict[str, Sequence[int]] = {
     "examples": (8, 16, 32, 64, 128),

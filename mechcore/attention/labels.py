@@ -134,7 +134,7 @@ def _values(scores: pd.DataFrame, measure: str, names: Sequence[str]) -> np.ndar
 # -- why a head has its label ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Explanation:
     """The figures behind one head's label.
 
@@ -153,7 +153,7 @@ class Explanation:
     table: pd.DataFrame
     reason: str
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return f"{self.reason}\n{self.table.to_string(index=False, float_format='{:.3f}'.format)}"
 
     def _repr_html_(self) -> str:

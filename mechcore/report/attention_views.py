@@ -72,7 +72,7 @@ class _Shown:
     library = False
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AttentionView:
     """Attention patterns of some heads on one example, drawn by circuitsvis.
 
@@ -101,6 +101,9 @@ class AttentionView:
             raise InputError(
                 "attention view: the heads' examples have different tokens; make a view for each"
             )
+
+    def __repr__(self) -> str:
+        return f"AttentionView({', '.join(self.titles)})"
 
     def html(self, name: str | None = None) -> str:
         """The view without the library.

@@ -209,7 +209,7 @@ class GridShape:
 
     def column(self, head: float) -> float:
         """Where a head or (missing head) an MLP lies along x."""
-        return self.n_heads + 0.5 if np.isnan(head) else head
+        return self.n_heads + 0.5 if pd.isna(head) else head
 
 
 def draw_grid(

@@ -398,7 +398,9 @@ def head_categories(categories: pd.DataFrame) -> Figure:
         max(width + 2.4, 5.0), shape.cell * shape.n_layers + 0.85, square_cells=True
     )
     ax = figure.subplots()
-    core = categories.loc[categories["in_core"], "component"]
+    core = categories["component"].iloc[:0]
+    if "in_core" in categories:
+        core = categories.loc[categories["in_core"], "component"]
     draw_grid(
         ax,
         shape,

@@ -86,7 +86,7 @@ def _all_heads(
         blocks.append(Paragraph(f"{text} The pictures show all attention.", note=True))
     if agreement is not None:
         blocks.append(Paragraph(agreement_sentence(agreement)))
-    figure = figures.head_categories(table.assign(in_core=False))
+    figure = figures.head_categories(table)
     alt = "Grid, layer by head, of attention categories; the categories are in the table below."
     blocks.append(embedded(figure, "heads", "The label of every head.", alt))
     return Section("heads", "All heads", blocks)
