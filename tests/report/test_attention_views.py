@@ -154,6 +154,10 @@ def test_a_saved_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert "<title>Attention of L0.H1</title>" in html
 
 
+def test_a_view_says_what_it_shows_in_words() -> None:
+    assert repr(attention_view([PAIR, ONE])) == "AttentionView(L0.H1 previous, L0.H1 previous)"
+
+
 def test_errors() -> None:
     with pytest.raises(InputError, match="no head; expected at least one"):
         attention_view([])

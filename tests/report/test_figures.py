@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PatchCollection, PathCollection
@@ -14,9 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
+from mechcore.components import Mask, ModelShape
 from mechcore.report import figures, subnetwork_figures
 from mechcore.report.drawing import GridShape, shorten
 from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.subnetworks import head_frequency
 
 LONG = tuple(f"lexical_overlap/ln_subject-object_swap_{i}" for i in range(14))
 CORE = ("L2.H3", "L2.H5", "L3.H7", "L3.H11", "L4.H0", "L8.H2", "L9.H9")
@@ -237,3 +240,16 @@ def test_labels_are_cut_in_the_middle() -> None:
     assert shorten("abc", 3) == "abc"
     assert shorten("abcdefgh", 5) == "ab\u2026gh"
     assert figures.set_label("L0.H0+L0.H1+L0.H2+L0.H3+L0.H4") == "L0.H0+\u2026+L0.H4 (5 heads)"
+
+
+def test_tables_straight_from_the_functions_can_be_drawn() -> None:
+    masks = [Mask.full(ModelShape(2, 3)).without("L0.H1"), Mask.full(ModelShape(2, 3))]
+    frequency = head_frequency(masks, [0.5, 0.5])
+    assert frequency["head"].isna().any()  # MLPs
+    figures.head_frequency(frequency)
+    table = pd.DataFrame(
+        {"component": ["L0.H0", "L0.H1"], "layer": 0, "head": [0, 1], "category": ["next", "mine"]}
+    )
+    drawn = figures.head_categories(table)
+    (legend,) = drawn.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["next (1)", "mine (1)"]
