@@ -256,8 +256,8 @@ def _categories(run: RunFolder, gallery: Gallery) -> Section:
         )
         blocks.append(picture)
     if examples:
-        names = [example.component for example in examples]  # small boxes hold no more
-        view = attention_view(examples, titles=names).html("attention")
+        titles = [example.component for example in examples]  # small boxes hold no more
+        view = attention_view(examples, titles=titles).html("attention")
         blocks.append(View("The same to explore: choose a head, and point at a weight.", view))
     return Section("categories", title, blocks, ["head_categories.csv"])
 

@@ -134,6 +134,9 @@ def _choose_columns(
         raise InputError(f"columns: unknown role {unknown[0]!r}; roles are {_list(KNOWN_COLUMNS)}")
     if not found:
         raise InputError(f"{path}: is empty; expected at least one row")
+    if not labelled:  # a mapping for several files names what this one need not have
+        needed = ("text_a", "text_b")
+        mapped = {role: name for role, name in mapped.items() if role in needed or name in found}
     chosen: dict[str, str] = {}
     for role, names in KNOWN_COLUMNS.items():
         if role in mapped and mapped[role] not in found:

@@ -358,3 +358,15 @@ def test_real_files_are_read_whole(
     assert (len(examples), len(examples.subset_names)) == (rows, subsets)
     assert examples.label_names == labels
     assert examples.two_segments
+
+
+def test_unlabelled_files_need_no_column_that_is_mapped_for_others(tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_text("context,claim\na b,a\n")
+    columns = {"text_a": "context", "text_b": "claim", "label": "verdict", "subset": "pattern"}
+    found = read_examples(path, columns=columns, labelled=False).frame
+    assert found.iloc[0].tolist() == ["a b", "a", "", "all"]
+    with pytest.raises(InputError, match="no column 'verdict'"):
+        read_examples(path, columns=columns)
+    with pytest.raises(InputError, match="no column 'claims'"):
+        read_examples(path, columns={**columns, "text_b": "claims"}, labelled=False)
