@@ -200,6 +200,11 @@ def word_tokenizer(segments: bool = True) -> hf.PreTrainedTokenizerFast:
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
         special_tokens=[("[CLS]", vocabulary["[CLS]"]), ("[SEP]", vocabulary["[SEP]"])],
     )
+    return bert_like(tokenizer, segments)
+
+
+def bert_like(tokenizer: Tokenizer, segments: bool) -> hf.PreTrainedTokenizerFast:
+    """A tokenizer with BERT's special tokens, with segment ids or without."""
     return hf.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="[PAD]",

@@ -15,7 +15,7 @@ from torch import Tensor
 from mechcore.attention.categories import MIXED
 from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.errors import InputError
-from mechcore.models.running import check_hooks, forward, hook_pattern, is_causal
+from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
 from mechcore.tasks.encoding import EncodedExamples
 
 DECIMALS = 4
@@ -111,11 +111,7 @@ def _patterns(
     check_hooks(model, [name for name, _ in hooks])
     with torch.no_grad(), model.hooks(fwd_hooks=hooks):
         forward(model, data.rows([row]))
-    if missing := layers - set(found):
-        raise InputError(
-            f"model: ran without computing the attention pattern of layer {min(missing)}; "
-            "expected eager attention: load the checkpoint with mechcore.load_model"
-        )
+    check_patterns(layers, found)
     return found
 
 

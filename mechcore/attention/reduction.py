@@ -12,6 +12,7 @@ from torch import Tensor
 from mechcore.attention.categories import OTHER, claims, disjoint
 from mechcore.attention.tokens import TokenInfo
 from mechcore.errors import InputError, MechcoreError
+from mechcore.models.running import check_patterns
 
 _CHUNK = 2**18
 """Pairs of query and key, over examples, that are reduced together."""
@@ -109,12 +110,7 @@ class BatchPatterns:
             InputError: the pattern of a layer did not come.
         MechcoreError: attention between real tokens is not finite.
         """
-        missing = sorted(set(range(n_layers)) - set(self._layers))
-        if missing:
-            raise InputError(
-                f"model: ran without computing the attention pattern of layer {missing[0]}; "
-                "expected eager attention: load the checkpoint with mechcore.load_model"
-            )
+        check_patterns(range(n_layers), self._layers)
         sums = torch.stack([self._layers[i] for i in range(n_layers)], 1).cpu().double()
         broken = (~sums.isfinite()).any(0).any(-1).nonzero().tolist()
         if broken:

@@ -77,7 +77,8 @@ def heads(
     explanations = [explain(table, head, thresholds) for head in wanted]
     agreement = scores.agreement(thresholds) if scores.n_examples > 1 else None
     if gallery is not None:
-        steps.heads_page(inputs, texts, scores, gallery, thresholds)
+        facts = {"thresholds": thresholds, "agreement": agreement, "ignored": sorted(scores.ignore)}
+        steps.heads_page(inputs, texts, table, gallery, **facts)
     if out.suffix == ".csv":
         write_csv(out, table)
     else:

@@ -79,9 +79,7 @@ class RobertaClassificationAdapter(Classification, BertArchitectureAdapter):
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
-        for component in (self.component_mapping or {}).values():
-            if component.name is not None:
-                component.name = component.name.replace("bert.", "roberta.", 1)
+        _rename_prefix(self, "roberta.")
 
 
 class GPT2ClassificationAdapter(DecoderClassification, GPT2ArchitectureAdapter):
@@ -107,9 +105,7 @@ class EncoderBodyAdapter(Classification, BertArchitectureAdapter):
 
     def __init__(self, cfg: Any) -> None:
         super().__init__(cfg)
-        for component in (self.component_mapping or {}).values():
-            if component.name is not None:
-                component.name = component.name.replace("bert.", "", 1)
+        _rename_prefix(self, "")
 
     def prepare_model(self, hf_model: Any) -> None:
         """Nothing to check or to shield: there is no head that reads a position."""
@@ -143,6 +139,13 @@ def register() -> None:
         factory.SUPPORTED_ARCHITECTURES.setdefault(name, adapter)
         if name not in factory.ArchitectureAdapterFactory._adapters:
             factory.ArchitectureAdapterFactory.register_adapter(name, adapter)
+
+
+def _rename_prefix(adapter: ArchitectureAdapter, prefix: str) -> None:
+    """Let BERT's component mapping look under another prefix than ``bert.``."""
+    for component in (adapter.component_mapping or {}).values():
+        if component.name is not None:
+            component.name = component.name.replace("bert.", prefix, 1)
 
 
 def _shield(hf_model: Any, causal: bool) -> None:

@@ -212,6 +212,19 @@ def check_hooks(model: Any, names: Iterable[str]) -> None:
         )
 
 
+def check_patterns(wanted: Iterable[int], found: Iterable[int]) -> None:
+    """Make sure that attention patterns came from these layers.
+
+    Raises:
+        InputError: that of a layer did not, as with attention that is not computed in the open.
+    """
+    if missing := set(wanted) - set(found):
+        raise InputError(
+            f"model: ran without computing the attention pattern of layer {min(missing)}; "
+            "expected eager attention: load the checkpoint with mechcore.load_model"
+        )
+
+
 @dataclass(frozen=True)
 class ModelIdentity:
     """What tells one model from another: its shape, its arithmetic and its weights."""

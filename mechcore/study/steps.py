@@ -12,7 +12,6 @@ import pandas as pd
 from mechcore import progress
 from mechcore.attention import (
     HeadScores,
-    Thresholds,
     attention_examples,
     clearest_heads,
     score_heads,
@@ -253,12 +252,15 @@ def category_table(
 def heads_page(
     inputs: Inputs,
     texts: EncodedExamples,
-    scores: HeadScores,
+    table: pd.DataFrame,
     path: Path,
-    thresholds: Thresholds,
+    **facts: Any,
 ) -> None:
-    """A page with the clearest heads of every category on an example with much to see."""
-    table, row = scores.categorised(thresholds), telling_example(texts)
+    """A page with the clearest heads of every category on an example with much to see.
+
+    ``facts`` are the thresholds, agreement and ignored categories, see `build_heads_page`.
+    """
+    row = telling_example(texts)
     shown = {
         label: attention_examples(inputs.model, texts, inputs.tokenizer, heads, row=row)
         for label, heads in clearest_heads(table).items()
@@ -269,9 +271,7 @@ def heads_page(
         shown,
         model=Path(str(inputs.config.source)).name,
         data=texts.examples.name,
-        thresholds=thresholds,
-        agreement=scores.agreement(thresholds) if scores.n_examples > 1 else None,
-        ignored=sorted(scores.ignore),
+        **facts,
     )
 
 

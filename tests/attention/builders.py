@@ -1,6 +1,7 @@
 """Small tokenizers with pieces of words."""
 
 import transformers as hf
+from helpers import bert_like
 from tokenizers import Tokenizer, decoders
 from tokenizers.models import BPE, WordPiece
 from tokenizers.normalizers import Lowercase
@@ -27,15 +28,7 @@ def wordpiece(double: bool = False) -> hf.PreTrainedTokenizerFast:
         pair=f"[CLS] $A [SEP] {'[SEP] ' * double}$B:1 [SEP]{second}",
         special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
     )
-    return hf.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_input_names=["input_ids", *["token_type_ids"] * (not double), "attention_mask"],
-    )
+    return bert_like(tokenizer, segments=not double)
 
 
 def byte_level(

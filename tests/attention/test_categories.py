@@ -1,6 +1,5 @@
 """Categories of (query, key) pairs on hand-written tables; the registry of categories."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -235,15 +234,6 @@ def test_categories_by_position_are_those_of_their_distance(tokens: TokenInfo) -
 
 
 # -- registering ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def clean_registry() -> Iterator[None]:
-    before = categories(causal=True)
-    yield
-    for category in categories(causal=True):
-        if category not in before:
-            unregister_category(category.name)
 
 
 @pytest.mark.usefixtures("clean_registry")

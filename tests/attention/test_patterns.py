@@ -1,7 +1,7 @@
 """Scores of planted attention patterns, and of small models against a slow plain oracle."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,6 @@ from mechcore.attention import (
     register_category,
     score_heads,
     score_patterns,
-    unregister_category,
 )
 from mechcore.errors import InputError
 from mechcore.models import load_model
@@ -725,15 +724,6 @@ def test_head_detector_agrees_on_any_tokens(language_model: Any, pattern: str) -
 
 
 # -- registered categories ------------------------------------------------------------------------
-
-
-@pytest.fixture
-def clean_registry() -> Iterator[None]:
-    before = categories(causal=True)
-    yield
-    for category in categories(causal=True):
-        if category not in before:
-            unregister_category(category.name)
 
 
 @pytest.mark.usefixtures("clean_registry")
