@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import ablation, components, study, subnetworks
+from mechcore.cli import ablation, components, report, study, subnetworks
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 
 INTERRUPTED = 130
@@ -52,7 +52,7 @@ for _command in (
     components.heads,
     ablation.ablate,
     ablation.superadditive,
-    study.report,
+    report.report,
     study.train_world,
 ):
     app.command(_command.__name__.replace("_", "-"))(_command)

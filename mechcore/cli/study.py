@@ -1,4 +1,4 @@
-"""Commands for a whole run, its report, and the embedded world."""
+"""Commands for a whole run and the embedded world."""
 
 from __future__ import annotations
 
@@ -48,15 +48,6 @@ def run(
         report = run_study(config, out, if_exists=if_exists)
     show_run(out)
     print(f"report: {report}")
-
-
-def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
-) -> None:
-    """The HTML report of a finished run, made again from its tables."""
-    from mechcore.report import build_report
-
-    print(f"report: {build_report(folder)}")
 
 
 def train_world(
