@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
+import os
+import re
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 import pandas as pd
+import pyarrow.parquet
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.tasks.examples import ALL, Examples
@@ -22,6 +26,8 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
     "subset": ("subset", "subcase"),
 }
 """Column names of GLUE, HANS, PAWS and Hugging Face data, the first that occurs is used."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 UNDECIDED = "-"
 """Gold label of MNLI and SNLI examples on which the annotators did not agree."""
@@ -57,7 +63,8 @@ def read_examples(
     frame["text_b"] = frame.get("text_b", "")
     frame["label"] = frame.get("label", "")
     frame["label"] = frame["label"].replace(dict(label_names or {}))
-    stem = path.name.split(".")[0]
+    # Names of files need not be Unicode, but those in tables must.
+    stem = os.fsencode(path.name.split(".")[0]).decode("utf-8", "replace")
     frame["subset"] = frame.get("subset", ALL)
     undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
@@ -70,7 +77,10 @@ def read_examples(
         frame = frame[~undecided]
     if frame.empty:
         raise InputError(f"{path}: no labelled example; expected at least one row")
-    return Examples(name or stem, frame)
+    try:
+        return Examples(name or stem, frame)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -87,34 +97,67 @@ def read_table(path: Path) -> pd.DataFrame:
         if kind in (".csv", ".tsv"):
             return _read_delimited(path, "\t" if kind == ".tsv" else ",")
         if kind in (".jsonl", ".ndjson"):
-            return pd.read_json(path, lines=True, dtype=False, convert_dates=False)
+            return _read_json_lines(path)
         if kind == ".parquet":
-            return pd.read_parquet(path)
-    except (ValueError, OSError, EOFError, zlib.error) as error:  # pandas', pyarrow's derive
+            # What pandas may have noted beside the columns is not looked at.
+            return pyarrow.parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True)
+    except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: cannot be read as {kind}: {reason}") from error
+        raise InputError(f"{path}: cannot be read as {kind}: {shown(reason, 400)}") from error
     raise InputError(
         f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet "
         "(text files also with .gz)"
     )
 
 
+def _read_json_lines(path: Path) -> pd.DataFrame:
+    rows = []
+    with _open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    rows.append(json.loads(line, object_pairs_hook=_without_repeats))
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"line {number}: {error}") from error
+                if not isinstance(rows[-1], dict):
+                    raise ValueError(
+                        f"line {number}: found a {type(rows[-1]).__name__}; expected an object"
+                    )
+    return pd.DataFrame(rows)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a key occurs twice among {_list(key for key, _ in pairs)}")
+    return found
+
+
+def _open_text(path: Path) -> IO[str]:
+    """A text file, compressed or not; a byte order mark is no part of it."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
+
+
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     """Read csv or tsv text; official GLUE and MultiNLI tsv files use quotes as plain characters."""
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
     if separator == "\t":
-        opener: Any = gzip.open if path.suffix == ".gz" else open
-        with opener(path, "rt", encoding="utf-8") as file:
+        with _open_text(path) as file:
             fields = (field for line in file for field in line.rstrip("\r\n").split("\t"))
             if not all(map(_is_whole_field, fields)):
                 quoting = csv.QUOTE_NONE
-    table = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False, quoting=quoting)
+    options: dict[str, Any] = {"sep": separator, "quoting": quoting, "keep_default_na": False}
+    table = pd.read_csv(path, dtype=str, **options)
     if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first fields for an index
         raise ValueError(
             f"the rows have {table.index.nlevels} more field(s) than the header, which has "
             f"{len(table.columns)}"
         )
-    return table
+    # As the file has them; pandas makes them different.
+    header = pd.read_csv(path, dtype=str, header=None, nrows=1, **options).iloc[0]
+    return table.set_axis(header.tolist(), axis=1)
 
 
 def _is_whole_field(field: str) -> bool:
@@ -146,6 +189,11 @@ def _choose_columns(
         present = [mapped[role]] if role in mapped else free
         if present:
             chosen[role] = present[0]
+            if found.count(present[0]) > 1:
+                raise InputError(
+                    f"{path}: {found.count(present[0])} columns are called "
+                    f"{present[0]}; expected one: rename the others"
+                )
     for role in ("text_a", "label") if labelled else ("text_a",):
         if role not in chosen:
             raise InputError(
@@ -159,25 +207,41 @@ def texts_of(path: Path, column: pd.Series) -> pd.Series:
     """A column of a table as text, whole numbers without a point.
 
     Raises:
-        InputError: a cell is empty or holds a list.
+        InputError: a cell is empty, or holds something that is no text, such as a list.
     """
-    empty = column.isna() | (column.astype(str).str.strip() == "")
-    if empty.any():
-        row = int(empty.to_numpy().argmax())
-        raise InputError(
-            f"{path}: row {row + 1}, column {column.name}: empty; expected a value: remove the row"
-        )
-    nested = column.map(lambda value: not pd.api.types.is_scalar(value))
-    if nested.any():
-        row = int(nested.to_numpy().argmax())
-        raise InputError(
-            f"{path}: row {row + 1}, column {column.name}: expected text, found "
-            f"{column.iloc[row]!r}"
-        )
-    if pd.api.types.is_float_dtype(column) and (column % 1 == 0).all():
-        column = column.astype(int)
-    return column.astype(str)
+    values = column.astype(object).tolist()
+    numbers = [value for value in values if isinstance(value, float)]
+    whole = len(numbers) == len(values) and all(map(float.is_integer, numbers))
+    texts = []
+    for row, value in enumerate(values, 1):
+        try:
+            texts.append(_text(int(value) if whole else value))
+        except ValueError as error:
+            raise InputError(f"{path}: row {row}, column {shown(column.name)}: {error}") from error
+    return pd.Series(texts, column.index, dtype=object, name=column.name)
 
 
-def _list(names: object) -> str:
-    return ", ".join(map(str, names))  # type: ignore[call-overload]
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("empty; expected a value: remove the row")
+        if not value.isascii() and _SURROGATE.search(value):
+            raise ValueError(f"found half a character in {shown(value)!r}; expected Unicode text")
+        return value
+    if not pd.api.types.is_scalar(value) or isinstance(value, bytes):
+        raise ValueError(f"expected text, found {shown(repr(value))}")
+    if pd.isna(value):
+        raise ValueError("empty; expected a value: remove the row")
+    return str(value)
+
+
+def shown(text: object, longest: int = 80) -> str:
+    """A text for a message, cut where it is long."""
+    text = str(text)
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def _list(names: Iterable[object], most: int = 20) -> str:
+    found = [shown(name, 40) for name in names]
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more
