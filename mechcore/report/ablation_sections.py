@@ -31,7 +31,6 @@ INTERACTION_HEADER = (
     "interval says",
 )
 INTERACTION_WORDS = frozenset({0, 1, 2, 6})
-DROP_HEADER = ("accuracy", "accuracy drop (points)", "margin (nats)", "margin drop (nats)")
 
 _METRICS = {"accuracy": "accuracy (points)", "margin": "margin (nats)"}
 
@@ -40,13 +39,13 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     """Drops without core heads, alone and together, and without every component alone."""
     title, files = "Ablation", ["ablation.csv", "sweep.csv"]
     ablation, sweep = run.table("ablation"), run.table("sweep")
-    blocks: list[Block] = []
-    if ablation is not None:
-        blocks += _sets(ablation, gallery)
+    blocks: list[Block] = (
+        [*not_run("ablation", title, "the ablation of core heads from the full model").blocks]
+        if ablation is None
+        else [*_sets(ablation, gallery)]
+    )
     if sweep is not None and len(sweep):
         blocks += _every_component(sweep, gallery)
-    if not blocks:
-        return not_run("ablation", title, "the ablation of core heads from the full model")
     return Section("ablation", title, blocks, files)
 
 
@@ -111,10 +110,15 @@ def _every_component(sweep: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
 
 def _ablation_table(ablation: pd.DataFrame, caption: str, folded: bool) -> Table:
     overall = ablation[ablation["subset"] == ALL]
-    rows = [
-        [row["set"], place(row), whole(row["n"]), *drop_cells(row)] for _, row in overall.iterrows()
-    ]
-    return Table(caption, ["ablated", "data", "n", *DROP_HEADER], rows, frozenset({0, 1}), folded)
+    rows = []
+    for _, row in overall.iterrows():
+        accuracy_drop, margin_drop = drops(row)
+        accuracy, margin = percent(row["accuracy"]), number(row["margin"])
+        numbers = [whole(row["n"]), accuracy, accuracy_drop, margin, margin_drop]
+        rows.append([row["set"], place(row), *numbers])
+    header = ["ablated", "data", "n", "accuracy", "accuracy drop (points)"]
+    header += ["margin (nats)", "margin drop (nats)"]
+    return Table(caption, header, rows, frozenset({0, 1}), folded)
 
 
 def place(row: pd.Series) -> str:
@@ -122,14 +126,9 @@ def place(row: pd.Series) -> str:
     return f"{row['data']} ({role_name(row['role'])})"
 
 
-def drop_cells(row: pd.Series) -> list[str]:
-    """Accuracy, its drop, margin and its drop, as in `DROP_HEADER`."""
-    return [
-        percent(row["accuracy"]),
-        _drop(row, "accuracy"),
-        number(row["margin"]),
-        _drop(row, "margin"),
-    ]
+def drops(row: pd.Series) -> tuple[str, str]:
+    """Drops of accuracy and margin with their intervals."""
+    return _drop(row, "accuracy"), _drop(row, "margin")
 
 
 def _drop(row: pd.Series, metric: str) -> str:
@@ -144,13 +143,13 @@ def interactions_section(run: RunFolder, gallery: Gallery) -> Section:
     """What sets cost beyond their members: those of the core, and those that a search found."""
     title, files = "Interactions", ["interactions.csv", "superadditive.csv"]
     table, found = run.table("interactions"), run.table("superadditive")
-    blocks: list[Block] = []
-    if table is not None:
-        blocks += _interactions(run, table, gallery)
+    blocks: list[Block] = (
+        [*not_run("interactions", title, "the joint ablation of sets of core heads").blocks]
+        if table is None
+        else [*_interactions(run, table, gallery)]
+    )
     if found is not None and len(found):
         blocks += _found(found, gallery)
-    if not blocks:
-        return not_run("interactions", title, "the joint ablation of sets of core heads")
     return Section("interactions", title, blocks, files)
 
 

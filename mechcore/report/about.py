@@ -11,14 +11,14 @@ import pandas as pd
 
 from mechcore.components import Component
 from mechcore.report.ablation_sections import (
-    DROP_HEADER,
     INTERACTION_HEADER,
     INTERACTION_WORDS,
-    drop_cells,
+    drops,
     interaction_cells,
     place,
 )
 from mechcore.report.attention_views import pattern_properties
+from mechcore.report.figures import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import ALL, DASH, count, number, percent, sparsity, whole
 
@@ -206,8 +206,11 @@ def _ends(row: pd.Series, name: str) -> str:
 
 
 def _alone(singles: pd.DataFrame) -> Part:
-    rows = [
-        [place(row), row["subset"], whole(row["n"]), *drop_cells(row)]
-        for _, row in singles.iterrows()
-    ]
-    return Part("Ablated alone", ["data", "subset", "n", *DROP_HEADER], [0, 1], rows)
+    """All examples first, in each data set."""
+    rows = []
+    for role, data in data_sets(singles):
+        part = of_data(singles, role, data)
+        part = part.loc[(part["subset"] != ALL).sort_values(kind="stable").index]
+        rows += [[place(row), row["subset"], *drops(row)] for _, row in part.iterrows()]
+    header = ["data", "subset", "accuracy drop (points)", "margin drop (nats)"]
+    return Part("Ablated alone, with intervals", header, [0, 1], rows)

@@ -12,9 +12,9 @@ from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder
 from mechcore.report.summary import sentences, tiles
 from mechcore.report.wording import visible
 
-_SPECIAL = re.compile(r"[\\`*_\[\]|~$]")
+_SPECIAL = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
-_BLOCK = re.compile(r"[-#+=]|\d+(?=[.)])")
+_BLOCK = re.compile(r"[-#+=]|\d+(?=[.)](?: |$))")
 _SPACES = re.compile(r"[ \t\r\n]+")
 _VARIABLE = re.compile(r"(\*\w+\*)")
 
@@ -73,7 +73,8 @@ def _table(
     header: Sequence[str], rows: Sequence[Sequence[str]], text_columns: frozenset[int]
 ) -> str:
     rule = [":--" if i in text_columns else "--:" for i in range(len(header))]
-    lines = [[*map(escaped, header)], rule, *([*map(escaped, row)] for row in rows)]
+    words = [[escaped(cell, inside=True) for cell in row] for row in (header, *rows)]
+    lines = [words[0], rule, *words[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -116,7 +116,7 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
         picture = gallery.add(
             figures.head_frequency(frequency, run.core),
             "head-frequency",
-            "In how many seeds each component is kept (the number in its cell)"
+            "In how many seeds each component is kept"
             + ("; core heads are outlined." if run.core else "."),
             "Heatmap, layer by head, of how many seeds keep each component; the numbers are in "
             "head_frequency.csv.",

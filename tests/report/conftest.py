@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 from mechcore.components import Component, Mask, ModelShape
+from mechcore.effective_size import mean_effective_size
 from mechcore.subnetworks import accuracy_spread, head_overlap, joint_frequency
 
 CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
@@ -35,6 +36,9 @@ class World:
     joint: Sequence[Sequence[str]] | None = None
     source: str = "checkpoints/tiny-world"
     p_value: float = 2.3e-7
+    sweep: bool = False
+    found: Sequence[str] = ()
+    checkpoints: Sequence[int] = ()
 
     @property
     def shape(self) -> ModelShape:
@@ -135,6 +139,20 @@ def write_run(path: Path, world: World = World()) -> Path:
     else:
         save("ablation", [], ABLATION)
         save("interactions", [], INTERACTIONS)
+    if world.sweep:
+        singles = [((name,), "single") for name in components]
+        weights = {name: float(rng.normal(0.02, 0.05)) for name in components}
+        rows, _ = _ablated(singles, weights, world, full, rng)
+        save("sweep", rows, ABLATION)
+    if world.found:
+        save("superadditive", _found(world), (*INTERACTIONS, "interaction_in_search"))
+    if world.checkpoints:
+        sizes = _sizes(world)
+        means = mean_effective_size(sizes).merge(
+            sizes.groupby(["group", "checkpoint"], as_index=False)["full_accuracy"].first()
+        )
+        for name, table in (("effective_size", sizes), ("mean_effective_size", means)):
+            save(name, table.to_dict("records"), list(table.columns))
     _write_attention(path, save, world, rng)
     (path / "config.json").write_text(json.dumps(_config(world)))
     return path
@@ -147,21 +165,7 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
     joints = [joint for joint in joints if len(joint) > 1]
     sets = [((name,), "single") for name in world.core] + [(joint, "joint") for joint in joints]
     weight = {name: float(rng.uniform(0.02, 0.25)) for name in world.core}
-    rows, drops = [], {}
-    for members, kind in [*sets, ((), "non-core")]:
-        name = "+".join(members) or "heads outside the core (mean of 16)"
-        for data, role, subset, n in world.places():
-            total = sum(weight[member] for member in members) + (len(members) > 1) * 0.08
-            total = total * (0.15 if role == "id" else rng.uniform(0.7, 1.3)) or 0.003
-            before = full[data, role, subset]
-            drop = min(total, before - 0.005)
-            half, m_half = 1.96 * np.sqrt(0.2 / n), 12 / np.sqrt(n)
-            m_drop = 8 * total
-            drops[name, data, subset] = (drop, m_drop, before - drop)
-            values = (name, kind, len(members), data, role, subset, n, before - drop, drop)
-            values += (drop - half, drop + half, 8 * before - 4 - m_drop, m_drop)
-            values += (m_drop - m_half, m_drop + m_half, m_drop / 4)
-            rows.append(dict(zip(ABLATION, values, strict=True)))
+    rows, drops = _ablated([*sets, ((), "non-core")], weight, world, full, rng)
     save("ablation", rows, ABLATION)
     interactions = []
     for members in joints:
@@ -179,6 +183,56 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
     save("interactions", interactions, INTERACTIONS)
 
 
+def _ablated(
+    sets: Sequence[tuple[Sequence[str], str]],
+    weight: dict[str, float],
+    world: World,
+    full: dict,
+    rng: np.random.Generator,
+) -> tuple[list[dict[str, Any]], dict]:
+    """Rows of ablated sets, and their drops of accuracy and margin with the accuracy left."""
+    rows, drops = [], {}
+    for members, kind in sets:
+        name = "+".join(members) or "heads outside the core (mean of 16)"
+        for data, role, subset, n in world.places():
+            total = sum(weight[member] for member in members) + (len(members) > 1) * 0.08
+            total = total * (0.15 if role == "id" else rng.uniform(0.7, 1.3)) or 0.003
+            before = full[data, role, subset]
+            drop = min(total, before - 0.005)
+            half, m_half = 1.96 * np.sqrt(0.2 / n), 12 / np.sqrt(n)
+            m_drop = 8 * total
+            drops[name, data, subset] = (drop, m_drop, before - drop)
+            values = (name, kind, len(members), data, role, subset, n, before - drop, drop)
+            values += (drop - half, drop + half, 8 * before - 4 - m_drop, m_drop)
+            values += (m_drop - m_half, m_drop + m_half, m_drop / 4)
+            rows.append(dict(zip(ABLATION, values, strict=True)))
+    return rows, drops
+
+
+def _found(world: World) -> list[dict[str, Any]]:
+    rows = []
+    for i, name in enumerate(world.found):
+        for metric, unit in (("margin", 1.0), ("accuracy", 0.1)):
+            value = unit * (1.5 - 0.25 * i)
+            row = (name, name.count("+") + 1, world.ood_data, "ood", "all", 500, metric)
+            row += (2 * value, value, value, 0.5 * value, 1.5 * value, 0.01, 0.02, True)
+            row += (False, False, value)
+            rows.append(dict(zip((*INTERACTIONS, "interaction_in_search"), row, strict=True)))
+    return rows
+
+
+def _sizes(world: World) -> pd.DataFrame:
+    """Sizes that shrink over training; no subnetwork of the first checkpoint is faithful."""
+    rows = []
+    for group, full in (("ID", 0.95), ("OOD", 0.6)):
+        for i, checkpoint in enumerate(world.checkpoints):
+            for seed in world.seeds:
+                size = 1.0 if i == 0 else 0.8 - 0.1 * i - 0.01 * seed
+                row = (group, checkpoint, seed, size, i > 0, 1 - size if i else None)
+                rows.append((*row, full - 0.02 if i else None, full))
+    return pd.DataFrame(rows, columns=SIZES)
+
+
 def _write_attention(path: Path, save: Callable, world: World, rng: np.random.Generator) -> None:
     rows = []
     for head in world.shape.heads:
@@ -192,6 +246,7 @@ def _write_attention(path: Path, save: Callable, world: World, rng: np.random.Ge
         for i, name in enumerate(CATEGORIES):
             values[f"mass_{name}"], values[f"uniform_{name}"] = mass[i], uniform[i]
             values[f"ratio_{name}"], values[f"share_{name}"] = mass[i] / uniform[i], mass[i]
+            values[f"low_{name}"], values[f"high_{name}"] = 0.9 * mass[i], 1.1 * mass[i]
         rows.append(values)
     save("head_categories", rows, list(rows[0]))
     labels = {row["component"]: row["category"] for row in rows}
@@ -255,6 +310,8 @@ FREQUENCY = ("component", "layer", "head", "target_sparsity", "n_seeds", "count"
 CORE = ("component", "layer", "head", "n_subnetworks")
 SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_value")
 SUMMARY += ("spearman_rho", "spearman_p")
+SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]
+SIZES += ["full_accuracy"]
 ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_drop", "accuracy_drop_low")
 ABLATION += ("accuracy_drop_high", "margin", "margin_drop", "margin_drop_low", "margin_drop_high")
 ABLATION += ("kl",)
@@ -265,8 +322,9 @@ INTERACTIONS += ("ceiling",)
 
 @pytest.fixture(scope="session")
 def rich_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """4 layers x 8 heads with a core of four."""
-    return write_run(tmp_path_factory.mktemp("report") / "rich")
+    """4 layers x 8 heads with a core of four, and every table."""
+    world = World(sweep=True, found=("L0.H3+L1.H5", "L1.H2+L3.MLP"), checkpoints=(100, 500))
+    return write_run(tmp_path_factory.mktemp("report") / "rich", world)
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 import shutil
+import zipfile
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,13 +15,24 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError
-from mechcore.report import build_report, figures
+from mechcore.report import (
+    ablation_figures,
+    build_report,
+    figures,
+    size_section,
+    subnetwork_figures,
+)
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Picture
 from mechcore.report.run_folder import TABLES, read_run
 
-FIGURES = ("accuracy_by_subset", "head_frequency", "ablation_drops", "ablation_by_subset")
-FIGURES += ("interactions", "interactions_by_subset", "head_categories", "attention_patterns")
+FIGURES = {
+    figures: "accuracy_by_subset head_frequency ablation_drops ablation_by_subset interactions "
+    "interactions_by_subset head_categories attention_patterns",
+    ablation_figures: "single_drops",
+    size_section: "effective_sizes",
+    subnetwork_figures: "joint_frequency head_overlap",
+}
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
 
@@ -67,11 +81,12 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures, which take most of the time of a page."""
 
     def add(_: Gallery, figure: object, name: str, caption: str, alt: str) -> Picture:
-        return Picture(name, caption, alt, f"data:image/svg+xml;base64,{name}", 1, 1)
+        return Picture(name, caption, alt, f"data:image/svg+xml;base64,{name}", 1, 1, ("svg",))
 
     monkeypatch.setattr(Gallery, "add", add)
-    for name in FIGURES:
-        monkeypatch.setattr(figures, name, lambda *_: None)
+    for module, names in FIGURES.items():
+        for name in names.split():
+            monkeypatch.setattr(module, name, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -169,10 +184,30 @@ def test_the_page_stands_alone(rich: Page, rich_run: Path) -> None:
     assert all(
         uri.startswith("data:image/svg+xml;base64,") for uri in rich.attributes("img", "src")
     )
-    links = [link for link in rich.attributes("a", "href") if not link.startswith("#")]
-    assert {"config.json", "tables/accuracy.csv", "figures/accuracy.svg"} <= set(links)
-    assert all((rich_run / link).is_file() for link in links)
-    assert len(own) < 3_000_000
+    links = [link for link in rich.attributes("a", "href") if link[:1] != "#"]
+    beside = [link for link in links if not link.startswith("data:")]
+    assert "figures/accuracy.svg" in beside
+    assert all((rich_run / link).is_file() for link in beside)
+    assert len(own) < 4_000_000
+
+
+def test_the_page_carries_its_tables(rich: Page, rich_run: Path) -> None:
+    carried = {
+        str(attrs["download"]): base64.b64decode(str(attrs["href"]).partition("base64,")[2])
+        for tag, attrs in rich.tags
+        if tag == "a" and str(attrs.get("href")).startswith("data:")
+    }
+    tables = {path.name: path.read_bytes() for path in (rich_run / "tables").iterdir()}
+    with zipfile.ZipFile(io.BytesIO(carried.pop("tables.zip"))) as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == tables
+    assert carried.pop("config.json") == (rich_run / "config.json").read_bytes()
+    assert carried == tables
+    assert len(tables) == 15
+
+
+def test_every_table_is_offered_with_its_section(rich: Page, rich_run: Path) -> None:
+    offered = [name for _, attrs in rich.tags if (name := attrs.get("data-file"))]
+    assert sorted(offered) == sorted(path.name for path in (rich_run / "tables").iterdir())
 
 
 def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
@@ -181,7 +216,7 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     assert all(b - a <= 1 for a, b in zip(rich.headings, rich.headings[1:], strict=False))
     assert {"header", "nav", "main", "footer"} <= {tag for tag, _ in rich.tags}
     images = [attrs for tag, attrs in rich.tags if tag == "img"]
-    assert len(images) == 11
+    assert len(images) == 15
     assert all(attrs.get("alt") for attrs in images)
     views = rich.attributes("figure", "class")
     assert views == ["view"]
@@ -276,6 +311,33 @@ def test_a_missing_table_only_leaves_out_its_step(copy_of_rich: Path, table: str
     assert ("Not run:" in page.text) == (table in whole_step)
 
 
+@pytest.mark.usefixtures("no_drawing")
+def test_a_sweep_alone_is_shown_though_no_core_was_ablated(copy_of_rich: Path) -> None:
+    (copy_of_rich / "tables" / "ablation.csv").unlink()
+    text = page_of(copy_of_rich).text
+    assert "Not run: the ablation of core heads" in text
+    assert "Each of 36 components was also ablated alone." in text
+    assert "All 36 components, each ablated alone" in text
+
+
+def test_effective_sizes_are_those_of_the_table(rich: Page) -> None:
+    assert (
+        "The effective size goes, by checkpoint, from 100.0 % at 100 to 69.0 % at 500 on ID and "
+        "100.0 % at 100 to 69.0 % at 500 on OOD."
+    ) in rich.text
+    assert "OOD 500 69.0 % 68.0\u201370.0 % 3 of 3 60.0 %" in rich.text
+    assert "OOD 100 100.0 % 100.0 % 0 of 3 60.0 %" in rich.text
+    assert "ID 500 2 68.0 % 32.0 % 93.0 % 95.0 %" in rich.text
+
+
+def test_sets_that_a_search_found_have_their_intervals(rich: Page) -> None:
+    assert "A search among components found 2 sets" in rich.text
+    assert (
+        "L1.H2+L3.MLP tiny-ood (out-of-domain) margin (nats) +2.50 +1.25 +1.25 [+0.62, +1.88]"
+        in (rich.text)
+    )
+
+
 def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     text = page_of(tmp_path).text
@@ -295,12 +357,12 @@ def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path])
     page = page_of(run)
     tags = [tag for tag, _ in page.tags]
     assert "b" not in tags
-    assert tags.count("script") == 2  # a view, and the library
+    assert tags.count("script") == 4  # a view, the data, the library and our own
     assert len(page.attributes("img", "src")) == 11
     assert HOSTILE in page.text
     assert "Heuristic core of m/<img src=x>" in page.text
     assert "NA 500" in page.text
-    assert "tables/%3Cb%3E%26.csv" in page.attributes("a", "href")
+    assert "<b>&.csv" in page.attributes("a", "download")
 
 
 @pytest.mark.usefixtures("no_drawing")

@@ -79,8 +79,10 @@
     if (about.lead) body.append(element("p", about.lead));
     panel.hidden = false;
     document.body.classList.add("reading");
-    for (const part of about.parts) body.append(table(part));
+    const parts = about.parts.map(table);
+    body.append(...parts.slice(0, 1));
     if (about.attention && window.CircuitsVis) attention(about.attention);
+    body.append(...parts.slice(1));
     if (!body.firstChild) body.append(element("p", "No table of this run says more about it."));
     body.scrollTop = 0;
     mark();
