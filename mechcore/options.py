@@ -50,22 +50,30 @@ class ModelOptions:
     max_length: Annotated[
         int, typer.Option("--max-length", help="Longest input in tokens.", min=1)
     ] = 128
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id.")
+    ] = None
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Read weights from a pickle, which can run any code on loading."
+        ),
+    ] = False
 
     def config(self) -> Any:
         """The study's `ModelConfig`."""
-        from mechcore.models.loading import has_hooked_transformer
         from mechcore.study import ModelConfig
 
-        own_decoder = self.model is None and self.embedded == "decoder"
-        default = "hooked" if own_decoder and has_hooked_transformer() else "bridge"
         return ModelConfig(
             source=self.model,
             embedded=self.embedded,
-            backend=self.backend or default,  # type: ignore[arg-type]
+            revision=self.revision,
+            backend=self.backend,
             class_labels=tuple(split(self.classes)) or None,
             prompt=self.prompt,
             answers=pairs("--answers", self.answers) or None,
             max_length=self.max_length,
+            allow_pickle=self.allow_pickle,
         )
 
 
@@ -225,10 +233,10 @@ def run_config(
     prune: PruneOptions,
     **more: Any,
 ) -> Any:
-    """The study's `RunConfig`."""
-    from mechcore.study import RunConfig
+    """The study's `StudyConfig`."""
+    from mechcore.study import StudyConfig
 
-    return RunConfig(
+    return StudyConfig(
         model=model.config(),
         data=data_config(files, train, test),
         prune=prune.settings(),
