@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.files import unguarded
 from mechcore.tasks.readers import read_table, texts_of
 
 FULL = ("checkpoint", "subset", "accuracy")
@@ -263,6 +264,8 @@ def _read(path: Path, columns: Sequence[str], levels: Sequence[str]) -> pd.DataF
         table = pd.DataFrame(_leaves(path, _json(path), levels), columns=[*levels, "accuracy"])
     else:
         table = read_table(path)
+        if ".csv" in path.suffixes:  # perhaps written by mechcore
+            table = unguarded(table)
         _require(table, str(path), columns)
         table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
     for column in [each for each in columns if each != "subset"]:

@@ -1,20 +1,31 @@
-"""Atomic writing of the few file formats that mechcore uses."""
+"""Atomic writing, and reading, of the few file formats that mechcore uses."""
 
 from __future__ import annotations
 
+import csv
+import errno
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from mechcore.errors import InputError
+
+_FORMULA = re.compile("'*[=+\\-@\\t\\r\\n\\uff1d\\uff0b\\uff0d\\uff20]")
+"""How a cell begins that a spreadsheet would compute (full-width signs count for some), or that
+`_guarded` has made safe."""
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def check_can_write(path: str | Path) -> None:
@@ -34,21 +45,31 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then move it into place.
 
     A reader sees the old file or the whole new one, never a part; nothing stays after an error.
+    When this returns, the file outlives a crash of the machine.
+
+    Raises:
+        OSError: the disk is full, say; it names ``path``.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Writers such as pandas choose the format by the ending.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=f".{path.name}")
-    temporary = Path(name)
     try:
-        os.close(handle)
-        write(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        _open_to_others(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        _make_folder(path.parent)
+        # Writers such as pandas choose the format by the ending.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=f".{path.name}")
+        temporary = Path(name)
+        try:
+            os.close(handle)
+            write(temporary)
+            _sync(temporary)
+            _open_to_others(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # The name of the temporary file, if any, would say nothing.
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 @contextmanager
@@ -57,18 +78,49 @@ def appearing(out: Path) -> Iterator[Path]:
 
     ``out`` must not exist, or be empty.
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(out.parent)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
         folder = Path(holder) / out.name  # with the usual permissions, unlike the holder
         folder.mkdir()
         yield folder
-        for path in filter(Path.is_file, folder.rglob("*")):
-            _open_to_others(path)
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+        for path in [folder, *folder.rglob("*")]:
+            if path.is_dir():
+                _sync_folder(path)
+            elif path.is_file():
+                _sync(path)
+                _open_to_others(path)
         if out.exists():
             out.rmdir()  # empty; Windows cannot rename onto it
         folder.rename(out)
+    _sync_folder(out.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it, all of which outlive a crash."""
+    if not folder.exists():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _sync(path: Path) -> None:
+    with path.open("r+b") as file:  # Windows flushes what may be written only
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the platform can open folders."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some network file systems cannot, and need not.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
 
 
 def _open_to_others(path: Path) -> None:
@@ -92,13 +144,76 @@ def write_json(path: str | Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
+# -- tables ---------------------------------------------------------------------------------------
+
+
 def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
-    """Write a table as CSV atomically, without the index."""
-    write_atomically(path, lambda temporary: frame.to_csv(temporary, index=False))
+    """Write a table as CSV atomically, without the index, for `read_csv`.
+
+    Texts, and names of columns, that a spreadsheet would take for a formula get an apostrophe in
+    front, which spreadsheets hide; numbers stay as they are.
+    """
+    safe = _map_texts(frame, _guarded)
+    # Python before 3.13 leaves a carriage return unquoted, which then reads as the end of a row.
+    quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if _has_returns(safe) else csv.QUOTE_MINIMAL
+    write_atomically(path, lambda temporary: safe.to_csv(temporary, index=False, quoting=quoting))
+
+
+def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
+    """Read a table that `write_csv` wrote; ``options`` and errors are those of pandas."""
+    return unguarded(pd.read_csv(path, **options))
+
+
+def unguarded(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table read from a file of `write_csv`, without the apostrophes that it put in front."""
+    return _map_texts(frame, _unguarded)
+
+
+def _guarded(text: str) -> str:
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def _unguarded(text: str) -> str:
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def _map_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """The table with every text changed, names of columns included."""
+
+    def changed(value: Any) -> Any:
+        return change(value) if isinstance(value, str) else value
+
+    new = frame.copy()
+    for i, dtype in enumerate(frame.dtypes):  # by position: names may occur twice
+        if not (is_numeric_dtype(dtype) or is_bool_dtype(dtype)):
+            new.isetitem(i, frame.iloc[:, i].astype(object).map(changed).array)
+    return new.set_axis([changed(name) for name in frame.columns], axis=1)
+
+
+def _has_returns(frame: pd.DataFrame) -> bool:
+    cells = [*frame.columns, *frame.to_numpy(dtype=object).flat]
+    return any(isinstance(cell, str) and "\r" in cell for cell in cells)
+
+
+# -- tensors --------------------------------------------------------------------------------------
 
 
 def write_safetensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write tensors with text metadata atomically."""
-    write_atomically(path, lambda temporary: save_file(dict(tensors), temporary, dict(metadata)))
+    """Write tensors with text metadata atomically.
+
+    Raises:
+        OSError: the disk is full, say.
+    """
+
+    def write(temporary: Path) -> None:
+        try:
+            save_file(dict(tensors), temporary, dict(metadata))
+        except SafetensorError as error:
+            if found := _OS_ERROR.search(str(error)):
+                number = int(found[1])
+                raise OSError(number, os.strerror(number), str(path)) from error
+            raise
+
+    write_atomically(path, write)

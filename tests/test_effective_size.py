@@ -25,6 +25,7 @@ from mechcore.effective_size import (
     read_grid,
 )
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.files import write_csv
 
 COLUMNS = [
     "group",
@@ -494,6 +495,13 @@ def test_every_format_gives_the_same_tables(tmp_path: Path, ending: str) -> None
     assert [grid[name].dtype.kind for name in ("checkpoint", "seed", "sparsity")] == list("iif")
     expected = effective_size(FULL, GRID, groups=GROUPS, margin=0.1)
     same(effective_size(full, grid, groups=GROUPS, margin=0.1), expected)
+
+
+def test_subsets_whose_names_begin_like_formulas(tmp_path: Path) -> None:
+    odd = FULL.assign(subset="=" + FULL["subset"])
+    write_csv(tmp_path / "full.csv", odd)
+    assert "'=" in (tmp_path / "full.csv").read_text()
+    same(read_full(tmp_path / "full.csv"), odd)
 
 
 def test_percentages_become_the_shares_they_are(tmp_path: Path) -> None:

@@ -1,16 +1,33 @@
 """Atomic writing: whole files or the old ones."""
 
+import csv
+import errno
 import json
 import os
+import shutil
 import stat
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors import safe_open
 
-from mechcore.files import write_atomically, write_csv, write_json, write_safetensors, write_text
+from mechcore.files import (
+    appearing,
+    read_csv,
+    unguarded,
+    write_atomically,
+    write_csv,
+    write_json,
+    write_safetensors,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -87,3 +104,222 @@ def test_formats_read_back(tmp_path: Path) -> None:
         assert file.metadata()["fact"] == "1"
         assert torch.equal(file.get_tensor("t"), tensors["t"])
         assert file.get_tensor("empty").shape == (0, 2)
+
+
+# -- spreadsheets ---------------------------------------------------------------------------------
+
+FORMULAS = ["=1+1", "+1", "-2", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "\uff1d1", "=", "-"]
+MARKED = ["'=1", "''-2", "'''@"]
+PLAIN = ["a=1", "L0.H1+L2.H0", "'quoted'", "'", "", " =1", "é", "1-2"]
+
+
+def cells(path: Path) -> list[list[str]]:
+    """A file's cells as Python's own reader sees them."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.reader(file))
+
+
+def test_no_text_begins_a_formula(tmp_path: Path) -> None:
+    texts = [*FORMULAS, *MARKED, *PLAIN]
+    write_csv(tmp_path / "t.csv", pd.DataFrame({"=name": texts, "n": -1, "x": -0.5}))
+    header, *rows = cells(tmp_path / "t.csv")
+    assert header == ["'=name", "n", "x"]
+    assert [row[0] for row in rows] == [f"'{text}" for text in [*FORMULAS, *MARKED]] + PLAIN
+    assert {(row[1], row[2]) for row in rows} == {("-1", "-0.5")}  # numbers stay numbers
+    read = read_csv(tmp_path / "t.csv", keep_default_na=False)
+    assert read["=name"].tolist() == texts
+    assert read["n"].sum() == -len(texts)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.text(st.characters(codec="utf-8")),
+            st.text(st.sampled_from("'=-+@\t\r\n,\"a"), max_size=5),
+        ),
+        min_size=1,
+    )
+)
+def test_every_text_reads_back(tmp_path: Path, rows: list[tuple[str, str]]) -> None:
+    frame = pd.DataFrame(rows, columns=pd.Index(["-first", "'=second"]))
+    write_csv(tmp_path / "t.csv", frame)
+    read = read_csv(tmp_path / "t.csv", dtype=str, keep_default_na=False)
+    assert read.columns.tolist() == ["-first", "'=second"]
+    assert list(read.itertuples(index=False, name=None)) == rows
+
+
+def test_cells_of_every_kind_read_back(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {
+            "mixed": ["-1", None, -2],
+            "kind": pd.Categorical(["@a", "b", "@a"]),
+            "maybe": pd.array([1, None, -3], dtype="Int64"),
+            "flag": [True, False, True],
+            "x": [0.1, float("nan"), -2e-9],
+        }
+    )
+    before = frame.copy()
+    write_csv(tmp_path / "t.csv", frame)
+    pd.testing.assert_frame_equal(frame, before)
+    assert cells(tmp_path / "t.csv")[1:] == [
+        ["'-1", "'@a", "1", "True", "0.1"],
+        ["", "b", "", "False", ""],
+        ["-2", "'@a", "-3", "True", "-2e-09"],
+    ]
+    read = read_csv(tmp_path / "t.csv")
+    assert read["mixed"].tolist()[::2] == ["-1", "-2"]
+    assert read["kind"].tolist() == ["@a", "b", "@a"]
+    pd.testing.assert_series_equal(read["x"], frame["x"])
+
+
+def test_tables_without_rows_and_with_a_name_twice(tmp_path: Path) -> None:
+    write_csv(tmp_path / "t.csv", pd.DataFrame(columns=pd.Index(["=a", "b"])))
+    assert read_csv(tmp_path / "t.csv").columns.tolist() == ["=a", "b"]
+    twice = pd.DataFrame([["'=1", "'=2"]], columns=pd.Index(["a", "a"]))
+    assert unguarded(twice).to_numpy().tolist() == [["=1", "=2"]]
+
+
+# -- a full disk ----------------------------------------------------------------------------------
+
+_FILL = """
+import sys
+from pathlib import Path
+import pandas as pd, torch
+from mechcore.files import write_csv, write_safetensors, write_text
+folder, size = Path(sys.argv[1]), int(sys.argv[2])
+if len(sys.argv) > 3:
+    import resource, signal
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # writing past the limit is an error instead
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), resource.RLIM_INFINITY))
+writers = {
+    "a.safetensors": lambda path: write_safetensors(path, {"t": torch.ones(size // 4)}, {}),
+    "a.csv": lambda path: write_csv(path, pd.DataFrame({"a": ["x" * 99] * (size // 100)})),
+    "a.json": lambda path: write_text(path, "x" * size),
+}
+for name in writers:
+    (folder / name).write_text("old")
+for name, write in writers.items():
+    try:
+        write(folder / name)
+        print("wrote", name)
+    except OSError as error:
+        print(f"{error.errno} {error.filename} {error}")
+print(sorted(path.name for path in folder.iterdir()))
+print({(folder / name).read_text() for name in writers})
+"""
+
+
+def lines(*command: Any) -> list[str]:
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def check_refused(found: list[str], folder: Path, number: int) -> None:
+    """Every writer said so, naming the file, and left what was there."""
+    assert found == [
+        *(
+            f"{number} {folder / name} [Errno {number}] {os.strerror(number)}: '{folder / name}'"
+            for name in ("a.safetensors", "a.csv", "a.json")
+        ),
+        "['a.csv', 'a.json', 'a.safetensors']",
+        "{'old'}",
+    ]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs limits of file sizes")
+def test_a_file_that_may_not_grow(tmp_path: Path) -> None:
+    found = lines(sys.executable, "-c", _FILL, tmp_path, 400_000, 100_000)
+    check_refused(found, tmp_path, errno.EFBIG)
+
+
+def cannot_mount(folder: Path) -> str | None:
+    """Why no file system can be mounted; None if one can."""
+    if shutil.which("unshare") is None:
+        return "needs unshare"
+    trial = ["unshare", "-rm", "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    done = subprocess.run(trial, capture_output=True, check=False)
+    return "file systems cannot be mounted here" if done.returncode else None
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    if reason := cannot_mount(tmp_path):
+        pytest.skip(reason)
+    script = 'mount -t tmpfs -o size=1m tmpfs "$1" && exec "$2" -c "$3" "$1" 4000000'
+    found = lines("unshare", "-rm", "sh", "-c", script, "sh", tmp_path, sys.executable, _FILL)
+    check_refused(found, tmp_path, errno.ENOSPC)
+
+
+def test_other_errors_of_safetensors_stay(tmp_path: Path) -> None:
+    shared = torch.ones(4)
+    with pytest.raises(RuntimeError, match="share memory"):
+        write_safetensors(tmp_path / "t", {"a": shared, "b": shared[:2]}, {})
+    assert names(tmp_path) == []
+
+
+def test_a_file_in_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("x")
+    with pytest.raises(NotADirectoryError) as caught:
+        write_text(tmp_path / "a" / "b.txt", "x")
+    assert caught.value.filename == str(tmp_path / "a" / "b.txt")
+
+
+# -- a crash of the machine -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Files and folders brought to the disk, by the names they had then, in order."""
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs the names of open files")
+    found: list[Path] = []
+    fsync = os.fsync
+
+    def remember(handle: int) -> None:
+        found.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", remember)
+    return found
+
+
+def test_file_and_names_are_on_the_disk_at_the_end(tmp_path: Path, synced: list[Path]) -> None:
+    path = tmp_path / "new" / "inner" / "a.txt"
+    write_text(path, "x")
+    *folders, content, last = synced
+    assert folders == [tmp_path, tmp_path / "new"]  # where the new folders' names are
+    assert content.parent == path.parent
+    assert content != path  # before it is moved
+    assert last == path.parent
+
+
+def test_a_folder_that_appears_is_on_the_disk(tmp_path: Path, synced: list[Path]) -> None:
+    with appearing(tmp_path / "out") as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "a").write_text("x")
+    assert {path.name for path in synced} == {"out", "inner", "a", tmp_path.name}
+    assert synced[-1] == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("number", "fails"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)]
+)
+def test_file_systems_that_cannot_sync_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, fails: bool
+) -> None:
+    fsync = os.fsync
+
+    def refuse(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    if fails:
+        with pytest.raises(OSError, match=os.strerror(number)) as caught:
+            write_text(tmp_path / "a", "x")
+        assert caught.value.filename == str(tmp_path / "a")
+    else:
+        write_text(tmp_path / "a", "x")
+    assert (tmp_path / "a").read_text() == "x"

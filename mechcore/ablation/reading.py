@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from mechcore.ablation.effects import ComponentSet
 from mechcore.components import Component, Mask, parse_components
 from mechcore.errors import InputError
+from mechcore.files import read_csv
 
 
 def read_sets(path: str | Path) -> list[ComponentSet]:
@@ -60,7 +59,7 @@ def _named(path: Path) -> list[tuple[str, str | None, Any]]:
             raise ValueError(f"found {type(content).__name__}, expected a list or an object")
         return [(f"set {i}", None, parts) for i, parts in enumerate(content, 1)]
     if path.suffix == ".csv":
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        frame = read_csv(path, dtype=str, keep_default_na=False)
         if "set" not in frame:
             raise ValueError(f"no column 'set'; found {', '.join(frame.columns)}")
         rows: dict[str, int] = {}  # the first of those with the same set
@@ -92,7 +91,7 @@ def read_components(path: str | Path) -> list[Component]:
     if not path.is_file():
         raise InputError(f"core table {path}: no such file; expected core.csv or a run's folder")
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        frame = read_csv(path, dtype=str, keep_default_na=False)
     except ValueError as error:
         raise InputError(f"core table {path}: cannot be read ({error})") from error
     if "component" not in frame:

@@ -30,7 +30,7 @@ class AttentionExample:
         category: its label, or empty.
         tokens: readable, a special token as its name.
         segments: 0 and 1 for tokens of the first and second text, -1 elsewhere.
-        pattern: attention weights, [query][key].
+        pattern: attention weights, a list over queries of lists over keys.
         causal: whether keys after the query are out of reach.
     """
 

@@ -88,15 +88,15 @@ def attention_scores(model: Any, data: HeadData, **options: Any) -> pd.DataFrame
         - ``entropy``: of the attention of a query, in nats, mean over queries;
         - ``distance``: between query and key in tokens, mean over queries and their attention;
         - ``left_out``, where categories are ignored: the attention on their keys, mean over
-          queries;
+            queries;
         - ``mass_<category>``: mean over the queries for which the category is defined;
         - ``low_<category>``, ``high_<category>``: 95 % interval of the mass, from a bootstrap over
-          examples; NaN where fewer than two examples define the category;
+            examples; NaN where fewer than two examples define the category;
         - ``uniform_<category>``: the mass under uniform attention over the query's keys;
         - ``ratio_<category>``: mass / uniform; NaN, as mass and uniform, where no query counts;
         - ``sd_<category>``: standard deviation over examples of the examples' own mean masses;
         - ``share_<category>``: of all attention, where a key that belongs to several categories
-          counts for the first only; sums to 1 over the categories;
+            counts for the first only; sums to 1 over the categories;
         - ``examples_<category>``: examples for which the category is defined.
 
     Raises:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from mechcore.errors import InputError
-from mechcore.files import check_can_write
+from mechcore.files import check_can_write, read_csv
 from mechcore.options import MeansOptions, ModelOptions
 
 Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
@@ -95,10 +95,8 @@ def show_core(members: Any, summary: Any) -> None:
 
 def show_run(out: Path) -> None:
     """The main results of a run."""
-    import pandas as pd
-
     names = ("accuracy", "subnetworks", "core", "core_summary")
-    tables = {name: pd.read_csv(out / "tables" / f"{name}.csv") for name in names}
+    tables = {name: read_csv(out / "tables" / f"{name}.csv") for name in names}
     full = tables["accuracy"].query("subnetwork == 'full'")
     show(full[["role", "subset", "n", "accuracy", "accuracy_low", "accuracy_high"]])
     show_subnetworks(tables["subnetworks"])

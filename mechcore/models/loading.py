@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import logging
-import struct
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from safetensors import SafetensorError
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import (
     AutoConfig,
@@ -27,6 +25,13 @@ from transformers.utils import logging as transformers_logging
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
+from mechcore.models.checkpoint_files import (
+    pickle_refused,
+    refuse_code,
+    refuse_tokenizer_code,
+    weight_format,
+    without_conversion,
+)
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
 from mechcore.models.running import check_hooks, hook_mlp_out, hook_z, kind_of
 
@@ -49,6 +54,7 @@ def load_model(
     revision: str | None = None,
     task: Literal["classification", "language-model"] | None = None,
     head: bool = True,
+    allow_pickle: bool = False,
 ) -> Any:
     """A TransformerLens model that every part of mechcore accepts.
 
@@ -66,6 +72,9 @@ def load_model(
         head: whether there must be a head. If not, encoders whose head is none that mechcore
             reads (pretrained BERT and RoBERTa, say) are loaded without it and give hidden states
             [batch, pos, d_model], which is enough to see what heads attend to.
+        allow_pickle: read ``pytorch_model.bin`` where there are no safetensors. A pickle can run
+            code when it is read; torch's check that it holds nothing but tensors stays on. Code
+            that a checkpoint brings along (``auto_map``) is never run.
 
     Returns:
         A model in evaluation mode, with frozen weights and eager attention, so that every hook
@@ -73,8 +82,8 @@ def load_model(
         logits [batch, class], a language model [batch, pos, vocab].
 
     Raises:
-        InputError: the checkpoint is missing, has no head that mechcore can read, or its
-            architecture has no adapter.
+        InputError: the checkpoint is missing or damaged, brings code or is a pickle that is not
+            allowed, has no head that mechcore can read, or its architecture has no adapter.
     """
     if not isinstance(source, (str, Path)):
         kind_of(source)
@@ -92,25 +101,10 @@ def load_model(
             f"checkpoint {name}: its architecture is {architecture}; expected {wanted} head; "
             "fine-tune the model for the task first"
         )
-    loader: Any = _LOADERS[found]
-    try:
-        with without_bars():
-            hf_model, report = loader.from_pretrained(
-                **where,
-                dtype=dtype,
-                attn_implementation="eager",
-                revision=revision,
-                output_loading_info=True,
-                **({"add_pooling_layer": False} if found == BODY else {}),
-            )
-    except (OSError, RuntimeError, ValueError, ImportError, SafetensorError) as error:
-        raise InputError(f"checkpoint {name}: cannot be loaded: {_first_line(error)}") from error
-    if missing := sorted(report["missing_keys"]):
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
-        raise InputError(
-            f"checkpoint {name}: its files lack the weights {', '.join(missing[:4])}{more} of "
-            f"{architecture}, which would be random; save the whole fine-tuned model again"
-        )
+    safetensors = None
+    if "gguf_file" not in where:
+        safetensors = weight_format(name, architecture, config, revision, allow_pickle=allow_pickle)
+    hf_model = _load(name, where, revision, architecture, found, dtype, safetensors)
     hf_model = hf_model.to(device).eval()
     architecture = type(hf_model).__name__
     if backend == "hooked":
@@ -123,16 +117,65 @@ def load_model(
     return model
 
 
+def _load(
+    name: str,
+    where: dict[str, str],
+    revision: str | None,
+    architecture: str,
+    kind: str,
+    dtype: torch.dtype,
+    safetensors: bool | None,
+) -> Any:
+    """The model as transformers builds it, with all of its weights from the checkpoint."""
+    loader: Any = _LOADERS[kind]
+    try:
+        with without_bars(), without_conversion():
+            hf_model, report = loader.from_pretrained(
+                **where,
+                dtype=dtype,
+                attn_implementation="eager",
+                revision=revision,
+                trust_remote_code=False,
+                use_safetensors=safetensors,
+                weights_only=True,
+                output_loading_info=True,
+                **({"add_pooling_layer": False} if kind == BODY else {}),
+            )
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"checkpoint {name}: its pickle is damaged, or holds something else than tensors, "
+            "which mechcore never reads; convert it to safetensors where you trust it"
+        ) from error
+    except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
+        if safetensors and "use_safetensors" in str(error):
+            raise pickle_refused(name, "its pytorch_model.bin", architecture) from error
+        raise InputError(f"checkpoint {name}: cannot be loaded: {_first_line(error)}") from error
+    if missing := sorted(report["missing_keys"]):
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise InputError(
+            f"checkpoint {name}: its files lack the weights {', '.join(missing[:4])}{more} of "
+            f"{architecture}, which would be random; save the whole fine-tuned model again"
+        )
+    return hf_model
+
+
 def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTrainedTokenizerBase:
     """The checkpoint's own tokenizer, unchanged; padding falls back to the end-of-text token.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or it brings code along.
     """
+    where = _place(str(source))
     try:
+        if "gguf_file" not in where:
+            refuse_tokenizer_code(str(source), revision)
         with without_bars():
-            tokenizer = AutoTokenizer.from_pretrained(**_place(str(source)), revision=revision)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+            tokenizer = AutoTokenizer.from_pretrained(
+                **where, revision=revision, trust_remote_code=False
+            )
+    except InputError:
+        raise
+    except Exception as error:  # tokenizers raises errors without a type of their own
         raise InputError(
             f"checkpoint {source}: no usable tokenizer: {_first_line(error)}"
         ) from error
@@ -198,7 +241,8 @@ def _architecture(config: Any, where: dict[str, str]) -> str:
     """The name of the model's class; GGUF files leave it out, and hold language models."""
     if "gguf_file" in where:
         return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, "none"))
-    return str((config.architectures or ["none"])[0])
+    named = config.architectures
+    return str(named[0]) if isinstance(named, list) and named else "none"
 
 
 def _read_config(name: str, where: dict[str, str], revision: str | None) -> Any:
@@ -216,16 +260,20 @@ def _read_config(name: str, where: dict[str, str], revision: str | None) -> Any:
         raise InputError(f"checkpoint {name}: no such directory")
     try:
         with _quiet_hub():
-            config = AutoConfig.from_pretrained(**where, revision=revision)
+            if "gguf_file" not in where:
+                refuse_code(name, revision)
+            config = AutoConfig.from_pretrained(**where, revision=revision, trust_remote_code=False)
+    except InputError:
+        raise
     except ImportError as error:
         raise InputError(f"checkpoint {name}: {_first_line(error)}") from error
-    except struct.error as error:
-        raise InputError(f"checkpoint {name}: not readable as GGUF ({error})") from error
-    except (OSError, ValueError, json.JSONDecodeError) as error:
-        raise InputError(
-            f"checkpoint {name}: neither a local checkpoint nor a hub id that can be reached: "
-            f"{_first_line(error)}"
-        ) from error
+    except Exception as error:  # what transformers makes of a bad configuration is of any kind
+        problem = (
+            "its configuration cannot be used"
+            if path.exists()
+            else "neither a local checkpoint nor a hub id that can be reached"
+        )
+        raise InputError(f"checkpoint {name}: {problem}: {_first_line(error)}") from error
     return config
 
 

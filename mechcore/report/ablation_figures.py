@@ -42,11 +42,11 @@ def save_figures(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     gallery, names = Gallery(folder), []
     for metric in _UNITS:
         drops = tables["ablation"]
-        if _by_components(drops, 1)["set"].nunique() >= 6:
+        if by_components(drops, 1)["set"].nunique() >= 6:
             gallery.add(single_drops(drops, metric), f"single-drops-{metric}", "", "")
             names.append(f"single-drops-{metric}")
         part = tables["interactions"]
-        if not part.empty and _by_components(part, 2)["set"].nunique() >= 3:
+        if not part.empty and by_components(part, 2)["set"].nunique() >= 3:
             gallery.add(pair_interactions(part, metric), f"pair-interactions-{metric}", "", "")
             names.append(f"pair-interactions-{metric}")
     if tables["ablation"]["set"].nunique() <= _MOST_BARS:
@@ -65,7 +65,7 @@ def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = A
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
         subset: of the data.
     """
-    singles = _by_components(ablation[ablation["kind"] == "single"], 1)
+    singles = by_components(ablation[ablation["kind"] == "single"], 1)
     parts = {
         (role, data): _placed(of_data(singles, role, data, subset))
         for role, data in data_sets(singles)
@@ -100,7 +100,7 @@ def pair_interactions(
         metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
         subset: of the data.
     """
-    pairs = _by_components(interactions[interactions["metric"] == metric], 2)
+    pairs = by_components(interactions[interactions["metric"] == metric], 2)
     pairs = pairs[pairs["subset"] == subset]
     members = pairs["set"].str.split("+", expand=True)
     pairs = pairs.assign(first=members[0], second=members[1])
@@ -191,7 +191,7 @@ def set_bars(
     return figure
 
 
-def _by_components(table: pd.DataFrame, size: int) -> pd.DataFrame:
+def by_components(table: pd.DataFrame, size: int) -> pd.DataFrame:
     """Sets of this size that are called by their components."""
     name = r"\+".join([_COMPONENT] * size)
     return table[(table["size"] == size) & table["set"].str.fullmatch(name)]

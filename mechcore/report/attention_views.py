@@ -6,7 +6,6 @@ to a server when there is. Here the library goes into a page once, and figures o
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +18,7 @@ from uuid import uuid4
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 from mechcore.files import write_text
+from mechcore.report.embedding import script_json
 
 COLOUR = "#0b5394"
 
@@ -27,7 +27,13 @@ _SUBSCRIPTS = ("\u2081", "\u2082")
 _DRAW = """(function draw(tries) {
   const place = document.getElementById(%(place)s);
   if (!place) return;
-  if (window.CircuitsVis) {
+  if (tries === 50 && window.IntersectionObserver) {
+    new IntersectionObserver(function (seen, watcher) {
+      if (!seen.some((each) => each.isIntersecting)) return;
+      watcher.disconnect();
+      draw(49);
+    }, {rootMargin: "600px"}).observe(place);
+  } else if (window.CircuitsVis) {
     place.textContent = "";
     CircuitsVis.render(place.id, CircuitsVis.%(element)s, %(props)s);
   } else if (tries > 0) {
@@ -113,21 +119,16 @@ class AttentionView:
                 default one that does not come twice anywhere.
         """
         name = name or f"attention-{uuid4().hex[:12]}"
-        first = self.examples[0]
-        common: dict[str, Any] = {
-            "tokens": marked_tokens(first),
-            "maskUpperTri": first.causal,
-            "minValue": 0,
-            "maxValue": 1,
-            "positiveColor": COLOUR,
-        }
         if self.together:
-            patterns = [each.pattern for each in self.examples]
-            props = {"attention": patterns, "attentionHeadNames": list(self.titles), **common}
+            props = {
+                **pattern_properties(self.examples[0]),
+                "attention": [each.pattern for each in self.examples],
+                "attentionHeadNames": list(self.titles),
+            }
             return _figure(f"{name}-heads", "AttentionHeads", props, "")
         parts = [
-            _figure(f"{name}-{i}", "AttentionPattern", {"attention": e.pattern, **common}, title)
-            for i, (e, title) in enumerate(zip(self.examples, self.titles, strict=True))
+            _figure(f"{name}-{i}", "AttentionPattern", pattern_properties(example), title)
+            for i, (example, title) in enumerate(zip(self.examples, self.titles, strict=True))
         ]
         return f'<div class="attention-views">{"".join(parts)}</div>'
 
@@ -172,6 +173,18 @@ def attention_view(
     return AttentionView(list(examples), list(names), together)
 
 
+def pattern_properties(example: AttentionExample) -> dict[str, Any]:
+    """What circuitsvis's ``AttentionPattern`` needs to draw a head."""
+    return {
+        "attention": example.pattern,
+        "tokens": marked_tokens(example),
+        "maskUpperTri": example.causal,
+        "minValue": 0,
+        "maxValue": 1,
+        "positiveColor": COLOUR,
+    }
+
+
 def marked_tokens(example: AttentionExample) -> list[str]:
     """Tokens with a subscript for their segment, where there are two."""
     if 1 not in example.segments:
@@ -183,8 +196,10 @@ def marked_tokens(example: AttentionExample) -> list[str]:
 
 
 def _figure(place: str, element: str, props: dict[str, Any], title: str) -> str:
-    # A token may hold anything, the end of a script included.
-    data = json.dumps(props).replace("<", "\\u003c")
-    script = _DRAW % {"place": json.dumps(place), "element": element, "props": data}
+    script = _DRAW % {
+        "place": script_json(place),
+        "element": element,
+        "props": script_json(props),
+    }
     heading = f"<p>{escape(title)}</p>" if title else ""
     return f'<div>{heading}<div id="{place}"></div><script>{script}</script></div>'

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -11,10 +10,14 @@ from typing import TypeAlias
 
 from matplotlib.figure import Figure
 
+from mechcore.errors import InputError
 from mechcore.files import write_atomically
 from mechcore.report.drawing import style
+from mechcore.report.embedding import SVG, data_uri
 
 FIGURES_FOLDER = "figures"
+FIGURE_FORMATS = ("png", "svg", "pdf")
+"""Files that a figure can be saved as."""
 PNG_DPI = 160
 _CSS_PIXELS = 96  # per inch
 
@@ -50,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure inside the page, and where its files lie, relative to the page, if it is saved."""
+    """A figure inside the page, and the formats of its files beside the page."""
 
     name: str
     caption: str
@@ -58,15 +61,13 @@ class Picture:
     uri: str
     width: int
     height: int
-    saved: bool = True
+    saved: Sequence[str] = ()
     kind: str = field(default="picture", init=False)
 
-    @property
-    def files(self) -> list[tuple[str, str]]:
-        """(format, path) of the saved figure; nothing if it is not saved."""
-        if not self.saved:
-            return []
-        return [(end.upper(), f"{FIGURES_FOLDER}/{self.name}.{end}") for end in ("svg", "png")]
+    def file(self, *formats: str) -> str:
+        """Path, relative to the page, of the file in the first of these formats; empty if none."""
+        ends = [end for end in formats if end in self.saved]
+        return f"{FIGURES_FOLDER}/{self.name}.{ends[0]}" if ends else ""
 
 
 @dataclass(frozen=True)
@@ -97,40 +98,56 @@ def not_run(section_id: str, title: str, what: str) -> Section:
 
 
 class Gallery:
-    """Saves figures to the run's folder and hands them out as blocks."""
+    """Saves figures to the run's folder and hands them out as blocks.
 
-    def __init__(self, run: Path) -> None:
+    Args:
+        run: folder of the run.
+        formats: files to save of every figure, some of ``png``, ``svg`` and ``pdf``.
+
+    Raises:
+        InputError: a format is none of these.
+    """
+
+    def __init__(self, run: Path, formats: Sequence[str] = ("svg", "png")) -> None:
+        unknown = [name for name in formats if name not in FIGURE_FORMATS]
+        if unknown:
+            raise InputError(
+                f"figures: {unknown[0]!r} is no format; expected some of "
+                f"{', '.join(FIGURE_FORMATS)}"
+            )
         self.folder = run / FIGURES_FOLDER
+        self.formats = tuple(dict.fromkeys(formats))
 
     def add(self, figure: Figure, name: str, caption: str, alt: str) -> Picture:
-        """Save ``figure`` as SVG and PNG and embed the SVG."""
-        drawing = _svg(figure)
-        with style():
-            # The layout is settled now; working it out again would double the time.
-            figure.set_layout_engine("none")
-            pixels = io.BytesIO()
-            figure.savefig(pixels, format="png", dpi=PNG_DPI)
-        for end, content in (("svg", drawing), ("png", pixels.getvalue())):
+        """Save ``figure`` in every format and embed it as SVG."""
+        drawing = _drawn(figure, "svg")
+        # The layout is settled now; working it out again would double the time.
+        figure.set_layout_engine("none")
+        for end in self.formats:
+            content = drawing if end == "svg" else _drawn(figure, end)
             _write_bytes(self.folder / f"{name}.{end}", content)
-        return _picture(figure, drawing, name, caption, alt)
+        return replace(_picture(figure, drawing, name, caption, alt), saved=self.formats)
 
 
 def embedded(figure: Figure, name: str, caption: str, alt: str) -> Picture:
     """A figure that is in the page alone."""
-    return replace(_picture(figure, _svg(figure), name, caption, alt), saved=False)
+    return _picture(figure, _drawn(figure, "svg"), name, caption, alt)
 
 
-def _svg(figure: Figure) -> bytes:
-    drawing = io.BytesIO()
+def _drawn(figure: Figure, end: str) -> bytes:
+    # Without a date, the same figure gives the same bytes.
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[end]
+    content = io.BytesIO()
     with style():
-        figure.savefig(drawing, format="svg", metadata={"Date": None})
-    return drawing.getvalue()
+        figure.savefig(
+            content, format=end, dpi=PNG_DPI if end == "png" else None, metadata=metadata
+        )
+    return content.getvalue()
 
 
 def _picture(figure: Figure, drawing: bytes, name: str, caption: str, alt: str) -> Picture:
     width, height = (round(_CSS_PIXELS * side) for side in figure.get_size_inches())
-    uri = f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode('ascii')}"
-    return Picture(name, caption, alt, uri, width, height)
+    return Picture(name, caption, alt, data_uri(drawing, SVG), width, height)
 
 
 def _write_bytes(path: Path, content: bytes) -> None:

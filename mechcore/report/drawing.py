@@ -265,6 +265,8 @@ def draw_grid(
 
 
 def ink(colour: Any) -> str:
-    """Black or white, whichever reads better on the colour."""
-    red, green, blue = to_rgb(colour)
-    return "white" if 0.299 * red + 0.587 * green + 0.114 * blue < 0.55 else "black"
+    """Black or white, whichever has the higher contrast to the colour (4.5 at least)."""
+    channels = np.array(to_rgb(colour))
+    linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+    luminance = float(linear @ (0.2126, 0.7152, 0.0722))
+    return "white" if 1.05 / (luminance + 0.05) > (luminance + 0.05) / 0.05 else "black"

@@ -41,12 +41,12 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.report.run_folder import CATEGORIES
+from mechcore.report.run_folder import CATEGORIES, SINGLE
 from mechcore.report.wording import ALL, number, role_name, sparsity
 
 FULL = "full"
 """Name of the full model among the subnetworks."""
-JOINT, SINGLE, NON_CORE = "joint", "single", "non-core"
+JOINT, NON_CORE = "joint", "non-core"
 
 _CATEGORY_LOOK = {
     "repeated": (VERMILION, "rep"),

@@ -1,71 +1,148 @@
-"""One self-contained page that tells what a run found."""
+"""One self-contained page that tells what a run found, and the same as Markdown."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
+from mechcore.errors import InputError
 from mechcore.files import write_text
+from mechcore.report import method
+from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
-from mechcore.report.blocks import Gallery, Section, View
-from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, read_run
-from mechcore.report.sections import method_tables, sections
+from mechcore.report.blocks import Gallery, Section
+from mechcore.report.embedding import JSON, Download, archive, download, script_json
+from mechcore.report.grid import grid_of
+from mechcore.report.markdown import markdown
+from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
+from mechcore.report.sections import sections
 from mechcore.report.summary import sentences, tiles
 
-REPORT_FILE = "report.html"
+REPORT_FILES = {"html": "report.html", "md": "report.md"}
+Format = Literal["html", "md"]
+
+_VARIABLE = re.compile(r"\*(\w+)\*")
 
 
-def build_report(run: str | Path) -> Path:
-    """Make ``report.html`` and ``figures/`` from the tables of a finished run.
+def build_report(
+    run: str | Path,
+    *,
+    formats: Sequence[Format] = ("html",),
+    figures: Sequence[str] = ("svg", "png"),
+) -> Path:
+    """Make the report and ``figures/`` from the tables of a finished run.
 
-    Nothing is computed anew: the page only draws and words what the tables hold. It needs no
-    network and no other file; only its links to the tables and figures are relative.
+    Nothing is computed anew: a report only draws and words what the tables hold. ``report.html``
+    needs no network and no other file, and carries the tables; ``report.md`` shows the figures
+    beside it.
 
     Args:
         run: folder of the run, with ``config.json`` and ``tables/``.
+        formats: ``html``, ``md`` or both.
+        figures: what figures are saved as, some of ``png``, ``svg`` and ``pdf``.
 
     Returns:
-        Path of the page.
+        Path of the report in the first format.
 
     Raises:
-        InputError: ``config.json`` is missing, or a file is not what it should be.
+        InputError: ``config.json`` is missing, a file is not what it should be, or there is no
+            such format.
     """
+    unknown = [name for name in formats if name not in REPORT_FILES]
+    if unknown or not formats:
+        raise InputError(
+            f"formats: found {', '.join(unknown) or 'none'}; expected {' or '.join(REPORT_FILES)}"
+        )
+    if "md" in formats and not {"svg", "png"} & set(figures):
+        raise InputError(
+            f"figures: found {', '.join(figures) or 'none'}; Markdown shows svg or png: add one"
+        )
     folder = read_run(run)
-    parts = list(sections(folder, Gallery(folder.path)))
-    page = environment().get_template("report.html.j2")
-    path = folder.path / REPORT_FILE
-    text = page.render(
-        title=_title(folder.config),
-        model=dict(folder.config.get("model") or {}),
-        version=folder.config.get("mechcore", ""),
-        tiles=tiles(folder),
-        sentences=list(sentences(folder)),
-        sections=parts,
-        method=method_tables(folder.config),
-        files=folder.table_files,
-        config_file=CONFIG_FILE,
-        library=library_script() if any(_has_view(part) for part in parts) else "",
+    gallery = Gallery(folder.path, figures)
+    parts = list(sections(folder, gallery))
+    render = {"html": _html, "md": _markdown}
+    for name in formats:
+        write_text(folder.path / REPORT_FILES[name], render[name](folder, parts))
+    return folder.path / REPORT_FILES[formats[0]]
+
+
+def _markdown(run: RunFolder, parts: Sequence[Section]) -> str:
+    return markdown(run, parts, title(run.config), subtitle(run.config))
+
+
+def _html(run: RunFolder, parts: Sequence[Section]) -> str:
+    known = facts(run)
+    grid = grid_of(run, list(known.about))
+    data = {
+        "naming": NAME.pattern,
+        "heads": {name: asdict(about) for name, about in known.about.items()},
+        "shared": known.shared,
+        "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
+    }
+    drawn = any(block.kind == "view" for part in parts for block in part.blocks)
+    return (
+        environment(known.about)
+        .get_template("report.html.j2")
+        .render(
+            title=title(run.config),
+            subtitle=subtitle(run.config),
+            version=run.config.get("mechcore", ""),
+            tiles=tiles(run),
+            sentences=list(sentences(run)),
+            sections=parts,
+            grid=grid,
+            words=method,
+            method=method.method_tables(run.config),
+            downloads=_downloads(run),
+            data=Markup(script_json(data)),
+            script=Markup(_script()),
+            library=library_script() if drawn else "",
+        )
     )
-    write_text(path, text)
-    return path
 
 
-def _has_view(section: Section) -> bool:
-    return any(isinstance(block, View) for block in section.blocks)
+def _script() -> str:
+    folder = files("mechcore.report").joinpath("templates")
+    return folder.joinpath("report.js").read_text(encoding="utf-8")
 
 
-def _title(config: dict[str, Any]) -> str:
+def _downloads(run: RunFolder) -> list[Download]:
+    tables = [run.path / TABLES_FOLDER / name for name in run.table_files]
+    found = [download(run.path / CONFIG_FILE, JSON), *map(download, tables)]
+    return [archive(tables, "tables.zip"), *found] if tables else found
+
+
+def title(config: dict[str, Any]) -> str:
+    """What a report is called."""
     model = config.get("model") or {}
     name = str(model.get("source") or model.get("architecture") or "a model")
     # Two parts: a hub id whole, and more than "final" or "checkpoint-500" of a local path.
     return f"Heuristic core of {'/'.join(name.strip('/').split('/')[-2:])}"
 
 
-def environment() -> Environment:
-    """The templates of pages."""
+def subtitle(config: dict[str, Any]) -> str:
+    """The model in numbers, and what made the report."""
+    model = dict(config.get("model") or {})
+    text = f"{model['architecture']}, " if "architecture" in model else ""
+    if "n_layers" in model and "n_heads" in model:
+        mlps = " with MLPs" if model.get("has_mlps") else ""
+        text += f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads{mlps}. "
+    return f"{text}Made with mechcore {config.get('mechcore', '')}."
+
+
+def environment(known: Collection[str] = ()) -> Environment:
+    """The templates of pages.
+
+    Args:
+        known: names of components; in texts and tables they become buttons.
+    """
     environment = Environment(
         loader=PackageLoader("mechcore.report"),
         autoescape=True,
@@ -73,5 +150,15 @@ def environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.globals["table_link"] = lambda name: f"{TABLES_FOLDER}/{quote(name)}"
+
+    def button(found: re.Match[str]) -> str:
+        name = found[0]
+        if name not in known:
+            return name
+        return f'<button type="button" class="head" data-head="{name}">{name}</button>'
+
+    environment.filters["linked"] = lambda text: Markup(NAME.sub(button, str(escape(text))))
+    environment.filters["variables"] = lambda text: Markup(
+        _VARIABLE.sub(r"<var>\1</var>", str(escape(text)))
+    )
     return environment

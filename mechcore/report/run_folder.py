@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,12 @@ import pandas as pd
 
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
+from mechcore.report.wording import visible
 
 CONFIG_FILE = "config.json"
 TABLES_FOLDER = "tables"
+SINGLE = "single"
+"""The kind of sets of one component in tables of ablations."""
 ATTENTION_FILE = "attention_examples.json"
 CATEGORIES = ("repeated", "previous", "next", "separator", "first", "self", "induction")
 """Categories that have their own columns in ``head_categories.csv``; ``mixed`` has none."""
@@ -35,6 +39,37 @@ class Columns:
 
 
 _WHERE = ("data", "role", "subset")
+_ABLATION = Columns(
+    ("set", "kind", *_WHERE),
+    (
+        "size",
+        "n",
+        "accuracy",
+        "accuracy_drop",
+        "accuracy_drop_low",
+        "accuracy_drop_high",
+        "margin",
+        "margin_drop",
+        "margin_drop_low",
+        "margin_drop_high",
+        "kl",
+    ),
+)
+_INTERACTIONS = Columns(
+    ("set", *_WHERE, "metric"),
+    (
+        "size",
+        "n",
+        "joint_drop",
+        "sum_of_single_drops",
+        "interaction",
+        "low",
+        "high",
+        "p",
+        "p_adjusted",
+    ),
+    ("superadditive", "floor", "ceiling"),
+)
 TABLES: Mapping[str, Columns] = {
     "accuracy": Columns(
         ("subnetwork", *_WHERE),
@@ -77,36 +112,18 @@ TABLES: Mapping[str, Columns] = {
             "spearman_p",
         ),
     ),
-    "ablation": Columns(
-        ("set", "kind", *_WHERE),
-        (
-            "size",
-            "n",
-            "accuracy",
-            "accuracy_drop",
-            "accuracy_drop_low",
-            "accuracy_drop_high",
-            "margin",
-            "margin_drop",
-            "margin_drop_low",
-            "margin_drop_high",
-            "kl",
-        ),
+    "ablation": _ABLATION,
+    "sweep": _ABLATION,
+    "interactions": _INTERACTIONS,
+    "superadditive": _INTERACTIONS,
+    "effective_size": Columns(
+        ("group", "checkpoint"),
+        ("seed", "effective_size", "sparsity", "accuracy", "full_accuracy"),
+        ("faithful",),
     ),
-    "interactions": Columns(
-        ("set", *_WHERE, "metric"),
-        (
-            "size",
-            "n",
-            "joint_drop",
-            "sum_of_single_drops",
-            "interaction",
-            "low",
-            "high",
-            "p",
-            "p_adjusted",
-        ),
-        ("superadditive", "floor", "ceiling"),
+    "mean_effective_size": Columns(
+        ("group", "checkpoint"),
+        ("effective_size", "low", "high", "n_seeds", "n_faithful", "full_accuracy"),
     ),
     "head_categories": Columns(
         ("component", "category"), ("layer", "head", "entropy", "n_examples"), ("in_core",)
@@ -135,6 +152,15 @@ class RunFolder:
         return [] if core is None else core["component"].tolist()
 
     @property
+    def singles(self) -> pd.DataFrame | None:
+        """Ablations of single components by name, from ``sweep`` and ``ablation``."""
+        found = [self.table(name) for name in ("sweep", "ablation")]
+        tables = [table[table["kind"] == SINGLE] for table in found if table is not None]
+        if not tables:
+            return None
+        return pd.concat(tables, ignore_index=True).drop_duplicates(["set", *_WHERE])
+
+    @property
     def table_files(self) -> list[str]:
         """Names of all CSV files of the run, also those the report does not know."""
         return sorted(path.name for path in (self.path / TABLES_FOLDER).glob("[!.]*.csv"))
@@ -157,11 +183,26 @@ def read_run(path: str | Path) -> RunFolder:
     if not isinstance(config, dict):
         raise InputError(f"{config_path}: found a {type(config).__name__}; expected an object")
     tables = {
-        name: read_table(file, columns)
+        name: _visible_text(read_table(file, columns), columns)
         for name, columns in TABLES.items()
         if (file := path / TABLES_FOLDER / f"{name}.csv").is_file()
     }
-    return RunFolder(path, config, tables, _read_attention(path / ATTENTION_FILE))
+    return RunFolder(path, _visible(config), tables, _read_attention(path / ATTENTION_FILE))
+
+
+def _visible_text(table: pd.DataFrame, columns: Columns) -> pd.DataFrame:
+    """Here, so that no figure, sentence or page has to think of it."""
+    return table.assign(**{name: table[name].map(visible) for name in columns.text})
+
+
+def _visible(content: Any) -> Any:
+    if isinstance(content, str):
+        return visible(content)
+    if isinstance(content, list):
+        return [_visible(each) for each in content]
+    if isinstance(content, dict):
+        return {visible(key): _visible(value) for key, value in content.items()}
+    return content
 
 
 def read_table(path: Path, columns: Columns) -> pd.DataFrame:
@@ -206,9 +247,9 @@ def _read_attention(path: Path) -> tuple[AttentionExample, ...]:
     try:
         examples = tuple(
             AttentionExample(
-                component=str(entry["component"]),
-                category=str(entry["category"]),
-                tokens=[str(token) for token in entry["tokens"]],
+                component=visible(str(entry["component"])),
+                category=visible(str(entry["category"])),
+                tokens=[visible(str(token)) for token in entry["tokens"]],
                 segments=[int(segment) for segment in entry["segments"] or []],
                 pattern=[[float(value) for value in row] for row in entry["pattern"]],
                 causal=bool(entry.get("causal", False)),
@@ -223,6 +264,8 @@ def _read_attention(path: Path) -> tuple[AttentionExample, ...]:
             raise InputError(
                 f"{path}: {example.component}: the pattern is not {n} x {n}, as its tokens are"
             )
+        if not all(math.isfinite(value) for row in example.pattern for value in row):
+            raise InputError(f"{path}: {example.component}: the pattern has values not finite")
     return examples
 
 

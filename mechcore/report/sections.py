@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pandas as pd
 
 from mechcore.report import figures, subnetwork_figures
+from mechcore.report.ablation_sections import ablation_section, interactions_section
 from mechcore.report.attention_views import attention_view
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, View, not_run
 from mechcore.report.figures import FULL, data_sets, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.summary import core_row, core_sentences, interaction_sentences
+from mechcore.report.size_section import size_section
+from mechcore.report.summary import core_row, core_sentences
 from mechcore.report.wording import (
-    ALL,
     SIGNIFICANT,
-    effect,
     interval,
     number,
     number_range,
     p_value,
     percent,
     percent_range,
-    plain,
     role_name,
     sparsity,
     whole,
-    with_interval,
 )
 
 HEADS_PER_FIGURE = 6
@@ -35,8 +32,19 @@ HEADS_PER_FIGURE = 6
 
 def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
     """All sections between the summary and the method, in the order of the page."""
-    for make in (_accuracy, _subnetworks, _core, _categories, _ablation, _interactions):
-        yield make(run, gallery)
+    steps = (
+        _accuracy,
+        _subnetworks,
+        _core,
+        _categories,
+        ablation_section,
+        interactions_section,
+        size_section,
+    )
+    for make in steps:
+        section = make(run, gallery)
+        if section is not None:
+            yield section
 
 
 # -- accuracy -----------------------------------------------------------------------------------
@@ -288,202 +296,3 @@ def _mass_cell(row: pd.Series, category: str) -> str:
     mass, ratio = row[f"mass_{category}"], row.get(f"ratio_{category}")
     times = f" ({number(ratio, 1)}\u00d7)" if pd.notna(ratio) else ""
     return number(100 * mass, 1) + times
-
-
-# -- ablation and interactions ------------------------------------------------------------------
-
-
-def _ablation(run: RunFolder, gallery: Gallery) -> Section:
-    title = "Ablation"
-    ablation = run.table("ablation")
-    if ablation is None:
-        return not_run("ablation", title, "the ablation of core heads from the full model")
-    if len(ablation) == 0:
-        text = "There was no head to ablate: the core is empty."
-        return Section("ablation", title, [Paragraph(text, note=True)], ["ablation.csv"])
-    n_sets = ablation["set"].nunique()
-    drawn = len(figures.sets_to_draw(ablation))
-    left_out = (
-        f" Of {n_sets} sets, {drawn} are drawn: all but the joint sets with the smaller drops."
-        if drawn < n_sets
-        else ""
-    )
-    how = "A drop is full minus ablated, so to the right of zero ablation hurts. "
-    lines = "Lines are bootstrap intervals over examples." + left_out
-    intro = "Heads are replaced by their mean output in the full model, alone and together."
-    blocks: list[Block] = [Paragraph(intro)]
-    if not (ablation["kind"] == figures.SINGLE).any():
-        text = "The core is empty, so no core head was ablated; the other heads show what is usual."
-        blocks = [Paragraph(text, note=True)]
-    for metric in ("accuracy", "margin"):
-        picture = gallery.add(
-            figures.ablation_drops(ablation, metric),
-            f"ablation-{metric}",
-            f"Drop of {metric} over all examples when a set of heads is ablated. {how}{lines}",
-            f"Dot plot of the drop of {metric} by ablated set; its numbers are in the table below.",
-        )
-        blocks.append(picture)
-    for i, (role, data) in enumerate(data_sets(ablation)):
-        if len(subsets_of(ablation, role, data)) > 2:
-            picture = gallery.add(
-                figures.ablation_by_subset(ablation, role, data),
-                f"ablation-subsets-{i + 1}",
-                f"Accuracy drop in points by subset of {data} ({role_name(role)}).{left_out}",
-                f"Heatmap of accuracy drops, ablated sets by subsets of {data}; the numbers are "
-                "in ablation.csv.",
-            )
-            blocks.append(picture)
-    blocks.append(_ablation_table(ablation, folded=n_sets > 20))
-    return Section("ablation", title, blocks, ["ablation.csv"])
-
-
-def _ablation_table(ablation: pd.DataFrame, folded: bool) -> Table:
-    overall = ablation[ablation["subset"] == ALL]
-    rows = [
-        [
-            row["set"],
-            f"{row['data']} ({role_name(row['role'])})",
-            whole(row["n"]),
-            percent(row["accuracy"]),
-            _interval_cell(row, "accuracy"),
-            number(row["margin"]),
-            _interval_cell(row, "margin"),
-        ]
-        for _, row in overall.iterrows()
-    ]
-    header = ["ablated", "data", "n", "accuracy", "accuracy drop (points)"]
-    header += ["margin (nats)", "margin drop (nats)"]
-    caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
-    return Table(caption, header, rows, frozenset({0, 1}), folded)
-
-
-def _interval_cell(row: pd.Series, metric: str) -> str:
-    drop, low, high = (row[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
-    return with_interval(drop, low, high, metric)
-
-
-def _interactions(run: RunFolder, gallery: Gallery) -> Section:
-    title = "Interactions"
-    table = run.table("interactions")
-    if table is None:
-        return not_run("interactions", title, "the joint ablation of sets of core heads")
-    if len(table) == 0:
-        text = "There is no interaction to report: the core has fewer than two heads."
-        return Section("interactions", title, [Paragraph(text, note=True)], ["interactions.csv"])
-    blocks: list[Block] = [Paragraph(text) for text in interaction_sentences(run)]
-    overall = table[table["subset"] == ALL]
-    drawn = _largest_interactions(overall)
-    n_sets = overall["set"].nunique()
-    left_out = (
-        f" Of {n_sets} sets the {len(drawn)} with the largest interaction on a margin, in either "
-        "direction, are drawn."
-        if len(drawn) < n_sets
-        else ""
-    )
-    floor = (
-        " Hollow marks: accuracy has so little left to lose that the joint drop saturates; go by "
-        "the margin there."
-        if table["floor"].any()
-        else ""
-    )
-    blocks.append(
-        gallery.add(
-            figures.interactions(table, drawn),
-            "interactions",
-            "Interaction of jointly ablated heads: the joint drop less the sum of the single "
-            f"drops. To the right of zero the set is superadditive.{floor}{left_out}",
-            "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
-        )
-    )
-    largest = str(overall["set"].iloc[int(overall["size"].argmax())])
-    if (table["subset"] != ALL).any():
-        blocks.append(
-            gallery.add(
-                figures.interactions_by_subset(table, largest),
-                "interactions-subsets",
-                f"The interaction of {largest}, the largest set, on every subset.",
-                "Dot plot of one set's interaction by subset; its numbers are in interactions.csv.",
-            )
-        )
-    rows = [
-        [
-            row["set"],
-            f"{row['data']} ({role_name(row['role'])})",
-            {"accuracy": "accuracy (points)", "margin": "margin (nats)"}[row["metric"]],
-            effect(row["joint_drop"], row["metric"], unit=False),
-            effect(row["sum_of_single_drops"], row["metric"], unit=False),
-            with_interval(row["interaction"], row["low"], row["high"], row["metric"]),
-            _verdict(row),
-        ]
-        for _, row in overall.iterrows()
-    ]
-    header = ["set", "data", "metric", "joint drop", "sum of single drops", "interaction"]
-    header += ["interval says"]
-    caption = "Interactions over all examples, with intervals; every subset is in interactions.csv"
-    words = frozenset({0, 1, 2, 6})
-    blocks.append(Table(caption, header, rows, words, folded=len(rows) > 40))
-    return Section("interactions", title, blocks, ["interactions.csv"])
-
-
-def _largest_interactions(overall: pd.DataFrame, limit: int = 30) -> list[str]:
-    names = list(dict.fromkeys(overall["set"]))
-    if len(names) <= limit:
-        return names
-    margin = overall[overall["metric"] == "margin"]
-    size = margin["interaction"].abs().groupby(margin["set"]).max()
-    keep = set(size.nlargest(limit).index)
-    return [name for name in names if name in keep]
-
-
-def _verdict(row: pd.Series) -> str:
-    verdict = "includes zero"
-    if row["low"] > 0:
-        verdict = "superadditive"
-    elif row["high"] < 0:
-        verdict = "subadditive"
-    saturated = row["floor"] and row["metric"] == "accuracy"
-    return f"{verdict}; drop saturates" if saturated else verdict
-
-
-# -- method -------------------------------------------------------------------------------------
-
-
-def method_tables(config: Mapping[str, Any]) -> list[Table]:
-    """What was run, on what and how, as far as the configuration says."""
-    model = dict(config.get("model") or {})
-    run = {key: config[key] for key in ("command", "seeds", "sparsities") if key in config}
-    if "label_mapping" in config:
-        run["label mapping"] = config["label_mapping"]
-    data = [
-        (f"{part} {key}".replace("_", " "), value)
-        for part, entries in dict(config.get("data") or {}).items()
-        for entry in (entries if isinstance(entries, list) else [entries])
-        for key, value in _flat(entry if isinstance(entry, dict) else {"name": entry})
-    ]
-    versions = {"mechcore": config.get("mechcore", ""), **dict(config.get("versions") or {})}
-    settings = dict(config.get("settings") or {})
-    settings |= {name: config[name] for name in ("prune", "means") if name in config}
-    seconds = dict(config.get("seconds") or {})
-    groups: Sequence[tuple[str, Iterable[tuple[str, Any]], bool]] = [
-        ("Run", _flat(run), False),
-        ("Model", _flat(model), False),
-        ("Data", data, False),
-        ("Settings", _flat(settings), True),
-        ("Versions", versions.items(), False),
-        ("Time by step (s)", ((name, number(value, 1)) for name, value in seconds.items()), True),
-    ]
-    tables = []
-    for caption, pairs, folded in groups:
-        rows = [[name, plain(value)] for name, value in pairs]
-        if rows:
-            tables.append(Table(caption, ["name", "value"], rows, frozenset({0, 1}), folded))
-    return tables
-
-
-def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in mapping.items():
-        name = f"{prefix}{key}".replace("_", " ")
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}: ")
-        else:
-            yield name, value

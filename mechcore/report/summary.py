@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from mechcore.report.figures import FULL, NON_CORE, SINGLE, data_sets, of_data
-from mechcore.report.run_folder import RunFolder
+from mechcore.report.figures import FULL, NON_CORE, data_sets, of_data
+from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.wording import (
     ALL,
     SIGNIFICANT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -138,6 +139,22 @@ def whole(value: float) -> str:
 def listed(items: Sequence[str]) -> str:
     """``a, b and c``."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+
+
+_HIDDEN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+
+
+def visible(text: str) -> str:
+    r"""Text with characters that control lines, direction or files shown as escapes.
+
+    They would tear a sentence apart, turn it round, or make a drawing unreadable.
+
+    >>> visible("a\nb"), visible("premise")
+    ('a\\nb', 'premise')
+    """
+    return _HIDDEN.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def plain(value: Any) -> str:

@@ -223,15 +223,26 @@ def test_an_architecture_without_an_adapter(tmp_path: Path) -> None:
     assert "BertForSequenceClassification, GPT2ForSequenceClassification" in message
 
 
-@pytest.mark.parametrize("damage", ["cut", "rubbish", "empty", "missing"])
+@pytest.mark.parametrize("damage", ["cut", "rubbish", "empty", "header"])
 def test_damaged_weights(bert: Path, damage: str) -> None:
     file = bert / "model.safetensors"
     whole = file.read_bytes()
-    if damage == "missing":
-        file.unlink()
-    else:
-        file.write_bytes({"cut": whole[:-100], "rubbish": b"x" * 1000, "empty": b""}[damage])
+    file.write_bytes(
+        {
+            "cut": whole[:-100],
+            "rubbish": b"x" * 1000,
+            "empty": b"",
+            "header": (2**62).to_bytes(8, "little") + whole[8:],
+        }[damage]
+    )
     assert f"checkpoint {bert}: cannot be loaded: " in refusal(bert)
+
+
+def test_missing_weights(bert: Path) -> None:
+    (bert / "model.safetensors").rename(bert / "weights.pt")
+    message = refusal(bert)
+    assert f"checkpoint {bert}: no weights; found config.json, " in message
+    assert "weights.pt; expected model.safetensors: save the model with" in message
 
 
 @pytest.mark.parametrize("lost", ["classifier", "encoder.layer.1.attention.output.dense"])

@@ -1,0 +1,159 @@
+"""What a checkpoint may hold: no code, no pickle unless asked for, nothing outside its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+)
+from transformers.utils.hub import cached_file
+
+from mechcore.errors import InputError
+
+ADAPTER = "adapter_config.json"
+CODE = "auto_map"
+"""Where a checkpoint names Python classes of its own."""
+
+
+def refuse_code(name: str, revision: str | None) -> None:
+    """Refuse a checkpoint whose configuration names code of its own.
+
+    Raises:
+        InputError: it does.
+        Exception: whatever transformers raises where there is no configuration to read.
+    """
+    config, _ = PretrainedConfig.get_config_dict(name, revision=revision)
+    _refuse_classes(name, "config.json", config)
+
+
+def refuse_tokenizer_code(name: str, revision: str | None) -> None:
+    """Refuse a tokenizer whose configuration names code of its own; see `refuse_code`."""
+    _refuse_classes(name, "tokenizer_config.json", get_tokenizer_config(name, revision=revision))
+
+
+def _refuse_classes(name: str, file: str, config: Any) -> None:
+    if not isinstance(config, dict):
+        raise InputError(
+            f"checkpoint {name}: its {file} holds a {type(config).__name__}; expected an object"
+        )
+    if config.get(CODE):
+        raise InputError(
+            f"checkpoint {name}: its {file} names Python code to run ({CODE}: "
+            f"{str(config[CODE])[:80]}), and mechcore never runs code from checkpoints; if a class "
+            f"of transformers itself reads it, remove {CODE} from a copy of {file}"
+        )
+
+
+def weight_format(
+    name: str, architecture: str, config: Any, revision: str | None, *, allow_pickle: bool
+) -> bool | None:
+    """Which files to load, as transformers' ``use_safetensors``: None takes either.
+
+    Raises:
+        InputError: there are no weights, they are a pickle that is not allowed, or are outside
+            the checkpoint's folder.
+    """
+    if _file(name, ADAPTER, revision) is not None:
+        raise InputError(
+            f"checkpoint {name}: is an adapter (it has {ADAPTER}); merge it into its model "
+            "(merge_and_unload of peft) and save the whole model"
+        )
+    explicit = getattr(config, "transformers_weights", None)
+    names = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME) if explicit is None else (explicit,)
+    for file in names:
+        _check_inside(name, "config.json", file, (".safetensors", ".safetensors.index.json"))
+        if (path := _file(name, file, revision)) is not None:
+            _check_index(name, path, ".safetensors")
+            return True
+    if not Path(name).is_dir():
+        return None if allow_pickle else True
+    pickles = [file for file in (WEIGHTS_NAME, WEIGHTS_INDEX_NAME) if (Path(name) / file).is_file()]
+    if not pickles:
+        found = ", ".join(sorted(path.name for path in Path(name).iterdir())[:12])
+        raise InputError(
+            f"checkpoint {name}: no weights; found {found}; expected {names[0]}: save the model "
+            "with save_pretrained"
+        )
+    if not allow_pickle:
+        raise pickle_refused(name, pickles[0], architecture)
+    _check_index(name, Path(name) / pickles[0], ".bin")
+    return False
+
+
+def pickle_refused(name: str, file: str, architecture: str) -> InputError:
+    """The error for a checkpoint without safetensors, with what to do."""
+    kind = "AutoModel" if architecture == "none" else architecture
+    return InputError(
+        f"checkpoint {name}: has no safetensors, and {file} is a pickle, which can run any code "
+        "when it is read; if you trust its author, allow it with allow_pickle=True (on the "
+        "command line --allow-pickle), or convert it once with the two lines `from transformers "
+        f"import {kind}` and `{kind}.from_pretrained({name!r}).save_pretrained({name!r})`"
+    )
+
+
+@contextmanager
+def without_conversion() -> Iterator[None]:
+    """Keep transformers from having pickles on the hub converted, with a pull request there."""
+    variable = "DISABLE_SAFETENSORS_CONVERSION"
+    before = os.environ.get(variable)
+    os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[variable]
+        else:
+            os.environ[variable] = before
+
+
+def _file(name: str, file: str, revision: str | None) -> Path | None:
+    """A file of a checkpoint, downloaded if need be; None where it has none, or none is reached."""
+    found = cached_file(
+        name,
+        file,
+        revision=revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if found is None else Path(found)
+
+
+def _check_index(name: str, path: Path, ending: str) -> None:
+    """Make sure that the parts that an index names are files of the checkpoint."""
+    if path.suffix != ".json":
+        return
+    try:
+        parts = list(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(
+            f"checkpoint {name}: {path.name} is no index of weights ({error!r}); expected an "
+            "object whose weight_map has a file for every weight: save the model again"
+        ) from error
+    for part in parts:
+        _check_inside(name, path.name, part, (ending,))
+
+
+def _check_inside(name: str, source: str, file: Any, endings: tuple[str, ...]) -> None:
+    base = os.path.join(os.path.abspath(name), "")
+    inside = (
+        isinstance(file, str)
+        and file.endswith(endings)
+        and "\\" not in file
+        and os.path.abspath(os.path.join(base, file)).startswith(base)
+    )
+    if not inside:
+        raise InputError(
+            f"checkpoint {name}: {source} names {str(file)[:80]!r} as weights; expected a file "
+            f"inside the checkpoint that ends in {' or '.join(endings)}"
+        )

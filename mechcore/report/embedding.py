@@ -1,0 +1,67 @@
+"""Content carried inside a page: data for its script, and files to download from it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SVG, CSV, JSON, ZIP = (
+    "image/svg+xml",
+    "text/csv;charset=utf-8",
+    "application/json",
+    "application/zip",
+)
+
+_IN_SCRIPTS = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+_EARLIEST = (1980, 1, 1, 0, 0, 0)  # that an archive can say; the same files give the same bytes
+
+
+def script_json(content: Any) -> str:
+    r"""JSON that means the same inside a script of a page, whatever its texts hold.
+
+    >>> script_json(["</script>"])
+    '["\\u003c/script\\u003e"]'
+
+    Raises:
+        ValueError: a number is not finite, which JSON does not know.
+    """
+    # All but ASCII is escaped too, and so the line separators that would end a line of a script.
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).translate(_IN_SCRIPTS)
+
+
+def data_uri(content: bytes, kind: str) -> str:
+    """An address that is the content itself."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file that the page carries: its name, its size in bytes, and its content as an address."""
+
+    name: str
+    size: int
+    uri: str
+
+
+def download(path: Path, kind: str = CSV) -> Download:
+    """Carry a file."""
+    content = path.read_bytes()
+    return Download(path.name, len(content), data_uri(content, kind))
+
+
+def archive(paths: Sequence[Path], name: str) -> Download:
+    """Carry several files as one archive."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
+        for path in paths:
+            entry = zipfile.ZipInfo(path.name, _EARLIEST)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = 0o644 << 16
+            bundle.writestr(entry, path.read_bytes())
+    return Download(name, len(content.getvalue()), data_uri(content.getvalue(), ZIP))

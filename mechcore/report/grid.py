@@ -1,0 +1,153 @@
+"""The grid of components, layer by head, that the reader chooses from, and its colours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.colors import Normalize, to_hex
+
+from mechcore.components import Component
+from mechcore.report.drawing import ink
+from mechcore.report.figures import category_look, data_sets, of_data
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.wording import (
+    ALL,
+    count,
+    effect,
+    number,
+    percent,
+    role_name,
+    sparsity,
+    whole,
+    with_interval,
+)
+
+STEPS = 5
+"""Colours of a scale that the legend shows."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How a component looks: a short text, colours behind it and of it, and the same in words."""
+
+    text: str
+    colour: str
+    ink: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One thing to colour the grid by; ``legend`` holds colours, their ink and what they mean."""
+
+    label: str
+    cells: Mapping[str, Cell]
+    legend: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Names by layer and column, empty where there is none; the last column may be the MLPs."""
+
+    columns: Sequence[str]
+    layers: Sequence[tuple[int, Sequence[str]]]
+    quantities: Sequence[Quantity]
+    core: frozenset[str]
+
+
+def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
+    """The grid of these components; None where there is none, or nothing to colour it by."""
+    quantities = [*_frequencies(run), *_categories(run), *_drops(run)]
+    if not components or not quantities:
+        return None
+    known = {Component.parse(name) for name in components}
+    heads = range(max((each.head for each in known if each.head is not None), default=-1) + 1)
+    columns: list[int | None] = [*heads]
+    if any(each.head is None for each in known):
+        columns.append(None)
+    layers = [
+        (layer, [str(c) if (c := Component(layer, head)) in known else "" for head in columns])
+        for layer in range(max(each.layer for each in known) + 1)
+    ]
+    names = ["MLP" if head is None else str(head) for head in columns]
+    return Grid(names, layers, quantities, frozenset(run.core))
+
+
+def _frequencies(run: RunFolder) -> Iterator[Quantity]:
+    frequency = run.table("head_frequency")
+    if frequency is None:
+        return
+    scale = _scale("Blues", Normalize(0, 1))
+    legend = _legend(scale, [i / (STEPS - 1) for i in range(STEPS)], percent)
+    for target, part in frequency.groupby("target_sparsity"):
+        cells = {
+            row["component"]: _cell(
+                whole(row["count"]),
+                scale(row["frequency"]),
+                f"kept by {whole(row['count'])} of {count(row['n_seeds'], 'seed')}",
+            )
+            for _, row in part.iterrows()
+        }
+        at = sparsity(float(str(target)))
+        yield Quantity(f"seeds that keep it at {at}", cells, legend)
+
+
+def _categories(run: RunFolder) -> Iterator[Quantity]:
+    categories = run.table("head_categories")
+    if categories is None or len(categories) == 0:
+        return
+    look = {name: category_look(name) for name in dict.fromkeys(categories["category"])}
+    cells = {
+        row["component"]: _cell(
+            look[row["category"]][1], look[row["category"]][0], f"attends to: {row['category']}"
+        )
+        for _, row in categories.iterrows()
+    }
+    legend = [(colour, ink(colour), name) for name, (colour, _) in look.items()]
+    yield Quantity("what it attends to", cells, legend)
+
+
+def _drops(run: RunFolder) -> Iterator[Quantity]:
+    singles = run.singles
+    if singles is None:
+        return
+    overall = singles[singles["subset"] == ALL]
+    for role, data in data_sets(overall):
+        for metric, unit, factor in (("accuracy", "points", 100), ("margin", "nats", 1)):
+            part = of_data(overall, role, data).dropna(subset=[f"{metric}_drop"])
+            if len(part):
+                label = f"{metric} drop ({unit}), {role_name(role)}: {data}"
+                yield _drop_quantity(part, metric, factor, label)
+
+
+def _drop_quantity(part: pd.DataFrame, metric: str, factor: int, label: str) -> Quantity:
+    drops = part[f"{metric}_drop"]
+    most = float(drops.abs().max()) or 1.0
+    scale = _scale("RdBu_r", Normalize(-most, most))
+    digits = 0 if factor * most >= 10 else 1
+    cells = {}
+    for _, row in part.iterrows():
+        drop, low, high = (row[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
+        words = f"{metric} drop {with_interval(drop, low, high, metric, unit=True)}"
+        cells[row["set"]] = _cell(number(factor * drop, digits), scale(drop), words)
+    ticks = [most * (2 * i / (STEPS - 1) - 1) for i in range(STEPS)]
+    return Quantity(label, cells, _legend(scale, ticks, lambda v: effect(v, metric, unit=False)))
+
+
+def _scale(palette: str, norm: Normalize) -> Callable[[float], str]:
+    colours = matplotlib.colormaps[palette]
+    return lambda value: to_hex(colours(norm(value)))
+
+
+def _legend(
+    scale: Callable[[float], str], ticks: Sequence[float], words: Callable[[float], str]
+) -> list[tuple[str, str, str]]:
+    return [(scale(tick), ink(scale(tick)), words(tick)) for tick in ticks]
+
+
+def _cell(text: str, colour: Any, words: str) -> Cell:
+    return Cell(text, to_hex(colour), ink(colour), words)

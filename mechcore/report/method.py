@@ -1,0 +1,115 @@
+"""What the terms of a report mean, and what was run: the same words for every format.
+
+Stars stand around ``*variables*``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mechcore.report.blocks import Table
+from mechcore.report.wording import number, plain
+
+INTERVALS = (
+    "Intervals in brackets are bootstrap intervals over examples, each for its own number alone: "
+    "among many sets some leave out zero by chance. They say nothing about other seeds, other data "
+    "or other models."
+)
+NOTHING = "There is nothing to sum up: no step of this run has left a table."
+BEFORE_FORMULA = (
+    "A component is one attention head or one MLP layer. A mask gives every component a number *m* "
+    "from 0 to 1, and whatever the component adds to the model is changed to"
+)
+FORMULA = "*mean* + *m* · (*x* \u2212 *mean*)"
+AFTER_FORMULA = (
+    "where *x* is its output and *mean* its average output over training data. With *m* = 1 "
+    "nothing changes; with *m* = 0 the component still adds a constant but no longer says anything "
+    "about the input: it is ablated. The weights of the model are never touched."
+)
+TERMS: Sequence[tuple[str, str]] = (
+    (
+        "In-domain and out-of-domain",
+        "Data like the training data, and data that differs from it, usually so that a shallow "
+        "rule which works in-domain fails.",
+    ),
+    (
+        "Subnetwork",
+        "The model with a mask of zeros and ones. Pruning trains the mask, not the model, to keep "
+        "the answers on training data close to the full model's (Kullback\u2013Leibler divergence, "
+        "KL) while a set share of the components, the target sparsity, is removed. Each seed may "
+        "find another subnetwork.",
+    ),
+    (
+        "Heuristic core",
+        "The heads that every subnetwork keeps, at every seed and sparsity. The size expected by "
+        "chance is that of subnetworks that keep as many heads, each picked at random.",
+    ),
+    (
+        "Margin",
+        "The log-odds of the correct class or classes, in nats, averaged over examples. Unlike "
+        "accuracy it has no floor or ceiling.",
+    ),
+    (
+        "Drop and interaction",
+        "The drop *D*(*S*) is the full model's accuracy or margin less that of the model with the "
+        "set *S* ablated. The interaction of *S* is *D*(*S*) less the sum of *D*({*i*}) over its "
+        "members *i*. Above zero the set is superadditive: taking its heads together costs more "
+        "than taking them one by one, as happens where heads can stand in for one another. "
+        "Accuracy cannot fall below zero, so joint drops saturate near that floor and interactions "
+        "on accuracy come out too low.",
+    ),
+    (
+        "Attention mass",
+        "The share of a head's attention that goes to one category of tokens (the same word "
+        "repeated elsewhere, the token before or after, a separator, the first token, the token "
+        "itself), averaged over the query tokens that have such a token to attend to.",
+    ),
+    (
+        "Effective size",
+        "The share of components that the sparsest subnetwork keeps whose accuracy is not below "
+        "the full model's by more than a set margin, the faithful one; 100 % where there is none.",
+    ),
+)
+CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 2403.03942)."
+
+
+def method_tables(config: Mapping[str, Any]) -> list[Table]:
+    """What was run, on what and how, as far as the configuration says."""
+    model = dict(config.get("model") or {})
+    run = {key: config[key] for key in ("command", "seeds", "sparsities") if key in config}
+    if "label_mapping" in config:
+        run["label mapping"] = config["label_mapping"]
+    data = [
+        (f"{part} {key}".replace("_", " "), value)
+        for part, entries in dict(config.get("data") or {}).items()
+        for entry in (entries if isinstance(entries, list) else [entries])
+        for key, value in _flat(entry if isinstance(entry, dict) else {"name": entry})
+    ]
+    versions = {"mechcore": config.get("mechcore", ""), **dict(config.get("versions") or {})}
+    settings = dict(config.get("settings") or {})
+    settings |= {name: config[name] for name in ("prune", "means") if name in config}
+    seconds = dict(config.get("seconds") or {})
+    groups: Sequence[tuple[str, Iterable[tuple[str, Any]], bool]] = [
+        ("Run", _flat(run), False),
+        ("Model", _flat(model), False),
+        ("Data", data, False),
+        ("Settings", _flat(settings), True),
+        ("Versions", versions.items(), False),
+        ("Time by step (s)", ((name, number(value, 1)) for name, value in seconds.items()), True),
+    ]
+    tables = []
+    for caption, pairs, folded in groups:
+        rows = [[name, plain(value)] for name, value in pairs]
+        if rows:
+            tables.append(Table(caption, ["name", "value"], rows, frozenset({0, 1}), folded))
+    return tables
+
+
+def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in mapping.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}: ")
+        else:
+            yield name, value

@@ -1,0 +1,80 @@
+"""The section on effective size over the checkpoints of a training run."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.subnetwork_figures import effective_sizes
+from mechcore.report.wording import listed, number, percent, percent_range, whole
+
+FILES = ("mean_effective_size.csv", "effective_size.csv", "full.csv", "grid.csv")
+
+
+def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
+    """How few components do what the whole model does, by checkpoint; None without its table."""
+    means = run.table("mean_effective_size")
+    if means is None or len(means) == 0:
+        return None
+    blocks: list[Block] = [
+        Paragraph(size_sentence(means)),
+        gallery.add(
+            effective_sizes(means),
+            "effective-size",
+            "Left: accuracy of the full model at each checkpoint. Right: its effective size, the "
+            "share of components that the sparsest faithful subnetwork keeps; the shade spans the "
+            "seeds. Open marks: for some seed no subnetwork was faithful, which counts as 100 %.",
+            "Two line charts over checkpoints; their numbers are in the table below.",
+        ),
+        _mean_table(means),
+    ]
+    sizes = run.table("effective_size")
+    if sizes is not None and len(sizes):
+        blocks.append(_seed_table(sizes))
+    return Section("effective-size", "Effective size over training", blocks, FILES)
+
+
+def size_sentence(means: pd.DataFrame) -> str:
+    """How the effective size of every group changes from the first checkpoint to the last."""
+    parts = []
+    for group, part in means.groupby("group", sort=False):
+        ends = [part.iloc[0], part.iloc[-1]][: len(part)]
+        sizes = [f"{percent(end['effective_size'])} at {end['checkpoint']}" for end in ends]
+        parts.append(f"{' to '.join(sizes)} on {group}")
+    changes = "goes, by checkpoint, from" if means["checkpoint"].nunique() > 1 else "is"
+    return f"The effective size {changes} {listed(parts)}."
+
+
+def _mean_table(means: pd.DataFrame) -> Table:
+    header = ["group", "checkpoint", "effective size", "over seeds", "faithful", "full model"]
+    rows = [
+        [
+            row["group"],
+            row["checkpoint"],
+            percent(row["effective_size"]),
+            percent_range(row[["low", "high"]]),
+            f"{whole(row['n_faithful'])} of {whole(row['n_seeds'])}",
+            percent(row["full_accuracy"]),
+        ]
+        for _, row in means.iterrows()
+    ]
+    caption = "Effective size, mean and range over seeds; how many seeds have a faithful "
+    caption += "subnetwork; accuracy of the full model"
+    return Table(caption, header, rows, frozenset({0, 1}), folded=True)
+
+
+def _seed_table(sizes: pd.DataFrame) -> Table:
+    header = ["group", "checkpoint", "seed", "effective size", "sparsity", "accuracy", "full model"]
+    rows = [
+        [
+            row["group"],
+            row["checkpoint"],
+            number(row["seed"], 0),
+            percent(row["effective_size"]),
+            *(percent(row[name]) for name in ("sparsity", "accuracy", "full_accuracy")),
+        ]
+        for _, row in sizes.iterrows()
+    ]
+    caption = "Effective size of every seed: the sparsest faithful subnetwork and its accuracy"
+    return Table(caption, header, rows, frozenset({0, 1}), folded=True)

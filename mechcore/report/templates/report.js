@@ -1,0 +1,201 @@
+"use strict";
+// Choosing a head: the grid, the panel about it, and its marks wherever the page names it.
+// The page is complete without this; texts come from the data as they are and stay texts.
+(function () {
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  const byId = (id) => document.getElementById(id);
+  const panel = byId("about"), title = byId("about-title"), body = byId("about-body");
+  const names = Object.keys(data.heads);
+  const naming = new RegExp(`(${data.naming})`);
+  let chosen = null, opener = null, drawings = 0;
+
+  function element(tag, text, attributes) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes || {})) made.setAttribute(name, value);
+    if (text !== undefined) made.textContent = text;
+    return made;
+  }
+
+  // A text in which every known component is a button.
+  function linked(text) {
+    const pieces = document.createDocumentFragment();
+    text.split(naming).forEach((piece, i) => {
+      const known = i % 2 === 1 && Object.hasOwn(data.heads, piece);
+      const pressed = String(piece === chosen);
+      pieces.append(!known ? piece : element("button", piece,
+        {type: "button", class: "head", "data-head": piece, "aria-pressed": pressed}));
+    });
+    return pieces;
+  }
+
+  function table(part) {
+    const box = element("div", undefined, {class: "scroll"});
+    const made = element("table");
+    const caption = made.appendChild(element("caption"));
+    caption.append(element("span", part.title));
+    const words = new Set(part.words);
+    const kind = (i) => (words.has(i) ? {class: "word"} : {});
+    const head = made.appendChild(element("thead")).appendChild(element("tr"));
+    part.header.forEach((name, i) => head.append(element("th", name, {scope: "col", ...kind(i)})));
+    const rows = made.appendChild(element("tbody"));
+    for (const row of part.rows) {
+      const line = rows.appendChild(element("tr"));
+      const cells = Array.isArray(row) ? row : data.shared[row];
+      cells.forEach((text, i) => {
+        const cell = element(i ? "td" : "th", undefined, i ? kind(i) : {scope: "row", class: "word"});
+        cell.append(linked(text));
+        line.append(cell);
+      });
+    }
+    box.append(made);
+    return box;
+  }
+
+  function attention(properties) {
+    const figure = element("figure");
+    figure.append(element("figcaption",
+      "Its attention on one example: rows are queries, columns keys. Point at a token or weight."));
+    const place = element("div", undefined, {id: `about-attention-${drawings++}`});
+    figure.appendChild(element("div", undefined, {class: "canvas"})).append(place);
+    body.append(figure);
+    window.CircuitsVis.render(place.id, window.CircuitsVis.AttentionPattern, properties);
+  }
+
+  function mark() {
+    for (const row of document.querySelectorAll("tr.marked")) row.classList.remove("marked");
+    for (const button of document.querySelectorAll("[data-head]")) {
+      const here = button.dataset.head === chosen;
+      button.setAttribute("aria-pressed", String(here));
+      if (here && !button.closest("#grid, #about")) button.closest("tr")?.classList.add("marked");
+    }
+  }
+
+  function choose(name, focus) {
+    const about = data.heads[name];
+    if (panel.hidden) opener = document.activeElement;
+    chosen = name;
+    title.textContent = `About ${name}`;
+    body.replaceChildren();
+    if (about.lead) body.append(element("p", about.lead));
+    panel.hidden = false;
+    document.body.classList.add("reading");
+    for (const part of about.parts) body.append(table(part));
+    if (about.attention && window.CircuitsVis) attention(about.attention);
+    if (!body.firstChild) body.append(element("p", "No table of this run says more about it."));
+    body.scrollTop = 0;
+    mark();
+    byId("about-status").textContent = `About ${name}. ${about.lead}`;
+    history.replaceState(null, "", `#${name}`);
+    if (focus) title.focus({preventScroll: true});
+  }
+
+  function close() {
+    if (panel.hidden) return;
+    const here = chosen;
+    chosen = null;
+    panel.hidden = true;
+    document.body.classList.remove("reading");
+    mark();
+    byId("about-status").textContent = "";
+    history.replaceState(null, "", location.pathname + location.search);
+    const back = opener?.isConnected && opener !== document.body ? opener : null;
+    (back || document.querySelector(`#grid [data-head="${CSS.escape(here)}"]`))?.focus();
+  }
+
+  function step(by) {
+    choose(names[(names.indexOf(chosen) + by + names.length) % names.length], false);
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-head]");
+    if (!button || !Object.hasOwn(data.heads, button.dataset.head)) return;
+    if (button.dataset.head === chosen) return close();
+    if (panel.hidden) button.focus();  // not every browser does this on a click
+    choose(button.dataset.head, true);
+  });
+  document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+  byId("about-close").addEventListener("click", close);
+  byId("about-previous").addEventListener("click", () => step(-1));
+  byId("about-next").addEventListener("click", () => step(1));
+
+  // The grid: one stop of the Tab key, arrow keys inside.
+  const grid = byId("grid");
+  if (grid) {
+    const rows = [...grid.tBodies[0].rows].map((row) => [...row.cells].slice(1)
+      .map((cell) => cell.querySelector("button")));
+    const cells = rows.flat().filter(Boolean);
+    const enter = (cell) => cells.forEach((each) => { each.tabIndex = each === cell ? 0 : -1; });
+    enter(cells[0]);
+    grid.addEventListener("focusin", (event) => {
+      if (cells.includes(event.target)) enter(event.target);
+    });
+    const steps = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0]};
+    grid.addEventListener("keydown", (event) => {
+      const row = rows.findIndex((each) => each.includes(event.target));
+      if (row < 0) return;
+      let next = null;
+      if (event.key === "Home") next = rows[row].find(Boolean);
+      else if (event.key === "End") next = rows[row].findLast(Boolean);
+      else if (event.key in steps) {
+        const [down, right] = steps[event.key];
+        let i = row, j = rows[row].indexOf(event.target);
+        do { i += down; j += right; next = rows[i]?.[j]; } while (next === null);
+      } else return;
+      event.preventDefault();
+      next?.focus();
+    });
+
+    const select = byId("colour-by"), legend = byId("grid-legend");
+    const paint = () => {
+      const quantity = data.grid[Number(select.value)];
+      for (const button of cells) {
+        const name = button.dataset.head, cell = quantity.cells[name];
+        const words = [name, cell ? cell.words : "no value"];
+        if (button.classList.contains("core")) words.push("in the core");
+        button.textContent = cell ? cell.text : "";
+        button.style.background = cell ? cell.colour : "";
+        button.style.color = cell ? cell.ink : "";
+        button.title = words.join(", ");
+        button.setAttribute("aria-label", button.title);
+      }
+      legend.replaceChildren(...quantity.legend.map(([colour, ink, text]) => {
+        const item = element("li", text);
+        item.style.background = colour;
+        item.style.color = ink;
+        return item;
+      }));
+    };
+    select.addEventListener("change", paint);
+    if (select.value !== "0") paint();  // a browser may remember the choice
+  }
+
+  // Links that would leave the page take what the page carries instead.
+  for (const link of document.querySelectorAll("a[data-file]")) {
+    link.addEventListener("click", (event) => {
+      const files = [...document.querySelectorAll("#files a[download]")];
+      const file = files.find((each) => each.download === link.dataset.file);
+      if (!file) return;
+      event.preventDefault();
+      file.click();
+    });
+  }
+  for (const link of document.querySelectorAll("a[data-picture]")) {
+    link.href = link.closest("figure").querySelector("img").src;
+  }
+
+  // On paper nothing can be opened.
+  let folded = [];
+  addEventListener("beforeprint", () => {
+    folded = [...document.querySelectorAll("details:not([open])")];
+    for (const each of folded) each.open = true;
+  });
+  addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
+
+  function follow() {
+    const name = decodeURIComponent(location.hash.slice(1));
+    if (Object.hasOwn(data.heads, name) && name !== chosen) choose(name, false);
+  }
+  addEventListener("hashchange", follow);
+  mark();
+  follow();
+})();

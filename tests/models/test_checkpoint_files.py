@@ -1,0 +1,265 @@
+"""What a checkpoint may hold: no code, no pickle unless asked for, nothing outside its folder."""
+
+import builtins
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from helpers import Cases, padded, texts
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mechcore.errors import InputError
+from mechcore.models import load_model, load_tokenizer
+from mechcore.models.running import forward
+
+INPUTS = padded(texts(), "right")
+
+
+def refusal(source: Path, **options: Any) -> str:
+    with pytest.raises(InputError) as caught:
+        load_model(source, **options)
+    message = str(caught.value)
+    assert message.startswith(f"checkpoint {source}: ")
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def bert(cases: Cases, tmp_path: Path) -> Path:
+    """A copy of the BERT checkpoint to damage."""
+    return Path(shutil.copytree(cases.path("bert"), tmp_path / "bert"))
+
+
+@pytest.fixture
+def pickled(bert: Path) -> Path:
+    """A checkpoint whose weights are a pickle."""
+    torch.save(load_file(bert / "model.safetensors"), bert / "pytorch_model.bin")
+    (bert / "model.safetensors").unlink()
+    return bert
+
+
+def logits(source: Path, **options: Any) -> Tensor:
+    return forward(load_model(source, **options), INPUTS)
+
+
+def change(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+# -- pickles --------------------------------------------------------------------------------------
+
+
+def test_a_pickle_is_refused_with_the_reason_and_both_remedies(pickled: Path) -> None:
+    message = refusal(pickled)
+    assert "pytorch_model.bin is a pickle, which can run any code when it is read" in message
+    assert "allow_pickle=True (on the command line --allow-pickle)" in message
+
+
+def test_the_two_lines_of_the_error_convert_the_pickle(pickled: Path, cases: Cases) -> None:
+    first, second = refusal(pickled).split("`")[1::2]
+    space: dict[str, Any] = {}
+    exec(f"{first}\n{second}", space)
+    torch.testing.assert_close(logits(pickled), logits(cases.path("bert")), rtol=0, atol=0)
+
+
+def test_a_pickle_is_read_if_it_is_allowed(pickled: Path, cases: Cases) -> None:
+    expected = logits(cases.path("bert"))
+    torch.testing.assert_close(logits(pickled, allow_pickle=True), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_safetensors_win_over_a_pickle(bert: Path, cases: Cases, allow: bool) -> None:
+    other = {name: t + 1 for name, t in load_file(bert / "model.safetensors").items()}
+    torch.save(other, bert / "pytorch_model.bin")
+    expected = logits(cases.path("bert"))
+    torch.testing.assert_close(logits(bert, allow_pickle=allow), expected, rtol=0, atol=0)
+
+
+class Evil:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def test_an_allowed_pickle_still_runs_nothing(pickled: Path, tmp_path: Path) -> None:
+    torch.save({"x": Evil(tmp_path / "made")}, pickled / "pytorch_model.bin")
+    message = refusal(pickled, allow_pickle=True)
+    assert "its pickle is damaged, or holds something else than tensors" in message
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"rubbish", b"PK\x03\x04"])
+def test_damaged_pickles(pickled: Path, content: bytes) -> None:
+    (pickled / "pytorch_model.bin").write_bytes(content)
+    assert refusal(pickled, allow_pickle=True)
+
+
+def test_parts_of_a_pickle_outside(pickled: Path) -> None:
+    (pickled / "pytorch_model.bin").rename(pickled.parent / "outside.bin")
+    index = {"metadata": {}, "weight_map": {"x": "../outside.bin"}}
+    (pickled / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    assert "pytorch_model.bin.index.json is a pickle" in refusal(pickled)
+    assert "names '../outside.bin' as weights" in refusal(pickled, allow_pickle=True)
+
+
+def test_a_pickle_on_the_hub(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As transformers reports a repository of which only the pickle is missing to it."""
+
+    def no_safetensors(*_: Any, **options: Any) -> None:
+        assert options["use_safetensors"] is True
+        assert os.environ["DISABLE_SAFETENSORS_CONVERSION"] == "1"
+        raise OSError("some/name has no file named model.safetensors; do not set `use_safetensors`")
+
+    config = hf.AutoConfig.from_pretrained(bert)
+    monkeypatch.setattr(
+        hf.PretrainedConfig, "get_config_dict", lambda *_, **__: (config.to_dict(), {})
+    )
+    monkeypatch.setattr(hf.AutoConfig, "from_pretrained", lambda **_: config)
+    monkeypatch.setattr(hf.AutoModelForSequenceClassification, "from_pretrained", no_safetensors)
+    with pytest.raises(InputError, match=r"^checkpoint some/name: has no safetensors, and its pyt"):
+        load_model("some/name")
+    assert "DISABLE_SAFETENSORS_CONVERSION" not in os.environ
+
+
+# -- code -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail if anything is asked on the terminal."""
+
+    def asked(question: str = "") -> str:
+        raise AssertionError(f"asked: {question}")
+
+    monkeypatch.setattr(builtins, "input", asked)
+
+
+CODE = """
+import pathlib
+pathlib.Path(__file__).with_name("ran").touch()
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+class Config(BertConfig): pass
+class Model(BertForSequenceClassification): pass
+class Tokens(PreTrainedTokenizerFast): pass
+"""
+
+
+@pytest.mark.usefixtures("no_questions")
+@pytest.mark.parametrize("kind", ["bert", "unheard-of"])
+@pytest.mark.parametrize("where", ["code.", "someone/else--code."])
+def test_code_of_a_checkpoint_is_never_run(bert: Path, kind: str, where: str) -> None:
+    (bert / "code.py").write_text(CODE)
+    change(
+        bert / "config.json",
+        model_type=kind,
+        auto_map={
+            "AutoConfig": f"{where}Config",
+            "AutoModelForSequenceClassification": f"{where}Model",
+        },
+    )
+    message = refusal(bert)
+    assert "its config.json names Python code to run (auto_map: {'AutoConfig': " in message
+    assert "mechcore never runs code from checkpoints" in message
+    assert not (bert / "ran").exists()
+
+
+@pytest.mark.usefixtures("no_questions")
+@pytest.mark.parametrize("kind", ["PreTrainedTokenizerFast", "Tokens"])
+def test_code_of_a_tokenizer_is_never_run(bert: Path, kind: str) -> None:
+    (bert / "code.py").write_text(CODE)
+    change(
+        bert / "tokenizer_config.json",
+        tokenizer_class=kind,
+        auto_map={"AutoTokenizer": [None, "code.Tokens"]},
+    )
+    with pytest.raises(InputError, match=r"its tokenizer_config\.json names Python code to run"):
+        load_tokenizer(bert)
+    assert not (bert / "ran").exists()
+
+
+@pytest.mark.usefixtures("no_questions")
+def test_a_kind_of_model_that_nobody_knows(bert: Path) -> None:
+    change(bert / "config.json", model_type="unheard-of")
+    assert "its configuration cannot be used: " in refusal(bert)
+
+
+def test_an_adapter_is_not_a_model(bert: Path) -> None:
+    (bert / "adapter_config.json").write_text('{"base_model_name_or_path": "some/where"}')
+    assert "is an adapter (it has adapter_config.json); merge it into its model" in refusal(bert)
+
+
+# -- files outside --------------------------------------------------------------------------------
+
+
+def shard(path: Path, parts: dict[str, str] | None = None) -> None:
+    """Replace the weights of a checkpoint by two parts; ``parts`` are other names for them."""
+    weights = load_file(path / "model.safetensors")
+    (path / "model.safetensors").unlink()
+    names = sorted(weights)
+    weight_map = {}
+    for i, chosen in enumerate((names[::2], names[1::2])):
+        file = f"part-{i}.safetensors"
+        save_file({name: weights[name] for name in chosen}, path / file, {"format": "pt"})
+        weight_map |= {name: (parts or {}).get(file, file) for name in chosen}
+    index = {"metadata": {"total_size": 1}, "weight_map": weight_map}
+    (path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def test_weights_in_parts(bert: Path, cases: Cases) -> None:
+    shard(bert)
+    torch.testing.assert_close(logits(bert), logits(cases.path("bert")), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "../part-1.safetensors",
+        "inner/../../part-1.safetensors",
+        "{outside}/part-1.safetensors",
+        "..\\part-1.safetensors",
+        "part-1.bin",
+        5,
+        None,
+        ["part-1.safetensors"],
+    ],
+)
+def test_parts_outside_the_checkpoint(bert: Path, file: Any) -> None:
+    if isinstance(file, str):
+        file = file.format(outside=bert.parent)
+    shard(bert, {"part-1.safetensors": file})
+    shutil.copy(bert / "part-1.safetensors", bert.parent)
+    message = refusal(bert)
+    assert f"model.safetensors.index.json names {str(file)[:80]!r} as weights" in message
+    assert "expected a file inside the checkpoint that ends in .safetensors" in message
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": null}', "[" * 100_000]
+)
+def test_an_index_that_is_none(bert: Path, content: str) -> None:
+    shard(bert)
+    (bert / "model.safetensors.index.json").write_text(content)
+    assert "model.safetensors.index.json is no index of weights" in refusal(bert)
+
+
+@pytest.mark.parametrize("file", ["../model.safetensors", "adapter_model.bin", 5])
+def test_weights_that_the_configuration_names(bert: Path, file: Any) -> None:
+    shutil.copy(bert / "model.safetensors", bert.parent)
+    change(bert / "config.json", transformers_weights=file)
+    assert f"config.json names {str(file)!r} as weights" in refusal(bert)
+
+
+def test_weights_of_another_name_inside(bert: Path, cases: Cases) -> None:
+    (bert / "model.safetensors").rename(bert / "mine.safetensors")
+    change(bert / "config.json", transformers_weights="mine.safetensors")
+    torch.testing.assert_close(logits(bert), logits(cases.path("bert")), rtol=0, atol=0)
