@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -194,6 +194,57 @@ class GridOptions(PruneOptions):
 
 
 @dataclass(frozen=True)
+class ResourceOptions:
+    """What a unit of work may use."""
+
+    cpus: Annotated[
+        int | None,
+        typer.Option("--cpus", help="Cores for a unit of work; else all, with Ray one.", min=1),
+    ] = None
+    gpus: Annotated[
+        float | None, typer.Option("--gpus", help="GPUs for a unit of work, also 0.5.", min=0)
+    ] = None
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda or mps; else cuda with --gpus.")
+    ] = None
+
+    def over(self, resources: Any) -> Any:
+        """The study's `Resources` with what was given here in place of its own."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(resources, **given)
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Where finished work is kept, and who does it."""
+
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="Run store, which studies can share; else in --out."),
+    ] = None
+    executor: Annotated[
+        Literal["in-process", "ray"],
+        typer.Option("--executor", help="One unit after another, or on the workers of Ray."),
+    ] = "in-process"
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ray cluster (auto, HOST:PORT); else one is started here."),
+    ] = None
+
+    def executed(self) -> Any:
+        """The executor."""
+        from mechcore.study.executors import in_process
+
+        if self.executor == "ray":
+            from mechcore.study.ray_executor import on_ray
+
+            return on_ray(self.address)
+        if self.address is not None:
+            raise InputError("--address is for --executor ray; name it, or leave the address out")
+        return in_process
+
+
+@dataclass(frozen=True)
 class MeansOptions:
     """Where means come from."""
 
@@ -231,10 +282,10 @@ def run_config(
     train: TrainOptions,
     test: TestOptions,
     prune: PruneOptions,
-    **more: Any,
+    max_non_core: int = 16,
 ) -> Any:
     """The study's `StudyConfig`."""
-    from mechcore.study import StudyConfig
+    from mechcore.study import AblationConfig, Analyses, StudyConfig
 
     return StudyConfig(
         model=model.config(),
@@ -242,8 +293,8 @@ def run_config(
         prune=prune.settings(),
         seeds=numbers("--seeds", prune.seeds, int),
         sparsities=numbers("--sparsities", prune.sparsities, float),
+        analyses=Analyses(ablation=AblationConfig(max_non_core=max_non_core)),
         batch_size=test.batch_size,
-        **more,
     )
 
 

@@ -30,7 +30,9 @@ Advance: TypeAlias = Callable[[float], None]
 class Display(Protocol):
     """Where progress is shown."""
 
-    def add(self, description: str, total: float, in_shares: bool) -> AbstractContextManager[Advance]:
+    def add(
+        self, description: str, total: float, in_shares: bool
+    ) -> AbstractContextManager[Advance]:
         """Show work of this size while the block lasts."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError
-from mechcore.study.config import DataConfig, ModelConfig
+from mechcore.study.config import ModelConfig
 from mechcore.study.fingerprints import Hasher, digest_of
 from mechcore.study.inputs import Inputs, check_sources, open_model, read_role
 from mechcore.study.store import Store

@@ -263,7 +263,7 @@ class StudyConfig:
         data: see `DataConfig`.
         prune: the pruning schedule.
         seeds: of the pruning runs.
-        sparsities: target sparsities, in [0, 1).
+        sparsities: target sparsities, in [0, 1); none leaves only effective sizes to do.
         seeds_per_unit: masks of one sparsity that are trained together, as one unit of work.
         analyses: what is done with the subnetworks.
         batch_size: examples per evaluation batch.
@@ -289,7 +289,8 @@ class StudyConfig:
     resources: Resources = Resources()
 
     def __post_init__(self) -> None:
-        check_runs(self.seeds, self.sparsities)
+        # Effective sizes alone need no subnetworks but those of the checkpoints.
+        check_runs(self.seeds, self.sparsities if self.sparsities or not self.checkpoints else (0,))
         for name in ("seeds_per_unit", "batch_size", "n_resamples"):
             _check_count(name, getattr(self, name), 1)
         for path in self.checkpoints:
@@ -297,7 +298,7 @@ class StudyConfig:
         for name in self.models:
             check_name("models", name)
             if name == "store":
-                raise InputError("models: the name 'store' is taken by the run store; choose another")
+                raise InputError("models: 'store' is the name of the run store; choose another")
         if self.models and self.model != ModelConfig():
             raise InputError("model and models exclude each other; put all of them under models")
         if self.models and self.checkpoints:
@@ -310,9 +311,7 @@ class StudyConfig:
         """The study of each model by name; of one model alone, by an empty name."""
         if not self.models:
             return {"": self}
-        return {
-            name: replace(self, model=model, models={}) for name, model in self.models.items()
-        }
+        return {name: replace(self, model=model, models={}) for name, model in self.models.items()}
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, as they come back from a JSON file."""

@@ -79,8 +79,7 @@ def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_
 
 def _commit(source: str, revision: str | None) -> str:
     """The commit of a hub id, which is fetched as far as need be."""
-    from transformers.utils import cached_file
-    from transformers.utils.hub import extract_commit_hash
+    from transformers.utils.hub import cached_file, extract_commit_hash
 
     try:
         found = cached_file(source, "config.json", revision=revision)

@@ -122,6 +122,7 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
             device=device,
             revision=config.revision,
             head=answers,
+            allow_pickle=config.allow_pickle,
         ),
         load_tokenizer(config.source, revision=config.revision),
         data={},
@@ -131,7 +132,12 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
     return loaded
 
 
-def check_sources(model: ModelConfig, data: DataConfig, roles: tuple[str, ...]) -> None:
+def check_sources(model: ModelConfig, data: DataConfig, roles: Sequence[str]) -> None:
+    """Make sure that model and data are named together, and everything that belongs to them.
+
+    Raises:
+        InputError: they are not.
+    """
     files = {role: getattr(data, role) for role in ("train", "id", "ood")}
     missing = [f"--{role}" for role in roles if files[role] is None]
     if model.source is not None and missing:

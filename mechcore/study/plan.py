@@ -12,7 +12,7 @@ from mechcore.pruning.settings import PruneSettings
 from mechcore.study.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.inputs import ROLES, TEST_ROLES, check_sources
-from mechcore.study.sizes import checkpoint_series
+from mechcore.study.sizes import EMBEDDED, checkpoint_series
 from mechcore.study.units import Recipes, Unit
 
 
@@ -69,9 +69,12 @@ class _Planner:
     def part(self) -> Part:
         """The units of the whole study."""
         describe = self._unit("describe", "inputs", {"names": self._names}, roles=ROLES)
-        found = {"describe": describe, **self._subnetworks(self.config.sparsities)}
+        found = {"describe": describe}
+        if self.config.sparsities:
+            found |= self._subnetworks(self.config.sparsities)
         pruned = [unit for unit in self.made if unit.kind == "prune"]
-        found |= self._analyses(found["means"], pruned)
+        if pruned:
+            found |= self._analyses(found["means"], pruned)
         if self.config.checkpoints:
             found["sizes"] = self._sizes()
         return Part(self.name, self.config, found, pruned, self.made)
@@ -176,10 +179,6 @@ class _Planner:
         self._recipes = own
         settings = {"margin": sizes.margin, "checkpoints": list(series)}
         return self._unit("sizes", "effective size", settings, needs=accuracies, with_model=False)
-
-
-EMBEDDED = "embedded"
-"""Stands for the embedded encoder's own series of checkpoints."""
 
 
 def data_names(model: ModelConfig, data: DataConfig) -> dict[str, str]:

@@ -107,7 +107,7 @@ def write_results(plan: Plan, store: Store, out: Path) -> list[Path]:
 
 def _files(part: Part, store: Store) -> dict[str, Path]:
     """Where each file of the results is in the store."""
-    found = {}
+    found: dict[str, Path] = {}
     for unit in _units(part):
         folder = store.folder(unit.key)
         names = [name for name in store.manifest(unit.key).files if name != FACTS]
@@ -134,7 +134,10 @@ def _remove_others(folder: Path, wanted: Mapping[str, Path]) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    write_atomically(target, lambda temporary: shutil.copyfile(source, temporary) and None)
+    def write(temporary: Path) -> None:
+        shutil.copyfile(source, temporary)
+
+    write_atomically(target, write)
 
 
 def _facts(part: Part, store: Store) -> dict[str, Any]:

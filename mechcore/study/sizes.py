@@ -17,6 +17,9 @@ from mechcore.tasks.embedded import encoder_checkpoints
 from mechcore.tasks.examples import ALL
 from mechcore.training import HISTORY_FILE, read_history
 
+EMBEDDED = "embedded"
+"""Stands for the embedded encoder's own series of checkpoints."""
+
 _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 
 

@@ -36,6 +36,7 @@ FORMAT = 1
 _DISK_ERRORS = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Those of writing; None is what SQLite gives."""
 
+
 class StoreError(MechcoreError):
     """The store cannot be written; what is finished in it is safe."""
 
@@ -190,7 +191,7 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"unit {key[:12]}: its manifest cannot be used ({error})") from error
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         """Keys of all artefacts, whole or not."""
         return sorted(path.name for path in (self.path / "objects").glob("*/[!.]*"))
 
@@ -269,7 +270,7 @@ class Store:
     def table(self) -> pd.DataFrame:
         """The index, brought up to date: one row per artefact, see `Index.table`."""
         table = self.index.table()
-        there = set(self.keys())
+        there = set(self.all_keys())
         rows = []
         for key in there - set(table["key"]):
             with suppress(Damaged):
@@ -305,7 +306,7 @@ class Store:
                     "unknown what is still used; run the studies again, or remove the file"
                 ) from error
         partial = [path.stem for path in (self.path / "partial").glob("[!.]*.safetensors")]
-        return [key for key in dict.fromkeys([*self.keys(), *partial]) if key not in used]
+        return [key for key in dict.fromkeys([*self.all_keys(), *partial]) if key not in used]
 
     # -- removing ---------------------------------------------------------------------------------
 

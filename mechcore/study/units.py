@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from mechcore.study.config import DataConfig, ModelConfig, plain
@@ -17,7 +18,7 @@ WORK_FORMAT = 1
 """Counts up whenever the same recipe gives other results than before."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Unit:
     """One piece of a study that is done as a whole.
 
@@ -114,12 +115,14 @@ def data_content(
     role: str, model: ModelConfig, data: DataConfig, hasher: Hasher = hash_file
 ) -> dict[str, Any]:
     """What the examples of a role are drawn from, and how, as a JSON value; not where it lies."""
-    from pathlib import Path
-
     limit, path = getattr(data, f"max_{role}"), getattr(data, role)
     content: dict[str, Any] = {"limit": limit, "seed": data.seed}
     if model.source is None:
-        content |= {"world": role, "size": limit or EMBEDDED_SIZE, "seed": EMBEDDED_SEED + data.seed}
+        content |= {
+            "world": role,
+            "size": limit or EMBEDDED_SIZE,
+            "seed": EMBEDDED_SEED + data.seed,
+        }
     else:
         file = Path(path)
         content |= {

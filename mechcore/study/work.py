@@ -107,9 +107,7 @@ def describe(context: Context) -> None:
         "identity": asdict(ModelIdentity.of(model)),
     }
     mapping = {role: inputs.readout(role).mapping for role in TEST_ROLES}
-    write_json(
-        context.folder / FACTS, {"model": facts, "data": data, "label_mapping": mapping}
-    )
+    write_json(context.folder / FACTS, {"model": facts, "data": data, "label_mapping": mapping})
 
 
 def means(context: Context) -> None:
@@ -247,9 +245,7 @@ def sweep(context: Context) -> None:
 
 def sizes(context: Context) -> None:
     """Effective sizes over checkpoints."""
-    found = {
-        step: context.table(str(step), "accuracy") for step in context.settings["checkpoints"]
-    }
+    found = {step: context.table(str(step), "accuracy") for step in context.settings["checkpoints"]}
     tables = size_tables(*accuracies_by_checkpoint(found), context.settings["margin"])
     context.write_tables(tables)
 
