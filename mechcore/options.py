@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -50,22 +50,30 @@ class ModelOptions:
     max_length: Annotated[
         int, typer.Option("--max-length", help="Longest input in tokens.", min=1)
     ] = 128
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id.")
+    ] = None
+    allow_pickle: Annotated[
+        bool,
+        typer.Option(
+            "--allow-pickle", help="Read weights from a pickle, which can run any code on loading."
+        ),
+    ] = False
 
     def config(self) -> Any:
         """The study's `ModelConfig`."""
-        from mechcore.models.loading import has_hooked_transformer
         from mechcore.study import ModelConfig
 
-        own_decoder = self.model is None and self.embedded == "decoder"
-        default = "hooked" if own_decoder and has_hooked_transformer() else "bridge"
         return ModelConfig(
             source=self.model,
             embedded=self.embedded,
-            backend=self.backend or default,  # type: ignore[arg-type]
+            revision=self.revision,
+            backend=self.backend,
             class_labels=tuple(split(self.classes)) or None,
             prompt=self.prompt,
             answers=pairs("--answers", self.answers) or None,
             max_length=self.max_length,
+            allow_pickle=self.allow_pickle,
         )
 
 
@@ -186,6 +194,57 @@ class GridOptions(PruneOptions):
 
 
 @dataclass(frozen=True)
+class ResourceOptions:
+    """What a unit of work may use."""
+
+    cpus: Annotated[
+        int | None,
+        typer.Option("--cpus", help="Cores for a unit of work; else all, with Ray one.", min=1),
+    ] = None
+    gpus: Annotated[
+        float | None, typer.Option("--gpus", help="GPUs for a unit of work, also 0.5.", min=0)
+    ] = None
+    device: Annotated[
+        str | None, typer.Option("--device", help="cpu, cuda or mps; else cuda with --gpus.")
+    ] = None
+
+    def over(self, resources: Any) -> Any:
+        """The study's `Resources` with what was given here in place of its own."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return replace(resources, **given)
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """Where finished work is kept, and who does it."""
+
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="Run store, which studies can share; else in --out."),
+    ] = None
+    executor: Annotated[
+        Literal["in-process", "ray"],
+        typer.Option("--executor", help="One unit after another, or on the workers of Ray."),
+    ] = "in-process"
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ray cluster (auto, HOST:PORT); else one is started here."),
+    ] = None
+
+    def executed(self) -> Any:
+        """The executor."""
+        from mechcore.study.executors import in_process
+
+        if self.executor == "ray":
+            from mechcore.study.ray_executor import on_ray
+
+            return on_ray(self.address)
+        if self.address is not None:
+            raise InputError("--address is for --executor ray; name it, or leave the address out")
+        return in_process
+
+
+@dataclass(frozen=True)
 class MeansOptions:
     """Where means come from."""
 
@@ -223,19 +282,19 @@ def run_config(
     train: TrainOptions,
     test: TestOptions,
     prune: PruneOptions,
-    **more: Any,
+    max_non_core: int = 16,
 ) -> Any:
-    """The study's `RunConfig`."""
-    from mechcore.study import RunConfig
+    """The study's `StudyConfig`."""
+    from mechcore.study import AblationConfig, Analyses, StudyConfig
 
-    return RunConfig(
+    return StudyConfig(
         model=model.config(),
         data=data_config(files, train, test),
         prune=prune.settings(),
         seeds=numbers("--seeds", prune.seeds, int),
         sparsities=numbers("--sparsities", prune.sparsities, float),
+        analyses=Analyses(ablation=AblationConfig(max_non_core=max_non_core)),
         batch_size=test.batch_size,
-        **more,
     )
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Protocol, TypeAlias
 
 from rich.console import Console
 from rich.progress import (
@@ -22,22 +23,56 @@ from rich.progress import (
 )
 from rich.text import Text
 
-_shown: ContextVar[Progress | None] = ContextVar("shown", default=None)
+Advance: TypeAlias = Callable[[float], None]
+"""Called with the amount of work that was done since the call before."""
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def add(
+        self, description: str, total: float, in_shares: bool
+    ) -> AbstractContextManager[Advance]:
+        """Show work of this size while the block lasts."""
+
+
+_shown: ContextVar[Display | None] = ContextVar("shown", default=None)
+_within: ContextVar[str] = ContextVar("within", default="")
 
 
 @contextmanager
 def shown() -> Iterator[None]:
     """Show the progress of everything inside the block on standard error."""
-    columns = (TextColumn("{task.description}"), BarColumn(), _Done())
-    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    progress = Progress(*columns, *times, console=Console(stderr=True))
-    token = _shown.set(progress)
+    console = Console(stderr=True)
+    display = _Bars(console) if console.is_terminal else _Lines(console)
+    with shown_on(display):
+        try:
+            yield
+        finally:
+            display.stop()
+
+
+@contextmanager
+def shown_on(display: Display) -> Iterator[None]:
+    """Show the progress of everything inside the block on a display."""
+    token = _shown.set(display)
     try:
         yield
     finally:
         _shown.reset(token)
-        if progress.tasks:
-            progress.stop()
+
+
+@contextmanager
+def within(name: str) -> Iterator[None]:
+    """Put ``name`` before the descriptions of everything inside the block.
+
+    Bars inside vanish when they end, as there may be hundreds.
+    """
+    token = _within.set(name)
+    try:
+        yield
+    finally:
+        _within.reset(token)
 
 
 @contextmanager
@@ -48,7 +83,7 @@ def bar(description: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def work(description: str, total: float) -> Iterator[Callable[[float], None]]:
+def work(description: str, total: float) -> Iterator[Advance]:
     """Progress over unequal steps; call its value with the cost of each, in the unit of ``total``.
 
     The time left is estimated from the cost that is left.
@@ -58,18 +93,39 @@ def work(description: str, total: float) -> Iterator[Callable[[float], None]]:
 
 
 @contextmanager
-def _reporting(
-    description: str, total: float, *, in_shares: bool
-) -> Iterator[Callable[[float], None]]:
-    progress = _shown.get()
-    if progress is None:
+def _reporting(description: str, total: float, *, in_shares: bool) -> Iterator[Advance]:
+    display = _shown.get()
+    if display is None:
         yield lambda amount: None
-    elif progress.console.is_terminal:
-        progress.start()  # with the first bar: an error before it leaves no blank line
-        task = progress.add_task(description, total=total, in_shares=in_shares)
-        yield lambda amount: progress.advance(task, amount)
     else:
-        yield _Lines(progress.console, description, total, in_shares)
+        with display.add(description, total, in_shares) as advance:
+            yield advance
+
+
+class _Bars:
+    """Bars on a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), _Done())
+        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        self.console = console
+        self.progress = Progress(*columns, *times, console=console)
+
+    @contextmanager
+    def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
+        """A bar."""
+        self.progress.start()  # with the first bar: an error before it leaves no blank line
+        name = _within.get()
+        description = f"{name}: {description}" if name else description
+        task = self.progress.add_task(description, total=total, in_shares=in_shares)
+        yield lambda amount: self.progress.advance(task, amount)
+        if name:
+            self.progress.remove_task(task)
+
+    def stop(self) -> None:
+        """Leave the bars as they are."""
+        if self.progress.tasks:
+            self.progress.stop()
 
 
 class _Done(ProgressColumn):
@@ -88,6 +144,22 @@ def _done(completed: float, total: float, in_shares: bool) -> str:
 class _Lines:
     """A line whenever another tenth of the work is done."""
 
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    @contextmanager
+    def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
+        """Lines about one piece of work."""
+        name = _within.get()
+        yield _Line(
+            self.console, f"{name}: {description}" if name else description, total, in_shares
+        )
+
+    def stop(self) -> None:
+        """Nothing is left to do."""
+
+
+class _Line:
     def __init__(self, console: Console, description: str, total: float, in_shares: bool) -> None:
         self.console, self.description = console, description
         self.total, self.in_shares = total, in_shares
@@ -102,11 +174,45 @@ class _Lines:
             if self.in_shares and tenths < 10:
                 spent = time.monotonic() - self.started
                 left = spent * (self.total - self.completed) / self.completed
-                line += f", about {_duration(left)} left"
+                line += f", about {duration(left)} left"
             self.console.print(line, highlight=False)
 
 
-def _duration(seconds: float) -> str:
+class Relay:
+    """Hands on the share of the work that is done, for example to another process.
+
+    Args:
+        tell: called with shares from 0 to 1, each time a hundredth more is done.
+    """
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self.tell = tell
+
+    @contextmanager
+    def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
+        """Shares of one piece of work."""
+        done, told = 0.0, 0
+
+        def advance(amount: float) -> None:
+            nonlocal done, told
+            done += amount
+            share = done / total if total else 1.0
+            if int(share * 100) > told:
+                told = int(share * 100)
+                self.tell(share)
+
+        yield advance
+
+
+def say(message: str) -> None:
+    """A line for the user, above the bars; silent unless `shown` is active."""
+    display = _shown.get()
+    if isinstance(display, (_Bars, _Lines)):
+        display.console.print(message, highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """A time in words: ``40 s``, ``12 min``, ``2.5 h``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -42,7 +42,10 @@ def _main(
 
 
 for _command in (
+    study.init,
     study.run,
+    study.status,
+    study.clean,
     subnetworks.means,
     subnetworks.prune,
     subnetworks.compare,
@@ -96,7 +99,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run, prune, compare, effective-size and ablate go on with --resume", code
+            "interrupted; run and effective-size go on when run again, prune, compare and ablate "
+            "with --resume",
+            code,
         )
     sys.exit(code or 0)
 

@@ -1,19 +1,22 @@
-"""Commands for a whole run and the embedded world."""
+"""Commands for studies, and for the embedded world."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from mechcore import progress
-from mechcore.cli.shared import must_not_exist, show_run
+from mechcore.cli.shared import must_not_exist, show, show_run
 from mechcore.errors import InputError
 from mechcore.options import (
     FileOptions,
     ModelOptions,
     PruneOptions,
+    ResourceOptions,
+    StoreOptions,
     TestOptions,
     TrainOptions,
     grouped,
@@ -28,26 +31,153 @@ def run(
     test: TestOptions,
     files: FileOptions,
     prune: PruneOptions,
+    resources: ResourceOptions,
+    keep: StoreOptions,
+    config: Annotated[
+        Path | None,
+        typer.Argument(help="Study as YAML or TOML, see mechcore init; else the options below."),
+    ] = None,
     max_non_core: Annotated[
         int, typer.Option("--max-non-core", help="Heads outside the core to ablate.", min=0)
     ] = 16,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path(
-        "mechcore-out"
-    ),
-    resume: Annotated[bool, typer.Option("--resume", help="Finish an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results; by default the study's name."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only list the units of work with their time and memory."),
+    ] = False,
 ) -> None:
-    """The main job: evaluate, prune, core, head categories, ablations, one report."""
+    """A whole study: evaluate, prune, core, head categories, ablations, one report.
+
+    Run it again to go on after an interruption: what is done is kept, and only what depends on a
+    change is done again.
+    """
+    from mechcore.study import read_config
     from mechcore.study import run as run_study
 
-    if resume and overwrite:
-        raise InputError("--resume and --overwrite exclude each other; choose one")
-    config = run_config(model, files, train, test, prune, max_non_core=max_non_core)
-    if_exists: Any = "resume" if resume else "overwrite" if overwrite else "fail"
+    if config is not None:
+        _only_config(model, train, test, files, prune, max_non_core)
+        study = read_config(config)
+    else:
+        study = run_config(model, files, train, test, prune, max_non_core)
+    study = replace(study, resources=resources.over(study.resources))
+    place = out or Path("mechcore-out" if config is None else config.stem)
+    if dry_run:
+        _show_estimate(study, place, keep.store)
+        return
     with progress.shown():
-        report = run_study(config, out, if_exists=if_exists)
-    show_run(out)
-    print(f"report: {report}")
+        reports = run_study(study, place, store=keep.store, executor=keep.executed())
+    for report in reports:
+        if len(reports) > 1:
+            print(f"{report.parent.name}:")
+        show_run(report.parent)
+        print(f"report: {report}")
+
+
+def _only_config(*options: Any) -> None:
+    """Refuse options that a configuration file has a say on."""
+    *groups, max_non_core = options
+    for group in groups:
+        for name, value in vars(group).items():
+            if value != getattr(type(group)(), name):
+                raise InputError(
+                    f"--{name.replace('_', '-')} and a configuration file exclude each other; "
+                    "write it into the file"
+                )
+    if max_non_core != 16:
+        raise InputError("--max-non-core and a configuration file exclude each other")
+
+
+def _show_estimate(study: Any, out: Path, store: Path | None) -> None:
+    """The units of work, and what they will cost."""
+    from mechcore.study.bench import bench_of
+    from mechcore.study.estimate import estimate
+    from mechcore.study.executors import threads
+    from mechcore.study.run import prepare
+
+    prepared = prepare(study, out, store)
+    bench = bench_of(prepared.store, study.resources.place)
+    with threads(study.resources.cpus):
+        table = estimate(prepared.pending, prepared.plan.units, bench)
+    done = len(prepared.plan.units) - len(prepared.pending)
+    shown = table.assign(
+        time=table["seconds"].map(progress.duration),
+        memory=table["memory"].map(lambda gib: f"{gib:.1f} GiB" if gib else ""),
+    )
+    show(shown[["kind", "name", "time", "memory"]])
+    print(
+        f"{len(prepared.plan.units)} units of work, {done} of them done before; about "
+        f"{progress.duration(table['seconds'].sum())} for the others one after another, "
+        f"measured on this machine; at most {table['memory'].max():.1f} GiB at once"
+        if len(table)
+        else f"all {done} units of work are done; a run would only write the results"
+    )
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="File to write, .yaml or .toml.")] = Path(
+        "study.yaml"
+    ),
+) -> None:
+    """Write a study's configuration with every setting explained."""
+    from mechcore.files import write_text
+    from mechcore.study.config_template import template
+
+    text = template(file)
+    must_not_exist(file, file=True)
+    write_text(file, text)
+    print(f"study: {file} (edit it, then: mechcore run {file})")
+
+
+def status(
+    folder: Annotated[Path, typer.Argument(help="Folder of a study, its --out.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare all results with their checksums.")
+    ] = False,
+) -> None:
+    """What of a study is done, and what is left."""
+    from mechcore.study.status import damaged, status_table, unit_table
+
+    units, store = unit_table(folder)
+    show(status_table(units))
+    left = units[units["state"] != "done"]
+    if len(left):
+        show(left[["kind", "name", "state"]])
+    size = units["bytes"].sum() / 2**20
+    print(f"{len(units) - len(left)} of {len(units)} units of work are done; {size:.1f} MiB")
+    if verify:
+        found = damaged(store)
+        for line in found:
+            print(f"damaged: {line}")
+        print(f"{len(store.all_keys()) - len(found)} results are what was written")
+        if found:
+            raise typer.Exit(1)
+
+
+def clean(
+    folder: Annotated[Path, typer.Argument(help="Folder of a study, its --out.")],
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what studies still use: the whole store.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+) -> None:
+    """Remove results from the store that no study uses any more, and what killed runs left."""
+    from mechcore.study.results import opened
+    from mechcore.study.status import removable
+
+    _, store = opened(folder)
+    keys, leftovers, size = removable(store, everything)
+    if not dry_run:
+        for key in keys:
+            store.remove(key)
+        store.tidy()
+    word = "would remove" if dry_run else "removed"
+    print(
+        f"{word} {len(keys)} results and {len(leftovers)} leftover files, {size / 2**20:.1f} MiB, "
+        f"from {store.path}"
+    )
 
 
 def train_world(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,7 @@ from mechcore.options import (
     TrainOptions,
     data_config,
     grouped,
+    numbers,
     run_config,
     split,
 )
@@ -205,39 +207,51 @@ def effective_size(
     margin: Annotated[
         float, typer.Option("--margin", help="Accuracy (share) that may be lost.")
     ] = 0.03,
-    resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
         "mechcore-sizes"
     ),
 ) -> None:
-    """How few components each checkpoint of a training run needs, in and out of domain."""
+    """How few components each checkpoint of a training run needs, in and out of domain.
+
+    Run it again to go on after an interruption.
+    """
     from mechcore.effective_size import common_sparsities, read_full, read_grid
+    from mechcore.files import read_csv
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
+    from mechcore.study import Analyses, SizesConfig, run
     from mechcore.study.folder import write_tables
-    from mechcore.study.sizes import checkpoint_series, prune_series, size_tables
+    from mechcore.study.sizes import EMBEDDED, checkpoint_series, size_tables
 
     if model.model is not None:
         raise InputError("--model is for one checkpoint; name the series with --checkpoints")
     if (full is None) != (grid is None):
         raise InputError("--full and --grid belong together; give both, or neither")
-    if not resume:
-        must_not_exist(out)
     if full is not None and grid is not None:
+        must_not_exist(out)
         groups = _groups(group or [])
         tables = size_tables(read_full(full), common_sparsities(read_grid(grid)), groups, margin)
+        write_tables(out / "tables", tables)
+        Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
+        means = tables["mean_effective_size"]
     else:
         if group:
             raise InputError("--group is for --full and --grid; checkpoints have ID, OOD and mixed")
         series = checkpoint_series(split(checkpoints), model.config())
-        config = run_config(model, files, train, test, prune)
+        sizes = SizesConfig(numbers("--sparsities", prune.sparsities, float), margin)
+        config = replace(
+            run_config(model, files, train, test, prune),
+            model=list(series.values())[-1],
+            checkpoints=tuple(split(checkpoints)) or (EMBEDDED,),
+            sparsities=(),
+            analyses=Analyses(heads=None, ablation=None, effective_size=sizes),
+        )
         with progress.shown():
-            accuracies = prune_series(config, series, out, if_exists="resume" if resume else "fail")
-        tables = size_tables(*accuracies, margin)
-    write_tables(out / "tables", tables)
-    Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
+            (report,) = run(config, out)
+        print(f"report: {report}")
+        means = read_csv(out / "tables" / "mean_effective_size.csv")
     names = {"effective_size": "size", "n_seeds": "seeds", "n_faithful": "faithful"}
-    show(tables["mean_effective_size"].rename(columns=names | {"full_accuracy": "accuracy"}))
+    show(means.rename(columns=names | {"full_accuracy": "accuracy"}))
     print(f"tables and figures: {out}")
 
 

@@ -1,6 +1,28 @@
-"""A study's configuration, its steps and its folder."""
+"""A study's configuration, its units of work, the store that keeps them, and its results."""
 
-from mechcore.study.config import DataConfig, ModelConfig, RunConfig
-from mechcore.study.run import run
+from mechcore.study.config import (
+    AblationConfig,
+    Analyses,
+    DataConfig,
+    HeadsConfig,
+    ModelConfig,
+    Resources,
+    SizesConfig,
+    StudyConfig,
+)
+from mechcore.study.config_file import read_config
+from mechcore.study.run import prepare, run
 
-__all__ = ["DataConfig", "ModelConfig", "RunConfig", "run"]
+__all__ = [
+    "AblationConfig",
+    "Analyses",
+    "DataConfig",
+    "HeadsConfig",
+    "ModelConfig",
+    "Resources",
+    "SizesConfig",
+    "StudyConfig",
+    "prepare",
+    "read_config",
+    "run",
+]

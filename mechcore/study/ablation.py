@@ -26,8 +26,7 @@ from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.interventions import Mode
 from mechcore.means import MeanActivations
-from mechcore.study.inputs import Inputs
-from mechcore.study.steps import ROLES
+from mechcore.study.inputs import TEST_ROLES, Inputs
 
 
 def core_ablation_tables(
@@ -113,7 +112,7 @@ def sweep_tables(
             seed=seed,
             state=None if state is None else state / f"sweep-{role}.safetensors",
         )
-        for role in ROLES
+        for role in TEST_ROLES
     ]
     tables = _effect_tables(found, kinds, [], n_resamples, seed)
     if _has_all_subsets(found[0]):

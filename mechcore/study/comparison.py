@@ -20,7 +20,7 @@ from mechcore.pruning import (
     prune,
     random_subnetworks,
 )
-from mechcore.study.config import RunConfig
+from mechcore.study.config import StudyConfig
 from mechcore.study.inputs import Inputs
 
 
@@ -44,7 +44,7 @@ def check_methods(names: Sequence[str]) -> list[Method]:
 
 def find_subnetworks(
     method: Method,
-    config: RunConfig,
+    config: StudyConfig,
     inputs: Inputs,
     means: MeanActivations,
     folder: Path,
@@ -79,7 +79,7 @@ def find_subnetworks(
 
 def _find(
     method: Method,
-    config: RunConfig,
+    config: StudyConfig,
     inputs: Inputs,
     means: MeanActivations,
     state: Path | None,

@@ -1,19 +1,53 @@
-"""What a run is asked to do."""
+"""What a study is asked to do."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict
 
 from mechcore.errors import InputError
-from mechcore.pruning.settings import PruneSettings, check_runs
+from mechcore.pruning.settings import PruneSettings, check_runs, prune_settings
 
 Embedded = Literal["encoder", "decoder"]
 
 MAX_DATA_SEED = 2**32
 """What numpy's generators take."""
+
+MOST_COUNTED = 2**31
+"""No count of examples, tokens, resamples, cores or seeds per unit is larger."""
+
+_FORBID = ConfigDict(extra="forbid")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def check_name(what: str, name: str) -> None:
+    """Make sure that a name can be that of a folder, and of none but the one meant.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if not _NAME.fullmatch(name) or len(name) > 100:
+        raise InputError(
+            f"{what}: the name {name[:100]!r} cannot be used; expected at most 100 letters, "
+            "digits, dots, dashes and underscores, the first a letter or digit"
+        )
+
+
+def _check_text(what: str, text: str | None) -> None:
+    if text is not None and (not text.strip() or any(ord(c) < 32 for c in text)):
+        raise InputError(f"{what} is {text!r}; expected text without control characters")
+
+
+def _check_count(what: str, value: int, least: int) -> None:
+    if not least <= value < MOST_COUNTED:
+        raise InputError(
+            f"{what} is {value if abs(value) < 10**20 else 'a number of many digits'}; expected a "
+            f"whole number from {least} to {MOST_COUNTED - 1}"
+        )
 
 
 @dataclass(frozen=True)
@@ -24,21 +58,34 @@ class ModelConfig:
         source: checkpoint directory or hub id; None for the embedded model.
         embedded: which embedded model to use when there is no source.
         checkpoint: which checkpoint of the embedded encoder.
-        backend: see `mechcore.load_model`.
+        revision: branch, tag or commit of a hub id.
+        backend: see `mechcore.load_model`; None is a bridge, but a HookedTransformer for the
+            embedded decoder where TransformerLens has one.
         class_labels: names of the classifier's classes in index order; None reads ``id2label``.
         prompt: for language models, see `mechcore.tasks.encoding.encode`.
         answers: for language models, the answer word of each label.
         max_length: longest input in tokens.
+        allow_pickle: whether weights may come from a pickle, which can run any code.
     """
+
+    __pydantic_config__ = _FORBID
 
     source: str | None = None
     embedded: Embedded = "encoder"
     checkpoint: str = "final"
-    backend: Literal["bridge", "hooked"] = "bridge"
+    revision: str | None = None
+    backend: Literal["bridge", "hooked"] | None = None
     class_labels: tuple[str, ...] | None = None
     prompt: str | None = None
     answers: Mapping[str, str] | None = None
     max_length: int = 128
+    allow_pickle: bool = False
+
+    def __post_init__(self) -> None:
+        _check_count("model: max_length", self.max_length, 1)
+        check_name("model: checkpoint", self.checkpoint)
+        for name in ("source", "revision"):
+            _check_text(f"model: {name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -59,6 +106,8 @@ class DataConfig:
         seed: of these draws, not negative.
     """
 
+    __pydantic_config__ = _FORBID
+
     train: str | None = None
     id: str | None = None
     ood: str | None = None
@@ -76,60 +125,203 @@ class DataConfig:
             raise InputError(
                 f"data seed {self.seed}: expected a whole number from 0 to {MAX_DATA_SEED - 1}"
             )
+        for role in ("train", "id", "ood"):
+            _check_text(f"data: {role}", getattr(self, role))
+            limit = getattr(self, f"max_{role}")
+            if limit is not None:
+                _check_count(f"data: max_{role}", limit, 1)
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """A whole main job.
+class HeadsConfig:
+    """Head categories and pictures of attention.
 
     Attributes:
-        model: see `ModelConfig`.
-        data: see `DataConfig`.
-        prune: the pruning schedule.
-        seeds: of the pruning runs.
-        sparsities: target sparsities, in [0, 1).
-        batch_size: examples per evaluation batch.
-        n_resamples: bootstrap resamples.
-        max_heads_examples: examples on which attention is scored.
+        max_examples: examples on which attention is scored.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    max_examples: int = 512
+
+    def __post_init__(self) -> None:
+        _check_count("heads: max_examples", self.max_examples, 1)
+
+
+@dataclass(frozen=True)
+class AblationConfig:
+    """Ablation of the core beside other heads.
+
+    Attributes:
         max_joint: how many core heads to ablate in pairs, those that matter most out of domain.
         max_non_core: how many heads outside the core to ablate for comparison, drawn at random.
     """
 
-    model: ModelConfig = ModelConfig()
-    data: DataConfig = DataConfig()
-    prune: PruneSettings = field(default_factory=PruneSettings)
-    seeds: tuple[int, ...] = (42, 43, 44)
-    sparsities: tuple[float, ...] = (0.5, 0.7)
-    batch_size: int = 64
-    n_resamples: int = 1000
-    max_heads_examples: int = 512
+    __pydantic_config__ = _FORBID
+
     max_joint: int = 4
     max_non_core: int = 16
 
     def __post_init__(self) -> None:
-        check_runs(self.seeds, self.sparsities)
+        _check_count("ablation: max_joint", self.max_joint, 0)
+        _check_count("ablation: max_non_core", self.max_non_core, 0)
+
+
+@dataclass(frozen=True)
+class SizesConfig:
+    """Effective size over the checkpoints of a training run.
+
+    Attributes:
+        sparsities: the grid that every checkpoint is pruned to.
+        margin: accuracy (share) that a subnetwork may lose and still be faithful.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    sparsities: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    margin: float = 0.03
+
+    def __post_init__(self) -> None:
+        check_runs((0,), self.sparsities)
+        if not 0 <= self.margin < 1:
+            raise InputError(f"effective_size: margin is {self.margin}; expected a share in [0, 1)")
+
+
+@dataclass(frozen=True)
+class Analyses:
+    """What is done with the subnetworks; None leaves an analysis out.
+
+    Attributes:
+        heads: head categories.
+        ablation: single and joint ablation of the core.
+        sweep: ablate each of these components alone.
+        effective_size: over the study's ``checkpoints``; without them it is not done.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    heads: HeadsConfig | None = HeadsConfig()
+    ablation: AblationConfig | None = AblationConfig()
+    sweep: Literal["heads", "mlps", "all"] | None = None
+    effective_size: SizesConfig = SizesConfig()
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one unit of work may use.
+
+    Attributes:
+        cpus: cores; None takes all in-process and one under Ray. Results are equal to the last bit
+            only between runs with equal cores on equal hardware.
+        gpus: GPUs, also a share of one.
+        device: where models are put; None is a GPU if ``gpus`` is above 0, else the CPU.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    cpus: int | None = None
+    gpus: float = 0.0
+    device: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.cpus is not None:
+            _check_count("resources: cpus", self.cpus, 1)
+        if not 0 <= self.gpus <= MOST_COUNTED:
+            raise InputError(f"resources: gpus is {self.gpus}; expected 0 or more")
+        if self.device is not None and not re.fullmatch(r"cpu|mps|cuda(:\d+)?", self.device):
+            raise InputError(
+                f"resources: device is {self.device!r}; expected cpu, mps, cuda or cuda:N"
+            )
+
+    @property
+    def place(self) -> str:
+        """The device by name."""
+        return self.device or ("cuda" if self.gpus else "cpu")
+
+
+def _settings(value: Any) -> PruneSettings:
+    """A schedule from a preset's name and changes to it."""
+    if isinstance(value, str):
+        return prune_settings(value)
+    if not isinstance(value, Mapping):
+        raise InputError(f"found {value!r}; expected a preset's name, or settings by name")
+    preset = value.get("preset", "fast")
+    if not isinstance(preset, str):
+        raise InputError(f"preset is {preset!r}; expected a name")
+    return prune_settings(preset, **{k: v for k, v in value.items() if k != "preset"})
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """A whole study.
+
+    Attributes:
+        model: see `ModelConfig`.
+        models: several models instead, by name; everything else holds for each of them.
+        checkpoints: of the model's training, for effective size: directories, or folders of
+            them; ``"embedded"`` alone stands for the embedded encoder's.
+        data: see `DataConfig`.
+        prune: the pruning schedule.
+        seeds: of the pruning runs.
+        sparsities: target sparsities, in [0, 1); none leaves only effective sizes to do.
+        seeds_per_unit: masks of one sparsity that are trained together, as one unit of work.
+        analyses: what is done with the subnetworks.
+        batch_size: examples per evaluation batch.
+        n_resamples: bootstrap resamples.
+        resources: of one unit of work; they are no part of the results.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    model: ModelConfig = ModelConfig()
+    models: Mapping[str, ModelConfig] = field(default_factory=dict)
+    checkpoints: tuple[str, ...] = ()
+    data: DataConfig = DataConfig()
+    prune: Annotated[PruneSettings, BeforeValidator(_settings)] = field(
+        default_factory=PruneSettings
+    )
+    seeds: tuple[int, ...] = (42, 43, 44)
+    sparsities: tuple[float, ...] = (0.5, 0.7)
+    seeds_per_unit: int = 3
+    analyses: Analyses = Analyses()
+    batch_size: int = 64
+    n_resamples: int = 1000
+    resources: Resources = Resources()
+
+    def __post_init__(self) -> None:
+        # Effective sizes alone need no subnetworks but those of the checkpoints.
+        check_runs(self.seeds, self.sparsities if self.sparsities or not self.checkpoints else (0,))
+        for name in ("seeds_per_unit", "batch_size", "n_resamples"):
+            _check_count(name, getattr(self, name), 1)
+        for path in self.checkpoints:
+            _check_text("checkpoints", path)
+        for name in self.models:
+            check_name("models", name)
+            if name == "store":
+                raise InputError("models: 'store' is the name of the run store; choose another")
+        if self.models and self.model != ModelConfig():
+            raise InputError("model and models exclude each other; put all of them under models")
+        if self.models and self.checkpoints:
+            raise InputError(
+                "models and checkpoints exclude each other: a series belongs to one model; write "
+                "one study for each series"
+            )
+
+    def each_model(self) -> dict[str, StudyConfig]:
+        """The study of each model by name; of one model alone, by an empty name."""
+        if not self.models:
+            return {"": self}
+        return {name: replace(self, model=model, models={}) for name, model in self.models.items()}
 
     def as_json(self) -> dict[str, Any]:
         """Plain values, as they come back from a JSON file."""
-        return _plain(asdict(self))
-
-    def differences(self, stored: Mapping[str, Any]) -> list[str]:
-        """Names of settings that differ from stored ones, as ``section.name``."""
-        mine = self.as_json()
-        found = []
-        for part in fields(self):
-            ours, theirs = mine[part.name], stored.get(part.name)
-            if isinstance(ours, dict) and isinstance(theirs, dict):
-                keys = ours.keys() | theirs.keys()
-                found += [f"{part.name}.{k}" for k in sorted(keys) if ours.get(k) != theirs.get(k)]
-            elif ours != theirs:
-                found.append(part.name)
-        return found
+        return plain(asdict(self))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Mappings and sequences as JSON has them."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value
+        return [plain(item) for item in value]
+    return value

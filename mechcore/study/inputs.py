@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.loading import has_hooked_transformer
 from mechcore.models.running import class_names, longest_input
 from mechcore.readout import Readout
 from mechcore.study.config import DataConfig, ModelConfig
@@ -18,6 +20,10 @@ from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
 from mechcore.tasks.labels import normal_name
 from mechcore.tasks.readers import read_examples
+
+ROLES = ("train", "id", "ood")
+TEST_ROLES = ("id", "ood")
+"""Roles of data: training, in-domain and out-of-domain test examples."""
 
 EMBEDDED_SEED = 2024
 """Seed of the embedded world's examples; the splits are disjoint whatever it is."""
@@ -44,6 +50,20 @@ class Inputs:
     data: dict[str, EncodedExamples]
     available: dict[str, int]
 
+    @classmethod
+    def merged(cls, parts: Sequence[Inputs]) -> Inputs:
+        """One model with the data of all parts."""
+        data = {role: encoded for part in parts for role, encoded in part.data.items()}
+        available = {role: n for part in parts for role, n in part.available.items()}
+        return replace(parts[0], data=data, available=available)
+
+    def add(self, role: str, examples: Examples, available: int, *, words: bool = False) -> None:
+        """Take in the examples of a role, drawn from so many, and check their labels."""
+        self.data[role] = self.encode(examples, words=words)
+        self.available[role] = available
+        if role != "train":
+            self.readout(role)
+
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
         """Tokenize further examples the same way."""
         limit = min(
@@ -64,46 +84,60 @@ class Inputs:
 
 
 def load_inputs(
-    model: ModelConfig, data: DataConfig, roles: tuple[str, ...], *, answers: bool = True
+    model: ModelConfig,
+    data: DataConfig,
+    roles: tuple[str, ...],
+    *,
+    answers: bool = True,
+    device: str = "cpu",
 ) -> Inputs:
     """Load the model and the data of the given roles.
 
     Labels are checked against the model's classes for test data; those of training data are not
     used and may be anything. Where ``answers`` are not needed, but only attention, models without
-    a head are loaded, too, and the words of the texts are worked out.
+    a head are loaded, too, and the words of the texts are worked out. The model goes to ``device``.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
             unknown to the checkpoint, or options contradict each other.
     """
-    _check_sources(model, data, roles)
-    config = model if model.source is not None else _embedded(model)
-    found = {role: _examples(role, model, data) for role in roles}
-    source = config.source
-    assert source is not None
-    loaded = Inputs(
-        config,
-        load_model(source, backend=config.backend, head=answers),
-        load_tokenizer(source),
-        data={},
-        available={role: available for role, (_, available) in found.items()},
-    )
-    _check_reading(config, loaded.model)
-    for role, (examples, available) in found.items():
-        loaded.data[role] = loaded.encode(examples, words=not answers)
-        if role != "train":
-            loaded.readout(role)
-        if len(examples) < available:
-            warnings.warn(
-                f"examples {examples.name!r}: {len(examples)} of {available} drawn at random, by "
-                f"subset, with seed {data.seed}; --max-... 0 takes all",
-                MechcoreWarning,
-                stacklevel=2,
-            )
+    check_sources(model, data, roles)
+    found = {role: read_role(role, model, data) for role in roles}  # files first: they are quick
+    loaded = open_model(model, answers=answers, device=device)
+    for role, examples in found.items():
+        loaded.add(role, *examples, words=not answers)
     return loaded
 
 
-def _check_sources(model: ModelConfig, data: DataConfig, roles: tuple[str, ...]) -> None:
+def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu") -> Inputs:
+    """Load a model and its tokenizer, without data; see `load_inputs`."""
+    config = resolved(model)
+    assert config.source is not None
+    assert config.backend is not None
+    loaded = Inputs(
+        config,
+        load_model(
+            config.source,
+            backend=config.backend,
+            device=device,
+            revision=config.revision,
+            head=answers,
+            allow_pickle=config.allow_pickle,
+        ),
+        load_tokenizer(config.source, revision=config.revision),
+        data={},
+        available={},
+    )
+    _check_reading(config, loaded.model)
+    return loaded
+
+
+def check_sources(model: ModelConfig, data: DataConfig, roles: Sequence[str]) -> None:
+    """Make sure that model and data are named together, and everything that belongs to them.
+
+    Raises:
+        InputError: they are not.
+    """
     files = {role: getattr(data, role) for role in ("train", "id", "ood")}
     missing = [f"--{role}" for role in roles if files[role] is None]
     if model.source is not None and missing:
@@ -136,7 +170,14 @@ def _check_reading(config: ModelConfig, model: Any) -> None:
         )
 
 
-def _embedded(model: ModelConfig) -> ModelConfig:
+def resolved(model: ModelConfig) -> ModelConfig:
+    """The same configuration with what it leaves open: an embedded model's place, the backend."""
+    if model.backend is None:
+        own_decoder = model.source is None and model.embedded == "decoder"
+        hooked = own_decoder and has_hooked_transformer()
+        model = replace(model, backend="hooked" if hooked else "bridge")
+    if model.source is not None:
+        return model
     if model.embedded == "encoder":
         return replace(model, source=str(tiny_encoder_dir(model.checkpoint)))
     return replace(
@@ -147,7 +188,7 @@ def _embedded(model: ModelConfig) -> ModelConfig:
     )
 
 
-def _examples(role: str, model: ModelConfig, data: DataConfig) -> tuple[Examples, int]:
+def read_role(role: str, model: ModelConfig, data: DataConfig) -> tuple[Examples, int]:
     """The examples to use, and how many there were to draw from."""
     limit = getattr(data, f"max_{role}")
     path = getattr(data, role)
@@ -164,7 +205,15 @@ def _examples(role: str, model: ModelConfig, data: DataConfig) -> tuple[Examples
         )
     if role == "ood":
         examples = _choose(examples, data, path or "the embedded out-of-domain examples")
-    return examples if limit is None else examples.sample(limit, data.seed), len(examples)
+    drawn = examples if limit is None else examples.sample(limit, data.seed)
+    if len(drawn) < len(examples):
+        warnings.warn(
+            f"examples {drawn.name!r}: {len(drawn)} of {len(examples)} drawn at random, by "
+            f"subset, with seed {data.seed}; --max-... 0 takes all",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+    return drawn, len(examples)
 
 
 def _choose(examples: Examples, data: DataConfig, path: str) -> Examples:

@@ -12,13 +12,13 @@ import pandas as pd
 
 from mechcore.effective_size import effective_size, mean_effective_size
 from mechcore.errors import InputError
-from mechcore.report.run_folder import TABLES, read_table
-from mechcore.study.config import ModelConfig, RunConfig
-from mechcore.study.folder import IfExists
-from mechcore.study.run import run_pruning
+from mechcore.study.config import ModelConfig
 from mechcore.tasks.embedded import encoder_checkpoints
 from mechcore.tasks.examples import ALL
 from mechcore.training import HISTORY_FILE, read_history
+
+EMBEDDED = "embedded"
+"""Stands for the embedded encoder's own series of checkpoints."""
 
 _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 
@@ -72,32 +72,18 @@ def _step(path: Path) -> int | str:
     return path.name
 
 
-def prune_series(
-    config: RunConfig,
-    checkpoints: Mapping[Any, ModelConfig],
-    out: Path,
-    *,
-    if_exists: IfExists = "fail",
+def accuracies_by_checkpoint(
+    tables: Mapping[Any, pd.DataFrame],
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
-    """Prune every checkpoint at every sparsity and seed, each in a run folder of its own.
-
-    Args:
-        config: the run for each checkpoint; its model is replaced.
-        checkpoints: models by step or name.
-        out: folder for the run folders, named ``checkpoint-NAME``.
-        if_exists: see `mechcore.study.run`; with ``"resume"`` checkpoints not begun are begun.
+    """Tables ``accuracy`` of all checkpoints as effective sizes are worked out from them.
 
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
         ``mixed`` (both), each with the subsets of its data, as ``role:subset``.
     """
     fulls, grids = [], []
-    for name, model in checkpoints.items():
-        folder = run_pruning(
-            replace(config, model=model), out / f"checkpoint-{name}", if_exists=if_exists
-        )
-        table = folder.path / "tables" / "accuracy.csv"
-        accuracy = _by_subset(read_table(table, TABLES["accuracy"]))
+    for name, table in tables.items():
+        accuracy = _by_subset(table)
         accuracy.insert(0, "checkpoint", name)
         is_full = accuracy["seed"].isna()
         fulls.append(accuracy[is_full])

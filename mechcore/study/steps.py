@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from mechcore.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergenc
 from mechcore.means import MeanActivations
 from mechcore.pruning import Subnetwork
 from mechcore.report.heads_page import build_heads_page
-from mechcore.study.inputs import Inputs
+from mechcore.study.inputs import TEST_ROLES, Inputs
 from mechcore.subnetworks import (
     HeuristicCore,
     accuracy_spread,
@@ -37,43 +37,41 @@ from mechcore.tasks.encoding import EncodedExamples
 from mechcore.tasks.examples import ALL
 
 FULL = "full"
-ROLES = ("id", "ood")
 HEADS_BATCH = 64
 
 
-def evaluate_full(inputs: Inputs, batch_size: int) -> dict[str, Evaluation]:
-    """The full model's answers by role."""
-    with progress.bar("full model on test data", len(ROLES)) as advance:
-        found = {}
-        for role in ROLES:
-            found[role] = evaluate(
-                inputs.model,
-                inputs.data[role],
-                class_labels=inputs.config.class_labels,
-                in_domain=role == "id",
-                batch_size=batch_size,
-            )
-            advance()
+def evaluate_full(inputs: Inputs, role: str, batch_size: int) -> Evaluation:
+    """The full model's answers to the data of a role."""
+    with progress.bar(f"full model, {role}", 1) as advance:
+        found: Evaluation = evaluate(
+            inputs.model,
+            inputs.data[role],
+            class_labels=inputs.config.class_labels,
+            in_domain=role == "id",
+            batch_size=batch_size,
+        )
+        advance()
     return found
 
 
 def evaluate_subnetworks(
-    inputs: Inputs, subnetworks: Sequence[Subnetwork], means: MeanActivations, batch_size: int
-) -> dict[str, list[Evaluation]]:
-    """Every subnetwork's answers by role."""
-    masks = Mask.stack([each.mask for each in subnetworks])
-    with progress.bar("subnetworks on test data", len(ROLES)) as advance:
-        found = {}
-        for role in ROLES:
-            found[role] = evaluate(
-                inputs.model,
-                inputs.data[role],
-                mask=masks,
-                means=means,
-                class_labels=inputs.config.class_labels,
-                batch_size=batch_size,
-            )
-            advance()
+    inputs: Inputs,
+    role: str,
+    subnetworks: Sequence[Subnetwork],
+    means: MeanActivations,
+    batch_size: int,
+) -> list[Evaluation]:
+    """Every subnetwork's answers to the data of a role."""
+    with progress.bar(f"subnetworks, {role}", 1) as advance:
+        found: list[Evaluation] = evaluate(
+            inputs.model,
+            inputs.data[role],
+            mask=Mask.stack([each.mask for each in subnetworks]),
+            means=means,
+            class_labels=inputs.config.class_labels,
+            batch_size=batch_size,
+        )
+        advance()
     return found
 
 
@@ -85,10 +83,27 @@ def accuracy_tables(
     batch_size: int,
     n_resamples: int,
 ) -> dict[str, pd.DataFrame]:
-    """The tables ``accuracy``, ``accuracy_spread`` and ``subnetworks``."""
-    full = evaluate_full(inputs, batch_size)
-    masked = evaluate_subnetworks(inputs, subnetworks, means, batch_size)
-    names = {role: inputs.data[role].examples.name for role in ROLES}
+    """Evaluate the full model and subnetworks, and make the tables of `answer_tables`."""
+    return answer_tables(
+        {role: evaluate_full(inputs, role, batch_size) for role in TEST_ROLES},
+        subnetworks,
+        {
+            role: evaluate_subnetworks(inputs, role, subnetworks, means, batch_size)
+            for role in TEST_ROLES
+        },
+        {role: inputs.data[role].examples.name for role in TEST_ROLES},
+        n_resamples,
+    )
+
+
+def answer_tables(
+    full: dict[str, Evaluation],
+    subnetworks: Sequence[Subnetwork],
+    masked: dict[str, list[Evaluation]],
+    names: Mapping[str, str],
+    n_resamples: int,
+) -> dict[str, pd.DataFrame]:
+    """The tables ``accuracy``, ``accuracy_spread`` and ``subnetworks``; see `accuracy_table`."""
     accuracy = accuracy_table(full, subnetworks, masked, names, n_resamples)
     return {
         "accuracy": accuracy,
@@ -101,7 +116,7 @@ def accuracy_table(
     full: dict[str, Evaluation],
     subnetworks: Sequence[Subnetwork],
     masked: dict[str, list[Evaluation]],
-    names: dict[str, str],
+    names: Mapping[str, str],
     n_resamples: int,
 ) -> pd.DataFrame:
     """Accuracy of the full model and of every subnetwork on every subset.
@@ -118,7 +133,7 @@ def accuracy_table(
         subset, n, accuracy with its 95 % bootstrap interval (shares), margin (nats).
     """
     rows: list[dict[str, Any]] = []
-    for role in ROLES:
+    for role in TEST_ROLES:
         named: list[tuple[str, float | None, int | None, Evaluation]]
         named = [(FULL, None, None, full[role])]
         named += [
@@ -240,13 +255,9 @@ def head_scores(model: Any, texts: EncodedExamples, ignore: Collection[str] = ()
         return score_heads(model, texts, batch_size=HEADS_BATCH, ignore=ignore, progress=advance)
 
 
-def category_table(
-    model: Any, texts: EncodedExamples, core: Sequence[Component] = ()
-) -> pd.DataFrame:
-    """Attention scores and the category of every head, core heads marked."""
-    table = head_scores(model, texts).categorised()
-    table["in_core"] = table["component"].isin([str(head) for head in core])
-    return table
+def category_table(model: Any, texts: EncodedExamples) -> pd.DataFrame:
+    """Attention scores and the category of every head."""
+    return head_scores(model, texts).categorised()
 
 
 def heads_page(

@@ -1,0 +1,162 @@
+"""The folder of results: brought there from the store, under one name for each thing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mechcore.errors import InputError
+from mechcore.files import check_can_write, write_atomically, write_json
+from mechcore.study.config import StudyConfig
+from mechcore.study.config_file import from_json
+from mechcore.study.folder import versions
+from mechcore.study.inputs import resolved
+from mechcore.study.plan import Part, Plan
+from mechcore.study.store import Store
+from mechcore.study.units import Unit
+from mechcore.study.work import FACTS
+
+STUDY = "study.json"
+CONFIG = "config.json"
+STORE = "store"
+OWN_FILES = ("means.safetensors", "attention_examples.json", "report.html", "report.md")
+OWN_FOLDERS = ("masks", "tables", "figures")
+
+
+def check_out(out: Path) -> None:
+    """See whether a study may put its results into ``out``; nothing is written.
+
+    Raises:
+        InputError: it is a file, cannot be written, or holds something else than a study.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; expected a folder (--out)")
+    check_can_write(out)
+    if out.exists() and any(out.iterdir()) and not (out / STUDY).is_file():
+        raise InputError(
+            f"{out}: the folder is not empty and is not that of a study (no {STUDY}); choose "
+            "another --out"
+        )
+
+
+def begin(out: Path, config: StudyConfig, store: Store) -> None:
+    """Note in ``out`` which study it is, so that it can be looked at and gone on with."""
+    inside = store.path.resolve() == (out / STORE).resolve()
+    write_json(
+        out / STUDY,
+        {
+            "mechcore": version("mechcore"),
+            "store": STORE if inside else str(store.path.resolve()),
+            "settings": config.as_json(),
+        },
+    )
+
+
+def opened(out: Path) -> tuple[StudyConfig, Store]:
+    """The study in a folder.
+
+    Raises:
+        InputError: there is none.
+    """
+    path = out / STUDY
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        config = from_json(content["settings"], str(path))
+        store = Store(out / content["store"])
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{out}: no study in this folder (no {STUDY}); expected the --out of mechcore run"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path}: cannot be read ({error}); run the study again") from error
+    return config, store
+
+
+def part_folder(out: Path, part: Part) -> Path:
+    """Where the results of one model go."""
+    return out / part.name if part.name else out
+
+
+def write_results(plan: Plan, store: Store, out: Path) -> list[Path]:
+    """Bring the results of a finished study to ``out``.
+
+    Returns:
+        The folder of each model.
+    """
+    folders = []
+    if plan.config.models:  # what is left of a study of one model
+        _remove_others(out, {})
+        (out / CONFIG).unlink(missing_ok=True)
+    for part in plan.parts:
+        folder = part_folder(out, part)
+        wanted = _files(part, store)
+        _remove_others(folder, wanted)
+        for name, source in wanted.items():
+            _copy(source, folder / name)
+        write_json(folder / CONFIG, _facts(part, store))
+        folders.append(folder)
+    return folders
+
+
+def _files(part: Part, store: Store) -> dict[str, Path]:
+    """Where each file of the results is in the store."""
+    found: dict[str, Path] = {}
+    for unit in _units(part):
+        folder = store.folder(unit.key)
+        names = [name for name in store.manifest(unit.key).files if name != FACTS]
+        found |= {name: folder / name for name in names}
+    return found
+
+
+def _units(part: Part) -> Iterable[Unit]:
+    return [*part.units.values(), *part.pruned]
+
+
+def _remove_others(folder: Path, wanted: Mapping[str, Path]) -> None:
+    """Remove results of settings that no longer hold, and temporary files of a killed process."""
+    shutil.rmtree(folder / "figures", ignore_errors=True)
+    for name in OWN_FILES:
+        if name not in wanted:
+            (folder / name).unlink(missing_ok=True)
+    for path in [p for inner in OWN_FOLDERS for p in (folder / inner).glob("*")]:
+        if path.relative_to(folder).as_posix() not in wanted:
+            path.unlink(missing_ok=True)
+    own = (*OWN_FILES, CONFIG, STUDY)
+    for path in [p for name in own for p in folder.glob(f".*.{name}")]:
+        path.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    def write(temporary: Path) -> None:
+        shutil.copyfile(source, temporary)
+
+    write_atomically(target, write)
+
+
+def _facts(part: Part, store: Store) -> dict[str, Any]:
+    """What ``config.json`` says of a run."""
+    config = part.config
+    facts = json.loads((store.folder(part.units["describe"].key) / FACTS).read_text())
+    seconds: dict[str, float] = {}
+    for unit in {unit.key: unit for unit in part.made}.values():
+        spent = store.manifest(unit.key).seconds
+        seconds[unit.kind] = round(seconds.get(unit.kind, 0.0) + spent, 1)
+    facts["model"] = {"source": resolved(config.model).source, **facts["model"]}
+    return {
+        "mechcore": version("mechcore"),
+        "versions": versions(),
+        "command": " ".join(["mechcore", *sys.argv[1:]]),
+        **facts,
+        "seeds": list(config.seeds),
+        "sparsities": list(config.sparsities),
+        "settings": config.as_json(),
+        "seconds": seconds,
+        "units": {unit.name: unit.key for unit in _units(part)},
+    }

@@ -1,0 +1,402 @@
+"""The run store: finished units of work, each under a key of everything it depends on.
+
+A unit's files lie in ``objects/KEY[:2]/KEY/`` beside a ``manifest.json`` with their checksums. They
+are written to a hidden folder beside it, synced, and moved into place, so that an artefact is there
+as a whole or not at all. What is on disk is the truth; the index only sums it up. Whoever makes a
+unit holds its lock, which the system drops when the process dies.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from filelock import FileLock, Timeout
+
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.files import appearing, check_can_write, write_json
+from mechcore.study.fingerprints import digest_of, hash_file
+from mechcore.study.index import Index
+
+MANIFEST = "manifest.json"
+MARK = "mechcore-store.json"
+STUDIES = "studies"
+FORMAT = 1
+_DISK_ERRORS = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Those of writing; None is what SQLite gives."""
+
+
+class StoreError(MechcoreError):
+    """The store cannot be written; what is finished in it is safe."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an artefact is.
+
+    Attributes:
+        key: digest of ``recipe``.
+        kind: of the unit.
+        name: of the unit, for people.
+        recipe: everything that the unit's results depend on.
+        files: SHA-256 by relative path.
+        bytes: size of all files.
+        seconds: time the work took; after an interruption, of the last part.
+        made: time of the end, ISO 8601 with its zone.
+        machine: where.
+    """
+
+    key: str
+    kind: str
+    name: str
+    recipe: Mapping[str, Any]
+    files: Mapping[str, str]
+    bytes: int
+    seconds: float
+    made: str
+    machine: Mapping[str, Any]
+
+
+class Damaged(Exception):
+    """An artefact is not what was written."""
+
+
+class Store:
+    """A folder of artefacts; nothing is written before `create`.
+
+    Args:
+        path: the folder.
+
+    Raises:
+        InputError: the folder holds something else, or cannot be written.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.index = Index(self.path / "index.sqlite")
+        self._verified: set[str] = set()
+        self._check()
+
+    def _check(self) -> None:
+        mark = self.path / MARK
+        if mark.is_file():
+            try:
+                found = json.loads(mark.read_text())["format"]
+            except (ValueError, KeyError, TypeError):
+                found = None
+            if found != FORMAT:
+                raise InputError(
+                    f"store {self.path}: has format {found!r}; this version reads {FORMAT}; choose "
+                    "another --store"
+                )
+            return
+        known = {"objects", "partial", "locks", STUDIES, "index.sqlite"}
+        if self.path.exists():
+            there = {each.name for each in self.path.iterdir() if not each.name.startswith(".")}
+            if there - known:
+                raise InputError(
+                    f"store {self.path}: the folder is not empty and is no store of mechcore; "
+                    "choose another --store"
+                )
+        check_can_write(self.path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a folder yet."""
+        return (self.path / MARK).is_file()
+
+    def create(self) -> None:
+        """Make the folder, if need be."""
+        if not self.exists:
+            with self.writing("the store"):
+                write_json(self.path / MARK, {"format": FORMAT})
+
+    def hash_file(self, path: Path) -> str:
+        """SHA-256 of any file, remembered as long as the file does not change."""
+        return self.index.hash_file(path) if self.exists else hash_file(path)
+
+    # -- finding ----------------------------------------------------------------------------------
+
+    def folder(self, key: str) -> Path:
+        """Where the artefact of ``key`` is, or would be."""
+        return self.path / "objects" / key[:2] / key
+
+    def has(self, key: str) -> bool:
+        """Whether the artefact is there and whole.
+
+        A damaged one is removed, with a warning, so that it will be made again.
+        """
+        if key in self._verified and (self.folder(key) / MANIFEST).is_file():
+            return True
+        if not self.folder(key).exists():
+            return False
+        try:
+            self.verify(key)
+        except Damaged as error:
+            warnings.warn(
+                f"store {self.path}: {error}; it was damaged after it was written, and is done "
+                "again",
+                MechcoreWarning,
+                stacklevel=2,
+            )
+            self.remove(key)
+            return False
+        return True
+
+    def verify(self, key: str) -> Manifest:
+        """Compare an artefact with its checksums.
+
+        Raises:
+            Damaged: it differs, or a file is missing or not its own.
+        """
+        folder = self.folder(key)
+        manifest = self.manifest(key)
+        if manifest.key != key or digest_of(dict(manifest.recipe)) != key:
+            raise Damaged(f"{manifest.name}: its manifest is that of another unit")
+        there = {
+            str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()
+        } - {MANIFEST}
+        if odd := sorted(there ^ set(manifest.files)):
+            raise Damaged(f"{manifest.name}: {odd[0]} is missing, or was not written by mechcore")
+        for name, digest in manifest.files.items():
+            if hash_file(folder / name) != digest:
+                raise Damaged(f"{manifest.name}: the checksum of {name} differs")
+        self._verified.add(key)
+        return manifest
+
+    def manifest(self, key: str) -> Manifest:
+        """The manifest of an artefact.
+
+        Raises:
+            Damaged: it cannot be read.
+        """
+        path = self.folder(key) / MANIFEST
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            digest = content.pop("digest")
+            if digest != digest_of(content):
+                raise ValueError("its checksum differs")
+            return Manifest(**content)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Damaged(f"unit {key[:12]}: its manifest cannot be used ({error})") from error
+
+    def all_keys(self) -> list[str]:
+        """Keys of all artefacts, whole or not."""
+        return sorted(path.name for path in (self.path / "objects").glob("*/[!.]*"))
+
+    # -- making -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def making(self, key: str, kind: str, name: str, recipe: Mapping[str, Any]) -> Iterator[Path]:
+        """A folder to fill, which becomes the artefact at the end of the block.
+
+        Only to be used under the `lock` of ``key``, where there is no artefact.
+
+        Raises:
+            StoreError: the disk is full, or the folder can no longer be written.
+        """
+        started = time.monotonic()
+        for path in self._unfinished(key):
+            _discard(path)
+        with self.writing(name), appearing(self.folder(key)) as folder:
+            yield folder
+            seconds = round(time.monotonic() - started, 3)
+            files, size = _contents(folder)
+            made = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            content = asdict(
+                Manifest(key, kind, name, recipe, files, size, seconds, made, _machine())
+            )
+            write_json(folder / MANIFEST, content | {"digest": digest_of(content)})
+        self._verified.add(key)
+
+    def _unfinished(self, key: str) -> list[Path]:
+        """What is left of attempts to make ``key``, or to remove it."""
+        folder, partial = self.folder(key), self.partial(key)
+        return [*folder.parent.glob(f".*.{key}"), *partial.parent.glob(f".*.{partial.name}")]
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Turn a full or failing disk into an error that says what is lost, which is nothing."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _DISK_ERRORS:
+                raise
+            raise StoreError(
+                f"store {self.path}: {error.strerror or error} while writing {what}; what was "
+                "finished before is safe: make room, then run the same command again to go on"
+            ) from error
+
+    @contextmanager
+    def lock(self, key: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the lock of ``key``; ``waiting`` is called once if another process has it."""
+        path = self.path / "locks" / f"{key}.lock"
+        with self.writing("a lock"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            waiting()
+            lock.acquire()
+        try:
+            yield
+        finally:
+            # One who opened the file just now will lock it without effect; the worst of it is
+            # that a unit is made twice, with the same result.
+            path.unlink(missing_ok=True)
+            lock.release()
+
+    def partial(self, key: str) -> Path:
+        """The file in which an unfinished unit keeps what it needs to go on."""
+        return self.path / "partial" / f"{key}.safetensors"
+
+    def record(self, key: str) -> None:
+        """Enter a finished artefact in the index."""
+        with self.writing("the index"):
+            self.index.add([_row(self.manifest(key))])
+
+    def table(self) -> pd.DataFrame:
+        """The index, brought up to date: one row per artefact, see `Index.table`."""
+        table = self.index.table()
+        there = set(self.all_keys())
+        rows = []
+        for key in there - set(table["key"]):
+            with suppress(Damaged):
+                rows.append(_row(self.manifest(key)))
+        gone = set(table["key"]) - there
+        if not rows and not gone:
+            return table
+        self.index.add(rows)
+        self.index.forget(gone)
+        return self.index.table()
+
+    # -- studies ----------------------------------------------------------------------------------
+
+    def remember(self, out: Path, keys: Iterable[str]) -> str:
+        """Note which artefacts the study in ``out`` has use for; the name of its lock."""
+        name = digest_of(str(out.resolve()))
+        with self.writing("the list of studies"):
+            content = {"out": str(out.resolve()), "keys": sorted(keys)}
+            write_json(self.path / STUDIES / f"{name}.json", content)
+        return name
+
+    def unused(self) -> list[str]:
+        """Keys of artefacts that no study has use for; studies whose folder is gone have none."""
+        used: set[str] = set()
+        for path in (self.path / STUDIES).glob("[!.]*.json"):
+            try:
+                study = json.loads(path.read_text(encoding="utf-8"))
+                if Path(study["out"]).exists():
+                    used |= set(study["keys"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise InputError(
+                    f"store {self.path}: {path.name} cannot be read ({error}), so that it is "
+                    "unknown what is still used; run the studies again, or remove the file"
+                ) from error
+        partial = [path.stem for path in (self.path / "partial").glob("[!.]*.safetensors")]
+        return [key for key in dict.fromkeys([*self.all_keys(), *partial]) if key not in used]
+
+    # -- removing ---------------------------------------------------------------------------------
+
+    def remove(self, key: str) -> None:
+        """Remove an artefact."""
+        self._verified.discard(key)
+        folder = self.folder(key)
+        if folder.exists():
+            # Out of the way at once: one that is half removed is never taken for whole.
+            grave = folder.with_name(f".removed.{key}")
+            _discard(grave)
+            folder.rename(grave)
+            _discard(grave)
+        self.partial(key).unlink(missing_ok=True)
+        self.index.forget([key])
+
+    def leftovers(self) -> list[Path]:
+        """What processes left behind that died at work; nothing that is still being worked on."""
+        hidden = [
+            path
+            for pattern in ("objects/*/.*", "partial/.*", f"{STUDIES}/.*", f".*.{MARK}")
+            for path in self.path.glob(pattern)
+        ]
+        locks = (self.path / "locks").glob("*.lock")
+        unfinished = [path for path in hidden if not self._is_locked(_key_of(path))]
+        ended = [
+            path
+            for path in (self.path / "partial").glob("[!.]*")
+            if not self._is_locked(path.stem) and (self.folder(path.stem) / MANIFEST).is_file()
+        ]
+        return sorted(
+            [*unfinished, *ended, *(path for path in locks if not self._is_locked(path.stem))]
+        )
+
+    def _is_locked(self, key: str) -> bool:
+        path = self.path / "locks" / f"{key}.lock"
+        if not path.exists():
+            return False
+        lock = FileLock(path)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            return True
+        lock.release()
+        return False
+
+    def tidy(self) -> None:
+        """Remove `leftovers`."""
+        for path in self.leftovers():
+            _discard(path)
+
+
+def _row(manifest: Manifest) -> tuple[Any, ...]:
+    host = manifest.machine.get("host")
+    return (
+        manifest.key,
+        manifest.kind,
+        manifest.name,
+        manifest.seconds,
+        manifest.bytes,
+        manifest.made,
+        host,
+    )
+
+
+def _contents(folder: Path) -> tuple[dict[str, str], int]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    digests = {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
+    return digests, sum(path.stat().st_size for path in files)
+
+
+def _key_of(path: Path) -> str:
+    """The key in the name of a temporary file or folder."""
+    return path.name.removesuffix(".safetensors").removesuffix(".json").rpartition(".")[2]
+
+
+def _discard(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _machine() -> dict[str, Any]:
+    import torch
+
+    return {
+        "host": platform.node(),
+        "system": platform.platform(terse=True),
+        "processor": platform.processor() or platform.machine(),
+        "cores": torch.get_num_threads(),
+        "process": os.getpid(),
+    }

@@ -1,0 +1,136 @@
+"""Units of work, and the recipes that give them their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from mechcore.study.config import DataConfig, ModelConfig, plain
+from mechcore.study.fingerprints import Hasher, checkpoint_content, digest_of, hash_file
+from mechcore.study.folder import versions
+from mechcore.study.inputs import EMBEDDED_SEED, EMBEDDED_SIZE, resolved
+
+WORK_FORMAT = 1
+"""Counts up whenever the same recipe gives other results than before."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """One piece of a study that is done as a whole.
+
+    Attributes:
+        kind: what is done, a name in `mechcore.study.work.KINDS`.
+        name: for people, unique within a study.
+        recipe: everything that the results depend on, by content; the key is its digest.
+        settings: what the work reads besides data and other units.
+        needs: keys of the units whose results it reads, by what they are to it.
+        model: where the model is; None if it reads none.
+        data: where the data are.
+        roles: which of them it reads.
+    """
+
+    kind: str
+    name: str
+    recipe: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    needs: Mapping[str, str]
+    model: ModelConfig | None
+    data: DataConfig
+    roles: tuple[str, ...]
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the recipe."""
+        return digest_of(self.recipe)
+
+
+class Recipes:
+    """Makes units for one model and its data.
+
+    Args:
+        model: the model.
+        data: the data.
+        hasher: of files.
+    """
+
+    def __init__(self, model: ModelConfig, data: DataConfig, hasher: Hasher = hash_file) -> None:
+        self.model, self.data, self.hasher = model, data, hasher
+        self._contents: dict[str, Any] = {}
+
+    def unit(
+        self,
+        kind: str,
+        name: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        roles: tuple[str, ...] = (),
+        needs: Mapping[str, Unit] | None = None,
+        with_model: bool = True,
+    ) -> Unit:
+        """A unit with its recipe."""
+        settings = plain(settings or {})
+        keys = {what: unit.key for what, unit in (needs or {}).items()}
+        recipe = {
+            "kind": kind,
+            "format": WORK_FORMAT,
+            "settings": settings,
+            "needs": keys,
+            "model": self._content("model") if with_model else None,
+            "data": {role: self._content(role) for role in roles},
+            "versions": {"mechcore": version("mechcore"), **versions()},
+        }
+        model = self.model if with_model else None
+        return Unit(kind, name, recipe, settings, keys, model, self.data, roles)
+
+    def _content(self, what: str) -> Any:
+        if what not in self._contents:
+            self._contents[what] = (
+                model_content(self.model, self.hasher)
+                if what == "model"
+                else data_content(what, self.model, self.data, self.hasher)
+            )
+        return self._contents[what]
+
+
+def model_content(model: ModelConfig, hasher: Hasher = hash_file) -> dict[str, Any]:
+    """What a model is, and how its answers are read, as a JSON value; not where it lies.
+
+    Raises:
+        InputError: there is no such checkpoint.
+    """
+    config = resolved(model)
+    assert config.source is not None
+    facts = asdict(config)
+    for name in ("source", "embedded", "checkpoint", "revision", "allow_pickle"):
+        facts.pop(name)
+    files = checkpoint_content(config.source, config.revision, hasher)
+    return {"files": files, **plain(facts)}
+
+
+def data_content(
+    role: str, model: ModelConfig, data: DataConfig, hasher: Hasher = hash_file
+) -> dict[str, Any]:
+    """What the examples of a role are drawn from, and how, as a JSON value; not where it lies."""
+    limit, path = getattr(data, f"max_{role}"), getattr(data, role)
+    content: dict[str, Any] = {"limit": limit, "seed": data.seed}
+    if model.source is None:
+        content |= {
+            "world": role,
+            "size": limit or EMBEDDED_SIZE,
+            "seed": EMBEDDED_SEED + data.seed,
+        }
+    else:
+        file = Path(path)
+        content |= {
+            "sha256": hasher(file),
+            "format": file.suffixes[-2:],
+            "columns": data.columns,
+            "label_names": data.label_names,
+        }
+    if role == "ood":
+        content |= {"label": data.ood_label, "subsets": data.ood_subsets}
+    return plain(content)

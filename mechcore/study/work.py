@@ -1,0 +1,287 @@
+"""How each kind of unit is done: read what it needs, fill its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from mechcore.ablation import ComponentSet
+from mechcore.components import ModelShape, parse_components
+from mechcore.evaluate import Evaluation
+from mechcore.files import write_json
+from mechcore.means import MeanActivations
+from mechcore.models.running import ModelIdentity, class_names, kind_of, weights_of
+from mechcore.pruning import Subnetwork, prune, prune_settings
+from mechcore.report.run_folder import TABLES as COLUMNS
+from mechcore.report.run_folder import TABLES_FOLDER, read_table
+from mechcore.study import steps
+from mechcore.study.ablation import core_ablation_tables, sweep_tables
+from mechcore.study.answers import load_answers, save_answers
+from mechcore.study.bench import Workbench
+from mechcore.study.folder import write_tables
+from mechcore.study.inputs import TEST_ROLES, Inputs
+from mechcore.study.sizes import accuracies_by_checkpoint, size_tables
+from mechcore.study.store import Store
+from mechcore.study.units import Unit
+
+MEANS = "means.safetensors"
+ANSWERS = "answers.safetensors"
+FACTS = "facts.json"
+PICTURES = "attention_examples.json"
+HEADS = "heads.parquet"
+MASKS = "masks"
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a unit is done with.
+
+    Attributes:
+        unit: the unit.
+        folder: to fill with its results.
+        store: holds those of others.
+        bench: holds models and data.
+    """
+
+    unit: Unit
+    folder: Path
+    store: Store
+    bench: Workbench
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The unit's settings."""
+        return self.unit.settings
+
+    def inputs(self) -> Inputs:
+        """The unit's model and data."""
+        return self.bench.inputs(self.unit)
+
+    def needed(self, what: str) -> Path:
+        """Folder of a unit that this one needs."""
+        return self.store.folder(self.unit.needs[what])
+
+    def means(self, inputs: Inputs) -> MeanActivations:
+        """The means that the unit needs."""
+        return MeanActivations.load(self.needed("means") / MEANS, inputs.model)
+
+    def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        """Write tables as CSV."""
+        write_tables(self.folder / TABLES_FOLDER, tables)
+
+    def table(self, what: str, name: str) -> pd.DataFrame:
+        """A table of a unit that this one needs."""
+        return read_table(self.needed(what) / TABLES_FOLDER / f"{name}.csv", COLUMNS[name])
+
+
+def subnetworks_in(folder: Path) -> list[Subnetwork]:
+    """The subnetworks of a pruning unit, by seed."""
+    found = [Subnetwork.load(path) for path in (folder / MASKS).glob("*.safetensors")]
+    return sorted(found, key=lambda each: each.seed)
+
+
+def describe(context: Context) -> None:
+    """What the study works on, for ``config.json`` and the report."""
+    inputs = context.inputs()
+    model = inputs.model
+    data = {
+        role: {
+            "name": encoded.examples.name,
+            "n": len(encoded),
+            "n_available": inputs.available[role],
+            "subsets": encoded.examples.subset_names,
+            "fingerprint": encoded.fingerprint,
+        }
+        for role, encoded in inputs.data.items()
+    }
+    facts = {
+        "kind": kind_of(model),
+        "architecture": getattr(model.cfg, "architecture", None) or type(model).__name__,
+        **asdict(ModelShape.of(model)),
+        "n_parameters": sum(p.numel() for p in weights_of(model).parameters()),
+        "class_labels": list(inputs.config.class_labels or class_names(model) or []),
+        "identity": asdict(ModelIdentity.of(model)),
+    }
+    mapping = {role: inputs.readout(role).mapping for role in TEST_ROLES}
+    write_json(context.folder / FACTS, {"model": facts, "data": data, "label_mapping": mapping})
+
+
+def means(context: Context) -> None:
+    """Mean activations on the training data."""
+    inputs = context.inputs()
+    MeanActivations.compute(inputs.model, inputs.data["train"]).save(context.folder / MEANS)
+
+
+def pruned(context: Context) -> None:
+    """Subnetworks of one sparsity and some seeds; interrupted, it goes on from the last saving."""
+    inputs, settings = context.inputs(), context.settings
+    state = context.store.partial(context.unit.key)
+    found = prune(
+        inputs.model,
+        inputs.data["train"],
+        context.means(inputs),
+        sparsity=settings["target"],
+        seeds=settings["seeds"],
+        preset=prune_settings(**settings["schedule"]),
+        data_seed=settings["data_seed"],
+        state=state,
+    )
+    for each in found:
+        each.save(context.folder / MASKS / f"{each.name}.safetensors")
+
+
+def answers(context: Context) -> None:
+    """What the full model, or subnetworks, answer to the test data of one role."""
+    inputs, role = context.inputs(), context.settings["role"]
+    size = context.settings["batch_size"]
+    if "subnetworks" in context.unit.needs:
+        found = subnetworks_in(context.needed("subnetworks"))
+        answered = steps.evaluate_subnetworks(inputs, role, found, context.means(inputs), size)
+        named = dict(zip([each.name for each in found], answered, strict=True))
+    else:
+        named = {steps.FULL: steps.evaluate_full(inputs, role, size)}
+    save_answers(context.folder / ANSWERS, named)
+
+
+def accuracy(context: Context) -> None:
+    """Tables of accuracies."""
+    found: list[Subnetwork] = []
+    full: dict[str, Evaluation] = {}
+    masked: dict[str, list[Evaluation]] = {role: [] for role in TEST_ROLES}
+    for what in context.unit.needs:
+        kind, _, rest = what.partition(" ")
+        if kind == "prune":
+            part = subnetworks_in(context.needed(what))
+            found += part
+            for role in TEST_ROLES:
+                named = load_answers(context.needed(f"answers {role} {rest}") / ANSWERS)
+                masked[role] += [named[each.name] for each in part]
+        elif kind == "full":
+            full[rest] = load_answers(context.needed(what) / ANSWERS)[steps.FULL]
+    order = sorted(range(len(found)), key=lambda i: (found[i].target, found[i].seed))
+    context.write_tables(
+        steps.answer_tables(
+            full,
+            [found[i] for i in order],
+            {role: [each[i] for i in order] for role, each in masked.items()},
+            context.settings["names"],
+            context.settings["n_resamples"],
+        )
+    )
+
+
+def core(context: Context) -> None:
+    """The heuristic core, and what else subnetworks share."""
+    found = [each for what in context.unit.needs for each in subnetworks_in(context.needed(what))]
+    found.sort(key=lambda each: (each.target, each.seed))
+    _, tables = steps.core_tables(found)
+    context.write_tables(tables)
+
+
+def heads(context: Context) -> None:
+    """What every head attends to."""
+    inputs = context.inputs()
+    table = steps.category_table(inputs.model, _sampled(context, inputs))
+    table.to_parquet(context.folder / HEADS)
+
+
+def pictures(context: Context) -> None:
+    """Attention of the core's heads, and categories with the core marked."""
+    inputs = context.inputs()
+    members = context.table("core", "core")["component"].tolist()
+    table = pd.read_parquet(context.needed("heads") / HEADS)
+    table["in_core"] = table["component"].isin(members)
+    shown = steps.attention_pictures(
+        inputs, _sampled(context, inputs), table, parse_components(members)
+    )
+    write_json(context.folder / PICTURES, shown)
+    context.write_tables({"head_categories": table})
+
+
+def _sampled(context: Context, inputs: Inputs) -> Any:
+    settings = context.settings
+    examples = inputs.data["id"].examples.sample(settings["max_examples"], settings["seed"])
+    return inputs.encode(examples, words=True)
+
+
+def ablation(context: Context) -> None:
+    """Ablation of the core, alone and jointly, beside other heads."""
+    inputs, settings = context.inputs(), context.settings
+    members = context.table("core", "core")["component"].tolist()
+    context.write_tables(
+        core_ablation_tables(
+            inputs,
+            context.means(inputs),
+            parse_components(members),
+            max_joint=settings["max_joint"],
+            max_non_core=settings["max_non_core"],
+            seed=settings["seed"],
+            batch_size=settings["batch_size"],
+            n_resamples=settings["n_resamples"],
+        )
+    )
+
+
+def sweep(context: Context) -> None:
+    """Every component of a kind ablated alone."""
+    inputs, settings = context.inputs(), context.settings
+    shape = ModelShape.of(inputs.model)
+    groups = {"heads": shape.heads, "mlps": shape.mlps, "all": shape.components}
+    kinds = {ComponentSet((each,)): "single" for each in groups[settings["components"]]}
+    tables, _ = sweep_tables(
+        inputs,
+        context.means(inputs),
+        kinds,
+        batch_size=settings["batch_size"],
+        n_resamples=settings["n_resamples"],
+        seed=settings["seed"],
+    )
+    context.write_tables({"sweep": tables["ablation"]})
+
+
+def sizes(context: Context) -> None:
+    """Effective sizes over checkpoints."""
+    found = {step: context.table(str(step), "accuracy") for step in context.settings["checkpoints"]}
+    tables = size_tables(*accuracies_by_checkpoint(found), context.settings["margin"])
+    context.write_tables(tables)
+
+
+KINDS: Mapping[str, Callable[[Context], None]] = {
+    "describe": describe,
+    "means": means,
+    "prune": pruned,
+    "answers": answers,
+    "accuracy": accuracy,
+    "core": core,
+    "heads": heads,
+    "pictures": pictures,
+    "ablate": ablation,
+    "sweep": sweep,
+    "sizes": sizes,
+}
+
+
+def perform(
+    unit: Unit, store: Store, bench: Workbench, waiting: Callable[[], None] = lambda: None
+) -> bool:
+    """Do a unit unless it is done, by this process or meanwhile by another.
+
+    Returns:
+        Whether it was done here.
+
+    Raises:
+        MechcoreError: it failed; nothing of it stays but the state of its pruning.
+    """
+    with store.lock(unit.key, waiting):
+        if store.has(unit.key):
+            return False
+        with store.making(unit.key, unit.kind, unit.name, unit.recipe) as folder:
+            KINDS[unit.kind](Context(unit, folder, store, bench))
+            if unit.model is not None:
+                bench.check(unit)
+        store.partial(unit.key).unlink(missing_ok=True)
+    return True
