@@ -412,7 +412,10 @@ def head_categories(categories: pd.DataFrame) -> Figure:
     order = [name for name in (*CATEGORIES, "mixed") if name in look]
     order += [name for name in look if name not in order]
     counts = categories["category"].value_counts()
-    handles = [Patch(facecolor=look[name][0], label=f"{name} ({counts[name]})") for name in order]
+    handles = [
+        Patch(facecolor=look[name][0], label=f"{shorten(name, 24)} ({counts[name]})")
+        for name in order
+    ]
     if len(core):
         handles.append(Patch(facecolor="white", edgecolor=BLACK, lw=2, label="in the core"))
     figure.legend(handles=handles, loc="outside right center", ncols=1)
@@ -449,7 +452,7 @@ def attention_patterns(examples: Sequence[AttentionExample]) -> Figure:
             if here != after:
                 ax.axhline(i + 0.5, color=VERMILION, lw=0.8)
                 ax.axvline(i + 0.5, color=VERMILION, lw=0.8)
-        ax.set_title(f"{example.component} ({example.category})")
+        ax.set_title(f"{example.component} ({shorten(example.category, 24)})")
         ax.set_xlabel("key")
         ax.set_ylabel("query")
     for ax in axes.flat[len(examples) :]:

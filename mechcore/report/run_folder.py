@@ -153,8 +153,8 @@ class RunFolder:
 
     @property
     def singles(self) -> pd.DataFrame | None:
-        """Ablations of single components by name, from ``sweep`` and ``ablation``."""
-        found = [self.table(name) for name in ("sweep", "ablation")]
+        """Ablations of single components by name, from ``ablation`` and ``sweep``."""
+        found = [self.table(name) for name in ("ablation", "sweep")]
         tables = [table[table["kind"] == SINGLE] for table in found if table is not None]
         if not tables:
             return None

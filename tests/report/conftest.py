@@ -15,6 +15,7 @@ import pytest
 
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.effective_size import mean_effective_size
+from mechcore.report import build_report
 from mechcore.subnetworks import accuracy_spread, head_overlap, joint_frequency
 
 CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
@@ -325,6 +326,12 @@ def rich_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """4 layers x 8 heads with a core of four, and every table."""
     world = World(sweep=True, found=("L0.H3+L1.H5", "L1.H2+L3.MLP"), checkpoints=(100, 500))
     return write_run(tmp_path_factory.mktemp("report") / "rich", world)
+
+
+@pytest.fixture(scope="session")
+def rich_page(rich_run: Path) -> Path:
+    """Its report."""
+    return build_report(rich_run)
 
 
 @pytest.fixture(scope="session")

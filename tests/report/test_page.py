@@ -90,8 +90,8 @@ def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def rich(rich_run: Path) -> Page:
-    return page_of(rich_run)
+def rich(rich_page: Path) -> Page:
+    return Page(rich_page.read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")

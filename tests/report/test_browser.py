@@ -1,0 +1,502 @@
+"""The page in a real browser: by mouse, by keyboard, on paper, without scripts, and attacked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from browsing import Seen, browser
+
+from mechcore.report import build_report
+
+CONTRAST = """() => {
+  const rgba = (text) => {
+    const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number);
+    return [r, g, b, a === undefined ? 1 : a];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (; node; node = node.parentElement) {
+      const colour = rgba(getComputedStyle(node).backgroundColor);
+      if (colour[3] === 1) return colour;
+    }
+    return [255, 255, 255, 1];
+  };
+  const poor = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  let n = 0;
+  while (walker.nextNode()) {
+    const owner = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !owner.checkVisibility()) continue;
+    if (owner.closest("script, style, noscript, .canvas")) continue;
+    const [a, b] = [light(rgba(getComputedStyle(owner).color)), light(behind(owner))];
+    n += 1;
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) poor.push([owner.outerHTML.slice(0, 120), ratio]);
+  }
+  return {n, poor};
+}"""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def opened(chromium: Any) -> Callable[..., Any]:
+    """Open a page in a fresh profile; what it asked for or complained of fails the test."""
+
+    @contextmanager
+    def open_(path: Path, fragment: str = "", **options: Any) -> Iterator[Any]:
+        options = {"viewport": {"width": 1280, "height": 900}, **options}
+        context = chromium.new_context(**options)
+        page, seen = context.new_page(), Seen()
+        seen.watch(page)
+        page.goto(path.as_uri() + fragment)
+        yield page
+        seen.check(path)
+        context.close()
+
+    return open_
+
+
+def about(page: Any) -> str:
+    """The text of the panel, or nothing where it is closed."""
+    return page.locator("#about").inner_text() if page.locator("#about").is_visible() else ""
+
+
+def focused(page: Any) -> Any:
+    return page.evaluate(
+        "[document.activeElement.id, document.activeElement.dataset.head, "
+        "!!document.activeElement.closest('#grid')]"
+    )
+
+
+def pressed(page: Any) -> set[str]:
+    return set(
+        page.locator('[data-head][aria-pressed="true"]').evaluate_all(
+            "all => all.map((each) => each.dataset.head)"
+        )
+    )
+
+
+def cell(page: Any, name: str) -> Any:
+    return page.locator(f'#grid [data-head="{name}"]')
+
+
+# -- choosing a head ---------------------------------------------------------------------------
+
+
+def test_a_click_shows_all_about_a_head_and_marks_it_everywhere(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    with opened(rich_page) as page:
+        assert about(page) == ""
+        cell(page, "L1.H5").click()
+        assert about(page).startswith("About L1.H5")
+        assert focused(page) == ["about-title", None, False]
+        assert page.url.endswith("#L1.H5")
+        assert pressed(page) == {"L1.H5"}
+        everywhere = page.locator('[data-head="L1.H5"]')
+        assert everywhere.count() > 20
+        marked = page.locator("tr.marked")
+        assert marked.count() > 5
+        assert all("L1.H5" in text for text in marked.all_text_contents())
+        core = page.locator("#core tbody tr")
+        assert core.nth(1).get_attribute("class") == "marked"
+        assert page.locator("#about-status").text_content() == (
+            "About L1.H5. " + page.locator("#about-body p").first.text_content()
+        )
+
+
+@pytest.mark.parametrize("where", ["#summary li", "#core tbody th", "#categories figcaption"])
+def test_a_head_can_be_chosen_wherever_it_is_named(
+    opened: Callable[..., Any], rich_page: Path, where: str
+) -> None:
+    with opened(rich_page) as page:
+        button = page.locator(f'{where} [data-head="L2.H2"]').first
+        button.click()
+        assert about(page).startswith("About L2.H2")
+        button.click()  # again: no longer chosen
+        assert about(page) == ""
+        assert pressed(page) == set()
+        assert "#" not in page.url
+
+
+def test_the_panel_says_what_the_tables_say(
+    opened: Callable[..., Any], rich_page: Path, rich_run: Path
+) -> None:
+    def table(name: str) -> pd.DataFrame:
+        return pd.read_csv(rich_run / "tables" / f"{name}.csv")
+
+    with opened(rich_page, "#L1.H5") as page:
+        text = re.sub(r"\s+", " ", about(page).replace("\u2212", "-"))
+    assert "In the heuristic core" in text
+    subnetworks = table("subnetworks")
+    for _, row in subnetworks.iterrows():
+        assert "L1.H5" in row["kept"].split()
+    assert "50 % 3 of 3 seeds 100.0 % 0, 1, 2 \u2013" in text
+    categories = table("head_categories").set_index("component").loc["L1.H5"]
+    assert f"Its category is {categories.category}." in text
+    assert (
+        f"repeated {100 * categories.mass_repeated:.1f} [{100 * categories.low_repeated:.1f}, "
+        f"{100 * categories.high_repeated:.1f}] {categories.ratio_repeated:.1f}"
+    ) in text
+    singles = table("ablation").query("set == 'L1.H5'")
+    assert len(singles) == 6
+    for _, row in singles.iterrows():
+        ends = f"[{100 * row.accuracy_drop_low:+.1f}, {100 * row.accuracy_drop_high:+.1f}]"
+        role = {"id": "in-domain", "ood": "out-of-domain"}[row["role"]]
+        drop = f"{row['data']} ({role}) {row['subset']} {100 * row.accuracy_drop:+.1f} {ends}"
+        assert drop.replace("+0.0", "0.0").replace("-0.0", "0.0") in text.replace("+0.0", "0.0")
+    joint = table("interactions").query("subset == 'all'")
+    mine = joint[joint["set"].str.split("+").map(lambda members: "L1.H5" in members)]
+    assert len(mine) == 16  # three pairs and the whole core, by two data sets and two metrics
+    for _, row in mine.query("metric == 'margin'").iterrows():
+        ends = f"[{row.low:+.2f}, {row.high:+.2f}]"
+        assert f"{row.interaction:+.2f} {ends}" in text
+    assert text.count("L0.H3+L1.H5 tiny-ood") == 4  # and once by the search, on two metrics
+
+
+def test_a_head_outside_the_core_is_said_to_be_and_has_its_sweep(
+    opened: Callable[..., Any], rich_page: Path, rich_run: Path
+) -> None:
+    kept = pd.read_csv(rich_run / "tables/subnetworks.csv").query("target_sparsity == 0.7")
+    seeds = {str(row.seed): "L0.H0" in row.kept.split() for row in kept.itertuples()}
+    with opened(rich_page, "#L0.H0") as page:
+        text = re.sub(r"\s+", " ", about(page))
+    assert "Not in the heuristic core." in text
+    keep = ", ".join(seed for seed, yes in seeds.items() if yes) or "\u2013"
+    prune = ", ".join(seed for seed, yes in seeds.items() if not yes) or "\u2013"
+    assert f"70 % {sum(seeds.values())} of 3 seeds" in text
+    assert f"{keep} {prune}" in text
+    assert "Ablated alone" in text
+    assert "Ablated together" not in text
+
+
+def test_an_mlp_can_be_chosen(opened: Callable[..., Any], rich_page: Path) -> None:
+    with opened(rich_page) as page:
+        cell(page, "L3.MLP").click()
+        text = about(page)
+    assert text.startswith("About L3.MLP")
+    assert "heuristic core" not in text
+    assert "In sets that a search found" in text
+
+
+def test_attention_is_drawn_in_the_panel_and_in_its_section(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    with opened(rich_page, "#L3.H0") as page:
+        drawing = page.locator("#about-body figure canvas, #about-body figure svg").first
+        drawing.wait_for()
+        assert drawing.bounding_box()["width"] > 200
+        view = page.locator("#attention-heads")
+        assert view.inner_text() == ""  # not before it is near
+        view.scroll_into_view_if_needed()
+        page.locator("#attention-heads img, #attention-heads canvas").first.wait_for()
+        assert "L2.H2" in view.inner_text()
+
+
+# -- keyboard and screen readers ---------------------------------------------------------------
+
+
+def test_arrow_keys_move_in_the_grid_and_enter_chooses(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    with opened(rich_page) as page:
+        page.locator("#colour-by").focus()
+        page.keyboard.press("Tab")
+        assert focused(page) == ["", "L0.H0", True]
+        for key, name in (
+            ("ArrowRight", "L0.H1"),
+            ("ArrowDown", "L1.H1"),
+            ("ArrowLeft", "L1.H0"),
+            ("ArrowLeft", "L1.H0"),
+            ("ArrowUp", "L0.H0"),
+            ("End", "L0.MLP"),
+            ("ArrowDown", "L1.MLP"),
+            ("Home", "L1.H0"),
+        ):
+            page.keyboard.press(key)
+            assert focused(page) == ["", name, True]
+        assert page.locator('#grid [tabindex="0"]').count() == 1
+        page.keyboard.press("Enter")
+        assert about(page).startswith("About L1.H0")
+        assert focused(page)[0] == "about-title"
+        page.keyboard.press("Escape")
+        assert about(page) == ""
+        assert focused(page) == ["", "L1.H0", True]
+
+
+def test_the_buttons_of_the_panel(opened: Callable[..., Any], rich_page: Path) -> None:
+    with opened(rich_page) as page:
+        sentence = page.locator('#summary [data-head="L0.H3"]').first
+        sentence.click()
+        page.keyboard.press("Tab")
+        page.keyboard.press("Tab")
+        assert focused(page)[0] == "about-next"
+        page.keyboard.press("Enter")
+        assert about(page).startswith("About L0.H4")
+        assert focused(page)[0] == "about-next"
+        assert page.locator("#about-status").text_content().startswith("About L0.H4.")
+        for _ in range(5):
+            page.locator("#about-previous").click()
+        assert about(page).startswith("About L3.MLP")  # around the end
+        page.locator("#about-close").click()
+        assert about(page) == ""
+        assert sentence.evaluate("node => node === document.activeElement")
+
+
+def test_a_name_inside_the_panel_leads_on(opened: Callable[..., Any], rich_page: Path) -> None:
+    with opened(rich_page, "#L0.H3") as page:
+        page.locator('#about-body [data-head="L1.H5"]').first.click()
+        assert about(page).startswith("About L1.H5")
+        assert pressed(page) == {"L1.H5"}
+        page.keyboard.press("Escape")
+        assert focused(page) == ["", "L1.H5", True]  # nothing had led there: its cell
+
+
+def test_everything_that_acts_has_a_name(opened: Callable[..., Any], rich_page: Path) -> None:
+    with opened(rich_page, "#L0.H3") as page:
+        nameless = page.locator("button, select, a, [role=region], [role=group]").evaluate_all(
+            """all => all.filter((each) => !(each.textContent.trim() || each.ariaLabel
+                || each.getAttribute("aria-labelledby"))).map((each) => each.outerHTML)"""
+        )
+        assert nameless == []
+        assert cell(page, "L0.H3").get_attribute("aria-label") == (
+            "L0.H3, kept by 3 of 3 seeds, in the core"
+        )
+
+
+# -- the fragment of the address ---------------------------------------------------------------
+
+
+def test_the_fragment_chooses(opened: Callable[..., Any], rich_page: Path) -> None:
+    with opened(rich_page, "#L2.H2") as page:
+        assert about(page).startswith("About L2.H2")
+        page.evaluate("location.hash = '#L0.H1'")
+        page.wait_for_function("document.querySelector('#about-title').textContent.endsWith('H1')")
+        page.evaluate("location.hash = '#method'")
+        assert about(page).startswith("About L0.H1")
+
+
+@pytest.mark.parametrize("fragment", ["#constructor", "#L9.H9", "#%3Cimg%20src=x%3E", "#summary"])
+def test_other_fragments_choose_nothing(
+    opened: Callable[..., Any], rich_page: Path, fragment: str
+) -> None:
+    with opened(rich_page, fragment) as page:
+        assert about(page) == ""
+
+
+# -- the grid's colours ------------------------------------------------------------------------
+
+
+def test_the_grid_shows_the_chosen_quantity(
+    opened: Callable[..., Any], rich_page: Path, rich_run: Path
+) -> None:
+    sweep = pd.read_csv(rich_run / "tables/sweep.csv").query("subset == 'all' and role == 'ood'")
+    margin = dict(zip(sweep["set"], sweep["margin_drop"], strict=True))
+    most = max(margin, key=lambda name: abs(margin[name]))
+    with opened(rich_page) as page:
+        before = cell(page, most).evaluate("node => node.style.background")
+        page.locator("#colour-by").select_option(
+            label="margin drop (nats), out-of-domain: tiny-ood"
+        )
+        for name, drop in margin.items():
+            if name not in ("L0.H3", "L1.H5", "L2.H2", "L3.H0"):  # these have their own ablation
+                shown = cell(page, name).inner_text().replace("\u2212", "-")
+                assert shown == f"{drop:.1f}".replace("-0.0", "0.0")
+        colour = cell(page, most).evaluate("node => node.style.background")
+        assert colour != before
+        assert page.locator("#grid-legend li").count() == 5
+        page.locator("#colour-by").select_option(label="what it attends to")
+        labels = pd.read_csv(rich_run / "tables/head_categories.csv")
+        for _, row in labels.iterrows():
+            label = cell(page, row["component"]).get_attribute("aria-label")
+            assert f"attends to: {row['category']}" in label
+        legend = page.locator("#grid-legend li").all_inner_texts()
+        assert sorted(legend) == sorted(labels["category"].unique())
+        assert cell(page, "L0.MLP").get_attribute("aria-label") == "L0.MLP, no value"
+
+
+# -- light, dark, small, paper, no scripts -----------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_have_enough_contrast(
+    opened: Callable[..., Any], rich_page: Path, scheme: str
+) -> None:
+    with opened(rich_page, "#L0.H3", color_scheme=scheme, reduced_motion="reduce") as page:
+        page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        found = page.evaluate(CONTRAST)
+        assert found["n"] > 1000
+        assert found["poor"] == []
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_motion_is_left_out_where_it_is_not_wanted(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    motion = "[getComputedStyle(document.documentElement).scrollBehavior, "
+    motion += "getComputedStyle(document.querySelector('button.cell')).transitionDuration]"
+    with opened(rich_page, reduced_motion="reduce") as page:
+        assert page.evaluate(motion) == ["auto", "0s"]
+    with opened(rich_page, reduced_motion="no-preference") as page:
+        assert page.evaluate(motion)[0] == "smooth"
+
+
+def test_all_tables_are_on_paper(opened: Callable[..., Any], rich_page: Path) -> None:
+    with opened(rich_page, "#L0.H3") as page:
+        page.evaluate(
+            """addEventListener("beforeprint", () => {
+                const all = [...document.querySelectorAll("main table")];
+                window.printed = [all.length, all.filter((each) => each.checkVisibility()).length];
+            })"""
+        )
+        paper = page.pdf(format="A4")
+        assert paper.startswith(b"%PDF")
+        n, shown = page.evaluate("window.printed")
+        assert n == shown > 20
+        assert page.locator("main details[open]").count() == 0  # as it was
+        page.emulate_media(media="print")
+        assert not page.locator("nav").is_visible()
+        assert (
+            page.locator("#about").evaluate("node => getComputedStyle(node).position") == "static"
+        )
+
+
+def test_without_scripts_the_page_is_complete(
+    opened: Callable[..., Any], rich_page: Path, rich_run: Path
+) -> None:
+    with opened(rich_page, java_script_enabled=False) as page:
+        assert page.locator("main").is_visible()
+        assert not page.locator("#about").is_visible()
+        assert "Choosing needs JavaScript" in page.locator("#heads").inner_text()
+        assert page.locator("#grid button").count() == 36
+        assert page.locator("img").count() == 15
+        tables = [path.name for path in (rich_run / "tables").iterdir()]
+        links = [page.locator(f'#files a[download="{name}"]') for name in tables]
+        assert all(link.get_attribute("href").startswith("data:text/csv") for link in links)
+
+
+def test_tables_and_pictures_come_from_the_page_itself(
+    opened: Callable[..., Any], rich_page: Path, rich_run: Path, tmp_path: Path
+) -> None:
+    alone = tmp_path / "sent by mail.html"
+    alone.write_bytes(rich_page.read_bytes())
+    with opened(alone, accept_downloads=True) as page:
+        for link, original in (
+            ('#accuracy a[data-file="accuracy.csv"]', "tables/accuracy.csv"),
+            ('#files a[download="core.csv"]', "tables/core.csv"),
+            ("#accuracy a[data-picture]", "figures/accuracy.svg"),
+        ):
+            with page.expect_download() as download:
+                page.locator(link).click()
+            assert download.value.suggested_filename == Path(original).name
+            assert Path(download.value.path()).read_bytes() == (rich_run / original).read_bytes()
+
+
+# -- hostile content ---------------------------------------------------------------------------
+
+HOSTILE = (
+    "</script><script>window.pwned=1</script>",
+    "<img src=x onerror='window.pwned=1'>",
+    "`${window.pwned=1}`",
+    "a\u2028window.pwned=1\u2029",
+    "\u202egnp.exe\u202c\u200f",
+    "x" * 300,
+    "' onmouseover=\"window.pwned=1\" '",
+    "javascript:window.pwned=1",
+    "|a|b| *c* [l](javascript:window.pwned=1)",
+    "</style></svg><svg onload=window.pwned=1>",
+    "{{ 7*7 }}{% raw %}",
+    "a--><script>window.pwned=1</script><!--",
+    "bell\x07 and $x^2$ L0.H3",
+)
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[..., Path]) -> Path:
+    run = new_run(
+        tmp_path_factory.mktemp("report") / "hostile",
+        subsets=HOSTILE,
+        id_data=(HOSTILE[1],),
+        ood_data=HOSTILE[0],
+        source=f"{HOSTILE[6]}/{HOSTILE[9].replace('/', '')}",
+        n_layers=2,
+        n_heads=4,
+        core=("L0.H3", "L1.H1"),
+        seeds=(0,),
+    )
+    examples = json.loads((run / "attention_examples.json").read_text())
+    for example in examples:
+        n = len(HOSTILE)
+        example |= {"tokens": HOSTILE, "segments": [0] * n, "category": HOSTILE[0]}
+        example["pattern"] = [[1 / n] * n] * n
+    (run / "attention_examples.json").write_text(json.dumps(examples))
+    path = run / "tables" / "head_categories.csv"
+    table = pd.read_csv(path).rename(columns=lambda name: name.replace("repeated", HOSTILE[1]))
+    table["category"] = [HOSTILE[i] for i in range(len(table))]
+    table.to_csv(path, index=False)
+    (run / "tables" / "<img src=x onerror=window.pwned=1>.csv").write_text("a\n1\n")
+    build_report(run, formats=("html", "md"))
+    return run
+
+
+def test_hostile_texts_do_nothing_and_show_as_they_are(
+    opened: Callable[..., Any], hostile_run: Path
+) -> None:
+    with opened(hostile_run / "report.html", "#L0.H3") as page:
+        for name in page.locator("#grid [data-head]").evaluate_all(
+            "all => all.map((each) => each.dataset.head)"
+        ):
+            if about(page).split("\n")[0] != f"About {name}":
+                cell(page, name).click()
+            assert about(page).startswith(f"About {name}")
+        for option in range(page.locator("#colour-by option").count()):
+            page.locator("#colour-by").select_option(index=option)
+        page.locator("#attention-heads").scroll_into_view_if_needed()
+        page.locator("#attention-heads img, #attention-heads canvas").first.wait_for()
+        cell(page, "L1.H1").click()
+        page.locator("#about-body figure svg, #about-body figure canvas").first.wait_for()
+        page.evaluate("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        assert page.evaluate("window.pwned") is None
+        texts = page.locator("body").inner_text() + page.locator("#about").inner_text()
+        for hostile in HOSTILE[:3] + HOSTILE[5:12]:
+            assert hostile in texts
+        for escaped in ("a\\u2028window", "\\u202egnp.exe\\u202c\\u200f", "bell\\x07 and $x^2$"):
+            assert escaped in texts
+        assert page.locator("main script, main svg:not(.canvas svg), main iframe").count() <= 1
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_long_words_do_not_widen_the_page(
+    opened: Callable[..., Any], hostile_run: Path, width: int
+) -> None:
+    with opened(
+        hostile_run / "report.html", "#L0.H3", viewport={"width": width, "height": 800}
+    ) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_hostile_labels_leave_figures_whole(chromium: Any, hostile_run: Path) -> None:
+    page = chromium.new_page()
+    for path in sorted((hostile_run / "figures").glob("*.svg")):
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.tagName") == "svg"
+        assert page.evaluate("document.querySelectorAll('script, parsererror').length") == 0
+        assert page.evaluate("window.pwned") is None
+    page.goto((hostile_run / "report.html").as_uri())
+    broken = "[...document.images].filter((each) => !each.complete || !each.naturalWidth).length"
+    assert page.evaluate(broken) == 0
+    page.close()
