@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from mechcore.errors import InputError, MismatchError
+from mechcore.errors import InputError, MismatchError, reason
 from mechcore.files import write_safetensors, write_text
 
 _NAME = re.compile(r"[Ll]?(\d+)\.(?:[Hh]?(\d+)|([Mm][Ll][Pp]))")
@@ -418,16 +418,31 @@ class Mask:
             raise InputError(f"mask file {path}: no such file")
         try:
             if path.suffix == ".json":
-                content = json.loads(path.read_text())
-                shape = ModelShape(content["n_layers"], content["n_heads"], content["has_mlps"])
+                content = json.loads(path.read_text(encoding="utf-8"))
+                n_layers, n_heads = _size(content["n_layers"]), _size(content["n_heads"])
+                shape = ModelShape(n_layers, n_heads, _flag(content["has_mlps"]))
                 return cls.full(shape).only(content["kept"])
             with safe_open(path, framework="pt") as file:
                 facts = file.metadata() or {}
-                return cls(file.get_tensor("mask"), has_mlps=json.loads(facts["has_mlps"]))
-        except (KeyError, ValueError, TypeError, SafetensorError) as error:
+                has_mlps = _flag(json.loads(facts["has_mlps"]))
+                return cls(file.get_tensor("mask"), has_mlps=has_mlps)
+        except (KeyError, ValueError, TypeError, RecursionError, SafetensorError) as error:
             raise InputError(
-                f"mask file {path}: not a mask written by mechcore ({error})"
+                f"mask file {path}: not a mask written by mechcore ({reason(error)})"
             ) from error
+
+
+def _size(value: Any) -> int:
+    """A number of layers or heads in a file; a larger one is a slip, and would fill the memory."""
+    if type(value) is not int or not 0 < value <= 10_000:
+        raise ValueError(f"found {value!r} layers or heads, expected 1 to 10000")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"has_mlps is {value!r}, expected true or false")
+    return value
 
 
 def _require_equal_shapes(

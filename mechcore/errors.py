@@ -18,3 +18,15 @@ class MismatchError(InputError):
 
 class MechcoreWarning(UserWarning):
     """A result is usable but needs the reader's attention."""
+
+
+def shown(text: object, longest: int = 80) -> str:
+    """A text for a message, cut where it is long."""
+    text = str(text)
+    return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def reason(error: BaseException) -> str:
+    """What another package's error says, in one line that is not too long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return shown(lines[0], 400) if lines else type(error).__name__

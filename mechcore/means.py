@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, MismatchError
+from mechcore.errors import InputError, MismatchError, reason
 from mechcore.files import write_safetensors
 from mechcore.models.running import (
     Batch,
@@ -172,13 +172,35 @@ class MeanActivations:
                     data=facts["data"],
                     include_padding=json.loads(facts["include_padding"]),
                 )
-        except (KeyError, ValueError, TypeError, SafetensorError) as error:
+            means._check_fields()
+        except (KeyError, ValueError, TypeError, RecursionError, SafetensorError) as error:
             raise InputError(
-                f"means file {path}: not means written by mechcore ({error})"
+                f"means file {path}: not means written by mechcore ({reason(error)})"
             ) from error
         if model is not None:
-            means.check(model)
+            try:
+                means.check(model)
+            except MismatchError as error:
+                raise MismatchError(f"means file {path}: {error}") from error
         return means
+
+    def _check_fields(self) -> None:
+        """Make sure that a file held what belongs together."""
+        identity = asdict(self.identity)
+        kinds = {name: str if name in ("dtype", "weights") else int for name in identity}
+        for name, value in {**identity, "include_padding": self.include_padding}.items():
+            if type(value) is not kinds.get(name, bool):
+                raise ValueError(f"found {value!r} as {name}")
+        head = (self.identity.n_layers, self.identity.n_heads, self.identity.d_head)
+        n_mlps = 0 if 0 in self.mlp.shape else self.identity.n_layers
+        mlp = (n_mlps, self.identity.d_model)
+        before = tuple(self.z.shape[:1]) if self.per_position else ()
+        n = len(self.samples_z)
+        expected = {"z": (*before, *head), "mlp": (*before, *mlp), "counts": before}
+        for name, shape in {**expected, "samples_z": (n, *head), "samples_mlp": (n, *mlp)}.items():
+            found = tuple(getattr(self, name).shape)
+            if found != shape:
+                raise ValueError(f"{name} has the shape {found}, expected {shape}")
 
 
 _TENSORS = ("z", "mlp", "counts", "samples_z", "samples_mlp")

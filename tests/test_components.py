@@ -382,6 +382,10 @@ def test_an_unknown_ending_is_refused(tmp_path: Path) -> None:
         '{"n_layers": 3, "n_heads": 2, "has_mlps": true, "kept": ["L9.H0"]}',
         '{"n_layers": "3", "n_heads": 2, "has_mlps": true, "kept": []}',
         '{"n_layers": 0, "n_heads": 2, "has_mlps": true, "kept": []}',
+        '{"n_layers": 1000000000000, "n_heads": 2, "has_mlps": true, "kept": []}',
+        '{"n_layers": true, "n_heads": 2, "has_mlps": true, "kept": []}',
+        '{"n_layers": 3, "n_heads": 2, "has_mlps": 5, "kept": []}',
+        "[" * 100_000,
     ],
 )
 def test_a_json_file_that_is_no_mask_is_refused(tmp_path: Path, text: str) -> None:
@@ -400,6 +404,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         lambda: save_file({"other": torch.ones(2, 2)}, path, {"has_mlps": "true"}),
         lambda: save_file({"mask": torch.ones(2, 2)}, path),
         lambda: save_file({"mask": torch.full((2, 2), 3.0)}, path, {"has_mlps": "true"}),
+        lambda: save_file({"mask": torch.ones(2, 2)}, path, {"has_mlps": "0.5"}),
     ):
         make()
         with pytest.raises(InputError, match="not a mask written by mechcore"):

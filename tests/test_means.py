@@ -1,5 +1,6 @@
 """Mean activations against a slow loop over Hugging Face's own activations."""
 
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -277,6 +278,32 @@ def test_files_that_hold_no_means_are_refused(cases: Cases, tmp_path: Path) -> N
         make()
         with pytest.raises(InputError, match="not means written by mechcore"):
             MeanActivations.load(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"z": torch.ones(2, 4)}, "z has the shape (2, 4), expected (2, 4, 4)"),
+        ({"mlp": torch.ones(3, 16)}, "mlp has the shape (3, 16), expected (2, 16)"),
+        ({"counts": torch.ones(3)}, "counts has the shape (3,), expected ()"),
+        ({"samples_mlp": torch.ones(1, 2, 16)}, "samples_mlp has the shape (1, 2, 16)"),
+        ({"include_padding": 1}, "found 1 as include_padding"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(
+    cases: Cases, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    means = MeanActivations.compute(cases.get("bert").model, padded(texts()), n_samples=2)
+    replace(means, **changes).save(tmp_path / "means.safetensors")
+    with pytest.raises(InputError, match=re.escape(f"not means written by mechcore ({message}")):
+        MeanActivations.load(tmp_path / "means.safetensors")
+
+
+def test_a_file_of_another_models_means_is_named(cases: Cases, tmp_path: Path) -> None:
+    path = tmp_path / "means.safetensors"
+    MeanActivations.compute(cases.get("bert").model, padded(texts())).save(path)
+    with pytest.raises(MismatchError, match=rf"^means file {path}: means: computed on another"):
+        MeanActivations.load(path, cases.get("gpt2").model)
 
 
 def test_whether_means_are_per_position_is_told_by_their_shape(cases: Cases) -> None:

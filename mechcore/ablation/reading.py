@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
 from mechcore.ablation.effects import ComponentSet
 from mechcore.components import Component, Mask, parse_components
-from mechcore.errors import InputError
+from mechcore.errors import InputError, reason
 from mechcore.files import read_csv
 
 
@@ -33,8 +34,8 @@ def read_sets(path: str | Path) -> list[ComponentSet]:
         return [ComponentSet.of(each) for each in masks]
     try:
         named = _named(path)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"sets file {path}: cannot be read ({error})") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"sets file {path}: cannot be read ({reason(error)})") from error
     found = []
     for where, name, text in named:
         try:
@@ -52,7 +53,7 @@ def read_sets(path: str | Path) -> list[ComponentSet]:
 def _named(path: Path) -> list[tuple[str, str | None, Any]]:
     """Place in the file, name and components of every set."""
     if path.suffix == ".json":
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(content, dict):
             return [(name, name, parts) for name, parts in content.items()]
         if not isinstance(content, list):
@@ -67,7 +68,7 @@ def _named(path: Path) -> list[tuple[str, str | None, Any]]:
             rows.setdefault(text, i)
         return [(f"row {i}", None, text) for text, i in rows.items()]
     found = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         text = line.split("#")[0].strip()
         if text:
             name, colon, rest = text.rpartition(":")
@@ -92,13 +93,16 @@ def read_components(path: str | Path) -> list[Component]:
         raise InputError(f"core table {path}: no such file; expected core.csv or a run's folder")
     try:
         frame = read_csv(path, dtype=str, keep_default_na=False)
-    except ValueError as error:
-        raise InputError(f"core table {path}: cannot be read ({error})") from error
+    except (ValueError, OSError, EOFError, zlib.error) as error:  # where it is compressed
+        raise InputError(f"core table {path}: cannot be read ({reason(error)})") from error
     if "component" not in frame:
         raise InputError(
             f"core table {path}: no column component; found {', '.join(frame.columns)}"
         )
-    found = parse_components(frame["component"].tolist())
+    try:
+        found = parse_components(frame["component"].tolist())
+    except InputError as error:
+        raise InputError(f"core table {path}: {error}") from error
     if not found:
         raise InputError(f"core table {path}: the core is empty; name components instead")
     return found

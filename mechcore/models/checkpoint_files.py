@@ -19,7 +19,7 @@ from transformers.utils import (
 )
 from transformers.utils.hub import cached_file
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, shown
 
 ADAPTER = "adapter_config.json"
 CODE = "auto_map"
@@ -50,7 +50,7 @@ def _refuse_classes(name: str, file: str, config: Any) -> None:
     if config.get(CODE):
         raise InputError(
             f"checkpoint {name}: its {file} names Python code to run ({CODE}: "
-            f"{str(config[CODE])[:80]}), and mechcore never runs code from checkpoints; if a class "
+            f"{shown(config[CODE])}), and mechcore never runs code from checkpoints; if a class "
             f"of transformers itself reads it, remove {CODE} from a copy of {file}"
         )
 
@@ -154,6 +154,6 @@ def _check_inside(name: str, source: str, file: Any, endings: tuple[str, ...]) -
     )
     if not inside:
         raise InputError(
-            f"checkpoint {name}: {source} names {str(file)[:80]!r} as weights; expected a file "
+            f"checkpoint {name}: {source} names {shown(file)!r} as weights; expected a file "
             f"inside the checkpoint that ends in {' or '.join(endings)}"
         )

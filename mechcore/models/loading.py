@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError
+from mechcore.errors import InputError, reason
 from mechcore.models.checkpoint_files import (
     pickle_refused,
     refuse_code,
@@ -149,7 +149,7 @@ def _load(
     except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
         if safetensors and "use_safetensors" in str(error):
             raise pickle_refused(name, "its pytorch_model.bin", architecture) from error
-        raise InputError(f"checkpoint {name}: cannot be loaded: {_first_line(error)}") from error
+        raise InputError(f"checkpoint {name}: cannot be loaded: {reason(error)}") from error
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise InputError(
@@ -176,9 +176,7 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
     except InputError:
         raise
     except Exception as error:  # tokenizers raises errors without a type of their own
-        raise InputError(
-            f"checkpoint {source}: no usable tokenizer: {_first_line(error)}"
-        ) from error
+        raise InputError(f"checkpoint {source}: no usable tokenizer: {reason(error)}") from error
     if not tokenizer.is_fast:
         raise InputError(
             f"checkpoint {source}: found a slow tokenizer ({type(tokenizer).__name__}); mechcore "
@@ -266,14 +264,14 @@ def _read_config(name: str, where: dict[str, str], revision: str | None) -> Any:
     except InputError:
         raise
     except ImportError as error:
-        raise InputError(f"checkpoint {name}: {_first_line(error)}") from error
+        raise InputError(f"checkpoint {name}: {reason(error)}") from error
     except Exception as error:  # what transformers makes of a bad configuration is of any kind
         problem = (
             "its configuration cannot be used"
             if path.exists()
             else "neither a local checkpoint nor a hub id that can be reached"
         )
-        raise InputError(f"checkpoint {name}: {problem}: {_first_line(error)}") from error
+        raise InputError(f"checkpoint {name}: {problem}: {reason(error)}") from error
     return config
 
 
@@ -361,8 +359,3 @@ def _check_hook_points(model: Any) -> None:
     if shape.has_mlps:
         names += [hook_mlp_out(layer) for layer in range(shape.n_layers)]
     check_hooks(model, names)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechcore.components import Mask
-from mechcore.errors import InputError
+from mechcore.errors import InputError, reason
 from mechcore.files import write_safetensors
 
 Method: TypeAlias = Literal["l0", "attribution", "integrated", "random", "layer-matched"]
@@ -104,21 +104,29 @@ class Subnetwork:
         try:
             with safe_open(path, framework="pt") as file:
                 facts = file.metadata() or {}
-                method = facts["method"]
+                method, target = facts["method"], float(facts["target"])
+                scores = file.get_tensor("scores")
                 if method not in METHODS:
                     raise ValueError(f"method {method!r}, expected {', '.join(METHODS)}")
+                if not 0 <= target <= 1:
+                    raise ValueError(f"target sparsity {target}, expected a share")
+                if mask.is_batched or scores.shape != mask.values.shape:
+                    raise ValueError(
+                        f"scores {tuple(scores.shape)} for mask {tuple(mask.values.shape)}, "
+                        "expected [layer, component] for both"
+                    )
                 return cls(
                     mask,
-                    float(facts["target"]),
+                    target,
                     int(facts["seed"]),
-                    file.get_tensor("scores"),
+                    scores,
                     method,
                     pd.DataFrame(file.get_tensor("history").numpy(), columns=list(HISTORY)),
                 )
         except (KeyError, ValueError, SafetensorError) as error:
             raise InputError(
                 f"subnetwork file {path}: holds a mask, but not its target sparsity, seed, method "
-                f"and scores ({error}); expected a file written by mechcore prune"
+                f"and scores ({reason(error)}); expected a file written by mechcore prune"
             ) from error
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any, Literal
 import pandas as pd
 import pyarrow.parquet
 
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, MechcoreWarning, reason, shown
 from mechcore.tasks.examples import ALL, Examples
 
 KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
@@ -102,8 +102,7 @@ def read_table(path: Path) -> pd.DataFrame:
             # What pandas may have noted beside the columns is not looked at.
             return pyarrow.parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True)
     except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path}: cannot be read as {kind}: {shown(reason, 400)}") from error
+        raise InputError(f"{path}: cannot be read as {kind}: {reason(error)}") from error
     raise InputError(
         f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet "
         "(text files also with .gz)"
@@ -123,7 +122,7 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
                     raise ValueError(
                         f"line {number}: found a {type(rows[-1]).__name__}; expected an object"
                     )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, dtype=object)
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -233,12 +232,6 @@ def _text(value: Any) -> str:
     if pd.isna(value):
         raise ValueError("empty; expected a value: remove the row")
     return str(value)
-
-
-def shown(text: object, longest: int = 80) -> str:
-    """A text for a message, cut where it is long."""
-    text = str(text)
-    return text if len(text) <= longest else f"{text[:longest]}..."
 
 
 def _list(names: Iterable[object], most: int = 20) -> str:

@@ -160,3 +160,24 @@ def test_a_core_that_is_not_there(tmp_path: Path) -> None:
         message = f"core table {path}: no such file; expected core.csv or a run's folder"
         with pytest.raises(InputError, match=message):
             read_components(path)
+
+
+def test_a_core_table_with_an_unreadable_name_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "core.csv"
+    path.write_text("component\nL1\n")
+    with pytest.raises(InputError, match=rf"^core table {path}: component 'L1': not a component"):
+        read_components(path)
+
+
+def test_a_core_table_that_is_not_compressed_as_its_name_says(tmp_path: Path) -> None:
+    path = tmp_path / "core.csv.gz"
+    path.write_text("component\nL1.H0\n")
+    with pytest.raises(InputError, match=rf"^core table {path}: cannot be read"):
+        read_components(path)
+
+
+def test_deeply_nested_sets(tmp_path: Path) -> None:
+    path = tmp_path / "sets.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(InputError, match=rf"^sets file {path}: cannot be read"):
+        read_sets(path)

@@ -239,7 +239,8 @@ def test_parts_outside_the_checkpoint(bert: Path, file: Any) -> None:
     shard(bert, {"part-1.safetensors": file})
     shutil.copy(bert / "part-1.safetensors", bert.parent)
     message = refusal(bert)
-    assert f"model.safetensors.index.json names {str(file)[:80]!r} as weights" in message
+    start = repr(str(file)[:60])[:-1]  # long ones are cut
+    assert f"model.safetensors.index.json names {start}" in message
     assert "expected a file inside the checkpoint that ends in .safetensors" in message
 
 

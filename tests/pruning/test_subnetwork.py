@@ -130,6 +130,8 @@ TENSORS = {"mask": KEPT, "scores": SCORES, "history": torch.zeros(2, 5)}
         ({"method": None}, "", "'method'"),
         ({"target": "much"}, "", "could not convert string to float: 'much'"),
         ({"seed": "1.5"}, "", "invalid literal for int"),
+        ({"target": "nan"}, "", "target sparsity nan, expected a share"),
+        ({"target": "1.5"}, "", "target sparsity 1.5, expected a share"),
         ({}, "scores", "scores"),
         ({}, "history", "history"),
     ],
@@ -142,6 +144,14 @@ def test_incomplete_files_are_refused(
     write_safetensors(path, {n: t for n, t in TENSORS.items() if n != left_out}, stored)
     expected = rf"a\.safetensors: holds a mask, but not its .*{message}.*; expected a file written"
     with pytest.raises(InputError, match=expected):
+        Subnetwork.load(path)
+
+
+@pytest.mark.parametrize("name", ["mask", "scores"])
+def test_scores_must_be_those_of_a_single_mask(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "a.safetensors"
+    write_safetensors(path, {**TENSORS, name: torch.ones(1, *KEPT.shape)}, FACTS)
+    with pytest.raises(InputError, match=r"expected \[layer, component\] for both"):
         Subnetwork.load(path)
 
 

@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -370,3 +373,97 @@ def test_unlabelled_files_need_no_column_that_is_mapped_for_others(tmp_path: Pat
         read_examples(path, columns=columns)
     with pytest.raises(InputError, match="no column 'claims'"):
         read_examples(path, columns={**columns, "text_b": "claims"}, labelled=False)
+
+
+# -- odd tables -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.tsv"])
+def test_columns_of_one_name(write: Write, name: str) -> None:
+    separator = "\t" if name.endswith("tsv") else ","
+    rows = [["premise", "label", "x", "x"], ["a", "0", "1", "2"]]
+    text = "\n".join(separator.join(row) for row in rows)
+    assert len(read_examples(write(name, text))) == 1  # those that are not read may be
+    again = text.replace("x", "label", 1)
+    with pytest.raises(InputError, match="2 columns are called label; expected one: rename"):
+        read_examples(write(name, again))
+
+
+def test_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    arrays = [pyarrow.array(["a"])] * 3
+    pyarrow.parquet.write_table(pyarrow.table(arrays, ["text", "label", "label"]), path)
+    with pytest.raises(InputError, match="2 columns are called label"):
+        read_examples(path)
+
+
+def test_an_index_of_pandas_is_a_column_like_others(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pd.DataFrame({"text": ["a"], "label": ["x"]}).set_index("label").to_parquet(path)
+    assert columns(read_examples(path))["label"] == ["x"]
+
+
+def test_keys_that_occur_twice(write: Write) -> None:
+    path = write("data.jsonl", '{"text": "a", "label": "x"}\n{"text": "a", "label": 0, "label": 1}')
+    with pytest.raises(InputError, match=r"line 2: a key occurs twice among text, label, label"):
+        read_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "line 2: found a list; expected an object"),
+        ("5", "line 2: found a int; expected an object"),
+        ("[" * 100_000, "line 2: "),
+        ("{", "line 2: Expecting property name"),
+    ],
+)
+def test_lines_that_are_no_objects(write: Write, line: str, message: str) -> None:
+    path = write("data.jsonl", f'{{"text": "a", "label": "x"}}\n{line}')
+    with pytest.raises(InputError, match=rf"cannot be read as \.jsonl: {message}"):
+        read_examples(path)
+
+
+def test_json_lines_with_a_byte_order_mark_and_empty_lines(write: Write) -> None:
+    content = b'\xef\xbb\xbf\n{"text": "a", "label": 1}\r\n\r\n'
+    assert columns(read_examples(write("data.jsonl", content)))["label"] == ["1"]
+
+
+def test_large_whole_numbers_keep_their_digits(write: Write) -> None:
+    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
+    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]
+
+
+def test_half_characters(write: Write) -> None:
+    path = write("data.jsonl", '{"text": "a \\ud800", "label": "x"}')
+    with pytest.raises(InputError, match=r"row 1, column text: found half a character in .*ud800"):
+        read_examples(path)
+
+
+def test_bytes_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [b"\xff"], "label": ["x"]}), path)
+    with pytest.raises(InputError, match=r"row 1, column text: expected text, found b'.xff'"):
+        read_examples(path)
+
+
+def test_messages_stay_short(write: Write) -> None:
+    header = ",".join("x" * 500 + str(i) for i in range(1000))
+    with pytest.raises(InputError, match="and 980 more: name it") as caught:
+        read_examples(write("data.csv", f"{header}\n"))
+    assert len(str(caught.value)) < 1500
+
+
+def test_errors_of_examples_name_the_file(write: Write) -> None:
+    path = write("data.csv", "text,label,subset\na,x,all\nb,x,other\n")
+    with pytest.raises(InputError, match=rf"^{path}: examples 'data': a subset is called 'all'"):
+        read_examples(path)
+
+
+def test_a_file_whose_name_is_not_unicode(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv"))
+    try:
+        path.write_text("text,label\na,x\n")
+    except OSError:
+        pytest.skip("this file system has only Unicode names")
+    assert read_examples(path).name == "\ufffd"

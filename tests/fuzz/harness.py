@@ -1,0 +1,171 @@
+"""Hostile files by the hundred: either they are read, or an `InputError` names the file.
+
+A case is made from its number alone, so that a failure can be made again. ``MECHCORE_FUZZ=10``
+tries ten times as many. A new kind of file needs a function that writes case ``i`` into a folder
+(see `Maker`) and a test that hands it, with what reads it, to `check_all`.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import traceback
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from mechcore.errors import InputError, MechcoreWarning
+
+TIMES = int(os.environ.get("MECHCORE_FUZZ", "1"))
+LONGEST_MESSAGE = 2000
+
+Maker: TypeAlias = Callable[[random.Random, Path], Path]
+"""Writes one case into an empty folder and says where."""
+
+
+@dataclass
+class Tally:
+    """How many cases were read, and how many refused."""
+
+    read: int = 0
+    refused: int = 0
+
+
+def check_all(
+    folder: Path,
+    number: int,
+    make: Maker,
+    read: Callable[[Path], Any],
+    allowed: tuple[type[BaseException], ...] = (),
+) -> Tally:
+    """Try ``number`` cases, or as many times more as asked for, and fail if any went wrong.
+
+    Args:
+        folder: an empty folder to work in.
+        number: how many cases.
+        make: what writes a case.
+        read: what reads it.
+        allowed: errors that are fine, too.
+    """
+    tally, wrong = Tally(), []
+    for case in range(number * TIMES):
+        place = folder / str(case)
+        place.mkdir()
+        path = make(random.Random(f"{make.__name__} {case}"), place)
+        problem = _problem(path, place, read, allowed, tally)
+        if problem:
+            wrong.append(f"{make.__name__}, case {case}, {path.name!r}: {problem}")
+        shutil.rmtree(place)
+    shown = "\n".join(wrong[:20])
+    assert not wrong, f"{len(wrong)} of {number * TIMES} cases went wrong:\n{shown}"
+    assert tally.read, "no case was read: they try nothing"
+    assert tally.refused, "no case was refused: they are not hostile"
+    return tally
+
+
+def _problem(
+    path: Path,
+    place: Path,
+    read: Callable[[Path], Any],
+    allowed: tuple[type[BaseException], ...],
+    tally: Tally,
+) -> str | None:
+    """What is wrong with what happens to one case; None if nothing."""
+    before = _listing(place)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            for fine in (MechcoreWarning, DeprecationWarning, FutureWarning):
+                warnings.simplefilter("ignore", fine)
+            read(path)
+        tally.read += 1
+    except InputError as error:
+        tally.refused += 1
+        message = str(error)
+        if str(path) not in message:
+            return f"the message does not name the file: {message[:300]}"
+        if len(message.replace(str(path), "")) > LONGEST_MESSAGE:
+            return f"a message of {len(message)} characters: {message[:300]}"
+    except allowed:
+        tally.refused += 1
+    except BaseException as error:  # a panic of compiled code is none of Exception
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        where = traceback.extract_tb(error.__traceback__)
+        own = [step for step in where if "mechcore" in step.filename][-1]
+        return f"{type(error).__name__} at {Path(own.filename).name}:{own.lineno}: {error}"[:400]
+    return None if _listing(place) == before else f"wrote {_listing(place) - before}"
+
+
+def _listing(place: Path) -> set[tuple[str, int]]:
+    return {(str(path.relative_to(place)), path.stat().st_size) for path in place.rglob("*")}
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+def damaged(rng: random.Random, content: bytes) -> bytes:
+    """The content with random bytes lost, changed, repeated or added."""
+    data = bytearray(content)
+    for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        at = rng.randrange(len(data) + 1)
+        match rng.randrange(7):
+            case 0:
+                del data[at:]
+            case 1:
+                del data[at : at + rng.randrange(1, 40)]
+            case 2:
+                data[at:at] = rng.randbytes(rng.randrange(1, 20))
+            case 3:
+                data[at:at] = data[at : at + rng.randrange(1, 200)]
+            case 4 if data:
+                data[at % len(data)] ^= 1 << rng.randrange(8)
+            case 5:
+                data[at:at] = rng.choice([b"\0", b"\r", b"\n", b"\xff", b'"', b"\xed\xa0\x80"])
+            case _:
+                data[:0] = rng.choice([b"\xef\xbb\xbf", b"\xff\xfe", b"\0" * 8, b"\n\n"])
+    return bytes(data)
+
+
+ODD_VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 2, 3, 7, 10**6, 2**31, 2**63, 10**30, -(10**30)),
+    *(0.5, 1e308, float("nan"), float("inf"), -float("inf")),
+    *("", " ", "x", "0", "-1", "nan", "../x", "/etc/passwd", "a\0b", "\ud800", "=1+1", "<b>"),
+    *("L0.H0", "True", "null", "{}", "http://example.org/x", "\u202e", "x" * 5000),
+    *([], {}, [1, "a", None], {"a": {"b": []}}, [[]], [[[[[[0]]]]]], {"": ""}),
+)
+"""Values that are seldom what a file's reader expects."""
+
+
+def changed(rng: random.Random, content: Any) -> Any:
+    """Nested lists and objects with a random part replaced, removed, added or moved."""
+    if isinstance(content, dict) and content and rng.random() < 0.85:
+        new = dict(content)
+        key = rng.choice(list(new))
+        match rng.randrange(8):
+            case 0:
+                del new[key]
+            case 1:
+                new[rng.choice(["x", "", "a\0b", key + " ", key.upper()])] = new.pop(key)
+            case 2:
+                new[rng.choice(list(new))] = new[key]
+            case 3:
+                new[rng.choice(["unknown", "__class__", "self", ""])] = rng.choice(ODD_VALUES)
+            case _:
+                new[key] = changed(rng, new[key])
+        return new
+    if isinstance(content, list) and content and rng.random() < 0.85:
+        items = list(content)
+        at = rng.randrange(len(items))
+        match rng.randrange(4):
+            case 0:
+                del items[at]
+            case 1:
+                items.insert(at, rng.choice(ODD_VALUES))
+            case _:
+                items[at] = changed(rng, items[at])
+        return items
+    return rng.choice(ODD_VALUES)
