@@ -13,7 +13,15 @@ from mechcore.components import Mask
 from mechcore.evaluate import evaluate
 from mechcore.means import MeanActivations
 from mechcore.pruning import PruneSettings
-from mechcore.study import DataConfig, ModelConfig, RunConfig, run
+from mechcore.study import (
+    AblationConfig,
+    Analyses,
+    DataConfig,
+    HeadsConfig,
+    ModelConfig,
+    StudyConfig,
+    run,
+)
 from mechcore.study.ablation import sweep_tables
 from mechcore.study.inputs import load_inputs
 
@@ -26,9 +34,9 @@ BAND = 0.13
 """Over 3.5 standard errors of an accuracy of 0.7145 measured on 150 examples."""
 
 
-def config(folder: Path, n: int) -> RunConfig:
+def config(folder: Path, n: int) -> StudyConfig:
     data = folder / "data"
-    return RunConfig(
+    return StudyConfig(
         model=ModelConfig(source=str(folder / "models" / "minilm-nli")),
         data=DataConfig(
             train=str(data / "mnli_train_29k.tsv.gz"),
@@ -44,9 +52,7 @@ def config(folder: Path, n: int) -> RunConfig:
         sparsities=(0.5, 0.8),
         batch_size=32,
         n_resamples=100,
-        max_heads_examples=8,
-        max_joint=2,
-        max_non_core=2,
+        analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(2, 2)),
     )
 
 
@@ -75,7 +81,7 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
 
 
 def test_a_run(real_data: Path, tmp_path: Path) -> None:
-    report = run(config(real_data, 24), tmp_path / "run")
+    (report,) = run(config(real_data, 24), tmp_path / "run")
     assert report.is_file()
     facts = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (facts["model"]["n_layers"], facts["model"]["n_heads"]) == (6, 12)

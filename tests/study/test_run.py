@@ -18,28 +18,36 @@ import torch
 from safetensors import safe_open
 
 from mechcore.components import Component, Mask, parse_components
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluate import evaluate
 from mechcore.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import PruneSettings
-from mechcore.study import DataConfig, ModelConfig, RunConfig, run
+from mechcore.study import (
+    AblationConfig,
+    Analyses,
+    DataConfig,
+    HeadsConfig,
+    ModelConfig,
+    SizesConfig,
+    StudyConfig,
+    run,
+)
 from mechcore.study.inputs import Inputs, load_inputs
+from mechcore.study.run import StudyError
 from mechcore.tasks import tiny_world
 from mechcore.tasks.embedded import tiny_encoder_dir
 
 PRUNE = PruneSettings(steps=6, warmup=2, batch_size=8, tolerance=1)
-CONFIG = RunConfig(
+CONFIG = StudyConfig(
     data=DataConfig(max_train=48, max_id=40, max_ood=40),
     prune=PRUNE,
     seeds=(42, 43),
     sparsities=(0.3, 0.5),
     n_resamples=40,
-    max_heads_examples=8,
-    max_joint=3,
-    max_non_core=4,
+    analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=3, max_non_core=4)),
 )
-STEPS = ["means", "prune", "evaluate", "core", "heads", "ablate"]
+KINDS = ["describe", "means", "answers", "prune", "accuracy", "core", "heads", "pictures", "ablate"]
 COLUMNS = {
     "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
     "accuracy_high margin",
@@ -62,9 +70,9 @@ COLUMNS = {
 class Finished:
     """A finished run with what it worked on."""
 
-    def __init__(self, config: RunConfig, out: Path) -> None:
+    def __init__(self, config: StudyConfig, out: Path) -> None:
         self.config, self.out = config, out
-        self.report = run(config, out)
+        (self.report,) = run(config, out)
         self.inputs: Inputs = load_inputs(config.model, config.data, ("train", "id", "ood"))
         self.means = MeanActivations.load(out / "means.safetensors", self.inputs.model)
         self.facts = json.loads((out / "config.json").read_text())
@@ -116,7 +124,7 @@ def test_the_other_files(finished: Finished) -> None:
     assert list((out / "figures").iterdir())
     assert {p.name for p in out.iterdir()} == {
         *("config.json", "means.safetensors", "masks", "tables", "figures"),
-        *("attention_examples.json", "report.html"),
+        *("attention_examples.json", "report.html", "study.json", "store"),
     }
     assert set(finished.masks()) == {"s0.30-seed42", "s0.30-seed43", "s0.50-seed42", "s0.50-seed43"}
 
@@ -130,7 +138,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     assert facts["settings"]["prune"]["steps"] == 6
     assert facts["settings"]["data"]["max_ood"] == 40
     assert facts["settings"]["model"]["embedded"] == finished.config.model.embedded
-    assert list(facts["seconds"]) == STEPS
+    assert list(facts["seconds"]) == KINDS
     mapping = facts["label_mapping"]["id"]
     assert "entailment -> entailment (0)" in mapping
     assert "non-entailment -> non-entailment (1)" in mapping
@@ -277,51 +285,48 @@ def test_the_means_are_those_of_the_training_examples(finished: Finished) -> Non
     assert finished.means.data == finished.inputs.data["train"].fingerprint
 
 
-# -- resuming and replacing -----------------------------------------------------------------------
+# -- going on, and doing again what changed -------------------------------------------------------
 
 TINY = replace(
     CONFIG,
     data=DataConfig(max_train=16, max_id=20, max_ood=12),
     prune=replace(PRUNE, steps=3),
     n_resamples=10,
-    max_joint=2,
-    max_non_core=1,
+    analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=2, max_non_core=1)),
 )
+WHOLE = Counter(
+    {"describe": 1, "means": 1, "answers": 6, "prune": 2, "accuracy": 1, "core": 1}
+    | {"heads": 1, "pictures": 1, "ablate": 1}
+)
+"""How often each kind of work is done: two sparsities, the seeds of each together."""
 
 
 class Calls(Counter[str]):
-    """Counts calls of a run's steps, and fails where it is told to."""
+    """Counts the units that are done by kind, and fails where it is told to."""
 
     fail_at: str | None = None
+    error: BaseException = KeyboardInterrupt()
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    module: Any = importlib.import_module("mechcore.study.run")
+    work: Any = importlib.import_module("mechcore.study.work")
     found = Calls()
 
-    def watch(owner: Any, name: str, step: str) -> None:
-        real = getattr(owner, name)
+    def watched(kind: str) -> Any:
+        def do(context: Any) -> None:
+            found[kind] += 1
+            if found.fail_at == kind:
+                raise found.error
+            real[kind](context)
 
-        def watched(*args: Any, **options: Any) -> Any:
-            found[step] += 1
-            if found.fail_at == step:
-                raise KeyboardInterrupt
-            return real(*args, **options)
+        return do
 
-        monkeypatch.setattr(owner, name, watched)
-
-    watch(module.MeanActivations, "compute", "means")
-    watch(module, "find_subnetworks", "prune")
-    watch(module.steps, "accuracy_tables", "evaluate")
-    watch(module.steps, "category_table", "heads")
-    watch(module, "core_ablation_tables", "ablate")
-
-    def report(out: Path) -> Path:  # drawing takes longer than all the rest
-        found["report"] += 1
-        return out / "report.html"
-
-    monkeypatch.setattr(module, "build_report", report)
+    real = dict(work.KINDS)
+    monkeypatch.setattr(work, "KINDS", {kind: watched(kind) for kind in real})
+    module: Any = importlib.import_module("mechcore.study.run")
+    # Drawing takes longer than all the rest.
+    monkeypatch.setattr(module, "build_report", lambda out: out / "report.html")
     return found
 
 
@@ -330,41 +335,40 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def results(folder: Path) -> dict[str, Any]:
-    """Everything but ``config.json``; of tensors their values, as headers have no fixed order."""
+    """Everything but notes on the run; of tensors their values, as headers have no fixed order."""
     found: dict[str, Any] = {}
     for name, data in contents(folder).items():
+        if name.startswith("store/") or name in ("config.json", "study.json"):
+            continue
+        found[name] = data
         if name.endswith(".safetensors"):
             with safe_open(folder / name, framework="pt") as file:
                 tensors = {key: file.get_tensor(key).tolist() for key in sorted(file.keys())}
                 found[name] = (file.metadata(), tensors)
-        elif name != "config.json":
-            found[name] = data
     return found
 
 
-ORDER = ["means", "prune", "evaluate", "heads", "ablate"]
-
-
-@pytest.mark.parametrize("failing", ORDER)
-def test_a_run_resumes_where_it_was_interrupted(tmp_path: Path, calls: Calls, failing: str) -> None:
+@pytest.mark.parametrize("failing", KINDS)
+def test_a_study_goes_on_where_it_was_interrupted(
+    tmp_path: Path, calls: Calls, failing: str
+) -> None:
     run(TINY, tmp_path / "whole")
+    assert calls == WHOLE
     calls.clear()
     calls.fail_at = failing
     with pytest.raises(KeyboardInterrupt):
         run(TINY, tmp_path / "parts")
-    before = ORDER[: ORDER.index(failing)]
-    assert calls == Counter([*before, failing])
-    facts = json.loads((tmp_path / "parts" / "config.json").read_text())
-    done = [step for step in facts["seconds"] if step != "core"]
-    assert done == before
+    assert not (tmp_path / "parts" / "tables").exists()
+    assert calls[failing] == 1
+    done = calls - Counter([failing])
     calls.clear()
     calls.fail_at = None
-    run(TINY, tmp_path / "parts", if_exists="resume")
-    assert calls == Counter([*ORDER[ORDER.index(failing) :], "report"])
+    run(TINY, tmp_path / "parts")
+    assert calls == WHOLE - done
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
     calls.clear()
-    run(TINY, tmp_path / "parts", if_exists="resume")
-    assert calls == Counter(["report"])
+    run(TINY, tmp_path / "parts")
+    assert not calls
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
 
 
@@ -375,79 +379,134 @@ def done(tmp_path: Path, calls: Calls) -> Path:
     return tmp_path / "run"
 
 
+def counts(**units: int) -> Counter[str]:
+    return Counter(units)
+
+
+OF_SUBNETWORKS = counts(accuracy=1, core=1, pictures=1, ablate=1)
+
+
 @pytest.mark.parametrize(
-    ("config", "names"),
+    ("change", "again"),
     [
-        (replace(TINY, seeds=(42, 44)), ["seeds"]),
-        (replace(TINY, sparsities=(0.3,)), ["sparsities"]),
+        ({"seeds": (42, 44)}, counts(prune=2, answers=4) + OF_SUBNETWORKS),
+        ({"sparsities": (0.3, 0.4, 0.5)}, counts(prune=1, answers=2) + OF_SUBNETWORKS),
+        ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
+        ({"n_resamples": 11}, counts(accuracy=1, ablate=1)),
         (
-            replace(TINY, prune=replace(TINY.prune, lr=0.2), data=replace(TINY.data, max_id=21)),
-            ["prune.lr", "data.max_id"],
+            {"data": replace(TINY.data, max_ood=16)},
+            counts(describe=1, answers=3, accuracy=1, ablate=1),
         ),
-        (replace(TINY, model=ModelConfig(embedded="decoder")), ["model.embedded"]),
+        (
+            {"analyses": replace(TINY.analyses, ablation=AblationConfig(max_joint=3))},
+            counts(ablate=1),
+        ),
+        ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
+        ({"analyses": replace(TINY.analyses, sweep="mlps")}, counts(sweep=1)),
+        ({"prune": replace(TINY.prune, save_every=1)}, counts()),
     ],
 )
-def test_other_settings_cannot_be_resumed(
-    done: Path, calls: Calls, config: RunConfig, names: list[str]
+def test_a_change_redoes_what_depends_on_it(
+    tmp_path: Path, done: Path, calls: Calls, change: dict[str, Any], again: Counter[str]
 ) -> None:
-    before = contents(done)
-    with pytest.raises(
-        InputError, match="cannot resume, these settings or versions differ"
-    ) as failure:
-        run(config, done, if_exists="resume")
-    listed = str(failure.value).split("those of the run: ")[1].split(";")[0]
-    assert sorted(listed.split(", ")) == sorted(names)
-    assert contents(done) == before
-    assert not calls
+    changed = replace(TINY, **change)
+    run(changed, done)
+    assert calls == again
+    run(changed, tmp_path / "new")
+    assert results(done) == results(tmp_path / "new")
+    calls.clear()
+    run(TINY, done)
+    assert not calls, "what the first study made is still there"
 
 
-def test_a_changed_model_or_data_cannot_be_resumed(done: Path, calls: Calls) -> None:
-    facts = json.loads((done / "config.json").read_text())
-    for part, change in (("data", {"id": {"n": 1}}), ("model", {"identity": "other"})):
-        (done / "config.json").write_text(json.dumps({**facts, part: facts[part] | change}))
-        before = contents(done)
-        with pytest.raises(InputError, match=f"cannot resume, the {part} changed"):
-            run(TINY, done, if_exists="resume")
-        assert contents(done) == before
-    assert not calls
+def test_other_versions_do_everything_again(
+    done: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units: Any = importlib.import_module("mechcore.study.units")
+    monkeypatch.setattr(units, "versions", lambda: {"torch": "1.0"})
+    run(TINY, done)
+    assert calls == WHOLE
 
 
-def test_overwriting_replaces_a_run(done: Path, calls: Calls) -> None:
-    other = replace(TINY, seeds=(7,), sparsities=(0.5,))
+def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "old.csv").write_text("x")
-    with pytest.raises(InputError, match=r"not empty; pass --resume"):
-        run(other, done)
-    assert not calls
-    run(other, done, if_exists="overwrite")
-    assert calls == Counter([*ORDER, "report"])
+    (done / "tables" / ".abcdefgh.core.csv").write_text("left by a killed run")
+    run(replace(TINY, seeds=(7,), sparsities=(0.5,)), done)
     assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
-    assert not (done / "tables" / "old.csv").exists()
+    assert {p.stem for p in (done / "tables").iterdir()} == {*COLUMNS, "head_categories"} - {
+        "joint_frequency"
+    }
     assert json.loads((done / "config.json").read_text())["seeds"] == [7]
     summary = pd.read_csv(done / "tables" / "core_summary.csv").iloc[0]
     assert summary["n_subnetworks"] == 1
     assert math.isnan(summary["spearman_rho"])
 
 
-@pytest.mark.parametrize("if_exists", ["fail", "resume", "overwrite"])
+def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, calls: Calls) -> None:
+    before = results(done)
+    (answers,) = [
+        path
+        for path in (done / "store" / "objects").glob("*/*/answers.safetensors")
+        if "full model" in (path.parent / "manifest.json").read_text()
+        and '"role": "ood"' in (path.parent / "manifest.json").read_text()
+    ]
+    data = bytearray(answers.read_bytes())
+    data[-1] ^= 1
+    answers.write_bytes(data)
+    # Another process: this one has seen the file whole.
+    moved = done.rename(tmp_path / "moved")
+    with pytest.warns(MechcoreWarning, match=r"full model.*the checksum of answers.safetensors"):
+        run(TINY, moved)
+    assert calls == counts(answers=1)
+    assert results(moved) == before
+
+
+def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
+    run(TINY, tmp_path / "one", store=tmp_path / "store")
+    calls.clear()
+    run(replace(TINY, sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
+    assert calls == OF_SUBNETWORKS
+    assert not (tmp_path / "two" / "store").exists()
+
+
+def test_a_unit_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls) -> None:
+    calls.fail_at, calls.error = "heads", MechcoreError("no heads today")
+    with pytest.raises(
+        StudyError, match=r"1 units failed; 1 that need them were not begun. head"
+    ) as e:
+        run(TINY, tmp_path / "run")
+    assert [each.unit.kind for each in e.value.failures] == ["heads", "pictures"]
+    assert "no heads today" in str(e.value)
+    assert calls == WHOLE - counts(pictures=1)
+    calls.clear()
+    calls.fail_at = None
+    run(TINY, tmp_path / "run")
+    assert calls == counts(heads=1, pictures=1)
+
+
+def test_a_mask_off_target_names_itself(tmp_path: Path, calls: Calls) -> None:
+    with pytest.raises(StudyError, match=r"prune sparsity 0.5, seed 42 43: pruning: 2 of 2 masks"):
+        run(replace(TINY, prune=replace(TINY.prune, tolerance=0.0)), tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "files",
     [
         {"thesis.tex": "mine"},
         {"config.json": "{}"},
-        {"config.json": "not json"},
-        {"config.json": '{"settings": {}, "seconds": 3}'},
         {"config.json": "[1]", "tables/a.csv": "mine"},
+        {"store/mine.txt": "mine"},
     ],
 )
-def test_a_folder_that_is_no_run_stays_as_it_is(
-    tmp_path: Path, calls: Calls, if_exists: Any, files: dict[str, str]
+def test_a_folder_that_is_no_study_stays_as_it_is(
+    tmp_path: Path, calls: Calls, files: dict[str, str]
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
     before = contents(tmp_path)
-    with pytest.raises(InputError, match="the folder is not empty"):
-        run(TINY, tmp_path, if_exists=if_exists)
+    with pytest.raises(InputError, match="the folder is not empty and is no"):
+        run(TINY, tmp_path)
     assert contents(tmp_path) == before
     assert not calls
 
@@ -455,16 +514,58 @@ def test_a_folder_that_is_no_run_stays_as_it_is(
 def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is a file; expected a folder"):
-        run(TINY, tmp_path / "file", if_exists="overwrite")
+        run(TINY, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.parametrize("if_exists", ["fail", "resume", "overwrite"])
-def test_an_empty_folder_is_as_good_as_none(tmp_path: Path, calls: Calls, if_exists: Any) -> None:
-    calls.fail_at = "means"
-    with pytest.raises(KeyboardInterrupt):
-        run(TINY, tmp_path, if_exists=if_exists)
-    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Calls) -> None:
+    data = replace(TINY.data, ood_subsets=("none",))
+    with pytest.raises(InputError, match="subset 'none' is empty"):
+        run(replace(TINY, data=data), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+# -- several models, and checkpoints ---------------------------------------------------------------
+
+
+def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
+    models = {"a": ModelConfig(), "b": ModelConfig(checkpoint="step-0700")}
+    reports = run(replace(TINY, models=models), tmp_path / "both")
+    assert reports == [tmp_path / "both" / name / "report.html" for name in "ab"]
+    assert calls == WHOLE + WHOLE
+    run(TINY, tmp_path / "a")
+    assert results(tmp_path / "both" / "a") == results(tmp_path / "a")
+    facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
+    assert facts["model"]["source"].endswith("step-0700")
+
+
+def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
+    run_of = tiny_encoder_dir().parent
+    config = replace(
+        TINY,
+        checkpoints=(str(run_of / "step-0700"), str(run_of / "final")),
+        sparsities=(0.3,),
+        analyses=replace(
+            TINY.analyses,
+            heads=None,
+            ablation=None,
+            effective_size=SizesConfig(sparsities=(0.3, 0.6), margin=0.1),
+        ),
+    )
+    run(config, tmp_path / "run")
+    # The final checkpoint at 0.3 is the study's own model: its units are the same.
+    assert calls == counts(describe=1, means=2, prune=4, answers=12, accuracy=3, core=1, sizes=1)
+    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "run" / "tables").iterdir()}
+    grid = tables["grid"].query("checkpoint == 3500 and subset == 'ood:prep'")
+    assert grid[["seed", "sparsity"]].to_numpy().tolist() == [
+        [42, 0.3],
+        [43, 0.3],
+        [42, 0.6],
+        [43, 0.6],
+    ]
+    own = tables["accuracy"].query("role == 'ood' and subset == 'prep' and seed.notna()")
+    assert grid.query("sparsity == 0.3")["accuracy"].tolist() == own["accuracy"].tolist()
+    assert tables["mean_effective_size"]["checkpoint"].unique().tolist() == [700, 3500]
 
 
 # -- unusual runs ---------------------------------------------------------------------------------
@@ -472,7 +573,9 @@ def test_an_empty_folder_is_as_good_as_none(tmp_path: Path, calls: Calls, if_exi
 
 @pytest.mark.parametrize("max_non_core", [0, 2])
 def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
-    config = replace(TINY, sparsities=(0.9, 0.99), max_non_core=max_non_core)
+    ablation = AblationConfig(max_joint=2, max_non_core=max_non_core)
+    analyses = replace(TINY.analyses, ablation=ablation)
+    config = replace(TINY, sparsities=(0.9, 0.99), analyses=analyses)
     run(config, tmp_path)
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "tables").iterdir()}
     assert tables["core"].empty
@@ -503,29 +606,14 @@ def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> N
 # -- configurations -------------------------------------------------------------------------------
 
 
-def test_the_settings_survive_a_json_file() -> None:
-    config = replace(
-        CONFIG,
-        model=ModelConfig(source="x", class_labels=("a", "b"), answers={"yes": " Yes"}),
-        data=DataConfig(train="t", id="i", ood="o", columns={"label": "gold"}, ood_subsets=("u",)),
-    )
-    stored = json.loads(json.dumps(config.as_json()))
-    assert config.differences(stored) == []
-    assert replace(config, batch_size=3).differences(stored) == ["batch_size"]
-    other = replace(config, model=ModelConfig(source="y", class_labels=("b", "a")))
-    assert other.differences(stored) == [*("model.answers", "model.class_labels", "model.source")]
-    del stored["prune"]
-    assert config.differences(stored) == ["prune"]
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RunConfig(seeds=()), r"seeds \[\]: expected at least one"),
-        (lambda: RunConfig(seeds=(1, 1)), r"seeds \[1, 1\]: expected at least one, each once"),
-        (lambda: RunConfig(seeds=(-1,)), "seed -1: expected a whole number"),
-        (lambda: RunConfig(sparsities=(1.0,)), r"sparsity 1\.0: expected a share"),
-        (lambda: RunConfig(sparsities=(math.nan,)), "sparsity nan: expected a share"),
+        (lambda: StudyConfig(seeds=()), r"seeds \[\]: expected at least one"),
+        (lambda: StudyConfig(seeds=(1, 1)), r"seeds \[1, 1\]: expected at least one, each once"),
+        (lambda: StudyConfig(seeds=(-1,)), "seed -1: expected a whole number"),
+        (lambda: StudyConfig(sparsities=(1.0,)), r"sparsity 1\.0: expected a share"),
+        (lambda: StudyConfig(sparsities=(math.nan,)), "sparsity nan: expected a share"),
         (lambda: DataConfig(seed=-1), "data seed -1: expected a whole number from 0"),
         (lambda: load(ModelConfig(source="x"), DataConfig()), "missing --train, --id, --ood"),
         (lambda: load(ModelConfig(source="x"), DataConfig(train="a", ood="b")), "missing --id"),
@@ -539,26 +627,6 @@ def test_configurations_that_make_no_sense(make: Any, message: str) -> None:
 
 def load(model: ModelConfig, data: DataConfig) -> Any:
     return load_inputs(model, data, ("train", "id", "ood"))
-
-
-def test_other_versions_cannot_be_resumed(done: Path) -> None:
-    facts = json.loads((done / "config.json").read_text())
-    facts["versions"]["torch"] = "1.0"
-    (done / "config.json").write_text(json.dumps(facts))
-    with pytest.raises(InputError, match="or versions differ from those of the run: torch"):
-        run(TINY, done, if_exists="resume")
-
-
-def test_unfinished_files_are_not_masks(done: Path) -> None:
-    """A kill may leave a temporary file behind; it must not count as a subnetwork."""
-    mask = min((done / "masks").glob("*.safetensors"))
-    mask.with_name(f".tmp.{mask.name}").write_bytes(mask.read_bytes())
-    before = pd.read_csv(done / "tables" / "core_summary.csv")
-    facts = json.loads((done / "config.json").read_text())
-    del facts["seconds"]["core"]
-    (done / "config.json").write_text(json.dumps(facts))
-    run(TINY, done, if_exists="resume")
-    pd.testing.assert_frame_equal(pd.read_csv(done / "tables" / "core_summary.csv"), before)
 
 
 def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
