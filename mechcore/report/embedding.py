@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechcore.report.wording import visible
+
 SVG, CSV, JSON, ZIP = (
     "image/svg+xml",
     "text/csv;charset=utf-8",
@@ -52,7 +54,7 @@ class Download:
 def download(path: Path, kind: str = CSV) -> Download:
     """Carry a file."""
     content = path.read_bytes()
-    return Download(path.name, len(content), data_uri(content, kind))
+    return Download(visible(path.name), len(content), data_uri(content, kind))
 
 
 def archive(paths: Sequence[Path], name: str) -> Download:

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from mechcore.report import method
 from mechcore.report.blocks import Block, Paragraph, Picture, Section, Table
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder
-from mechcore.report.summary import sentences, tiles
+from mechcore.report.summary import findings, tiles
 from mechcore.report.wording import visible
 
 _SPECIAL = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
@@ -31,9 +31,9 @@ def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str)
     numbers = [[tile.label, tile.value, tile.note] for tile in tiles(run)]
     if numbers:
         yield _table(["", "value", ""], numbers, frozenset({0, 2}))
-    found = list(sentences(run))
+    found = findings(run)
     if found:
-        yield "\n".join(f"- {escaped(sentence)}" for sentence in found)
+        yield "\n".join(f"- {escaped(each.text)}" for each in found)
         yield escaped(method.INTERVALS)
     else:
         yield escaped(method.NOTHING)

@@ -23,7 +23,7 @@ from mechcore.report.grid import grid_of
 from mechcore.report.markdown import markdown
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
 from mechcore.report.sections import sections
-from mechcore.report.summary import sentences, tiles
+from mechcore.report.summary import findings, tiles
 
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
 Format = Literal["html", "md"]
@@ -95,7 +95,8 @@ def _html(run: RunFolder, parts: Sequence[Section]) -> str:
             subtitle=subtitle(run.config),
             version=run.config.get("mechcore", ""),
             tiles=tiles(run),
-            sentences=list(sentences(run)),
+            findings=findings(run),
+            titles={section.id: section.title for section in parts},
             sections=parts,
             grid=grid,
             words=method,

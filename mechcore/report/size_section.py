@@ -7,7 +7,8 @@ import pandas as pd
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.subnetwork_figures import effective_sizes
-from mechcore.report.wording import listed, number, percent, percent_range, whole
+from mechcore.report.summary import size_sentences
+from mechcore.report.wording import number, percent, percent_range, whole
 
 FILES = ("mean_effective_size.csv", "effective_size.csv", "full.csv", "grid.csv")
 
@@ -18,7 +19,7 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if means is None or len(means) == 0:
         return None
     blocks: list[Block] = [
-        Paragraph(size_sentence(means)),
+        *map(Paragraph, size_sentences(run)),
         gallery.add(
             effective_sizes(means),
             "effective-size",
@@ -33,17 +34,6 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if sizes is not None and len(sizes):
         blocks.append(_seed_table(sizes))
     return Section("effective-size", "Effective size over training", blocks, FILES)
-
-
-def size_sentence(means: pd.DataFrame) -> str:
-    """How the effective size of every group changes from the first checkpoint to the last."""
-    parts = []
-    for group, part in means.groupby("group", sort=False):
-        ends = [part.iloc[0], part.iloc[-1]][: len(part)]
-        sizes = [f"{percent(end['effective_size'])} at {end['checkpoint']}" for end in ends]
-        parts.append(f"{' to '.join(sizes)} on {group}")
-    changes = "goes, by checkpoint, from" if means["checkpoint"].nunique() > 1 else "is"
-    return f"The effective size {changes} {listed(parts)}."
 
 
 def _mean_table(means: pd.DataFrame) -> Table:

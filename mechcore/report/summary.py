@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pandas as pd
@@ -60,16 +60,26 @@ def tiles(run: RunFolder) -> list[Tile]:
     return found
 
 
-def sentences(run: RunFolder) -> list[str]:
-    """What the run found, one sentence or two per finding."""
-    return [
-        *_full_model(run),
-        *_subnetworks(run),
-        *core_sentences(run),
-        *_categories(run),
-        *_single_ablation(run),
-        *interaction_sentences(run),
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two, and the section that has its figures."""
+
+    text: str
+    section: str
+
+
+def findings(run: RunFolder) -> list[Finding]:
+    """What the run found."""
+    steps: list[tuple[str, Callable[[RunFolder], Iterator[str]]]] = [
+        ("accuracy", _full_model),
+        ("subnetworks", _subnetworks),
+        ("core", core_sentences),
+        ("categories", _categories),
+        ("ablation", _single_ablation),
+        ("interactions", interaction_sentences),
+        ("effective-size", size_sentences),
     ]
+    return [Finding(text, section) for section, say in steps for text in say(run)]
 
 
 def _full(accuracy: pd.DataFrame) -> pd.DataFrame:
@@ -281,3 +291,17 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
             "nothing left to lose: there the interaction on accuracy comes out too low."
         )
     return text
+
+
+def size_sentences(run: RunFolder) -> Iterator[str]:
+    """How the effective size of every group changes from the first checkpoint to the last."""
+    means = run.table("mean_effective_size")
+    if means is None or len(means) == 0:
+        return
+    parts = []
+    for group, part in means.groupby("group", sort=False):
+        ends = [part.iloc[0], part.iloc[-1]][: len(part)]
+        sizes = [f"{percent(end['effective_size'])} at {end['checkpoint']}" for end in ends]
+        parts.append(f"{' to '.join(sizes)} on {group}")
+    changes = "goes, by checkpoint, from" if means["checkpoint"].nunique() > 1 else "is"
+    yield f"The effective size {changes} {listed(parts)}."

@@ -1,0 +1,319 @@
+"""Made-up run folders: the tables of a study, with plausible numbers and no model behind them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.effective_size import mean_effective_size
+from mechcore.subnetworks import accuracy_spread, head_overlap, joint_frequency
+
+CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
+TOKENS = "[CLS] the judge who the actor ad ##mired saw a bird . [SEP] the actor saw a bird . [SEP]"
+
+
+@dataclass(frozen=True)
+class World:
+    """What to write a run about."""
+
+    n_layers: int = 4
+    n_heads: int = 8
+    seeds: Sequence[int] = (0, 1, 2)
+    sparsities: Sequence[float] = (0.5, 0.7)
+    id_data: Sequence[str] = ("tiny-id",)
+    ood_data: str = "tiny-ood"
+    subsets: Sequence[str] = ("so_swap", "preposition", "embedded_under_if", "embedded_under_verb")
+    core: Sequence[str] = ("L0.H3", "L1.H5", "L2.H2", "L3.H0")
+    joint: Sequence[Sequence[str]] | None = None
+    source: str = "checkpoints/tiny-world"
+    p_value: float = 2.3e-7
+    sweep: bool = False
+    found: Sequence[str] = ()
+    checkpoints: Sequence[int] = ()
+
+    @property
+    def shape(self) -> ModelShape:
+        return ModelShape(self.n_layers, self.n_heads)
+
+    def places(self, all_subsets: bool = True) -> Iterator[tuple[str, str, str, int]]:
+        """(data, role, subset, n)."""
+        for name in self.id_data:
+            yield name, "id", "all", 2000
+        yield self.ood_data, "ood", "all", 500 * len(self.subsets)
+        if all_subsets:
+            for subset in self.subsets:
+                yield self.ood_data, "ood", subset, 500
+
+
+def write_run(path: Path, world: World = World()) -> Path:
+    """Write every file of a run; an empty core leaves no ablation rows and no interactions."""
+    rng = np.random.default_rng(0)
+    tables = path / "tables"
+    tables.mkdir(parents=True)
+    places = list(world.places())
+    full = {
+        place[:3]: 0.97 - 0.01 * i if place[1] == "id" else float(rng.uniform(0.2, 0.7))
+        for i, place in enumerate(places)
+    }
+
+    def save(name: str, rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
+        pd.DataFrame(rows, columns=pd.Index(columns)).to_csv(tables / f"{name}.csv", index=False)
+
+    accuracy = []
+    runs: list[tuple[str, float | None, int | None]] = [("full", None, None)]
+    runs += [(f"s{s:.2f}-seed{seed}", s, seed) for s in world.sparsities for seed in world.seeds]
+    for name, target, seed in runs:
+        for data, role, subset, n in places:
+            value = full[data, role, subset]
+            if target is not None:
+                loss = rng.uniform(0.01, 0.05) if role == "id" else rng.uniform(-0.1, 0.4)
+                value = float(np.clip(value - target * loss, 0, 1))
+            half = 1.96 * np.sqrt(value * (1 - value) / n)
+            margin = 8 * value - 4
+            row = (name, target, seed, data, role, subset, n, value, value - half, value + half)
+            accuracy.append(dict(zip(ACCURACY, (*row, margin), strict=True)))
+    save("accuracy", accuracy, ACCURACY)
+
+    subnetworks, kept_by = [], {}
+    heads = [str(head) for head in world.shape.heads]
+    components = [str(component) for component in world.shape.components]
+    score = rng.normal(size=len(heads))
+    for name, target, seed in runs[1:]:
+        assert target is not None
+        noisy = dict(zip(heads, score + rng.normal(scale=0.7, size=len(heads)), strict=True))
+        noisy.update(dict.fromkeys(world.core, 9.0))
+        n_heads = round((1 - target) * len(heads))
+        kept = [*sorted(noisy, key=noisy.__getitem__)[-n_heads:]]
+        mlps = [f"L{i}.MLP" for i in range(world.n_layers) if rng.random() < 0.9]
+        kept_by[name] = {*kept, *mlps}
+        of_run = {
+            row["role"]: row["accuracy"]
+            for row in accuracy
+            if row["subnetwork"] == name and row["subset"] == "all"
+        }
+        values = (name, target, seed, 1 - len(kept_by[name]) / len(components))
+        values += (1 - n_heads / len(heads), n_heads, len(mlps), float(rng.uniform(0.05, 0.3)))
+        values += (of_run["id"], of_run["ood"], " ".join([*kept, *mlps]))
+        subnetworks.append(dict(zip(SUBNETWORKS, values, strict=True)))
+    save("subnetworks", subnetworks, SUBNETWORKS)
+
+    frequency = []
+    for target in world.sparsities:
+        names = [name for name, other, _ in runs if other == target]
+        for component in world.shape.components:
+            count = sum(str(component) in kept_by[name] for name in names)
+            values = (str(component), component.layer, component.head, target, len(names), count)
+            values += (count / len(names),)
+            frequency.append(dict(zip(FREQUENCY, values, strict=True)))
+    save("head_frequency", frequency, FREQUENCY)
+    masks = [Mask.full(world.shape).only(kept_by[name]) for name, *_ in runs[1:]]
+    for name, table in (
+        ("head_overlap", head_overlap(masks, [name for name, *_ in runs[1:]])),
+        ("joint_frequency", joint_frequency(pd.DataFrame(frequency))),
+        ("accuracy_spread", accuracy_spread(pd.DataFrame(accuracy))),
+    ):
+        save(name, table.to_dict("records"), list(table.columns))
+
+    core = [Component.parse(name) for name in world.core]
+    n_subnetworks = len(runs) - 1
+    rows = [
+        dict(zip(CORE, (str(head), head.layer, head.head, n_subnetworks), strict=True))
+        for head in core
+    ]
+    save("core", rows, CORE)
+    expected = len(heads) * float(np.prod([row["head_sparsity"] for row in subnetworks]))
+    values = (n_subnetworks, len(heads), len(core), expected, world.p_value if core else 1.0)
+    save("core_summary", [dict(zip(SUMMARY, (*values, 0.79, 8e-8), strict=True))], SUMMARY)
+
+    if core:
+        _write_ablation(save, world, full, rng)
+    else:
+        save("ablation", [], ABLATION)
+        save("interactions", [], INTERACTIONS)
+    if world.sweep:
+        singles = [((name,), "single") for name in components]
+        weights = {name: float(rng.normal(0.02, 0.05)) for name in components}
+        rows, _ = _ablated(singles, weights, world, full, rng)
+        save("sweep", rows, ABLATION)
+    if world.found:
+        save("superadditive", _found(world), (*INTERACTIONS, "interaction_in_search"))
+    if world.checkpoints:
+        sizes = _sizes(world)
+        means = mean_effective_size(sizes).merge(
+            sizes.groupby(["group", "checkpoint"], as_index=False)["full_accuracy"].first()
+        )
+        for name, table in (("effective_size", sizes), ("mean_effective_size", means)):
+            save(name, table.to_dict("records"), list(table.columns))
+    _write_attention(path, save, world, rng)
+    (path / "config.json").write_text(json.dumps(_config(world)))
+    return path
+
+
+def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Generator) -> None:
+    joints = world.joint
+    if joints is None:
+        joints = [*combinations(world.core, 2), tuple(world.core)]
+    joints = [joint for joint in joints if len(joint) > 1]
+    sets = [((name,), "single") for name in world.core] + [(joint, "joint") for joint in joints]
+    weight = {name: float(rng.uniform(0.02, 0.25)) for name in world.core}
+    rows, drops = _ablated([*sets, ((), "non-core")], weight, world, full, rng)
+    save("ablation", rows, ABLATION)
+    interactions = []
+    for members in joints:
+        name = "+".join(members)
+        for data, role, subset, n in world.places():
+            for i, metric in enumerate(("accuracy", "margin")):
+                joint = drops[name, data, subset][i]
+                single = sum(drops[member, data, subset][i] for member in members)
+                half = (1.2, 15)[i] / np.sqrt(n)
+                value = joint - single
+                values = (name, len(members), data, role, subset, n, metric, joint, single, value)
+                floor = drops[name, data, subset][2] < 0.05
+                values += (value - half, value + half, 0.01, 0.02, value - half > 0, floor, False)
+                interactions.append(dict(zip(INTERACTIONS, values, strict=True)))
+    save("interactions", interactions, INTERACTIONS)
+
+
+def _ablated(
+    sets: Sequence[tuple[Sequence[str], str]],
+    weight: dict[str, float],
+    world: World,
+    full: dict,
+    rng: np.random.Generator,
+) -> tuple[list[dict[str, Any]], dict]:
+    """Rows of ablated sets, and their drops of accuracy and margin with the accuracy left."""
+    rows, drops = [], {}
+    for members, kind in sets:
+        name = "+".join(members) or "heads outside the core (mean of 16)"
+        for data, role, subset, n in world.places():
+            total = sum(weight[member] for member in members) + (len(members) > 1) * 0.08
+            total = total * (0.15 if role == "id" else rng.uniform(0.7, 1.3)) or 0.003
+            before = full[data, role, subset]
+            drop = min(total, before - 0.005)
+            half, m_half = 1.96 * np.sqrt(0.2 / n), 12 / np.sqrt(n)
+            m_drop = 8 * total
+            drops[name, data, subset] = (drop, m_drop, before - drop)
+            values = (name, kind, len(members), data, role, subset, n, before - drop, drop)
+            values += (drop - half, drop + half, 8 * before - 4 - m_drop, m_drop)
+            values += (m_drop - m_half, m_drop + m_half, m_drop / 4)
+            rows.append(dict(zip(ABLATION, values, strict=True)))
+    return rows, drops
+
+
+def _found(world: World) -> list[dict[str, Any]]:
+    rows = []
+    for i, name in enumerate(world.found):
+        for metric, unit in (("margin", 1.0), ("accuracy", 0.1)):
+            value = unit * (1.5 - 0.25 * i)
+            row = (name, name.count("+") + 1, world.ood_data, "ood", "all", 500, metric)
+            row += (2 * value, value, value, 0.5 * value, 1.5 * value, 0.01, 0.02, True)
+            row += (False, False, value)
+            rows.append(dict(zip((*INTERACTIONS, "interaction_in_search"), row, strict=True)))
+    return rows
+
+
+def _sizes(world: World) -> pd.DataFrame:
+    """Sizes that shrink over training; no subnetwork of the first checkpoint is faithful."""
+    rows = []
+    for group, full in (("ID", 0.95), ("OOD", 0.6)):
+        for i, checkpoint in enumerate(world.checkpoints):
+            for seed in world.seeds:
+                size = 1.0 if i == 0 else 0.8 - 0.1 * i - 0.01 * seed
+                row = (group, checkpoint, seed, size, i > 0, 1 - size if i else None)
+                rows.append((*row, full - 0.02 if i else None, full))
+    return pd.DataFrame(rows, columns=SIZES)
+
+
+def _write_attention(path: Path, save: Callable, world: World, rng: np.random.Generator) -> None:
+    rows = []
+    for head in world.shape.heads:
+        mass = rng.dirichlet(np.full(len(CATEGORIES), 0.5))
+        uniform = np.full(len(CATEGORIES), 0.08)
+        best = int(mass[:-1].argmax())
+        label = CATEGORIES[best] if mass[best] > 0.45 else "mixed"
+        values = {"component": str(head), "layer": head.layer, "head": head.head}
+        values |= {"category": label, "entropy": rng.uniform(0.5, 3), "n_examples": 256}
+        values["in_core"] = str(head) in world.core
+        for i, name in enumerate(CATEGORIES):
+            values[f"mass_{name}"], values[f"uniform_{name}"] = mass[i], uniform[i]
+            values[f"ratio_{name}"], values[f"share_{name}"] = mass[i] / uniform[i], mass[i]
+            values[f"low_{name}"], values[f"high_{name}"] = 0.9 * mass[i], 1.1 * mass[i]
+        rows.append(values)
+    save("head_categories", rows, list(rows[0]))
+    labels = {row["component"]: row["category"] for row in rows}
+    tokens = TOKENS.split()
+    first_end = tokens.index("[SEP]")
+    segments = [0 if i <= first_end else 1 for i in range(len(tokens))]
+    examples = [
+        {
+            "component": name,
+            "category": labels[name],
+            "tokens": tokens,
+            "segments": segments,
+            "pattern": rng.dirichlet(np.full(len(tokens), 0.1), len(tokens)).tolist(),
+        }
+        for name in world.core
+    ]
+    (path / "attention_examples.json").write_text(json.dumps(examples))
+
+
+def _config(world: World) -> dict[str, Any]:
+    return {
+        "mechcore": "0.1.0",
+        "versions": {"python": "3.11.2", "torch": "2.9.0", "transformer-lens": "3.9.0"},
+        "command": "mechcore study --model checkpoints/tiny-world --seeds 0,1,2",
+        "model": {
+            "source": world.source,
+            "kind": "bridge",
+            "architecture": "BertForSequenceClassification",
+            "n_layers": world.n_layers,
+            "n_heads": world.n_heads,
+            "has_mlps": True,
+            "class_labels": ["entailment", "non-entailment"],
+        },
+        "data": {
+            "train": {"name": "tiny-train", "n": 20000, "fingerprint": "9f2c41aa70be13d5"},
+            "id": {"name": world.id_data[0], "n": 2000, "fingerprint": "1d80cc52e9a7b364"},
+            "ood": {
+                "name": world.ood_data,
+                "n": 2000,
+                "fingerprint": "77ab03fe5521c9d8",
+                "subsets": list(world.subsets),
+            },
+        },
+        "seeds": list(world.seeds),
+        "sparsities": list(world.sparsities),
+        "settings": {
+            "prune": {"steps": 1200, "learning_rate": 0.1, "lambda_learning_rate": 0.3},
+            "max_heads_examples": 256,
+        },
+        "label_mapping": dict.fromkeys(("id", "ood"), "0 <- entailment; 1 <- non-entailment"),
+        "seconds": {"means": 12.3, "prune": 412.0, "ablation": 33.25},
+    }
+
+
+_PLACE = ("data", "role", "subset", "n")
+ACCURACY = ("subnetwork", "target_sparsity", "seed", *_PLACE, "accuracy", "accuracy_low")
+ACCURACY += ("accuracy_high", "margin")
+SUBNETWORKS = ("subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity")
+SUBNETWORKS += ("heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy", "kept")
+FREQUENCY = ("component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
+CORE = ("component", "layer", "head", "n_subnetworks")
+SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_value")
+SUMMARY += ("spearman_rho", "spearman_p")
+SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]
+SIZES += ["full_accuracy"]
+ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_drop", "accuracy_drop_low")
+ABLATION += ("accuracy_drop_high", "margin", "margin_drop", "margin_drop_low", "margin_drop_high")
+ABLATION += ("kl",)
+INTERACTIONS = ("set", "size", *_PLACE, "metric", "joint_drop", "sum_of_single_drops")
+INTERACTIONS += ("interaction", "low", "high", "p", "p_adjusted", "superadditive", "floor")
+INTERACTIONS += ("ceiling",)

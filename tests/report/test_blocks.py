@@ -1,0 +1,48 @@
+"""Figures are saved in the formats asked for, the same every time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+
+from mechcore.errors import InputError
+from mechcore.report.blocks import Gallery, embedded
+
+BEGINNINGS = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+
+
+def drawing() -> Figure:
+    figure = Figure(figsize=(2, 1), layout="constrained")
+    figure.subplots().plot([1, 2], [3, 4])
+    return figure
+
+
+@pytest.mark.parametrize("formats", [(), ("pdf",), ("png", "svg", "pdf"), ("svg", "svg")])
+def test_formats(tmp_path: Path, formats: tuple[str, ...]) -> None:
+    picture = Gallery(tmp_path, formats).add(drawing(), "line", "caption", "alt")
+    files = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert set(files) == {f"line.{end}" for end in formats}
+    for name, content in files.items():
+        assert content.startswith(BEGINNINGS[name[-3:]])
+        assert content == _again(tmp_path / "again", name)
+    assert picture.file("svg", "pdf") == next(
+        (f"figures/line.{end}" for end in ("svg", "pdf") if end in formats), ""
+    )
+    assert (picture.width, picture.height) == (192, 96)
+
+
+def _again(folder: Path, name: str) -> bytes:
+    Gallery(folder, (name[-3:],)).add(drawing(), "line", "", "")
+    return (folder / "figures" / name).read_bytes()
+
+
+def test_a_figure_in_the_page_alone_has_no_file() -> None:
+    assert embedded(drawing(), "line", "", "").file("svg", "png", "pdf") == ""
+
+
+def test_other_formats_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="'gif' is no format; expected some of png, svg, pdf"):
+        Gallery(tmp_path, ("svg", "gif"))
+    assert list(tmp_path.iterdir()) == []
