@@ -29,4 +29,5 @@ def shown(text: object, longest: int = 80) -> str:
 def reason(error: BaseException) -> str:
     """What another package's error says, in one line that is not too long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return shown(lines[0], 400) if lines else type(error).__name__
+    announced = bool(lines) and lines[0].endswith(":")
+    return shown(" ".join(lines[: 1 + announced]), 400) or type(error).__name__

@@ -6,9 +6,13 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import safe_open
 from transformers import PretrainedConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import (
@@ -26,8 +30,32 @@ CODE = "auto_map"
 """Where a checkpoint names Python classes of its own."""
 
 
-def refuse_code(name: str, revision: str | None) -> None:
-    """Refuse a checkpoint whose configuration names code of its own.
+MOST = {
+    "num_hidden_layers": 2000,
+    "n_layer": 2000,
+    "num_labels": 10**6,
+}
+"""What no configuration has more of: making so many takes hours, whatever the weights are."""
+
+SPARE = 10**8
+"""By how many numbers a model may be larger than twice its weights, which quantization packs."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Which weights of a checkpoint to load.
+
+    Attributes:
+        safetensors: transformers' ``use_safetensors``; None takes pickles where there are none.
+        files: safetensors files, as far as they are here already.
+    """
+
+    safetensors: bool | None
+    files: tuple[Path, ...] = ()
+
+
+def check_config(name: str, revision: str | None) -> None:
+    """Refuse a checkpoint whose configuration names code of its own, or a monster.
 
     Raises:
         InputError: it does.
@@ -35,10 +63,45 @@ def refuse_code(name: str, revision: str | None) -> None:
     """
     config, _ = PretrainedConfig.get_config_dict(name, revision=revision)
     _refuse_classes(name, "config.json", config)
+    for key, most in MOST.items():
+        value = config.get(key)
+        if isinstance(value, (int, float)) and not value <= most:
+            raise InputError(
+                f"checkpoint {name}: its config.json has {shown(value)} as {key}; expected at "
+                f"most {most}"
+            )
+
+
+def check_size(name: str, kind: Any, config: Any, files: tuple[Path, ...]) -> None:
+    """Refuse a configuration of a model that is much larger than the weights that are there.
+
+    What the files lack would be made up, and could fill the memory.
+
+    Raises:
+        InputError: it is one, or a file is no safetensors.
+        Exception: whatever transformers raises where it cannot make the model.
+    """
+    if not files:
+        return
+    with torch.device("meta"):
+        model = kind.from_config(config, attn_implementation="eager", trust_remote_code=False)
+    tensors = (*model.parameters(), *model.buffers())
+    needed = sum(tensor.numel() for tensor in tensors)
+    found = sum(map(_numbers_in, files))
+    if needed > 2 * found + SPARE:
+        raise InputError(
+            f"checkpoint {name}: its config.json describes a model of {needed} numbers, but its "
+            f"weights are {found}; expected the configuration of these weights"
+        )
+
+
+def _numbers_in(path: Path) -> int:
+    with safe_open(path, framework="pt") as file:
+        return sum(prod(file.get_slice(each).get_shape()) for each in file.keys())  # noqa: SIM118
 
 
 def refuse_tokenizer_code(name: str, revision: str | None) -> None:
-    """Refuse a tokenizer whose configuration names code of its own; see `refuse_code`."""
+    """Refuse a tokenizer whose configuration names code of its own; see `check_config`."""
     _refuse_classes(name, "tokenizer_config.json", get_tokenizer_config(name, revision=revision))
 
 
@@ -55,10 +118,10 @@ def _refuse_classes(name: str, file: str, config: Any) -> None:
         )
 
 
-def weight_format(
+def find_weights(
     name: str, architecture: str, config: Any, revision: str | None, *, allow_pickle: bool
-) -> bool | None:
-    """Which files to load, as transformers' ``use_safetensors``: None takes either.
+) -> Weights:
+    """Which weights to load.
 
     Raises:
         InputError: there are no weights, they are a pickle that is not allowed, or are outside
@@ -74,10 +137,10 @@ def weight_format(
     for file in names:
         _check_inside(name, "config.json", file, (".safetensors", ".safetensors.index.json"))
         if (path := _file(name, file, revision)) is not None:
-            _check_index(name, path, ".safetensors")
-            return True
+            parts = _parts(name, path, ".safetensors")
+            return Weights(True, tuple(part for part in parts if part.is_file()))
     if not Path(name).is_dir():
-        return None if allow_pickle else True
+        return Weights(None if allow_pickle else True)
     pickles = [file for file in (WEIGHTS_NAME, WEIGHTS_INDEX_NAME) if (Path(name) / file).is_file()]
     if not pickles:
         found = ", ".join(sorted(path.name for path in Path(name).iterdir())[:12])
@@ -87,8 +150,8 @@ def weight_format(
         )
     if not allow_pickle:
         raise pickle_refused(name, pickles[0], architecture)
-    _check_index(name, Path(name) / pickles[0], ".bin")
-    return False
+    _parts(name, Path(name) / pickles[0], ".bin")
+    return Weights(False)
 
 
 def pickle_refused(name: str, file: str, architecture: str) -> InputError:
@@ -129,10 +192,10 @@ def _file(name: str, file: str, revision: str | None) -> Path | None:
     return None if found is None else Path(found)
 
 
-def _check_index(name: str, path: Path, ending: str) -> None:
-    """Make sure that the parts that an index names are files of the checkpoint."""
+def _parts(name: str, path: Path, ending: str) -> list[Path]:
+    """The files of weights that an index names, all of the checkpoint; or the one file given."""
     if path.suffix != ".json":
-        return
+        return [path]
     try:
         parts = list(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -142,6 +205,7 @@ def _check_index(name: str, path: Path, ending: str) -> None:
         ) from error
     for part in parts:
         _check_inside(name, path.name, part, (ending,))
+    return [path.parent / part for part in dict.fromkeys(parts)]
 
 
 def _check_inside(name: str, source: str, file: Any, endings: tuple[str, ...]) -> None:

@@ -26,10 +26,12 @@ from transformers.utils import logging as transformers_logging
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, reason
 from mechcore.models.checkpoint_files import (
+    Weights,
+    check_config,
+    check_size,
+    find_weights,
     pickle_refused,
-    refuse_code,
     refuse_tokenizer_code,
-    weight_format,
     without_conversion,
 )
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
@@ -101,10 +103,10 @@ def load_model(
             f"checkpoint {name}: its architecture is {architecture}; expected {wanted} head; "
             "fine-tune the model for the task first"
         )
-    safetensors = None
+    weights = Weights(None)
     if "gguf_file" not in where:
-        safetensors = weight_format(name, architecture, config, revision, allow_pickle=allow_pickle)
-    hf_model = _load(name, where, revision, architecture, found, dtype, safetensors)
+        weights = find_weights(name, architecture, config, revision, allow_pickle=allow_pickle)
+    hf_model = _load(name, where, revision, config, found, dtype, weights)
     hf_model = hf_model.to(device).eval()
     architecture = type(hf_model).__name__
     if backend == "hooked":
@@ -121,22 +123,24 @@ def _load(
     name: str,
     where: dict[str, str],
     revision: str | None,
-    architecture: str,
+    config: Any,
     kind: str,
     dtype: torch.dtype,
-    safetensors: bool | None,
+    weights: Weights,
 ) -> Any:
     """The model as transformers builds it, with all of its weights from the checkpoint."""
     loader: Any = _LOADERS[kind]
+    architecture = _architecture(config, where)
     try:
         with without_bars(), without_conversion():
+            check_size(name, loader, config, weights.files)
             hf_model, report = loader.from_pretrained(
                 **where,
                 dtype=dtype,
                 attn_implementation="eager",
                 revision=revision,
                 trust_remote_code=False,
-                use_safetensors=safetensors,
+                use_safetensors=weights.safetensors,
                 weights_only=True,
                 output_loading_info=True,
                 **({"add_pooling_layer": False} if kind == BODY else {}),
@@ -146,8 +150,10 @@ def _load(
             f"checkpoint {name}: its pickle is damaged, or holds something else than tensors, "
             "which mechcore never reads; convert it to safetensors where you trust it"
         ) from error
+    except InputError:
+        raise
     except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
-        if safetensors and "use_safetensors" in str(error):
+        if weights.safetensors and "use_safetensors" in str(error):
             raise pickle_refused(name, "its pytorch_model.bin", architecture) from error
         raise InputError(f"checkpoint {name}: cannot be loaded: {reason(error)}") from error
     if missing := sorted(report["missing_keys"]):
@@ -173,6 +179,7 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
             tokenizer = AutoTokenizer.from_pretrained(
                 **where, revision=revision, trust_remote_code=False
             )
+            tokenizer("a")  # some are loaded and fail when they are used
     except InputError:
         raise
     except Exception as error:  # tokenizers raises errors without a type of their own
@@ -259,7 +266,7 @@ def _read_config(name: str, where: dict[str, str], revision: str | None) -> Any:
     try:
         with _quiet_hub():
             if "gguf_file" not in where:
-                refuse_code(name, revision)
+                check_config(name, revision)
             config = AutoConfig.from_pretrained(**where, revision=revision, trust_remote_code=False)
     except InputError:
         raise

@@ -95,7 +95,8 @@ def _problem(
         if isinstance(error, KeyboardInterrupt):
             raise
         where = traceback.extract_tb(error.__traceback__)
-        own = [step for step in where if "mechcore" in step.filename][-1]
+        inside = [step for step in where if "mechcore" in step.filename]
+        own = (inside or where)[-1]
         return f"{type(error).__name__} at {Path(own.filename).name}:{own.lineno}: {error}"[:400]
     return None if _listing(place) == before else f"wrote {_listing(place) - before}"
 

@@ -264,3 +264,34 @@ def test_weights_of_another_name_inside(bert: Path, cases: Cases) -> None:
     (bert / "model.safetensors").rename(bert / "mine.safetensors")
     change(bert / "config.json", transformers_weights="mine.safetensors")
     torch.testing.assert_close(logits(bert), logits(cases.path("bert")), rtol=0, atol=0)
+
+
+# -- monsters -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "num_labels"])
+def test_so_many_that_making_them_takes_hours(bert: Path, key: str) -> None:
+    change(bert / "config.json", **{key: 10**9})
+    assert f"its config.json has 1000000000 as {key}; expected at most" in refusal(bert)
+
+
+def test_a_model_that_would_fill_the_memory(bert: Path) -> None:
+    change(bert / "config.json", max_position_embeddings=2**31)
+    message = refusal(bert)
+    assert "its config.json describes a model of " in message
+    found = sum(tensor.numel() for tensor in load_file(bert / "model.safetensors").values())
+    assert f"but its weights are {found}; expected the configuration of these weights" in message
+
+
+def test_a_tokenizer_that_fails_when_it_is_used(bert: Path) -> None:
+    change(bert / "tokenizer_config.json", model_max_length="long")
+    with pytest.raises(InputError, match="no usable tokenizer: '>' not supported"):
+        load_tokenizer(bert)
+
+
+def test_the_reason_of_a_bad_configuration(bert: Path) -> None:
+    change(bert / "config.json", vocab_size="many")
+    message = refusal(bert)
+    assert "its configuration cannot be used: Validation error for field 'vocab_size': Type" in (
+        message
+    )
