@@ -13,6 +13,7 @@ import pandas as pd
 
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
+from mechcore.files import read_csv
 from mechcore.report.wording import visible
 
 CONFIG_FILE = "config.json"
@@ -213,7 +214,7 @@ def read_table(path: Path, columns: Columns) -> pd.DataFrame:
     """
     try:
         # Everything as text first: a subset may well be called "None", "NA" or "007".
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        frame = read_csv(path, dtype=str, keep_default_na=False)
     except pd.errors.EmptyDataError:
         frame = pd.DataFrame(columns=pd.Index(columns.names), dtype=str)
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
