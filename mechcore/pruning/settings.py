@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, shown
 
 MAX_SEED = 2**63
 """What torch's generators take."""
@@ -180,5 +180,5 @@ def _listed(name: str, values: Any, kind: type, convert: Any) -> list[Any]:
         raise InputError(f"{name}: found {bad[0]!r}; expected {expected}")
     values = [convert(value) for value in values]
     if not values or len(set(values)) < len(values):
-        raise InputError(f"{name} {values}: expected at least one, each once")
+        raise InputError(f"{name} {shown(values, 200)}: expected at least one, each once")
     return values

@@ -20,7 +20,8 @@ from typing import Any, TypeAlias
 from mechcore.errors import InputError, MechcoreWarning
 
 TIMES = int(os.environ.get("MECHCORE_FUZZ", "1"))
-LONGEST_MESSAGE = 2000
+LONGEST_MESSAGE = 6000
+"""Characters; a message may quote one odd value, but no whole file."""
 
 Maker: TypeAlias = Callable[[random.Random, Path], Path]
 """Writes one case into an empty folder and says where."""
