@@ -1,0 +1,201 @@
+"""Studies that are killed, and whose disk is full: nothing is lost, repeated or left behind.
+
+The studies run in processes forked from one that has imported everything, so that a start takes
+next to no time and a kill can fall on any moment of the work.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors import safe_open
+
+from mechcore.pruning import PruneSettings
+from mechcore.study import AblationConfig, Analyses, DataConfig, HeadsConfig, Resources, StudyConfig
+
+CONFIG = StudyConfig(
+    data=DataConfig(max_train=16, max_id=12, max_ood=12),
+    prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1, save_every=1),
+    seeds=(42, 43),
+    sparsities=(0.3, 0.5),
+    seeds_per_unit=1,
+    n_resamples=10,
+    analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=2, max_non_core=1)),
+    resources=Resources(cpus=1),
+)
+N_KILLS = 20
+
+
+@pytest.fixture(scope="module")
+def processes() -> Any:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["mechcore.study", "mechcore.study.run", "mechcore.cli"])
+    return context
+
+
+def study(out: str, largest_file: int | None = None) -> None:
+    """Run in a process of its own; the exit code tells a `StoreError`."""
+    from mechcore.study import run
+    from mechcore.study.store import StoreError
+
+    if largest_file is not None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
+    try:
+        run(CONFIG, out)
+    except StoreError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(3)
+
+
+def results(out: Path) -> dict[str, Any]:
+    """What was found; of tensors the values, as their headers have no fixed order."""
+    found: dict[str, Any] = {}
+    for path in sorted(out.rglob("*")):
+        name = str(path.relative_to(out))
+        if not path.is_file() or name.startswith("store/") or name == "config.json":
+            continue
+        if path.suffix == ".safetensors":
+            with safe_open(path, framework="pt") as file:
+                found[name] = {key: file.get_tensor(key).tolist() for key in file.keys()}  # noqa: SIM118
+        elif path.suffix in (".csv", ".json"):
+            found[name] = path.read_bytes()
+        else:
+            found[name] = "there"  # drawings of these tables
+    return found
+
+
+def files(out: Path) -> set[str]:
+    return {str(path.relative_to(out)) for path in out.rglob("*")}
+
+
+def finished(out: Path) -> dict[str, tuple[int, int]]:
+    """The artefacts that are there, each with what changes when it is made again."""
+    found = {}
+    for path in (out / "store" / "objects").glob("*/*/manifest.json"):
+        if not path.parent.name.startswith("."):
+            state = path.stat()
+            found[path.parent.name] = (state.st_ino, state.st_mtime_ns)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(processes: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "out"
+    process = processes.Process(target=study, args=(str(out),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return out
+
+
+def test_a_study_killed_twenty_times(processes: Any, whole: Path, tmp_path: Path) -> None:
+    moments = random.Random(20)
+    out = tmp_path / "out"
+    before: dict[str, tuple[int, int]] = {}
+    killed_at_work = 0
+    for _ in range(N_KILLS):
+        process = processes.Process(target=study, args=(str(out),))
+        process.start()
+        process.join(moments.uniform(0.0, 3.0))
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            killed_at_work += 1
+        process.join()
+        now = finished(out)
+        assert {key: now.get(key) for key in before} == before, "what was finished stays"
+        before = now
+    process = processes.Process(target=study, args=(str(out),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert killed_at_work >= N_KILLS // 2
+    after = finished(out)
+    assert {key: after[key] for key in before} == before
+    assert results(out) == results(whole)
+    assert files(out) == files(whole)
+
+
+def test_every_file_has_a_limit(
+    processes: Any, whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    largest = max(
+        path.stat().st_size for path in (whole / "store" / "objects").rglob("*") if path.is_file()
+    )
+    process = processes.Process(target=study, args=(str(out), largest - 1))
+    process.start()
+    process.join()
+    assert process.exitcode == 3
+    process = processes.Process(target=study, args=(str(out),))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    assert results(out) == results(whole)
+    assert files(out) == files(whole)
+
+
+def can_mount() -> bool:
+    """Whether a user may mount a disk of a fixed size for one process."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return False
+    probe = [unshare, "-rm", "sh", "-c", "mount -t tmpfs probe /mnt"]
+    return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+
+
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=$SIZE disk "$DISK"
+run() {
+    "$PYTHON" -c "from mechcore.cli import main; main()" run "$CONFIG" --out "$DISK/out" 2>&1
+    echo "exit code $?"
+}
+run
+mount -o remount,size=64m "$DISK"
+run
+cp -r "$DISK/out" "$SAVED"
+"""
+
+
+@pytest.mark.skipif(not can_mount(), reason="no user namespaces to mount a small disk in")
+def test_the_disk_is_full_in_the_middle(whole: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    config = tmp_path / "study.yaml"
+    config.write_text(json.dumps(CONFIG.as_json()))  # JSON is YAML
+    taken = sum(4096 + path.stat().st_blocks * 512 for path in (whole / "store").rglob("*"))
+    setting = {
+        "SIZE": str(taken // 2),
+        "DISK": str(disk),
+        "PYTHON": sys.executable,
+        "CONFIG": str(config),
+        "SAVED": str(tmp_path / "saved"),
+    }
+    told = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", ON_A_SMALL_DISK],
+        env=os.environ | setting,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    first, second = told.split("exit code ")[:2]
+    assert second.startswith("1\n"), told
+    assert "Traceback" not in told
+    error = next(line for line in first.splitlines() if "mechcore: error" in line)
+    assert "No space left on device" in error
+    assert "what was finished before is safe" in error
+    assert told.rstrip().endswith("exit code 0")
+    assert " units of work were done before" in second
+    assert results(tmp_path / "saved") == results(whole)
+    assert files(tmp_path / "saved") == files(whole)

@@ -1,0 +1,116 @@
+"""Studies on Ray: the same results, and workers that die."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_kills import CONFIG, files, results
+
+from mechcore.errors import InputError
+from mechcore.study import Resources, run
+from mechcore.study.ray_executor import on_ray
+from mechcore.study.run import StudyError
+
+ray = pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
+psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not installed")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Two workers, kept for all tests of this file; `on_ray` takes the cluster that is there."""
+    on_ray()  # sets what Ray reads from the environment
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("serial") / "out"
+    run(CONFIG, out)
+    return out
+
+
+def manifests(out: Path) -> list[dict[str, Any]]:
+    found = (out / "store" / "objects").glob("*/*/manifest.json")
+    return [json.loads(path.read_text()) for path in found]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_same_results_as_in_process(whole: Path, tmp_path: Path) -> None:
+    run(CONFIG, tmp_path / "ray", executor=on_ray())
+    assert results(tmp_path / "ray") == results(whole)
+    assert files(tmp_path / "ray") == files(whole)
+    made = manifests(tmp_path / "ray")
+    pruned = Counter(each["machine"]["process"] for each in made if each["kind"] == "prune")
+    assert len(pruned) == 2, "both workers took part"
+    assert {each["machine"]["cores"] for each in made} == {1}
+
+
+def workers() -> list[Any]:
+    """Processes that do units just now."""
+    return [
+        process
+        for process in psutil.process_iter(["name", "cmdline"])
+        if any("ray::_work" in part for part in process.info["cmdline"] or [process.info["name"]])
+    ]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_worker_killed_in_the_middle_of_a_unit(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    partial = out / "store" / "partial"
+    killed: list[int] = []
+    over = threading.Event()
+
+    def kill() -> None:
+        """Wait until a pruning has saved its state, then kill every worker at it."""
+        while not over.is_set() and not killed:
+            if any(path.suffix == ".safetensors" for path in partial.glob("[!.]*")):
+                for process in workers():
+                    process.kill()
+                    killed.append(process.pid)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    try:
+        run(CONFIG, out, executor=on_ray())
+    finally:
+        over.set()
+        killer.join()
+    assert killed
+    assert results(out) == results(whole)
+    assert files(out) == files(whole)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_unit_that_fails_costs_only_what_needs_it(whole: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, prune=replace(CONFIG.prune, tolerance=0.0))
+    with pytest.raises(StudyError) as failure:
+        run(config, tmp_path / "out", executor=on_ray())
+    kinds = Counter(each.unit.kind for each in failure.value.failures)
+    assert kinds == Counter(prune=4, answers=8, accuracy=1, core=1, pictures=1, ablate=1)
+    assert "ended at" in str(failure.value)
+    done = {each["kind"] for each in manifests(tmp_path / "out")}
+    assert done == {"describe", "means", "answers", "heads"}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_more_than_the_cluster_has(tmp_path: Path) -> None:
+    config = replace(CONFIG, resources=Resources(cpus=64))
+    with pytest.raises(InputError, match="asks for 64 CPU, but the cluster has 2 in all"):
+        run(config, tmp_path / "out", executor=on_ray())
+
+
+def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install mechcore\[ray\]"):
+        on_ray()
