@@ -27,14 +27,14 @@ from filelock import FileLock, Timeout
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.files import appearing, check_can_write, write_json
 from mechcore.study.fingerprints import digest_of, hash_file
-from mechcore.study.index import Index
+from mechcore.study.index import COLUMNS, Index, IndexFailure
 
 MANIFEST = "manifest.json"
 MARK = "mechcore-store.json"
 STUDIES = "studies"
 FORMAT = 1
-_DISK_ERRORS = (None, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-"""Those of writing; None is what SQLite gives."""
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Those of writing."""
 
 
 class StoreError(MechcoreError):
@@ -68,7 +68,7 @@ class Manifest:
     machine: Mapping[str, Any]
 
 
-class Damaged(Exception):
+class Damaged(MechcoreError):
     """An artefact is not what was written."""
 
 
@@ -86,6 +86,7 @@ class Store:
         self.path = Path(path)
         self.index = Index(self.path / "index.sqlite")
         self._verified: set[str] = set()
+        self._held: set[str] = set()
         self._check()
 
     def _check(self) -> None:
@@ -93,7 +94,7 @@ class Store:
         if mark.is_file():
             try:
                 found = json.loads(mark.read_text())["format"]
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 found = None
             if found != FORMAT:
                 raise InputError(
@@ -102,6 +103,8 @@ class Store:
                 )
             return
         known = {"objects", "partial", "locks", STUDIES, "index.sqlite"}
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
         if self.path.exists():
             there = {each.name for each in self.path.iterdir() if not each.name.startswith(".")}
             if there - known:
@@ -119,7 +122,8 @@ class Store:
     def create(self) -> None:
         """Make the folder, if need be."""
         if not self.exists:
-            with self.writing("the store"):
+            # Locked so that no other process takes the temporary file for a leftover.
+            with self.lock(_key_of(Path(MARK))), self.writing("the store"):
                 write_json(self.path / MARK, {"format": FORMAT})
 
     def hash_file(self, path: Path) -> str:
@@ -141,17 +145,23 @@ class Store:
             return True
         if not self.folder(key).exists():
             return False
-        try:
+        with suppress(Damaged):
             self.verify(key)
-        except Damaged as error:
-            warnings.warn(
-                f"store {self.path}: {error}; it was damaged after it was written, and is done "
-                "again",
-                MechcoreWarning,
-                stacklevel=2,
-            )
-            self.remove(key)
-            return False
+            return True
+        with self._if_free(key) as free:
+            if not free:  # another process is making it again
+                return False
+            try:
+                self.verify(key)  # or it just did
+            except Damaged as error:
+                warnings.warn(
+                    f"store {self.path}: {error}; it was damaged after it was written, and is "
+                    "done again",
+                    MechcoreWarning,
+                    stacklevel=2,
+                )
+                self.remove(key)
+                return False
         return True
 
     def verify(self, key: str) -> Manifest:
@@ -165,7 +175,7 @@ class Store:
         if manifest.key != key or digest_of(dict(manifest.recipe)) != key:
             raise Damaged(f"{manifest.name}: its manifest is that of another unit")
         there = {
-            str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()
+            path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()
         } - {MANIFEST}
         if odd := sorted(there ^ set(manifest.files)):
             raise Damaged(f"{manifest.name}: {odd[0]} is missing, or was not written by mechcore")
@@ -188,7 +198,7 @@ class Store:
             if digest != digest_of(content):
                 raise ValueError("its checksum differs")
             return Manifest(**content)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise Damaged(f"unit {key[:12]}: its manifest cannot be used ({error})") from error
 
     def all_keys(self) -> list[str]:
@@ -231,7 +241,7 @@ class Store:
         try:
             yield
         except OSError as error:
-            if error.errno not in _DISK_ERRORS:
+            if error.errno not in _DISK_ERRORS and not isinstance(error, IndexFailure):
                 raise
             raise StoreError(
                 f"store {self.path}: {error.strerror or error} while writing {what}; what was "
@@ -241,21 +251,49 @@ class Store:
     @contextmanager
     def lock(self, key: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold the lock of ``key``; ``waiting`` is called once if another process has it."""
-        path = self.path / "locks" / f"{key}.lock"
         with self.writing("a lock"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            waiting()
-            lock.acquire()
+            lock = self._lock_file(key)
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                waiting()
+                lock.acquire()
+        with self._holding(key, lock):
+            yield
+
+    @contextmanager
+    def _if_free(self, key: str) -> Iterator[bool]:
+        """Hold the lock of ``key``, or say that another process has it."""
+        if key in self._held:
+            yield True
+            return
+        with self.writing("a lock"):
+            lock, free = self._lock_file(key), True
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                free = False
+        if not free:
+            yield False
+            return
+        with self._holding(key, lock):
+            yield True
+
+    def _lock_file(self, key: str) -> FileLock:
+        path = self.path / "locks" / f"{key}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path)
+
+    @contextmanager
+    def _holding(self, key: str, lock: FileLock) -> Iterator[None]:
+        self._held.add(key)
         try:
             yield
         finally:
-            # One who opened the file just now will lock it without effect; the worst of it is
-            # that a unit is made twice, with the same result.
-            path.unlink(missing_ok=True)
+            self._held.discard(key)
+            # While it is held: whoever has opened the file, and gets its lock, sees that its name
+            # is gone, and begins again (filelock since 3.24).
+            Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
 
     def partial(self, key: str) -> Path:
@@ -269,26 +307,34 @@ class Store:
 
     def table(self) -> pd.DataFrame:
         """The index, brought up to date: one row per artefact, see `Index.table`."""
-        table = self.index.table()
-        there = set(self.all_keys())
-        rows = []
-        for key in there - set(table["key"]):
-            with suppress(Damaged):
-                rows.append(_row(self.manifest(key)))
-        gone = set(table["key"]) - there
-        if not rows and not gone:
-            return table
-        self.index.add(rows)
-        self.index.forget(gone)
-        return self.index.table()
+        if not self.exists:
+            return pd.DataFrame(columns=list(COLUMNS))
+        with self.writing("the index"):
+            table = self.index.table()
+            there = set(self.all_keys())
+            rows = []
+            for key in there - set(table["key"]):
+                with suppress(Damaged):
+                    rows.append(_row(self.manifest(key)))
+            gone = set(table["key"]) - there
+            if not rows and not gone:
+                return table
+            self.index.add(rows)
+            self.index.forget(gone)
+            return self.index.table()
 
     # -- studies ----------------------------------------------------------------------------------
 
     def remember(self, out: Path, keys: Iterable[str]) -> str:
-        """Note which artefacts the study in ``out`` has use for; the name of its lock."""
-        name = digest_of(str(out.resolve()))
-        with self.writing("the list of studies"):
-            content = {"out": str(out.resolve()), "keys": sorted(keys)}
+        """Note which artefacts the study in ``out`` has use for; the name of its lock.
+
+        A store inside ``out`` may be moved with it.
+        """
+        out, own = out.resolve(), self.path.resolve()
+        place = os.path.relpath(out, own) if own.is_relative_to(out) else str(out)
+        name = digest_of(place)
+        with self.lock(name), self.writing("the list of studies"):
+            content = {"out": place, "keys": sorted(keys)}
             write_json(self.path / STUDIES / f"{name}.json", content)
         return name
 
@@ -298,9 +344,9 @@ class Store:
         for path in (self.path / STUDIES).glob("[!.]*.json"):
             try:
                 study = json.loads(path.read_text(encoding="utf-8"))
-                if Path(study["out"]).exists():
+                if (self.path / study["out"]).exists():
                     used |= set(study["keys"])
-            except (ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 raise InputError(
                     f"store {self.path}: {path.name} cannot be read ({error}), so that it is "
                     "unknown what is still used; run the studies again, or remove the file"
@@ -310,53 +356,56 @@ class Store:
 
     # -- removing ---------------------------------------------------------------------------------
 
-    def remove(self, key: str) -> None:
-        """Remove an artefact."""
-        self._verified.discard(key)
-        folder = self.folder(key)
-        if folder.exists():
-            # Out of the way at once: one that is half removed is never taken for whole.
-            grave = folder.with_name(f".removed.{key}")
-            _discard(grave)
-            folder.rename(grave)
-            _discard(grave)
-        self.partial(key).unlink(missing_ok=True)
-        self.index.forget([key])
+    def remove(self, key: str) -> bool:
+        """Remove an artefact, and the state of its making; not while another process is at it.
+
+        Returns:
+            Whether it was removed.
+        """
+        with self._if_free(key) as free:
+            if not free:
+                return False
+            self._verified.discard(key)
+            folder = self.folder(key)
+            if folder.exists():
+                # Out of the way at once: one that is half removed is never taken for whole.
+                grave = folder.with_name(f".removed.{key}")
+                _discard(grave)
+                folder.rename(grave)
+                _discard(grave)
+            self.partial(key).unlink(missing_ok=True)
+        with self.writing("the index"):
+            self.index.forget([key])
+        return True
 
     def leftovers(self) -> list[Path]:
         """What processes left behind that died at work; nothing that is still being worked on."""
+        return sorted(path for path in self._remains() if not self._is_locked(_key_of(path)))
+
+    def _remains(self) -> list[Path]:
+        """Temporary files and folders, and states of what is finished."""
         hidden = [
             path
             for pattern in ("objects/*/.*", "partial/.*", f"{STUDIES}/.*", f".*.{MARK}")
             for path in self.path.glob(pattern)
         ]
-        locks = (self.path / "locks").glob("*.lock")
-        unfinished = [path for path in hidden if not self._is_locked(_key_of(path))]
-        ended = [
-            path
-            for path in (self.path / "partial").glob("[!.]*")
-            if not self._is_locked(path.stem) and (self.folder(path.stem) / MANIFEST).is_file()
-        ]
-        return sorted(
-            [*unfinished, *ended, *(path for path in locks if not self._is_locked(path.stem))]
-        )
+        states = (self.path / "partial").glob("[!.]*.safetensors")
+        return [*hidden, *(path for path in states if (self.folder(path.stem) / MANIFEST).exists())]
 
     def _is_locked(self, key: str) -> bool:
-        path = self.path / "locks" / f"{key}.lock"
-        if not path.exists():
+        if not (self.path / "locks" / f"{key}.lock").exists():
             return False
-        lock = FileLock(path)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            return True
-        lock.release()
-        return False
+        with self._if_free(key) as free:
+            return not free
 
     def tidy(self) -> None:
-        """Remove `leftovers`."""
-        for path in self.leftovers():
-            _discard(path)
+        """Remove `leftovers`, and locks of processes that died."""
+        locks = [path.stem for path in (self.path / "locks").glob("*.lock")]
+        remains = [(_key_of(path), path) for path in self._remains()]
+        for key in {*locks, *(key for key, _ in remains)}:
+            with self._if_free(key) as free:  # held, so that nothing new is begun meanwhile
+                for path in [path for owner, path in remains if free and owner == key]:
+                    _discard(path)
 
 
 def _row(manifest: Manifest) -> tuple[Any, ...]:

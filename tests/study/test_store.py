@@ -1,0 +1,784 @@
+"""The run store: whole artefacts or none, whatever happens to process, disk and files."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import resource
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from study.processes import Other, needs_fork
+
+from mechcore import files
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.files import write_json
+from mechcore.study import store as module
+from mechcore.study.store import MANIFEST, MARK, Damaged, Store, StoreError
+
+CONTENT = {"a.bin": b"\x00\x01" * 100, "tables/b.csv": b"x,y\n1,2\n"}
+
+
+def canonical(value: Any) -> str:
+    """SHA-256 of canonical JSON, in our own words."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def key_of(n: Any) -> str:
+    return canonical({"n": n})
+
+
+def fill(folder: Path, content: Mapping[str, bytes] = CONTENT) -> None:
+    for name, data in content.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def make(store: Store, n: Any = 1, content: Mapping[str, bytes] = CONTENT) -> str:
+    key = key_of(n)
+    with store.lock(key), store.making(key, "means", f"unit {n}", {"n": n}) as folder:
+        fill(folder, content)
+    return key
+
+
+def everything(folder: Path) -> set[str]:
+    """All files below a folder but the index."""
+    found = [path for path in folder.rglob("*") if path.is_file()]
+    return {p.relative_to(folder).as_posix() for p in found} - {"index.sqlite"}
+
+
+def whole(*keys: str) -> set[str]:
+    """The files of a store that was tidied."""
+    names = [*CONTENT, MANIFEST]
+    return {MARK} | {f"objects/{key[:2]}/{key}/{name}" for key in keys for name in names}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "store")
+    made.create()
+    return made
+
+
+def again(store: Store) -> Store:
+    """The same store, as another process sees it."""
+    return Store(store.path)
+
+
+# -- the folder -----------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_before_a_store_is_created(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    store = Store(tmp_path / "deep" / "store")
+    assert store.hash_file(file) == hashlib.sha256(b"x").hexdigest()
+    assert not store.has(key_of(1))
+    assert store.all_keys() == store.leftovers() == store.unused() == []
+    assert " ".join(store.table().columns) == "key kind name seconds bytes made host"
+    assert len(store.table()) == 0
+    assert not store.exists
+    assert not (tmp_path / "deep").exists()
+
+
+def test_creating_twice_changes_nothing(store: Store) -> None:
+    key = make(store)
+    again(store).create()
+    assert everything(store.path) == whole(key)
+    assert again(store).has(key)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "objects.zip"])
+def test_a_folder_of_something_else_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "objects").mkdir()
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(InputError, match=r"not empty and is no store.*choose another --store"):
+        Store(tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="is a file"):
+        Store(tmp_path / "file")
+    with pytest.raises(InputError, match="not a writable folder"):
+        Store(tmp_path / "file" / "store")
+
+
+@pytest.mark.parametrize(
+    "mark", ['{"format": 2}', "{}", "[]", "{", "", '"x"', "[" * 100_000, '{"format": "1"}']
+)
+def test_a_store_of_another_format_is_refused(tmp_path: Path, mark: str) -> None:
+    (tmp_path / MARK).write_text(mark)
+    with pytest.raises(InputError, match=r"this version reads 1; choose another"):
+        Store(tmp_path)
+
+
+def test_a_store_whose_creation_was_killed_is_gone_on_with(tmp_path: Path) -> None:
+    (tmp_path / "locks").mkdir()
+    (tmp_path / f".abc.{MARK}").write_text("{")
+    store = Store(tmp_path)
+    store.create()
+    store.tidy()
+    key = make(store)
+    assert everything(tmp_path) == whole(key)
+
+
+# -- making ---------------------------------------------------------------------------------------
+
+
+def test_an_artefact_is_what_was_put_into_its_folder(store: Store) -> None:
+    key = make(store)
+    store.record(key)
+    for each in (store, again(store)):
+        assert each.has(key)
+        manifest = each.verify(key)
+        assert (manifest.key, manifest.kind, manifest.name) == (key, "means", "unit 1")
+        assert manifest.recipe == {"n": 1}
+        assert manifest.files == {n: hashlib.sha256(c).hexdigest() for n, c in CONTENT.items()}
+        assert manifest.bytes == 208
+        assert manifest.seconds >= 0
+        assert manifest.machine["process"] == os.getpid()
+    assert everything(store.path) == whole(key)
+    row = store.table().iloc[0].to_dict()
+    assert (row["key"], row["kind"], row["name"], row["bytes"]) == (key, "means", "unit 1", 208)
+
+
+def test_an_artefact_is_not_there_before_it_is_whole(store: Store) -> None:
+    key = key_of(1)
+    with store.lock(key), store.making(key, "means", "unit", {"n": 1}) as folder:
+        fill(folder)
+        other = again(store)
+        assert not other.has(key)
+        assert other.all_keys() == []
+        assert len(other.table()) == 0
+    assert again(store).all_keys() == [key]
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("x"), KeyboardInterrupt(), InputError("x"), OSError("without a number")]
+)
+def test_an_error_leaves_nothing_and_stays_what_it_is(store: Store, error: BaseException) -> None:
+    key = key_of(1)
+
+    def fails() -> None:
+        with store.lock(key), store.making(key, "means", "unit", {"n": 1}) as folder:
+            fill(folder)
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        fails()
+    assert caught.value is error
+    assert not store.has(key)
+    assert everything(store.path) == {MARK}
+    make(store)
+    assert everything(store.path) == whole(key)
+
+
+def test_what_an_earlier_attempt_left_is_gone_when_a_new_one_begins(store: Store) -> None:
+    key, other = key_of(1), key_of(2)
+    parent = store.folder(key).parent
+    for name in (f".abc.{key}/{key}/half", f".removed.{key}/half", f".abc.{other}/{other}/half"):
+        (parent / name).parent.mkdir(parents=True)
+        (parent / name).write_text("half")
+    store.partial(key).parent.mkdir()
+    store.partial(key).write_text("state")
+    store.partial(key).with_name(f".abc.{key}.safetensors").write_text("half a state")
+    with store.lock(key), store.making(key, "means", "unit", {"n": 1}) as folder:
+        mine = folder.parent.name
+        assert {path.name for path in parent.iterdir()} == {mine, f".abc.{other}"}
+        assert [path.name for path in store.partial(key).parent.iterdir()] == [f"{key}.safetensors"]
+
+
+# -- damage ---------------------------------------------------------------------------------------
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """Edit a manifest and give it the checksum that goes with the edit."""
+    content = json.loads((folder / MANIFEST).read_text()) | changes
+    del content["digest"]
+    (folder / MANIFEST).write_text(json.dumps(content | {"digest": canonical(content)}))
+
+
+def flip(path: Path, at: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def edit(folder: Path) -> None:
+    content = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(content | {"seconds": 1.5}))
+
+
+def swap(folder: Path) -> None:
+    (folder / "a.bin").rename(folder / "c")
+    (folder / "tables/b.csv").rename(folder / "a.bin")
+    (folder / "c").rename(folder / "tables/b.csv")
+
+
+def into_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def into_file(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("x")
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a byte changed": (lambda f: flip(f / "a.bin", 77), "checksum of a.bin differs"),
+    "a file cut": (lambda f: os.truncate(f / "a.bin", 199), "checksum of a.bin differs"),
+    "a file emptied": (lambda f: os.truncate(f / "tables/b.csv", 0), "tables/b.csv differs"),
+    "a byte added": (lambda f: (f / "a.bin").open("ab").write(b"x"), "checksum of a.bin differs"),
+    "files swapped": (swap, "checksum of .* differs"),
+    "a file missing": (lambda f: (f / "a.bin").unlink(), "a.bin is missing"),
+    "a folder missing": (lambda f: shutil.rmtree(f / "tables"), "tables/b.csv is missing"),
+    "a folder for a file": (lambda f: into_folder(f / "a.bin"), "a.bin is missing"),
+    "a file for a folder": (into_file, "manifest cannot be used"),
+    "a file more": (lambda f: (f / "tables/c.csv").touch(), "tables/c.csv is missing, or was not"),
+    "a hidden file more": (lambda f: (f / ".x").touch(), r"\.x is missing, or was not"),
+    "a second manifest": (lambda f: shutil.copy(f / MANIFEST, f / "tables"), "was not written"),
+    "no manifest": (lambda f: (f / MANIFEST).unlink(), "manifest cannot be used"),
+    "nothing at all": (lambda f: (shutil.rmtree(f), f.mkdir()), "manifest cannot be used"),
+    "manifest cut": (lambda f: os.truncate(f / MANIFEST, 100), "manifest cannot be used"),
+    "manifest empty": (lambda f: os.truncate(f / MANIFEST, 0), "manifest cannot be used"),
+    "manifest edited": (edit, "its checksum differs"),
+    "manifest a list": (lambda f: (f / MANIFEST).write_text("[]"), "manifest cannot be used"),
+    "manifest deep": (lambda f: (f / MANIFEST).write_text("[" * 99_999), "manifest cannot be used"),
+    "manifest binary": (lambda f: (f / MANIFEST).write_bytes(b"\xff\x00"), "cannot be used"),
+    "key of another": (lambda f: rewrite(f, key=key_of(2)), "that of another unit"),
+    "recipe of another": (lambda f: rewrite(f, recipe={"n": 2}), "that of another unit"),
+    "files renamed": (lambda f: rewrite(f, files={"../x": "0" * 64}), "is missing"),
+    "a field more": (lambda f: rewrite(f, more=1), "manifest cannot be used"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damage_is_found_said_and_removed(store: Store, what: str) -> None:
+    key, other = make(store, 1), make(store, 2)
+    store.record(key)
+    damage, message = DAMAGES[what]
+    damage(store.folder(key))
+    looking = again(store)
+    with pytest.raises(Damaged, match=message):
+        looking.verify(key)
+    with pytest.warns(MechcoreWarning, match=f"{message}.*; it was damaged .* done again"):
+        assert not looking.has(key)
+    assert everything(store.path) == whole(other)
+    assert looking.table()["key"].tolist() == [other]
+    make(looking)
+    assert again(store).has(key)
+    assert again(store).has(other)
+
+
+def test_one_who_made_an_artefact_notices_that_it_is_gone(store: Store) -> None:
+    key, other = make(store, 1), make(store, 2)
+    shutil.rmtree(store.folder(key))
+    assert not store.has(key)
+    (store.folder(other) / MANIFEST).unlink()
+    with pytest.warns(MechcoreWarning, match="manifest cannot be used"):
+        assert not store.has(other)
+    assert store.all_keys() == []
+
+
+def test_every_changed_byte_of_a_manifest_is_found(store: Store) -> None:
+    path = store.folder(make(store)) / MANIFEST
+    intact, content = path.read_bytes(), json.loads(path.read_text())
+    unnoticed = []
+    for i in range(len(intact)):
+        flip(path, i)
+        try:
+            again(store).verify(key_of(1))
+            unnoticed.append((i, json.loads(path.read_text())))
+        except Damaged:
+            pass
+        path.write_bytes(intact)
+    assert [i for i, read in unnoticed if read != content] == []
+    again(store).verify(key_of(1))
+
+
+def test_an_artefact_in_the_place_of_another_is_damage(store: Store) -> None:
+    first, second = make(store, 1), key_of(2)
+    store.folder(second).parent.mkdir(exist_ok=True)
+    shutil.copytree(store.folder(first), store.folder(second))
+    with pytest.warns(MechcoreWarning, match="that of another unit"):
+        assert not again(store).has(second)
+    assert everything(store.path) == whole(first)
+
+
+@needs_fork()
+def test_damage_is_not_removed_from_under_one_who_makes_it_again(store: Store) -> None:
+    key = make(store)
+    flip(store.folder(key) / "a.bin")
+    other = Other(hold, store.path, key)
+    assert other.hear() == "held"
+    assert not again(store).has(key)
+    assert store.folder(key).is_dir()
+    other.tell()
+    assert other.hear() == "letting go"
+    other.end()
+
+
+def test_what_was_made_again_meanwhile_is_not_removed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make(store)
+    flip(store.folder(key) / "a.bin")
+    looking = again(store)
+    take = looking._if_free
+
+    def late(key: str) -> Any:
+        flip(store.folder(key) / "a.bin")  # as it was
+        return take(key)
+
+    monkeypatch.setattr(looking, "_if_free", late)
+    assert looking.has(key)
+    assert everything(store.path) == whole(key)
+
+
+# -- locks ----------------------------------------------------------------------------------------
+
+
+def hold(pipe: Connection, path: Path, key: str) -> None:
+    with Store(path).lock(key):
+        pipe.send("held")
+        pipe.recv()
+        pipe.send("letting go")
+
+
+@needs_fork()
+def test_a_lock_excludes_other_processes(store: Store) -> None:
+    key = key_of(1)
+    other = Other(hold, store.path, key)
+    assert other.hear() == "held"
+    waits = []
+
+    def waiting() -> None:
+        waits.append(True)
+        other.tell()
+
+    with store.lock(key, waiting):
+        assert other.hear() == "letting go"
+    assert waits == [True]
+    other.end()
+    assert everything(store.path) == {MARK}
+
+
+@needs_fork()
+def test_a_lock_is_that_of_one_key(store: Store) -> None:
+    other = Other(hold, store.path, key_of(1))
+    assert other.hear() == "held"
+    with store.lock(key_of(2), lambda: pytest.fail("nobody has it")):
+        pass
+    other.kill()
+
+
+@needs_fork()
+def test_a_lock_ends_with_its_process(store: Store) -> None:
+    key = key_of(1)
+    other = Other(hold, store.path, key)
+    assert other.hear() == "held"
+    other.kill()
+    assert (store.path / "locks" / f"{key}.lock").exists()
+    with store.lock(key, lambda: pytest.fail("nobody has it")):
+        pass
+    assert everything(store.path) == {MARK}
+
+
+def enter_often(pipe: Connection, path: Path, times: int) -> None:
+    """Take a lock again and again; two at once in it fail to make the same file."""
+    store, key = Store(path), key_of(1)
+    pipe.recv()
+    for _ in range(times):
+        with store.lock(key):
+            inside = path.parent / "inside"
+            os.close(os.open(inside, os.O_CREAT | os.O_EXCL))
+            inside.unlink()
+
+
+@needs_fork()
+def test_never_are_two_in_one_lock_while_others_tidy(store: Store) -> None:
+    others = [Other(enter_often, store.path, 40) for _ in range(3)]
+    for other in others:
+        other.tell()
+    while any(other.process.is_alive() and not other.pipe.poll() for other in others):
+        store.tidy()
+    for other in others:
+        other.end()
+    assert everything(store.path) == {MARK}
+
+
+# -- killed processes -----------------------------------------------------------------------------
+
+
+def begin(pipe: Connection, path: Path, n: int) -> None:
+    """Make an artefact, with a stop when it is half there."""
+    store, key = Store(path), key_of(n)
+    with store.lock(key), store.making(key, "prune", f"unit {n}", {"n": n}) as folder:
+        (folder / "a.bin").write_bytes(CONTENT["a.bin"])
+        temporary = store.partial(key).with_name(f".abc.{key}.safetensors")
+        for state in (store.partial(key), temporary):
+            state.parent.mkdir(exist_ok=True)
+            state.write_bytes(b"state")
+        pipe.send("half done")
+        pipe.recv()
+        temporary.unlink()
+        fill(folder)
+    store.partial(key).unlink()
+    store.record(key)
+
+
+@needs_fork()
+def test_what_a_killed_process_left_is_tidied_but_not_its_state(store: Store) -> None:
+    other = Other(begin, store.path, 1)
+    assert other.hear() == "half done"
+    other.kill()
+    key = key_of(1)
+    left = store.leftovers()
+    assert len(left) == 2
+    assert left[0].parent == store.folder(key).parent
+    assert left[1] == store.partial(key).with_name(f".abc.{key}.safetensors")
+    assert left == store.leftovers()
+    store.tidy()
+    assert store.leftovers() == []
+    state = store.partial(key).relative_to(store.path).as_posix()
+    assert everything(store.path) == {MARK, state}
+    make(store)
+    assert store.leftovers() == [store.partial(key)]  # of no use any more
+    store.tidy()
+    assert everything(store.path) == whole(key)
+
+
+@needs_fork()
+def test_what_a_living_process_works_on_is_left_alone(store: Store) -> None:
+    other = Other(begin, store.path, 1)
+    assert other.hear() == "half done"
+    before = everything(store.path)
+    assert store.leftovers() == []
+    store.tidy()
+    assert not store.remove(key_of(1))
+    assert everything(store.path) == before
+    other.tell()
+    other.end()
+    assert everything(store.path) == whole(key_of(1))
+    assert again(store).has(key_of(1))
+    assert store.table()["key"].tolist() == [key_of(1)]
+
+
+def stop_while_writing(pipe: Connection, action: Callable[[Store], Any], path: Path) -> None:
+    sync = files._sync
+
+    def slow(path: Path) -> None:
+        pipe.send(path.name)
+        pipe.recv()
+        sync(path)
+
+    files._sync = slow
+    action(Store(path))
+
+
+@needs_fork()
+@pytest.mark.parametrize("action", ["create", "remember"])
+def test_files_that_are_being_written_are_no_leftovers(
+    tmp_path: Path, store: Store, action: str
+) -> None:
+    path = store.path if action == "remember" else tmp_path / "new"
+    actions: dict[str, Callable[[Store], Any]] = {
+        "create": lambda store: store.create(),
+        "remember": lambda store: store.remember(tmp_path / "out", [key_of(1)]),
+    }
+    other = Other(stop_while_writing, actions[action], path)
+    temporary = other.hear()
+    looking = Store(path)
+    looking.tidy()
+    assert looking.leftovers() == []
+    assert [each.name for each in path.rglob(".*")] == [temporary]
+    other.tell()
+    other.end()
+    assert Store(path).exists
+    assert list(path.rglob(".*")) == []
+
+
+@needs_fork()
+def test_the_temporary_file_of_one_killed_while_writing_is_tidied(store: Store) -> None:
+    other = Other(stop_while_writing, lambda s: s.remember(Path("out"), []), store.path)
+    temporary = other.hear()
+    other.kill()
+    assert [path.name for path in store.leftovers()] == [temporary]
+    store.tidy()
+    assert everything(store.path) == {MARK}
+
+
+# -- two processes --------------------------------------------------------------------------------
+
+
+def hammer(pipe: Connection, path: Path, numbers: list[int], log: Path) -> None:
+    """Make what is not there; every making is a line in the log."""
+    store = Store(path)
+    pipe.recv()
+    store.create()
+    store.tidy()
+    store.remember(path.parent / f"out {os.getpid()}", map(key_of, numbers))
+    for n in numbers:
+        key = key_of(n)
+        with store.lock(key):
+            if not store.has(key):
+                with store.making(key, "means", f"unit {n}", {"n": n}) as folder:
+                    with log.open("a") as file:
+                        file.write(f"{n}\n")
+                    fill(folder)
+        store.record(key)
+        assert store.has(key)
+        if n % 5 == 0:
+            store.tidy()
+            assert key in set(store.table()["key"])
+            again(store).verify(key)
+
+
+@needs_fork()
+def test_processes_that_hammer_one_store_make_every_artefact_whole_and_once(
+    tmp_path: Path,
+) -> None:
+    path, log = tmp_path / "store", tmp_path / "log"
+    shared = list(range(20))
+    orders = [[*shared, 100, 101], [*shared[::-1], 200], [*shared[::2], *shared[1::2], 300]]
+    others = [Other(hammer, path, numbers, log) for numbers in orders]
+    for other in others:
+        other.tell()
+    for other in others:
+        other.end()
+    numbers = {n for order in orders for n in order}
+    assert Counter(map(int, log.read_text().split())) == dict.fromkeys(numbers, 1)
+    store = Store(path)
+    keys = sorted(map(key_of, numbers))
+    assert store.all_keys() == sorted(store.table()["key"]) == keys
+    for key in keys:
+        assert store.verify(key).bytes == 208
+    assert store.leftovers() == []
+    studies = {path.relative_to(store.path).as_posix() for path in store.path.glob("studies/*")}
+    assert len(studies) == 3
+    assert everything(path) == whole(*keys) | studies
+
+
+# -- full disks -----------------------------------------------------------------------------------
+
+
+def limited(pipe: Connection, path: Path) -> None:
+    """Work where no file may be larger than 64 KiB, then where any may."""
+    store = Store(path)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
+    with pytest.raises(StoreError, match=r"File too large while writing unit 2; what was fin.*run"):
+        make(store, 2, {"big": bytes(2**16 + 1)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, hard))
+    for action in (
+        lambda: store.record(key_of(1)),
+        lambda: store.remember(path.parent, []),
+        lambda: Store(path.parent / "other").create(),
+        lambda: make(store, 3),
+        lambda: store.table(),
+    ):
+        with pytest.raises(StoreError, match=r"while writing .*make room, then run the same"):
+            action()
+    file = path.parent / "file"
+    assert Store(path).hash_file(file) == hashlib.sha256(file.read_bytes()).hexdigest()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@needs_fork()
+def test_a_file_that_cannot_grow_is_a_named_error_and_the_store_goes_on(store: Store) -> None:
+    key = make(store)
+    (store.path.parent / "file").write_text("content")
+    Other(limited, store.path).end()
+    assert everything(store.path) == whole(key)
+    assert again(store).has(key)
+    second = make(store, 2)
+    assert sorted(store.table()["key"]) == sorted([key, second])
+
+
+def in_memory(folder: Path, size: int) -> str | None:
+    """Mount a small disk for this process alone; why it cannot be done."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    uid, gid = os.getuid(), os.getgid()
+    new_user, new_mounts = 0x10000000, 0x00020000
+    if not hasattr(libc, "unshare") or libc.unshare(new_user | new_mounts):
+        return f"no namespaces: {os.strerror(ctypes.get_errno())}"
+    try:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    except OSError as error:
+        return f"no namespaces: {error}"
+    options = f"size={size}".encode()
+    if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, options):
+        return f"tmpfs cannot be mounted: {os.strerror(ctypes.get_errno())}"
+    return None
+
+
+def on_small_disk(pipe: Connection, folder: Path) -> None:
+    pipe.send(in_memory(folder, 2**19))
+    store = Store(folder / "store")
+    store.create()
+    first = make(store)
+    store.record(first)
+    with pytest.raises(StoreError, match=r"No space left on device while writing unit 2; what was"):
+        make(store, 2, {"big": bytes(2**20)})
+    assert everything(store.path) == whole(first)
+    with (folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    assert os.statvfs(folder).f_bavail == 0
+    for action in (
+        lambda: make(store, 3),
+        lambda: store.remember(folder, [first]),
+        lambda: Store(folder / "other").create(),
+    ):
+        with pytest.raises(StoreError, match="No space left on device while writing"):
+            action()
+    assert again(store).has(first)
+    assert again(store).leftovers() == []
+    assert store.table()["key"].tolist() == [first]
+    (folder / "filler").unlink()
+    second = make(store, 2)
+    store.record(second)
+    store.remember(folder, [first])
+    assert again(store).unused() == [second]
+    assert sorted(store.table()["key"]) == sorted([first, second])
+
+
+@needs_fork()
+def test_a_full_disk_is_a_named_error_and_the_store_goes_on(tmp_path: Path) -> None:
+    other = Other(on_small_disk, tmp_path)
+    reason = other.hear()
+    if reason is not None:
+        other.kill()
+        pytest.skip(reason)
+    other.end()
+
+
+# -- the index ------------------------------------------------------------------------------------
+
+
+def test_the_table_is_that_of_the_disk_whatever_the_index_says(store: Store) -> None:
+    keys = sorted([make(store, 1), make(store, 2)])
+    assert sorted(store.table()["key"]) == keys  # nobody recorded them
+    (store.path / "index.sqlite").unlink()
+    assert sorted(store.table()["key"]) == keys
+    shutil.rmtree(store.folder(keys[0]))
+    assert store.table()["key"].tolist() == keys[1:]
+    (store.path / "index.sqlite").write_text("this is no database, and never was one")
+    with pytest.warns(MechcoreWarning, match="is damaged"):
+        assert store.table()["key"].tolist() == keys[1:]
+
+
+def test_recording_what_is_gone_is_an_error_of_ours(store: Store) -> None:
+    with pytest.raises(MechcoreError, match="manifest cannot be used"):
+        store.record(key_of(1))
+
+
+# -- use ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outs(tmp_path: Path) -> list[Path]:
+    found = [tmp_path / name for name in ("first", "second")]
+    for out in found:
+        out.mkdir()
+    return found
+
+
+def test_unused_is_what_no_study_has_use_for(store: Store, outs: list[Path]) -> None:
+    a, b, c = (make(store, n) for n in (1, 2, 3))
+    assert store.unused() == sorted([a, b, c])
+    store.remember(outs[0], [a, b])
+    store.remember(outs[1], [b, key_of("not done yet")])
+    assert again(store).unused() == [c]
+    store.remember(outs[0], [c])  # another plan for the same study
+    assert again(store).unused() == [a]
+    outs[1].rmdir()
+    assert sorted(again(store).unused()) == sorted([a, b])
+
+
+def test_states_of_prunings_that_no_study_wants_are_unused(store: Store, outs: list[Path]) -> None:
+    a, b = key_of(1), key_of(2)
+    store.partial(a).parent.mkdir()
+    for key in (a, b):
+        store.partial(key).write_bytes(b"state")
+    store.remember(outs[0], [a])
+    assert store.unused() == [b]
+    assert store.leftovers() == []
+    assert store.remove(b)
+    assert [path.stem for path in (store.path / "partial").iterdir()] == [a]
+
+
+def test_a_study_moved_together_with_its_store_keeps_its_artefacts(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    store = Store(out / "store")
+    store.create()
+    kept, unused = make(store, 1), make(store, 2)
+    store.remember(out, [kept])
+    out.rename(tmp_path / "moved")
+    moved = Store(tmp_path / "moved" / "store")
+    assert moved.unused() == [unused]
+    moved.remember(tmp_path / "moved", [unused])
+    assert moved.unused() == [kept]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"out": 1, "keys": []}', "[" * 99_999])
+def test_a_list_that_cannot_be_read_is_not_taken_for_an_empty_one(
+    store: Store, content: str
+) -> None:
+    make(store)
+    (store.path / "studies").mkdir()
+    (store.path / "studies" / "x.json").write_text(content)
+    with pytest.raises(InputError, match=r"x\.json cannot be read .* run the studies again"):
+        store.unused()
+
+
+def test_removing(store: Store) -> None:
+    key, other = make(store, 1), make(store, 2)
+    for each in (key, other):
+        store.record(each)
+    store.partial(key).parent.mkdir()
+    store.partial(key).write_bytes(b"state")
+    assert store.remove(key)
+    assert store.remove(key_of("never there"))
+    assert not store.has(key)
+    assert everything(store.path) == whole(other)
+    assert store.table()["key"].tolist() == [other]
+
+
+def test_removing_that_was_killed_half_way_is_tidied(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = make(store)
+
+    def killed(path: Path) -> None:
+        if path.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_discard", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.remove(key)
+    assert not again(store).has(key)
+    assert [path.name for path in store.leftovers()] == [f".removed.{key}"]
+    store.tidy()
+    assert everything(store.path) == {MARK}
+
+
+def test_keys_differ_by_content_alone(store: Store) -> None:
+    write_json(store.path.parent / "x.json", {})
+    assert canonical({"b": 1, "a": "ü"}) == module.digest_of({"a": "ü", "b": 1})
+    assert canonical({"a": 1}) != module.digest_of({"a": 1.5})
