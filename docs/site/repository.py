@@ -1,0 +1,60 @@
+"""Files of the repository outside docs/ become part of the site, under the same links.
+
+A page of docs/ links to them as it would on the repository, such as ``../README.md``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DOCS = "docs"
+PAGES = {
+    "README.md": "readme.md",
+    "CHANGELOG.md": "changelog.md",
+    "data/README.md": "embedded-models.md",
+}
+"""Path in the repository and page of the site."""
+
+_LINK = re.compile(r"\]\((?!\w+:|#|/)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
+
+
+def included() -> dict[str, str]:
+    """Everything from outside docs/: path in the repository, path in the site."""
+    notebooks = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
+    return PAGES | {f"notebooks/{path.name}": f"notebooks/{path.name}" for path in notebooks}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add them to the site."""
+    for source, target in included().items():
+        content = (REPOSITORY / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, target, content=content))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Point links between files of the repository to their places in the site."""
+    sources = {target: source for source, target in PAGES.items()}
+    uri = page.file.src_uri
+    return relocated(markdown, sources.get(uri, f"{DOCS}/{uri}"), uri)
+
+
+def relocated(markdown: str, source: str, target: str) -> str:
+    """Markdown of the repository's file ``source`` with links as of the site's page ``target``."""
+
+    def replace(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(source), match["path"]))
+        place = included().get(path)
+        if place is None and path.startswith(f"{DOCS}/"):
+            place = path.removeprefix(f"{DOCS}/")
+        if place is None:  # mkdocs says which link it cannot follow
+            return match[0]
+        return f"]({posixpath.relpath(place, posixpath.dirname(target))}{match['anchor'] or ''})"
+
+    return _LINK.sub(replace, markdown)

@@ -1,0 +1,195 @@
+"""The site builds strictly, leads nowhere that is not there, and loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urldefrag
+
+import pytest
+
+import mechcore
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DOCS = REPOSITORY / "docs"
+
+FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+"""What a browser loads by itself, by tag and attribute."""
+
+
+def hook(name: str) -> ModuleType:
+    """A module of the site's own, which is in no package."""
+    for needed in ("mkdocs", "material", "mkdocstrings_handlers.python"):
+        pytest.importorskip(needed, reason="needs the docs extra")
+    spec = importlib.util.spec_from_file_location(f"site_{name}", DOCS / "site" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Page(HTMLParser):
+    """Anchors, links and fetched addresses of a built page."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value for name, value in attrs if value is not None}
+        self.anchors |= {found[name] for name in ("id", "name") if name in found}
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        if FETCHED.get(tag) in found and found.get("rel") not in ("canonical", "next", "prev"):
+            self.fetched.append(found[FETCHED[tag]])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site; warnings are errors."""
+    for needed in ("mkdocs", "material", "mkdocstrings_handlers.python"):
+        pytest.importorskip(needed, reason="needs the docs extra")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    result = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "WARNING" not in result.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in sorted(site.rglob("*.html"))}
+
+
+# -- the built site -------------------------------------------------------------------------------
+
+
+def test_pages_and_styles_fetch_nothing_from_other_hosts(
+    site: Path, pages: dict[Path, Page]
+) -> None:
+    assert len(pages) > 35
+    for path, page in pages.items():
+        for address in page.fetched:
+            assert not re.match(r"(?:\w+:)?//", address), f"{path.name} loads {address}"
+    for path in site.rglob("*.css"):
+        outside = re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//[^)]*", path.read_text())
+        assert outside == [], path.name
+
+
+def test_links_inside_the_site_lead_to_pages_and_anchors_that_are_there(
+    site: Path, pages: dict[Path, Page]
+) -> None:
+    followed = 0
+    for path, page in pages.items():
+        if path.name == "404.html":  # its links are those of the server's root
+            continue
+        for link in page.links:
+            if re.match(r"\w+:", link):
+                continue
+            place, anchor = urldefrag(link)
+            target = (path.parent / unquote(place)).resolve() if place else path
+            target = target / "index.html" if target.is_dir() else target
+            assert target.is_file(), f"{path.relative_to(site)}: {link}"
+            if anchor and target in pages:
+                assert unquote(anchor) in pages[target].anchors, f"{path.relative_to(site)}: {link}"
+            followed += 1
+    assert followed > 2000
+
+
+def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
+    names = {name for name in mechcore.__all__ if not name.startswith("__")}
+    index = site / "api" / "index.html"
+    text = index.read_text(encoding="utf-8")
+    linked = dict(re.findall(r'href="([^"]+)"><code>(\w+)</code></a>', text))
+    targets = {name: link for link, name in linked.items()}
+    assert names == set(targets)
+    for name, link in targets.items():
+        place, anchor = urldefrag(link)
+        assert anchor in pages[(index.parent / place).resolve()].anchors, name
+        assert anchor.rsplit(".", 1)[-1] == name
+
+
+def test_the_reference_of_commands_has_every_command(site: Path) -> None:
+    text = (site / "api" / "commands.html").read_text(encoding="utf-8")
+    assert "Usage: mechcore run" in text
+    assert "--sparsities" in text
+    assert "<!-- commands -->" not in text
+
+
+# -- its sources ----------------------------------------------------------------------------------
+
+
+def test_the_reference_has_every_module_once() -> None:
+    package = REPOSITORY / "mechcore"
+    modules = set()
+    for path in package.rglob("*.py"):
+        parts = path.relative_to(package).with_suffix("").parts
+        if parts[-1] != "__init__" and parts[0] != "cli" and not parts[-1].startswith("_"):
+            modules.add(".".join(("mechcore", *parts)))
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS / "api").glob("*.md"))
+    documented = re.findall(r"^::: (\S+)$", text, re.MULTILINE)
+    assert sorted(documented) == sorted(modules)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted(DOCS.rglob("*.md")), REPOSITORY / "README.md"],
+    ids=lambda path: path.relative_to(REPOSITORY).as_posix(),
+)
+def test_links_of_the_sources_also_lead_somewhere_in_the_repository(path: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        place, _ = urldefrag(link)
+        if place and not re.match(r"\w+:", link):
+            assert (path.parent / place).exists(), link
+
+
+# -- what is done to the sources ------------------------------------------------------------------
+
+
+def test_links_out_of_docs_point_to_the_copies_in_the_site() -> None:
+    relocated = hook("repository").relocated
+    text = "[a](../../README.md#x) [b](../pruning.md) [c](https://host/d.md) [e](#f) [g](h.md)"
+    assert relocated(text, "docs/results/index.md", "results/index.md") == (
+        "[a](../readme.md#x) [b](../pruning.md) [c](https://host/d.md) [e](#f) [g](h.md)"
+    )
+    assert relocated("[p](docs/pruning.md#q)", "README.md", "readme.md") == "[p](pruning.md#q)"
+    assert relocated("[d](../data/README.md)", "docs/x.md", "x.md") == "[d](embedded-models.md)"
+
+
+def test_names_in_docstrings_become_links() -> None:
+    docstrings = hook("docstrings")
+    griffe = pytest.importorskip("griffe")
+    code = "class Mask: ...\ndef prune(mask): ...\n"
+    module = griffe.visit("mechcore", filepath=Path("mechcore.py"), code=code)
+    linked = docstrings.linked(
+        "A `Mask`, ``Mask``, `mask.values`, `mechcore.evaluate`, `int`.", module["prune"]
+    )
+    assert linked == (
+        'A <autoref identifier="mechcore.Mask" optional><code>Mask</code></autoref>, ``Mask``, '
+        "`mask.values`, [`mechcore.evaluate`][mechcore.evaluate], `int`."
+    )
+
+
+def test_examples_in_docstrings_become_code() -> None:
+    fenced = hook("docstrings").fenced
+    text = "Text.\n\n>>> f(1)  # doctest: +SKIP\n2\n\nMore."
+    assert fenced(text) == "Text.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
