@@ -255,6 +255,14 @@ def paired_drop(
 
     The bootstrap is paired: it resamples examples, not answers.
 
+    Args:
+        full: the whole model's evaluation.
+        other: that of the model with something missing, on the same examples.
+        metric: ``"accuracy"`` (a share) or ``"margin"`` (nats).
+        n_resamples: bootstrap resamples.
+        level: of the interval.
+        seed: of the resamples.
+
     Raises:
         InputError: the two are not evaluations of the same examples.
     """
@@ -280,6 +288,12 @@ def bootstrap_mean(
     """Percentile bootstrap interval of the mean of ``values`` [example] over examples.
 
     For a paired interval of a difference, pass the differences example by example.
+
+    Args:
+        values: one per example, in any unit.
+        n_resamples: bootstrap resamples.
+        level: of the interval.
+        seed: of the resamples.
 
     Raises:
         InputError: there is no value.

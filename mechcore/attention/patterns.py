@@ -42,8 +42,16 @@ def categorize_heads(
     The label is the category with the largest mass among those that reach the thresholds, see
     `mechcore.attention.categorise` and `mechcore.attention.explain`.
 
-    Args: those of `attention_scores`, and
+    Args:
+        model: any TransformerLens model that computes attention patterns.
+        data: see `mechcore.attention.inputs.HeadData`.
+        tokenizer: the model's, for texts and for plain batches.
         thresholds: the least mass, and the least ratio to uniform attention, that make a label.
+        batch_size: examples per forward.
+        resamples: of the bootstrap over examples; 0 leaves intervals and stability out.
+        seed: of the resamples.
+        ignore: categories whose keys are left out, see `score_heads`.
+        progress: called after every batch.
 
     Returns:
         The table of `attention_scores` with three more columns after ``head``: ``category``, the

@@ -22,6 +22,11 @@ def discretise(
     The number pruned is ``round(sparsity * components)``, so the target is met up to half a
     component; ties are broken by position, later components are pruned first.
 
+    Args:
+        scores: of the components, higher ones are kept.
+        sparsity: share of components to prune, in [0, 1).
+        shape: of the model.
+
     Raises:
         InputError: the sparsity is outside [0, 1).
     """
@@ -42,6 +47,11 @@ def discretise_by_threshold(
     Of these thresholds the one whose sparsity is closest to the target is taken, the lower one if
     two are equally close (arXiv 2403.03942, appendix). The target may be missed by any distance:
     trained masks are mostly exactly 0 or 1, between which no threshold decides.
+
+    Args:
+        log_alpha: trained scores.
+        sparsity: share of components to prune, in [0, 1).
+        shape: of the model.
 
     Raises:
         InputError: the sparsity is outside [0, 1).
