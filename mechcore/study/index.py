@@ -89,6 +89,8 @@ class Index:
                 connection.executescript(_TABLES)
                 with connection:
                     return action(connection)
+        except UnicodeDecodeError as error:  # from the text of an error
+            raise _Damaged(str(error)) from error
         except sqlite3.DatabaseError as error:
             if self._is_failure(error):
                 raise
