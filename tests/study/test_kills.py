@@ -19,21 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors import safe_open
+from study.small_study import CONFIG, files, results
 
-from mechcore.pruning import PruneSettings
-from mechcore.study import AblationConfig, Analyses, DataConfig, HeadsConfig, Resources, StudyConfig
-
-CONFIG = StudyConfig(
-    data=DataConfig(max_train=16, max_id=12, max_ood=12),
-    prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1, save_every=1),
-    seeds=(42, 43),
-    sparsities=(0.3, 0.5),
-    seeds_per_unit=1,
-    n_resamples=10,
-    analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=2, max_non_core=1)),
-    resources=Resources(cpus=1),
-)
 N_KILLS = 20
 
 
@@ -57,27 +44,6 @@ def study(out: str, largest_file: int | None = None) -> None:
     except StoreError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(3)
-
-
-def results(out: Path) -> dict[str, Any]:
-    """What was found; of tensors the values, as their headers have no fixed order."""
-    found: dict[str, Any] = {}
-    for path in sorted(out.rglob("*")):
-        name = str(path.relative_to(out))
-        if not path.is_file() or name.startswith("store/") or name == "config.json":
-            continue
-        if path.suffix == ".safetensors":
-            with safe_open(path, framework="pt") as file:
-                found[name] = {key: file.get_tensor(key).tolist() for key in file.keys()}  # noqa: SIM118
-        elif path.suffix in (".csv", ".json"):
-            found[name] = path.read_bytes()
-        else:
-            found[name] = "there"  # drawings of these tables
-    return found
-
-
-def files(out: Path) -> set[str]:
-    return {str(path.relative_to(out)) for path in out.rglob("*")}
 
 
 def finished(out: Path) -> dict[str, tuple[int, int]]:

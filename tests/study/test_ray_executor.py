@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_kills import CONFIG, files, results
+from study.small_study import CONFIG, files, results
 
 from mechcore.errors import InputError
 from mechcore.study import Resources, run
