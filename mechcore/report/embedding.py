@@ -62,7 +62,7 @@ def archive(paths: Sequence[Path], name: str) -> Download:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as bundle:
         for path in paths:
-            entry = zipfile.ZipInfo(path.name, _EARLIEST)
+            entry = zipfile.ZipInfo(visible(path.name), _EARLIEST)
             entry.compress_type = zipfile.ZIP_DEFLATED
             entry.external_attr = 0o644 << 16
             bundle.writestr(entry, path.read_bytes())

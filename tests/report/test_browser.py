@@ -13,7 +13,9 @@ import pandas as pd
 import pytest
 from browsing import Seen, browser
 
+from mechcore.attention import AttentionExample
 from mechcore.report import build_report
+from mechcore.report.attention_views import attention_view
 
 CONTRAST = """() => {
   const rgba = (text) => {
@@ -206,6 +208,18 @@ def test_attention_is_drawn_in_the_panel_and_in_its_section(
         assert "L2.H2" in view.inner_text()
 
 
+def test_a_saved_view_draws_itself(opened: Callable[..., Any], tmp_path: Path) -> None:
+    n = len(HOSTILE)
+    example = AttentionExample("L0.H1", "previous", list(HOSTILE), [0] * n, [[1 / n] * n] * n)
+    path = attention_view([example, example], together=False).save(tmp_path / "view.html")
+    with opened(path) as page:
+        for i in range(2):
+            place = page.locator("[id^=attention-]").nth(i)
+            place.scroll_into_view_if_needed()
+            place.locator("canvas, svg").first.wait_for()
+        assert page.evaluate("window.pwned") is None
+
+
 # -- keyboard and screen readers ---------------------------------------------------------------
 
 
@@ -340,6 +354,12 @@ def test_texts_have_enough_contrast(
         found = page.evaluate(CONTRAST)
         assert found["n"] > 1000
         assert found["poor"] == []
+        # Figures are dark on white in either scheme, also what circuitsvis writes.
+        drawn = page.locator("#attention-heads")
+        drawn.scroll_into_view_if_needed()
+        drawn.locator("h3").first.wait_for()
+        inks = drawn.locator("h3").evaluate_all("all => all.map((e) => getComputedStyle(e).color)")
+        assert set(inks) == {"rgb(28, 33, 40)"}
         paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
         assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
 
