@@ -53,13 +53,20 @@ class Workbench:
             InputError: one of them changed.
         """
         assert unit.model is not None
-        changed = [
-            role
-            for role in unit.roles
-            if data_content(role, unit.model, unit.data, self.hasher) != unit.recipe["data"][role]
-        ]
-        if model_content(unit.model, self.hasher) != unit.recipe["model"]:
-            changed.append("model")
+        try:
+            changed = [
+                role
+                for role in unit.roles
+                if data_content(role, unit.model, unit.data, self.hasher)
+                != unit.recipe["data"][role]
+            ]
+            if model_content(unit.model, self.hasher) != unit.recipe["model"]:
+                changed.append("model")
+        except OSError as error:
+            raise InputError(
+                f"{unit.name}: {error.filename}: {error.strerror}; the file was there when the "
+                "study was planned; put it back and run it again"
+            ) from error
         if changed:
             raise InputError(
                 f"{unit.name}: the {changed[0]} files changed while the study ran; run it again"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, shown
 from mechcore.pruning.settings import PruneSettings, check_runs, prune_settings
 
 Embedded = Literal["encoder", "decoder"]
@@ -20,7 +20,16 @@ MAX_DATA_SEED = 2**32
 MOST_COUNTED = 2**31
 """No count of examples, tokens, resamples, cores or seeds per unit is larger."""
 
+RESERVED = (
+    *("store", "masks", "tables", "figures", "study.json", "config.json", "report.html"),
+    *("report.md", "means.safetensors", "attention_examples.json"),
+)
+"""What a study's folder holds beside those of its models; no model has such a name."""
+
 _FORBID = ConfigDict(extra="forbid")
+_LONGEST_NAME, _LONGEST_PATH = 255, 1000
+"""What file systems take."""
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -38,8 +47,16 @@ def check_name(what: str, name: str) -> None:
 
 
 def _check_text(what: str, text: str | None) -> None:
-    if text is not None and (not text.strip() or any(ord(c) < 32 for c in text)):
-        raise InputError(f"{what} is {text!r}; expected text without control characters")
+    if text is None:
+        return
+    if not text.strip() or any(ord(c) < 32 for c in text):
+        raise InputError(f"{what} is {shown(repr(text))}; expected text without control characters")
+    parts = [part.encode("utf-8", "surrogatepass") for part in text.split("/")]
+    if max(map(len, parts)) > _LONGEST_NAME or len(text) > _LONGEST_PATH:
+        raise InputError(
+            f"{what} is {shown(repr(text))}; expected at most {_LONGEST_PATH} characters, and "
+            f"{_LONGEST_NAME} bytes for the name of a file or folder"
+        )
 
 
 def _check_count(what: str, value: int, least: int) -> None:
@@ -297,14 +314,26 @@ class StudyConfig:
             _check_text("checkpoints", path)
         for name in self.models:
             check_name("models", name)
-            if name == "store":
-                raise InputError("models: 'store' is the name of the run store; choose another")
+            if name.lower() in RESERVED:
+                raise InputError(
+                    f"models: {name!r} is a name of the study's own files; choose another"
+                )
+        if len({name.lower() for name in self.models}) < len(self.models):
+            raise InputError(
+                f"models: the names {', '.join(self.models)} differ by capital letters only, which "
+                "folders cannot everywhere; choose others"
+            )
         if self.models and self.model != ModelConfig():
             raise InputError("model and models exclude each other; put all of them under models")
         if self.models and self.checkpoints:
             raise InputError(
                 "models and checkpoints exclude each other: a series belongs to one model; write "
                 "one study for each series"
+            )
+        if self.checkpoints == ("embedded",) and self.model.source is not None:
+            raise InputError(
+                "checkpoints: embedded stands for those of the embedded encoder, but model: source "
+                f"is {shown(repr(self.model.source))}; name the checkpoints of its training"
             )
 
     def each_model(self) -> dict[str, StudyConfig]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -46,7 +46,7 @@ def read_config(path: str | Path) -> StudyConfig:
     if path.stat().st_size > LARGEST:
         raise InputError(f"{path}: is larger than {LARGEST} bytes; expected a study's settings")
     try:
-        content = _PARSERS[path.suffix](path.read_text(encoding="utf-8"))
+        content = _PARSERS[path.suffix](path.read_text(encoding="utf-8-sig"))
         _check_depth(content, _DEEPEST)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or "nested too deeply"
@@ -148,30 +148,30 @@ def _path(text: str, folder: Path) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as settings need it: no name twice, and nothing that stands for something else."""
+    """YAML as settings need it: names are text, each once, and nothing stands for another thing."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(
-                None, None, "aliases (*name) are not accepted; write the value out",
-                event.start_mark,
-            )  # fmt: skip
+        event = self.peek_event()
+        if isinstance(event, yaml.events.AliasEvent):
+            self._refuse("aliases (*name) are not accepted; write the value out", event)
+        if getattr(event, "tag", None) is not None:
+            self._refuse(f"tags ({event.tag}) are not accepted; leave them out", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
-        names: set[Any] = set()
+        names: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "found a list or settings where a name belongs", key.start_mark
-                )
+                self._refuse("found a list or settings where a name belongs", key)
             if key.value in names:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"{key.value!r} occurs twice", key.start_mark
-                )
+                self._refuse(f"{key.value!r} occurs twice", key)
             names.add(key.value)
+            key.tag = self.DEFAULT_SCALAR_TAG
         return super().construct_mapping(node, deep)
+
+    @staticmethod
+    def _refuse(message: str, where: Any) -> NoReturn:
+        raise yaml.MarkedYAMLError(problem=message, problem_mark=where.start_mark)
 
 
 # Of YAML 1.1 only what YAML 1.2 reads the same way: "no" is a label here, and 010 no octal number.

@@ -56,10 +56,10 @@ def damaged(store: Store) -> list[str]:
 
 def removable(store: Store, everything: bool) -> tuple[list[str], list[Path], int]:
     """Keys that no study has use for (or all), what killed processes left, and bytes of both."""
-    keys = store.all_keys() if everything else store.unused()
+    keys = store.keys() if everything else store.unused()
     leftovers = store.leftovers()
-    paths = [store.folder(key) for key in keys] + [store.partial(key) for key in keys] + leftovers
-    return keys, leftovers, sum(_size(path) for path in paths)
+    own = [path for key in keys for path in (store.folder(key), store.partial(key))]
+    return keys, leftovers, sum(_size(path) for path in {*own, *leftovers})
 
 
 def _size(path: Path) -> int:

@@ -205,6 +205,13 @@ class Store:
         """Keys of all artefacts, whole or not."""
         return sorted(path.name for path in (self.path / "objects").glob("*/[!.]*"))
 
+    def keys(self) -> list[str]:
+        """Keys of all artefacts, and of those that were only begun."""
+        return sorted({*self.all_keys(), *(path.stem for path in self._states())})
+
+    def _states(self) -> Iterable[Path]:
+        return (self.path / "partial").glob("[!.]*.safetensors")
+
     # -- making -----------------------------------------------------------------------------------
 
     @contextmanager
@@ -351,8 +358,7 @@ class Store:
                     f"store {self.path}: {path.name} cannot be read ({error}), so that it is "
                     "unknown what is still used; run the studies again, or remove the file"
                 ) from error
-        partial = [path.stem for path in (self.path / "partial").glob("[!.]*.safetensors")]
-        return [key for key in dict.fromkeys([*self.all_keys(), *partial]) if key not in used]
+        return [key for key in self.keys() if key not in used]
 
     # -- removing ---------------------------------------------------------------------------------
 
@@ -389,8 +395,8 @@ class Store:
             for pattern in ("objects/*/.*", "partial/.*", f"{STUDIES}/.*", f".*.{MARK}")
             for path in self.path.glob(pattern)
         ]
-        states = (self.path / "partial").glob("[!.]*.safetensors")
-        return [*hidden, *(path for path in states if (self.folder(path.stem) / MANIFEST).exists())]
+        ended = [path for path in self._states() if (self.folder(path.stem) / MANIFEST).exists()]
+        return [*hidden, *ended]
 
     def _is_locked(self, key: str) -> bool:
         if not (self.path / "locks" / f"{key}.lock").exists():

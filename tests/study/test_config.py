@@ -1,0 +1,277 @@
+"""What a study's settings may be, and that they survive a file."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.errors import InputError
+from mechcore.pruning.settings import PruneSettings, prune_settings
+from mechcore.study import results
+from mechcore.study.config import (
+    RESERVED,
+    AblationConfig,
+    Analyses,
+    DataConfig,
+    HeadsConfig,
+    ModelConfig,
+    Resources,
+    SizesConfig,
+    StudyConfig,
+    check_name,
+    plain,
+)
+from mechcore.study.config_file import from_json
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "message"),
+    [
+        (StudyConfig, {"seeds": ()}, "at least one, each once"),
+        (StudyConfig, {"seeds": (1, 1)}, "each once"),
+        (StudyConfig, {"seeds": (-1,)}, "seed -1"),
+        (StudyConfig, {"seeds": (2**63,)}, "whole number from 0 to"),
+        (StudyConfig, {"sparsities": (1.0,)}, r"in \[0, 1\)"),
+        (StudyConfig, {"sparsities": (math.nan,)}, r"in \[0, 1\)"),
+        (StudyConfig, {"sparsities": ()}, "sparsities .*at least one"),
+        (StudyConfig, {"seeds_per_unit": 0}, "seeds_per_unit is 0; expected a whole number from 1"),
+        (StudyConfig, {"batch_size": 0}, "batch_size is 0"),
+        (StudyConfig, {"n_resamples": 2**31}, f"from 1 to {2**31 - 1}"),
+        (StudyConfig, {"n_resamples": 10**5000}, "is a number of many digits"),
+        (StudyConfig, {"checkpoints": ("",)}, "checkpoints is ''"),
+        (ModelConfig, {"max_length": 0}, "model: max_length is 0"),
+        (ModelConfig, {"source": " "}, "model: source is ' '; expected text"),
+        (ModelConfig, {"source": "a\0b"}, "without control characters"),
+        (ModelConfig, {"source": "x/" + "ä" * 128}, "255 bytes for the name"),
+        (ModelConfig, {"source": "x/" * 501}, "at most 1000 characters"),
+        (ModelConfig, {"revision": "a\nb"}, "model: revision"),
+        (ModelConfig, {"checkpoint": "../../etc"}, "model: checkpoint: the name '../../etc'"),
+        (ModelConfig, {"checkpoint": ".."}, "cannot be used"),
+        (DataConfig, {"seed": -1}, "data seed -1"),
+        (DataConfig, {"seed": 2**32}, "data seed 4294967296"),
+        (DataConfig, {"max_ood": 0}, "data: max_ood is 0"),
+        (DataConfig, {"train": "\t"}, "data: train"),
+        (DataConfig, {"id": "x" * 256}, "data: id"),
+        (HeadsConfig, {"max_examples": 0}, "heads: max_examples is 0"),
+        (AblationConfig, {"max_joint": -1}, "ablation: max_joint is -1"),
+        (AblationConfig, {"max_non_core": -1}, "ablation: max_non_core"),
+        (SizesConfig, {"margin": 1.0}, "effective_size: margin is 1.0"),
+        (SizesConfig, {"margin": math.nan}, "margin is nan"),
+        (SizesConfig, {"sparsities": (0.5, 0.5)}, "each once"),
+        (Resources, {"cpus": 0}, "resources: cpus is 0"),
+        (Resources, {"gpus": -0.5}, "resources: gpus is -0.5"),
+        (Resources, {"gpus": math.inf}, "resources: gpus is inf"),
+        (Resources, {"gpus": math.nan}, "resources: gpus is nan"),
+        (Resources, {"device": "tpu"}, "device is 'tpu'; expected cpu, mps, cuda or cuda:N"),
+        (Resources, {"device": "cuda:0; rm"}, "resources: device"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_by_name(
+    kind: Any, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        kind(**settings)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("name", ["a", "bert-base_v1.5", "0", "x" * 100])
+def test_names_of_folders(name: str) -> None:
+    check_name("models", name)
+    assert StudyConfig(models={name: ModelConfig()}).each_model().keys() == {name}
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "a\\b", "/", "-x", "a b", "a\n", "ä", "x" * 101, "~"]
+)
+def test_names_that_would_lead_elsewhere_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="expected at most 100 letters"):
+        StudyConfig(models={name: ModelConfig()})
+
+
+def test_models_cannot_take_the_names_of_the_study_s_own_files() -> None:
+    own = {*results.OWN_FILES, *results.OWN_FOLDERS, results.STORE, results.STUDY, results.CONFIG}
+    assert own == set(RESERVED)
+    for name in [*own, "Store", "MASKS"]:
+        with pytest.raises(InputError, match="study's own files; choose another"):
+            StudyConfig(models={name: ModelConfig()})
+
+
+def test_models_differ_by_more_than_capital_letters() -> None:
+    with pytest.raises(InputError, match="base, Base differ by capital letters only"):
+        StudyConfig(models={"base": ModelConfig(), "Base": ModelConfig(source="x")})
+
+
+# -- models and checkpoints -----------------------------------------------------------------------
+
+
+def test_models_model_and_checkpoints_exclude_each_other() -> None:
+    models = {"a": ModelConfig()}
+    with pytest.raises(InputError, match="model and models exclude each other"):
+        StudyConfig(model=ModelConfig(max_length=7), models=models)
+    with pytest.raises(InputError, match="models and checkpoints exclude each other"):
+        StudyConfig(models=models, checkpoints=("x",))
+
+
+def test_the_embedded_checkpoints_are_those_of_no_other_model() -> None:
+    assert StudyConfig(checkpoints=("embedded",)).checkpoints == ("embedded",)
+    with pytest.raises(InputError, match="source is 'my-bert'; name the checkpoints"):
+        StudyConfig(checkpoints=("embedded",), model=ModelConfig(source="my-bert"))
+
+
+def test_without_sparsities_there_must_be_checkpoints() -> None:
+    config = StudyConfig(sparsities=(), checkpoints=("embedded",))
+    assert config.sparsities == ()
+    with pytest.raises(InputError, match="at least one"):
+        replace(config, checkpoints=())
+    with pytest.raises(InputError, match="each once"):
+        replace(config, seeds=(1, 1))
+
+
+def test_each_model_has_its_study() -> None:
+    alone = StudyConfig(seeds=(1,))
+    assert alone.each_model() == {"": alone}
+    small, large = ModelConfig(checkpoint="step-0500"), ModelConfig(source="large")
+    both = replace(alone, models={"small": small, "large": large})
+    assert both.each_model() == {
+        "small": StudyConfig(seeds=(1,), model=small),
+        "large": StudyConfig(seeds=(1,), model=large),
+    }
+    assert list(both.each_model()) == ["small", "large"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "place"),
+    [
+        (Resources(), "cpu"),
+        (Resources(gpus=0.5), "cuda"),
+        (Resources(gpus=1, device="cuda:1"), "cuda:1"),
+        (Resources(device="mps"), "mps"),
+        (Resources(gpus=1, device="cpu"), "cpu"),
+    ],
+)
+def test_the_device(resources: Resources, place: str) -> None:
+    assert resources.place == place
+
+
+# -- plain values ---------------------------------------------------------------------------------
+
+
+def test_plain_values_are_those_of_json() -> None:
+    value = {"a": (1, 2.5, None, {"b": (True,)}), 3: ["x"]}
+    assert plain(value) == {"a": [1, 2.5, None, {"b": [True]}], "3": ["x"]}
+    assert json.loads(json.dumps(plain(value))) == plain(value)
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=8)
+words = texts.filter(lambda text: bool(text.strip()) and len(text.encode()) < 255)
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True).filter(
+    lambda name: name.lower() not in RESERVED
+)
+counts = st.integers(1, 2**31 - 1)
+shares = st.floats(0, 1, exclude_max=True)
+grids = st.lists(shares, min_size=1, max_size=4, unique=True).map(tuple)
+
+
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+models = st.builds(
+    ModelConfig,
+    source=maybe(words),
+    embedded=st.sampled_from(["encoder", "decoder"]),
+    checkpoint=names,
+    revision=maybe(words),
+    backend=st.sampled_from([None, "bridge", "hooked"]),
+    class_labels=maybe(st.lists(texts, max_size=3).map(tuple)),
+    prompt=maybe(st.text(st.characters(codec="utf-8"))),
+    answers=maybe(st.dictionaries(texts, texts, max_size=3)),
+    max_length=counts,
+    allow_pickle=st.booleans(),
+)
+configs = st.builds(
+    StudyConfig,
+    data=st.builds(
+        DataConfig,
+        **dict.fromkeys(("train", "id", "ood"), maybe(words)),
+        **dict.fromkeys(("columns", "label_names"), st.dictionaries(texts, texts, max_size=3)),
+        ood_label=maybe(texts),
+        ood_subsets=st.lists(texts, max_size=3).map(tuple),
+        **dict.fromkeys(("max_train", "max_id", "max_ood"), maybe(counts)),
+        seed=st.integers(0, 2**32 - 1),
+    ),
+    prune=st.builds(
+        prune_settings,
+        st.sampled_from(["fast", "paper"]),
+        steps=counts,
+        lr=st.floats(0, 1e6),
+        log_alpha_mean=st.floats(-1e6, 1e6),
+        ramp=st.floats(0, 1, exclude_min=True),
+        precision=st.sampled_from(["float32", "bfloat16", "auto"]),
+    ),
+    seeds=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True).map(tuple),
+    sparsities=grids,
+    seeds_per_unit=counts,
+    analyses=st.builds(
+        Analyses,
+        heads=maybe(st.builds(HeadsConfig, counts)),
+        ablation=maybe(st.builds(AblationConfig, st.integers(0, 99), st.integers(0, 99))),
+        sweep=st.sampled_from([None, "heads", "mlps", "all"]),
+        effective_size=st.builds(SizesConfig, grids, shares),
+    ),
+    batch_size=counts,
+    n_resamples=counts,
+    resources=st.builds(
+        Resources,
+        cpus=maybe(counts),
+        gpus=st.floats(0, 2**31),
+        device=st.sampled_from([None, "cpu", "mps", "cuda", "cuda:3"]),
+    ),
+)
+studies = (
+    configs
+    | st.builds(replace, configs, model=models)
+    | st.builds(
+        replace,
+        configs,
+        models=st.dictionaries(names.map(str.lower), models, min_size=1, max_size=3),
+    )
+    | st.builds(
+        replace,
+        configs,
+        model=models.map(lambda model: replace(model, source=None)),
+        checkpoints=st.lists(words, min_size=1, max_size=3).map(tuple),
+        sparsities=st.just(()) | grids,
+    )
+)
+
+
+@given(studies)
+def test_a_study_comes_back_from_a_file(config: StudyConfig) -> None:
+    text = json.dumps(config.as_json(), allow_nan=False)
+    assert from_json(json.loads(text), "study.json") == config
+
+
+def test_every_setting_is_drawn_above() -> None:
+    """Or the property would not hold for what it leaves at its default."""
+    drawn = {
+        StudyConfig: "model models checkpoints data prune seeds sparsities seeds_per_unit analyses "
+        "batch_size n_resamples resources",
+        ModelConfig: "source embedded checkpoint revision backend class_labels prompt answers "
+        "max_length allow_pickle",
+        DataConfig: "train id ood columns label_names ood_label ood_subsets max_train max_id "
+        "max_ood seed",
+        Analyses: "heads ablation sweep effective_size",
+        Resources: "cpus gpus device",
+    }
+    for kind, listed in drawn.items():
+        assert [field.name for field in fields(kind)] == listed.split()
+    assert set(StudyConfig().as_json()["prune"]) == {field.name for field in fields(PruneSettings)}
