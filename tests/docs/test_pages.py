@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from mechcore.cli import main
+from mechcore.study import read_config
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -44,7 +45,8 @@ class Block:
         body: without the fences.
         note: of the comment just before it. For output ``approximate``, where figures, heads and
             order depend on training, which tests shorten and processors round, and ``last line``;
-            for others ``file: NAME``, to be saved, and ``needs PACKAGE``, else passed over.
+            for others ``file: NAME``, to be saved, and ``needs PACKAGE``, else passed over. Other
+            yaml is the configuration of a study, and has to be one that is accepted.
         line: of the page, from 1.
     """
 
@@ -81,6 +83,9 @@ def run_page(page: Path) -> Iterator[tuple[Block, str, str]]:
             yield block, shown, "\n".join(lines[-1:] if kind == "last" else lines)
         elif kind == "file:":
             Path(name).write_text(block.body, encoding="utf-8")
+        elif block.language == "yaml":
+            Path("shown.yaml").write_text(block.body, encoding="utf-8")
+            read_config(Path("shown.yaml"))
         elif kind != "needs" or importlib.util.find_spec(name) is not None:
             out = io.StringIO()
             with contextlib.redirect_stdout(out):
