@@ -71,7 +71,7 @@ def from_json(content: Any, name: str, folder: Path | None = None) -> StudyConfi
         )
     try:
         # By way of JSON, where pydantic takes lists for tuples but no text for numbers.
-        text = json.dumps(dict(content))
+        text = json.dumps(dict(content), ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"{name}: {error}; expected only text, numbers, true, false, lists and names"
@@ -174,13 +174,17 @@ class _Loader(yaml.SafeLoader):
         raise yaml.MarkedYAMLError(problem=message, problem_mark=where.start_mark)
 
 
-# Of YAML 1.1 only what YAML 1.2 reads the same way: "no" is a label here, and 010 no octal number.
+# Of YAML 1.1 only what YAML 1.2 reads the same way: "no" is a label here, and 010 no number.
 _Loader.yaml_implicit_resolvers = {}
 for _tag, _pattern, _first in (
     ("null", r"~|null|", ["~", "n", ""]),
     ("bool", r"true|false", ["t", "f"]),
     ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),
-    ("float", r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    (
+        "float",
+        r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?",
+        list("-+.0123456789"),
+    ),
 ):
     _Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first

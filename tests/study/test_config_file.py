@@ -1,0 +1,442 @@
+"""Studies in YAML and TOML: what is read is what stands there, or a clear error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.errors import InputError
+from mechcore.pruning.settings import prune_settings
+from mechcore.study import config_file
+from mechcore.study.config import (
+    AblationConfig,
+    Analyses,
+    DataConfig,
+    ModelConfig,
+    SizesConfig,
+    StudyConfig,
+)
+from mechcore.study.config_file import LARGEST, from_json, located, read_config
+from mechcore.study.config_template import template
+
+
+def written(folder: Path, text: str | bytes, name: str = "study.yaml") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def read(folder: Path, text: str | bytes, name: str = "study.yaml") -> StudyConfig:
+    return read_config(written(folder, text, name))
+
+
+def labels(folder: Path, value: str) -> Any:
+    """How YAML reads a value, seen where text belongs; else the message."""
+    return read(folder, f"data: {{ood_label: {value}}}").data.ood_label
+
+
+# -- YAML -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("no", "No", "NO", "yes", "on", "off", "y", "N", "True", "FALSE", "Null", "NULL"),
+        *(
+            "010",
+            "-01",
+            "007.5",
+            "00",
+            "0x10",
+            "0o17",
+            "0b1",
+            "1_000",
+            "12:30:45",
+            "1e",
+            ".",
+            "e5",
+            "+",
+            "-",
+            "1.2.3",
+        ),
+        *("2024-01-31", "2024-01-31 12:00:00", ".inf", "-.inf", ".nan", ".NaN", "<<", "="),
+        *("non-entailment", "is 5", "~x", "C:/x"),
+    ],
+)
+def test_yaml_texts_stay_what_they_are(tmp_path: Path, value: str) -> None:
+    assert labels(tmp_path, value) == value
+    names = read(tmp_path, f"data: {{label_names: {{{value}: {value}}}}}").data.label_names
+    assert names == {value: value}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("0", 0), ("-3", -3), ("+5", 5), ("1e-3", 0.001), ("1E5", 1e5), (".5", 0.5), ("5.", 5.0)),
+        *(("1.50", 1.5), ("-1.5e+2", -150.0), ("1e3", 1000.0), ("true", True), ("false", False)),
+        *(("null", None), ("~", None), ("", None), ("[]", []), ("{}", {}), ("[no, 1]", ["no", 1])),
+        *(("'no'", "no"), ('"1"', "1"), ("|\n  a\n  b", "a\nb\n"), ('"\\u00e4"', "ä")),
+    ],
+)
+def test_yaml_values_are_those_of_yaml_1_2(text: str, value: Any) -> None:
+    found = config_file._parse_yaml(f"x: {text}\n")
+    assert found == {"x": value}
+    assert type(found["x"]) is type(value)
+
+
+def test_yaml_names_are_text(tmp_path: Path) -> None:
+    text = "data:\n  label_names:\n    0: a\n    01: b\n    1.0: c\n    null: d\n    no: e\n"
+    text += "    true: f\n    2024-01-31: g\n    1e3: h\n    ? 'x: y'\n    : i\n"
+    names = ["0", "01", "1.0", "null", "no", "true", "2024-01-31", "1e3"]
+    expected = dict(zip([*names, "x: y"], "abcdefghi", strict=True))
+    assert read(tmp_path, text).data.label_names == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seeds: [1]\nseeds: [2]", "'seeds' occurs twice.*line 2, column 1"),
+        ("model: {source: a, 'source': b}", "'source' occurs twice"),
+        ("data: {label_names: {1: a, '1': b}}", "'1' occurs twice"),
+        ("data: &x {train: a}\n", "not a usable|no such|expected"),
+        ("seeds: &x [1]\nsparsities: *x", r"aliases \(\*name\) are not accepted"),
+        ("a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]", "aliases"),
+        ("model: !!python/object/apply:os.system [ls]", "tags .*os.system.* not accepted"),
+        ("seeds: !!int '42'", "tags"),
+        ("data: {ood_label: !!bool maybe}", "tags"),
+        ("data: {ood_label: !!int ''}", "tags"),
+        ("data: {ood_label: !!timestamp x}", "tags"),
+        ("model: !!binary aGk=", "tags"),
+        ("seeds: !!set {1, 2}", "tags"),
+        ("!mine\nseeds: [1]", "tags"),
+        ("? [1, 2]\n: 3", "a list or settings where a name belongs"),
+        ("? {a: b}\n: 3", "a list or settings where a name belongs"),
+        ("seeds: [1", "not a usable yaml file: .*line"),
+        ("seeds:\n\t- 1", "not a usable yaml file"),
+        ("a: b: c", "not a usable yaml file"),
+        ("seeds: [1]\n---\nseeds: [2]", "expected a single document"),
+        ("seeds: [" + "9" * 5000 + "]", "not a usable yaml file: .*4300"),
+        ("x: " + "[" * 21 + "]" * 21, "nested more than 20 levels"),
+        ("[" * 50_000, "nested too deeply|maximum recursion"),
+        ("- " * 3000 + "x", "nested too deeply|maximum recursion"),
+        (b"seeds: [1]\x00", "not a usable yaml file"),
+        (b"\xff\xfe\x00s", "not a usable yaml file: .*utf-8"),
+        ("x: '" + "a" * LARGEST + "'", f"is larger than {LARGEST} bytes"),
+        ("- 1\n- 2", "found list; expected settings by name"),
+        ("just words", "found str; expected settings by name"),
+        ("5", "found int"),
+    ],
+)
+def test_yaml_that_cannot_be_used_is_refused(
+    tmp_path: Path, text: str | bytes, message: str
+) -> None:
+    if message.startswith("not a usable|"):  # an anchor alone does no harm, but names no file
+        assert read(tmp_path, text + "model: {source: b}").data.train == str(tmp_path / "a")
+        return
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'study.yaml'}: ")
+    assert len(str(caught.value)) < 600
+
+
+@given(st.text(max_size=40) | st.text("[]{}:,-?*&!|>'\"#%@`\n ~<=0aé", max_size=30))
+def test_any_text_is_a_study_or_an_error_of_ours(text: str) -> None:
+    for parse in (config_file._parse_yaml, config_file._PARSERS[".toml"]):
+        try:
+            content = parse(text)
+        except (yaml.YAMLError, ValueError, RecursionError):
+            continue
+        with suppress(InputError):
+            from_json(content or {}, "study")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "---\n", "null", "{}"])
+def test_nothing_leaves_everything_at_its_default(tmp_path: Path, text: str) -> None:
+    assert read(tmp_path, text) == StudyConfig()
+    assert read(tmp_path, "", "study.toml") == StudyConfig()
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "study.yml", "study.toml"])
+def test_files_of_windows_are_read(tmp_path: Path, name: str) -> None:
+    text = "seeds = [7]\r\n" if name.endswith("toml") else "seeds:\r\n- 7\r\n"
+    assert read(tmp_path, b"\xef\xbb\xbf" + text.encode(), name).seeds == (7,)
+
+
+# -- TOML, and files ------------------------------------------------------------------------------
+
+
+def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
+    toml = """
+        seeds = [1, 2]
+        sparsities = [0.25]
+        [models.base]
+        source = "no such folder"
+        answers = { yes = " Yes", no = " No" }
+        [data]
+        train = "a.csv"
+        id = "b.csv"
+        ood = "c.csv"
+        label_names = { 0 = "x" }
+        [prune]
+        preset = "paper"
+        lr = 1
+        [analyses]
+        sweep = "mlps"
+        heads.max_examples = 9
+        """
+    text = """
+        seeds: [1, 2]
+        sparsities: [0.25]
+        models:
+          base: {source: no such folder, answers: {yes: " Yes", no: " No"}}
+        data: {train: a.csv, id: b.csv, ood: c.csv, label_names: {0: x}}
+        prune: {preset: paper, lr: 1}
+        analyses: {sweep: mlps, heads: {max_examples: 9}}
+        """
+    config = read(tmp_path, toml, "study.toml")
+    assert config == read(tmp_path, text)
+    assert config.prune == prune_settings("paper", lr=1.0)
+    assert config.models["base"].answers == {"yes": " Yes", "no": " No"}
+    assert config.analyses == replace(
+        Analyses(), sweep="mlps", heads=replace(HEADS, max_examples=9)
+    )
+
+
+HEADS = Analyses().heads
+assert HEADS is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seeds = [1]\nseeds = [2]", "not a usable toml file"),
+        ("seeds = 1 2", "not a usable toml file"),
+        ("date = 2024-01-31", "date is not JSON|date|no such setting|expected only text"),
+        ("seeds = [2024-01-31]", "expected only text, numbers"),
+        ("[analyses.effective_size]\nmargin = nan", "margin is nan"),
+        ("[resources]\ngpus = inf", "gpus is inf"),
+        ("x = " + "[" * 5000, "not a usable toml file"),
+    ],
+)
+def test_toml_that_cannot_be_used_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path, text, "study.toml")
+    assert str(tmp_path / "study.toml") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["study.json", "study", "study.YAML", "study.yaml.bak"])
+def test_other_files_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"expected a file that ends in \.yaml, \.yml, \.toml"):
+        read(tmp_path, "seeds: [1]", name)
+    with pytest.raises(InputError, match="expected a file that ends"):
+        template(tmp_path / name)
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "study.yaml", tmp_path):
+        with pytest.raises(InputError, match="no such file; mechcore init writes one"):
+            read_config(path)
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sedes: [1]", "sedes: no such setting; expected model, models, .*resources"),
+        ("model: {sorce: x}", "model.sorce: no such setting; expected source, embedded"),
+        ("models: {a: {sorce: x}}", "models.a.sorce: no such setting; expected source"),
+        ("models: {models: {x: 1}}", "models.models.x: no such setting; expected source"),
+        ("data: {trian: x}", "data.trian: no such setting; expected train, id"),
+        ("analyses: {head: {}}", "analyses.head: no such setting; expected heads, ablation"),
+        ("analyses: {heads: {n: 1}}", "analyses.heads.n: no such setting; expected max_examples"),
+        ("analyses: {ablation: {n: 1}}", "expected max_joint, max_non_core"),
+        ("analyses: {effective_size: {n: 1}}", "expected sparsities, margin"),
+        ("resources: {cpu: 1}", "resources.cpu: no such setting; expected cpus, gpus, device"),
+        ("prune: {stesp: 1}", "prune: .*unknown setting 'stesp'; expected steps"),
+        ("prune: {preset: slow}", "prune: .*unknown preset 'slow'; expected fast or paper"),
+        ("prune: {preset: [fast]}", r"prune: preset is \['fast'\]; expected a name"),
+        ("prune: 5", "prune: found 5; expected a preset's name"),
+        ("prune: {steps: 1.5}", "steps is 1.5; expected int"),
+        ("prune: {steps: '9'}", "steps is '9'; expected int"),
+        ("prune: null", "prune: found None"),
+        ("seeds: 1", "seeds: found 1; expected a valid (tuple|array)"),
+        ("seeds: ['1']", "seeds.0: found '1'; expected a valid integer"),
+        ("seeds: [1.0]", "seeds.0: found 1.0; expected a valid integer"),
+        ("seeds: [true]", "seeds.0: found True; expected a valid integer"),
+        ("sparsities: ['0.5']", "sparsities.0: found '0.5'; expected a valid number"),
+        ("sparsities: [.inf]", "sparsities.0: found '.inf'"),
+        ("sparsities: [1e999]", r"sparsity inf: expected a share"),
+        ("sparsities: [1.5]", "sparsity 1.5: expected a share"),
+        ("data: {ood_label: 5}", "data.ood_label: found 5; expected a valid string"),
+        ("data: {label_names: {0: 1}}", "data.label_names.0: found 1; expected a valid string"),
+        ("data: {max_id: no}", "data.max_id: found 'no'; expected a valid integer"),
+        ("model: {backend: fast}", "model.backend: found 'fast'; expected 'bridge' or 'hooked'"),
+        ("model: {allow_pickle: yes}", "model.allow_pickle: found 'yes'; expected a valid boolean"),
+        ("model: null", "model: found None"),
+        ("model: {max_length: 0}", "model: model: max_length is 0|model: max_length is 0"),
+        ('model: {source: "\\0"}', "model: source .* control characters"),
+        ("models: {../x: {}}", "the name '../x' cannot be used"),
+        ("models: {a: {}}\nmodel: {max_length: 3}", "exclude each other"),
+        ("data: {train: ~nobody-of-that-name/x}", "nobody-of-that-name"),
+        ('data: {ood_label: "\\ud800"}', "surrogate"),
+    ],
+)
+def test_messages_name_file_and_setting(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path, text)
+    said = str(caught.value)
+    assert "\n" not in said
+    assert len(said) < 500
+    assert said.startswith(f"{tmp_path / 'study.yaml'}: ") or "path" in said
+
+
+def test_of_many_errors_the_first_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, "a: 1\nb: 1\nc: 1\nd: 1\ne: 1\nseeds: " + repr("x" * 5000))
+    assert str(caught.value).count("no such setting") <= 3
+    assert str(caught.value).endswith("; and 3 more")
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("content", [None, [], "x", 5, {"seeds": {1, 2}}, {"x": b"y"}, {(1,): 2}])
+def test_only_plain_values_are_settings(content: Any) -> None:
+    with pytest.raises(InputError, match=r"^here: .*expected"):
+        from_json(content, "here")
+
+
+def test_an_analysis_is_left_out_by_null(tmp_path: Path) -> None:
+    config = read(tmp_path, "analyses: {heads: null, ablation: {max_joint: 1}}")
+    assert config.analyses == Analyses(heads=None, ablation=AblationConfig(max_joint=1))
+    config = read(tmp_path, "analyses: {effective_size: {margin: 0}}")
+    assert config.analyses.effective_size == SizesConfig(margin=0.0)
+
+
+# -- paths ----------------------------------------------------------------------------------------
+
+
+def test_relative_paths_begin_at_the_folder_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "inner"
+    (inner / "model").mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    written(
+        inner,
+        """
+        model: {source: model}
+        checkpoints: [runs/a, /abs/b]
+        data: {train: t.csv, id: ../i.csv, ood: ~/o.csv}
+        """,
+    )
+    for start in (tmp_path, inner):
+        monkeypatch.chdir(start)
+        path = Path("inner/study.yaml") if start == tmp_path else Path("study.yaml")
+        config = read_config(path)
+        assert config.model.source == str(inner / "model")
+        assert config.checkpoints == (str(inner / "runs/a"), "/abs/b")
+        assert config.data == DataConfig(
+            train=str(inner / "t.csv"),
+            id=str(inner / "../i.csv"),
+            ood=str(tmp_path / "home" / "o.csv"),
+        )
+
+
+def test_what_is_no_folder_is_the_id_of_a_hub(tmp_path: Path) -> None:
+    assert read(tmp_path, "model: {source: org/name}").model.source == "org/name"
+    (tmp_path / "org" / "name").mkdir(parents=True)
+    here = str(tmp_path / "org" / "name")
+    assert read(tmp_path, "model: {source: org/name}").model.source == here
+    models = read(tmp_path, "models: {a: {source: org/name}, b: {source: other}, c: {}}").models
+    assert [models[name].source for name in "abc"] == [here, "other", None]
+
+
+def test_embedded_checkpoints_are_no_path(tmp_path: Path) -> None:
+    assert read(tmp_path, "checkpoints: [embedded]").checkpoints == ("embedded",)
+
+
+def test_placing_a_study_twice_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "m").mkdir()
+    config = StudyConfig(model=ModelConfig(source="m"), data=DataConfig(train="t"))
+    once = located(config, tmp_path)
+    assert once.data.train == str(tmp_path / "t")
+    assert located(once, tmp_path / "elsewhere") == once
+
+
+# -- templates ------------------------------------------------------------------------------------
+
+
+def settings(kind: Any, place: str = "") -> Iterator[str]:
+    """Names of all settings, with dots."""
+    for field in fields(kind):
+        value = getattr(kind, field.name)
+        inner = is_dataclass(value) and field.name != "prune"
+        yield from settings(value, f"{place}{field.name}.") if inner else [f"{place}{field.name}"]
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "study.yml", "study.toml"])
+def test_a_template_is_the_default_study(tmp_path: Path, name: str) -> None:
+    text = template(tmp_path / name)
+    assert read(tmp_path, text, name) == StudyConfig()
+    assert f"mechcore run {name}" in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "study.toml"])
+def test_a_template_names_every_setting(tmp_path: Path, name: str) -> None:
+    text = template(tmp_path / name)
+    for setting in settings(StudyConfig()):
+        last = setting.rpartition(".")[2]
+        assert re.search(rf"(?m)^[# ]*(\[[a-z._]*)?([a-z]+\.)?{last}(\]|[:.]| =)", text), setting
+
+
+def test_a_template_shows_every_default(tmp_path: Path) -> None:
+    content = config_file._parse_yaml(template(tmp_path / "study.yaml"))
+    wanted = StudyConfig().as_json()
+    for left_out in ("prune", "models"):
+        assert content.pop(left_out, None) is None or left_out == "prune"
+        del wanted[left_out]
+    assert content == wanted
+
+
+def uncommented(text: str, *lines: str) -> str:
+    """A template with these lines, told by what they contain, put to use."""
+    for line in lines:
+        (found,) = re.findall(rf"(?m)^ *# +{line}.*$", text)
+        text = text.replace(found, found.replace("# ", "", 1))
+    return text
+
+
+@pytest.mark.parametrize("name", ["study.yaml", "study.toml"])
+def test_what_a_template_comments_out_can_be_used(tmp_path: Path, name: str) -> None:
+    text, sign = template(tmp_path / name), ":" if name.endswith("yaml") else " ="
+    changed = uncommented(text, f"steps{sign}", f"precision{sign}")
+    assert read(tmp_path, changed.replace(" 600", " 601"), name).prune.steps == 601
+    header = "models:" if name.endswith("yaml") else r"\[models\]"
+    models = read(tmp_path, uncommented(text, header, f"base{sign}", f"large{sign}"), name).models
+    assert {key: model.source for key, model in models.items()} == {
+        "base": "my-bert-mnli",
+        "large": "my-bert-large-mnli",
+    }
+
+
+def test_every_single_setting_that_the_toml_template_comments_out_can_be_used(
+    tmp_path: Path,
+) -> None:
+    text = template(tmp_path / "study.toml")
+    names = re.findall(r"(?m)^# ([a-z_]+) = ", text)
+    names = [name for name in names if name not in ("base", "large", "steps", "precision")]
+    assert len(names) >= 12
+    for name in names:
+        changed = read(tmp_path, uncommented(text, f"{name} = "), "study.toml")
+        assert changed != StudyConfig(), name
