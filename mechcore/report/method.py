@@ -96,7 +96,11 @@ def method_tables(config: Mapping[str, Any]) -> list[Table]:
         ("Data", data, False),
         ("Settings", _flat(settings), True),
         ("Versions", versions.items(), False),
-        ("Time by step (s)", ((name, number(value, 1)) for name, value in seconds.items()), True),
+        (
+            "Time by step (s)",
+            _flat({name: _tenths(value) for name, value in seconds.items()}),
+            True,
+        ),
     ]
     tables = []
     for caption, pairs, folded in groups:
@@ -104,6 +108,10 @@ def method_tables(config: Mapping[str, Any]) -> list[Table]:
         if rows:
             tables.append(Table(caption, ["name", "value"], rows, frozenset({0, 1}), folded))
     return tables
+
+
+def _tenths(value: Any) -> Any:
+    return number(value, 1) if isinstance(value, int | float) else value
 
 
 def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,7 @@ from mechcore.files import read_csv
 from mechcore.report.wording import visible
 
 CONFIG_FILE = "config.json"
+_OBJECTS = ("model", "data", "settings", "versions", "seconds")
 TABLES_FOLDER = "tables"
 SINGLE = "single"
 """The kind of sets of one component in tables of ablations."""
@@ -183,6 +184,10 @@ def read_run(path: str | Path) -> RunFolder:
     config = _read_json(config_path)
     if not isinstance(config, dict):
         raise InputError(f"{config_path}: found a {type(config).__name__}; expected an object")
+    for name in _OBJECTS:
+        if not isinstance(config.get(name) or {}, dict):
+            kind = type(config[name]).__name__
+            raise InputError(f"{config_path}: {name}: found a {kind}; expected an object")
     tables = {
         name: _visible_text(read_table(file, columns), columns)
         for name, columns in TABLES.items()

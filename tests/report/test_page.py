@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import re
 import shutil
 import zipfile
@@ -313,6 +314,15 @@ def test_a_missing_table_only_leaves_out_its_step(copy_of_rich: Path, table: str
 
 
 @pytest.mark.usefixtures("no_drawing")
+def test_odd_settings_are_shown_as_they_are(tmp_path: Path) -> None:
+    settings = {"seconds": {"prune": "long"}, "model": None, "data": {"train": ["a", None]}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    text = page_of(tmp_path).text
+    assert "prune long" in text
+    assert "train name a" in text
+
+
+@pytest.mark.usefixtures("no_drawing")
 def test_a_sweep_alone_is_shown_though_no_core_was_ablated(copy_of_rich: Path) -> None:
     (copy_of_rich / "tables" / "ablation.csv").unlink()
     text = page_of(copy_of_rich).text
@@ -402,6 +412,8 @@ def test_no_configuration_is_an_error_that_names_the_file(tmp_path: Path) -> Non
     [
         ("config.json", "{", "not readable as JSON"),
         ("config.json", "[]", "found a list; expected an object"),
+        ("config.json", '{"model": "bert"}', "model: found a str; expected an object"),
+        ("config.json", '{"seconds": [1]}', "seconds: found a list; expected an object"),
         ("tables/core.csv", "component,layer\nL0.H0,0\n", "no column head, n_subnetworks"),
         ("tables/core.csv", "component,layer,head,n_subnetworks\nL0.H0,x,0,1\n", "column layer"),
         ("attention_examples.json", '[{"component": "L0.H0"}]', "not a list of attention examples"),
