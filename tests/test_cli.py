@@ -165,11 +165,11 @@ def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert call("report results") == 0
     assert capsys.readouterr().out.strip() == "report: results/report.html"
     assert len(report.read_text()) == len(before)
-    # A finished run is not overwritten by accident.
-    before_all = contents(Path("results"))
-    assert call(command) == 2
-    assert "not empty; pass --resume" in capsys.readouterr().err
-    assert contents(Path("results")) == before_all
+    # Run again, it does nothing twice.
+    made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
+    assert call(command) == 0
+    assert "15 of 15 units of work were done before" in capsys.readouterr().err
+    assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
 
 
 def encoded(path: Path) -> Any:
@@ -214,39 +214,82 @@ def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("no_report")
-def test_resume_and_overwrite(
+def test_run_again_to_go_on_or_to_change(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = f"run {own(files)} {QUICK} --max-non-core 1"
     assert call(f"{command} --out whole") == 0
-    main: Any = importlib.import_module("mechcore.study.run")
+    work: Any = importlib.import_module("mechcore.study.work")
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(main, "core_ablation_tables", interrupted)
+        patch.setitem(work.KINDS, "ablate", interrupted)
         capsys.readouterr()
         assert call(f"{command} --out parts") == 130
-    assert "Traceback" not in capsys.readouterr().err
-    assert "ablation" not in tables(Path("parts/tables"))
-    pruner: Any = importlib.import_module("mechcore.study.run")
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert "run and effective-size go on when run again" in error
+    assert not Path("parts/tables").exists()
     with monkeypatch.context() as patch:
-        patch.setattr(pruner, "find_subnetworks", interrupted)
-        assert call(f"{command} --out parts --resume") == 0
+        patch.setitem(work.KINDS, "prune", interrupted)
+        assert call(f"{command} --out parts") == 0
     assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
-
-    before = contents(Path("parts"))
-    capsys.readouterr()
-    other = command.replace("3,4", "3,5")
-    assert call(f"{other} --out parts --resume") == 2
-    assert (
-        "these settings or versions differ from those of the run: seeds" in capsys.readouterr().err
-    )
-    assert contents(Path("parts")) == before
-    assert call(f"{other} --out parts --overwrite") == 0
+    assert call(f"{command.replace('3,4', '3,5')} --out parts") == 0
     names = {path.stem for path in Path("parts/masks").iterdir()}
     assert names == {"s0.40-seed3", "s0.40-seed5", "s0.70-seed3", "s0.70-seed5"}
+
+
+def test_a_study_from_init_to_clean(
+    files: Path, capsys: pytest.CaptureFixture[str], no_report: None
+) -> None:
+    assert call("init mine.yaml") == 0
+    assert capsys.readouterr().out == "study: mine.yaml (edit it, then: mechcore run mine.yaml)\n"
+    assert call("init mine.yaml") == 2
+    assert "mine.yaml: exists already" in capsys.readouterr().err
+    text = Path("mine.yaml").read_text()
+    for before, after in (
+        ("max_train: 4000", "max_train: 16"),
+        ("max_id: 2000", "max_id: 12"),
+        ("max_ood: 2000", "max_ood: 12"),
+        ("# steps: 600", "{steps: 3, warmup: 1, batch_size: 4, tolerance: 1}"),
+        ("  preset: fast", "#"),
+        ("max_examples: 512", "max_examples: 8"),
+        ("seeds: [42, 43, 44]", "seeds: [1, 2]"),
+        ("sweep: null", "sweep: mlps"),
+    ):
+        assert before in text
+        text = text.replace(before, after)
+    Path("mine.yaml").write_text(text)
+    assert call("run mine.yaml --dry-run") == 0
+    told = capsys.readouterr().out
+    assert "16 units of work, 0 of them done before" in told
+    assert "prune sparsity 0.7, seed 1 2" in told
+    assert not Path("mine").exists()
+    assert call("run mine.yaml") == 0
+    assert "report: mine/report.html" in capsys.readouterr().out
+    singles = pd.read_csv("mine/tables/sweep.csv").query("role == 'id' and subset == 'all'")
+    assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(6)]
+    assert call("run mine.yaml --dry-run") == 0
+    assert capsys.readouterr().out == (
+        "all 16 units of work are done; a run would only write the results\n"
+    )
+    assert call("status mine --verify") == 0
+    told = capsys.readouterr().out
+    assert "16 of 16 units of work are done" in told
+    assert "16 results are what was written" in told
+    Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
+    assert call("run mine.yaml") == 0
+    assert call("clean mine --dry-run") == 0
+    # Two prunings, four times answers, accuracies, the core, pictures, the ablation.
+    assert "would remove 10 results and 0 leftover files" in capsys.readouterr().out
+    before = set(Path("mine/store/objects").glob("*/*"))
+    assert call("clean mine") == 0
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 10
+    capsys.readouterr()
+    assert call("status mine") == 0
+    assert "16 of 16 units of work are done" in capsys.readouterr().out
 
 
 def test_a_target_out_of_reach_is_a_failed_step(
@@ -389,18 +432,18 @@ def test_effective_size_of_checkpoints(
     series = f"{tiny_encoder_dir().parent}/step-0700,{tiny_encoder_dir()}"
     data = " ".join(f"--{role} {files}/{role}.csv" for role in SIZES)
     command = f"effective-size --checkpoints {series} {data} {QUICK} --margin 0.1"
-    sizes: Any = importlib.import_module("mechcore.study.sizes")
-    real = sizes.run_pruning
+    work: Any = importlib.import_module("mechcore.study.work")
+    real = work.KINDS["prune"]
 
-    def interrupted(config: Any, out: Path, **options: Any) -> Any:
-        if "0700" not in config.model.source:
+    def interrupted(context: Any) -> None:
+        if "0700" not in context.unit.model.source:
             raise KeyboardInterrupt
-        return real(config, out, **options)
+        real(context)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sizes, "run_pruning", interrupted)
+        patch.setitem(work.KINDS, "prune", interrupted)
         assert call(f"{command} --out out") == 130
-    assert call(f"{command} --out out --resume") == 0
+    assert call(f"{command} --out out") == 0
     found = {path.stem: pd.read_csv(path) for path in Path("out/tables").iterdir()}
     assert set(found) == {"full", "grid", "effective_size", "mean_effective_size"}
     means = found["mean_effective_size"]
@@ -415,8 +458,10 @@ def test_effective_size_of_checkpoints(
         [3, 0.7],
         [4, 0.7],
     ]
-    # The grid's figures are those of the checkpoints' own tables.
-    own_table = pd.read_csv(f"out/checkpoint-{steps[1]}/tables/accuracy.csv")
+    # The grid's figures are those of a run of the checkpoint.
+    run_of = f"run --model {tiny_encoder_dir()} {data} {QUICK} --max-non-core 0 --out run"
+    assert call(run_of) == 0
+    own_table = pd.read_csv("run/tables/accuracy.csv")
     rows = own_table.query("role == 'ood' and subset != 'all' and seed == 3")
     part = grid[(grid["checkpoint"] == steps[1]) & (grid["seed"] == 3)]
     wanted = rows.set_index(["subset", "target_sparsity"])["accuracy"]
@@ -745,8 +790,8 @@ def test_an_interrupted_sweep_goes_on(
             capsys.readouterr()
             assert call(f"{command} --out parts{resume}") == 130
         assert (
-            "interrupted; run, prune, compare, effective-size and ablate go on with --resume"
-            in (capsys.readouterr().err)
+            "interrupted; run and effective-size go on when run again, prune, compare and ablate "
+            "with --resume" in (capsys.readouterr().err)
         )
         assert sorted(map(str, Path("parts").iterdir())) == left
     before = contents(Path("parts"))
@@ -947,7 +992,7 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
         ("{own} --max-length 0", "--max-length"),
         ("{own} --backend nosuch", "--backend"),
         ("{own} --nosuch", "No such option: --nosuch"),
-        ("{own} extra", "unexpected extra argument"),
+        ("{own} extra.yaml more", "unexpected extra argument"),
         ("--model {final} --id {files}/id.csv --ood {files}/ood.csv", "missing --train"),
         ("--model {final}", "missing --train"),
         ("{data}", "files were given without --model"),
@@ -978,7 +1023,14 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("run {own} --resume --overwrite", "--resume and --overwrite exclude each other"),
+        ("run none.yaml", "none.yaml: no such file; mechcore init writes one"),
+        ("run study.json", "study.json: no such file"),
+        ("run none.yaml --seeds 1", "--seeds and a configuration file exclude each other"),
+        ("run {own} --address auto", "--address is for --executor ray"),
+        ("run {own} --device tpu", "device is 'tpu'; expected cpu, mps, cuda"),
+        ("status .", "no study in this folder (no study.json)"),
+        ("clean .", "no study in this folder (no study.json)"),
+        ("init study.json", "expected a file that ends in .yaml, .yml, .toml"),
         ("nosuch", "No such command 'nosuch'"),
         ("ablate {own}", "--components"),
         ("ablate {own} --components L9.H0", "component L9.H0: out of range"),
@@ -1079,8 +1131,6 @@ def test_bad_commands(refused: Refused, command: str, message: str) -> None:
     "command",
     [
         "run {own}",
-        "run {own} --resume",
-        "run {own} --overwrite",
         "prune {own}",
         "ablate {own} --components L1.H0",
         "core {files}",

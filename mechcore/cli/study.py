@@ -98,21 +98,22 @@ def _show_estimate(study: Any, out: Path, store: Path | None) -> None:
     from mechcore.study.run import prepare
 
     prepared = prepare(study, out, store)
+    n, done = len(prepared.plan.units), len(prepared.plan.units) - len(prepared.pending)
+    if not prepared.pending:
+        print(f"all {n} units of work are done; a run would only write the results")
+        return
     bench = bench_of(prepared.store, study.resources.place)
     with threads(study.resources.cpus):
         table = estimate(prepared.pending, prepared.plan.units, bench)
-    done = len(prepared.plan.units) - len(prepared.pending)
     shown = table.assign(
         time=table["seconds"].map(progress.duration),
         memory=table["memory"].map(lambda gib: f"{gib:.1f} GiB" if gib else ""),
     )
     show(shown[["kind", "name", "time", "memory"]])
     print(
-        f"{len(prepared.plan.units)} units of work, {done} of them done before; about "
+        f"{n} units of work, {done} of them done before; about "
         f"{progress.duration(table['seconds'].sum())} for the others one after another, "
         f"measured on this machine; at most {table['memory'].max():.1f} GiB at once"
-        if len(table)
-        else f"all {done} units of work are done; a run would only write the results"
     )
 
 

@@ -94,7 +94,7 @@ def load_model(
         return source
     name = str(source)
     where = _place(name)
-    config = _read_config(name, where, revision)
+    config = read_config(name, revision)
     architecture = _architecture(config, where)
     found = _task_of(name, architecture, config, head)
     if task is not None and task != found:
@@ -250,7 +250,13 @@ def _architecture(config: Any, where: dict[str, str]) -> str:
     return str(named[0]) if isinstance(named, list) and named else "none"
 
 
-def _read_config(name: str, where: dict[str, str], revision: str | None) -> Any:
+def read_config(name: str, revision: str | None = None) -> Any:
+    """The configuration of a checkpoint; ``_commit_hash`` is the commit of a hub id.
+
+    Raises:
+        InputError: there is none that can be used.
+    """
+    where = _place(name)
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         raise InputError(

@@ -79,17 +79,12 @@ def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_
 
 def _commit(source: str, revision: str | None) -> str:
     """The commit of a hub id, which is fetched as far as need be."""
-    from transformers.utils.hub import cached_file, extract_commit_hash
+    from mechcore.models.loading import read_config
 
-    try:
-        found = cached_file(source, "config.json", revision=revision)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"checkpoint {source}: cannot be loaded: {reason}") from error
-    commit = extract_commit_hash(found, None)
+    commit: str | None = getattr(read_config(source, revision), "_commit_hash", None)
     if commit is None:
         raise InputError(
-            f"checkpoint {source}: cannot tell its commit from {found}; expected a snapshot of "
-            "the hub; name a local folder instead"
+            f"checkpoint {source}: cannot tell its commit, which results are kept under; expected "
+            "a snapshot of the hub; name a local folder instead"
         )
     return commit
