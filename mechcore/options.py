@@ -245,6 +245,39 @@ class StoreOptions:
 
 
 @dataclass(frozen=True)
+class TrackingOptions:
+    """Logging finished runs elsewhere."""
+
+    wandb: Annotated[
+        str | None,
+        typer.Option("--wandb", help="Log the results to this project of Weights & Biases."),
+    ] = None
+    wandb_mode: Annotated[
+        Literal["offline", "online"],
+        typer.Option("--wandb-mode", help="Into a folder to sync later, or at once."),
+    ] = "offline"
+
+    def check(self) -> None:
+        """Make sure that logging is possible, before the work.
+
+        Raises:
+            InputError: the package is missing.
+        """
+        if self.wandb is not None:
+            from mechcore.tracking import check_installed
+
+            check_installed()
+
+    def log(self, run: Path) -> None:
+        """Log a finished run, if asked to."""
+        if self.wandb is not None:
+            from mechcore.tracking import log_run
+
+            place = log_run(run, project=self.wandb, mode=self.wandb_mode)
+            print(f"Weights & Biases: {place}")
+
+
+@dataclass(frozen=True)
 class MeansOptions:
     """Where means come from."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -148,13 +149,20 @@ def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
     tracked.log_artifact(artifact)
 
 
+def check_installed() -> None:
+    """Make sure that wandb is there, before work is spent on what it is to log.
+
+    Raises:
+        InputError: it is not.
+    """
+    if find_spec("wandb") is None:
+        raise InputError("wandb is not installed; install it with: pip install 'mechcore[wandb]'")
+
+
 def _wandb() -> Any:
-    try:
-        import wandb
-    except ImportError as error:
-        raise InputError(
-            "wandb is not installed; install it with: pip install 'mechcore[wandb]'"
-        ) from error
+    check_installed()
+    import wandb
+
     return wandb
 
 

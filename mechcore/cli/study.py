@@ -18,6 +18,7 @@ from mechcore.options import (
     ResourceOptions,
     StoreOptions,
     TestOptions,
+    TrackingOptions,
     TrainOptions,
     grouped,
     run_config,
@@ -33,6 +34,7 @@ def run(
     prune: PruneOptions,
     resources: ResourceOptions,
     keep: StoreOptions,
+    tracking: TrackingOptions,
     config: Annotated[
         Path | None,
         typer.Argument(help="Study as YAML or TOML, see mechcore init; else the options below."),
@@ -64,6 +66,7 @@ def run(
         study = run_config(model, files, train, test, prune, max_non_core)
     study = replace(study, resources=resources.over(study.resources))
     place = out or Path("mechcore-out" if config is None else config.stem)
+    tracking.check()
     if dry_run:
         _show_estimate(study, place, keep.store)
         return
@@ -74,6 +77,7 @@ def run(
             print(f"{report.parent.name}:")
         show_run(report.parent)
         print(f"report: {report}")
+        tracking.log(report.parent)
 
 
 def _only_config(*options: Any) -> None:
