@@ -1,0 +1,137 @@
+"""Digests of values, files and checkpoints: equal for equal content, wherever it lies."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from study.sources import checkpoint_like
+
+from mechcore.errors import InputError
+from mechcore.study.fingerprints import checkpoint_content, digest_of, hash_file
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_a_digest_is_that_of_the_value(value: Any) -> None:
+    def shuffled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: shuffled(value[key]) for key in reversed(value)}
+        return [shuffled(each) for each in value] if isinstance(value, list) else value
+
+    assert digest_of(shuffled(value)) == digest_of(value)
+    assert digest_of([value]) != digest_of(value)
+    assert len(digest_of(value)) == 64
+
+
+def test_digests_stay_what_they_are() -> None:
+    text = '{"a":[1,2.5,null,true],"b":"\\u00e4"}'
+    value = {"b": "ä", "a": [1, 2.5, None, True]}
+    assert digest_of(value) == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**20 - 1, 2**20, 2**20 + 1, 2**21 + 7])
+def test_files_of_any_size(tmp_path: Path, size: int) -> None:
+    content = bytes(i % 251 for i in range(1000)) * (size // 1000 + 1)
+    (tmp_path / "file").write_bytes(content[:size])
+    assert hash_file(tmp_path / "file") == hashlib.sha256(content[:size]).hexdigest()
+
+
+def test_a_checkpoint_is_what_its_files_hold(tmp_path: Path) -> None:
+    path = checkpoint_like(tmp_path / "model")
+    content = checkpoint_content(str(path), None)
+    assert content == {
+        name: hashlib.sha256((path / name).read_bytes()).hexdigest()
+        for name in ("config.json", "model.safetensors", "tokenizer.json")
+    }
+    moved = shutil.copytree(path, tmp_path / "elsewhere" / "other")
+    assert checkpoint_content(str(moved), "any revision") == content
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("config.json", "model.safetensors", "model-00001-of-00002.safetensors"),
+        *("model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json"),
+        *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+        *("added_tokens.json", "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model"),
+        *("spiece.model", "sentencepiece.bpe.model"),
+    ],
+)
+def test_whatever_is_read_matters(tmp_path: Path, name: str) -> None:
+    path = checkpoint_like(tmp_path / "model")
+    before = checkpoint_content(str(path), None)
+    (path / name).write_text("new")
+    after = checkpoint_content(str(path), None)
+    assert after != before
+    assert after[name] == hashlib.sha256(b"new").hexdigest()
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "optimizer.pt", "trainer_state.json", "rng_state.pth", "x/config.json"]
+)
+def test_what_is_not_read_does_not_matter(tmp_path: Path, name: str) -> None:
+    path = checkpoint_like(tmp_path / "model")
+    before = checkpoint_content(str(path), None)
+    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).write_text("new")
+    assert checkpoint_content(str(path), None) == before
+
+
+def test_a_file_is_known_by_its_content_and_kind(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_text("weights")
+    shutil.copy(tmp_path / "a.gguf", tmp_path / "b.gguf")
+    content = checkpoint_content(str(tmp_path / "a.gguf"), None)
+    assert content == checkpoint_content(str(tmp_path / "b.gguf"), None)
+    assert content == {".gguf": hashlib.sha256(b"weights").hexdigest()}
+
+
+def test_files_are_read_by_the_hasher(tmp_path: Path) -> None:
+    path, asked = checkpoint_like(tmp_path / "model"), []
+
+    def hasher(file: Path) -> str:
+        asked.append(file.name)
+        return "digest"
+
+    assert set(checkpoint_content(str(path), None, hasher).values()) == {"digest"}
+    assert asked == ["config.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(InputError, match=r"no config\.json and no weights"):
+        checkpoint_content(str(tmp_path), None)
+    with pytest.raises(InputError, match="checkpoint no-such/model: cannot be loaded"):
+        checkpoint_content("no-such/model", None)
+
+
+def test_a_hub_id_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the hub's cache holds tells the commit, so that nothing need be hashed."""
+    import transformers.utils.hub as hub
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    config = tmp_path / "models--org--name" / "snapshots" / commit / "config.json"
+    config.parent.mkdir(parents=True)
+    config.write_text("{}")
+    asked = []
+
+    def cached_file(source: str, name: str, revision: str | None = None) -> str:
+        asked.append((source, name, revision))
+        return str(config)
+
+    monkeypatch.setattr(hub, "cached_file", cached_file)
+    assert checkpoint_content("org/name", "v1") == {"hub": "org/name", "commit": commit}
+    assert asked == [("org/name", "config.json", "v1")]
+    monkeypatch.setattr(hub, "cached_file", lambda *_, **__: str(tmp_path / "config.json"))
+    with pytest.raises(InputError, match="cannot tell its commit"):
+        checkpoint_content("org/name", None)
