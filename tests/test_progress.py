@@ -135,3 +135,120 @@ def test_on_a_terminal_work_is_a_bar_in_per_cent(monkeypatch: pytest.MonkeyPatch
     assert re.search(r"sweep.* 100 %", shown)
     assert re.search(r"means.* 1/4", shown)
     assert "100/" not in shown
+
+
+# -- studies --------------------------------------------------------------------------------------
+
+
+def test_within_puts_a_name_before_lines_inside_the_block(capsys: Capture) -> None:
+    with progress.shown():
+        with progress.within("2/7 prune"):
+            run(1)
+            with progress.within("inner"):
+                run(1)
+            run(1)
+        run(1)
+    names = ["2/7 prune: work", "inner: work", "2/7 prune: work", "work"]
+    assert capsys.readouterr().err.splitlines() == [f"{name}: 1/1" for name in names]
+
+
+def test_within_ends_with_an_error(capsys: Capture) -> None:
+    def fails() -> None:
+        with progress.within("unit"):
+            raise KeyboardInterrupt
+
+    with progress.shown():
+        with pytest.raises(KeyboardInterrupt):
+            fails()
+        run(1)
+    assert capsys.readouterr().err == "work: 1/1\n"
+
+
+def test_bars_of_units_vanish_and_that_of_the_study_stays() -> None:
+    display = progress._Bars(Console(file=io.StringIO(), force_terminal=True, width=100))
+    with progress.shown_on(display), progress.work("study", 2.0) as advance:
+        for i in range(2):
+            with progress.within(f"{i + 1}/2 unit"):
+                with progress.bar("steps", 3) as step:
+                    step()
+                    shown = [task.description for task in display.progress.tasks]
+                    assert shown == ["study", f"{i + 1}/2 unit: steps"]
+                assert [task.description for task in display.progress.tasks] == ["study"]
+            advance(1.0)
+    display.stop()
+    (task,) = display.progress.tasks
+    assert (task.completed, task.total) == (2.0, 2.0)
+
+
+def test_a_relay_tells_shares_each_time_a_hundredth_more_is_done() -> None:
+    told: list[float] = []
+    with progress.shown_on(progress.Relay(told.append)):
+        with progress.bar("steps", 1000) as step:
+            for _ in range(1000):
+                step()
+        assert told == pytest.approx([n / 100 for n in range(1, 101)], abs=0.0011)
+        assert told[-1] == 1.0
+        told.clear()
+        with progress.work("sweep", 8.0) as advance:
+            for amount in (0.01, 3.99, 0.0, 4.0):
+                advance(amount)
+        assert told == [0.5, 1.0]
+        told.clear()
+        with progress.bar("nothing", 0) as step:
+            step()
+        assert told == [1.0]
+    run(5)  # outside of it nothing is told
+    assert told == [1.0]
+
+
+def test_a_relay_prints_nothing(capsys: Capture) -> None:
+    with progress.shown_on(progress.Relay(lambda share: None)), progress.within("unit"):
+        run(10)
+        progress.say("for nobody")
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_what_is_said_is_a_line_as_it_is(capsys: Capture) -> None:
+    progress.say("before")
+    message = "[red]unit 1/2[/red]: " + "x" * 200 + " 3.5 s"
+    with progress.shown():
+        progress.say(message)
+        run(1)
+    progress.say("after")
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == [message, "work: 1/1"]
+    assert captured.out == ""
+
+
+def test_what_is_said_stands_above_the_bars() -> None:
+    screen = io.StringIO()
+    display = progress._Bars(Console(file=screen, force_terminal=True, width=100))
+    with progress.shown_on(display), progress.work("study", 1.0) as advance:
+        progress.say("waiting for [another] process")
+        advance(1.0)
+    display.stop()
+    shown = screen.getvalue()
+    assert "waiting for [another] process" in shown
+    assert shown.rindex("study") > shown.index("waiting")
+
+
+def test_displays_are_those_of_the_innermost_block(capsys: Capture) -> None:
+    told: list[float] = []
+    with progress.shown():
+        with progress.shown_on(progress.Relay(told.append)):
+            run(1)
+        assert (told, capsys.readouterr().err) == ([1.0], "")
+        run(1)
+    assert (told, capsys.readouterr().err) == ([1.0], "work: 1/1\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        *((0, "0 s"), (89.4, "89 s"), (90, "2 min"), (600, "10 min"), (5399, "90 min")),
+        *((5400, "1.5 h"), (36000, "10.0 h")),
+    ],
+)
+def test_durations(seconds: float, words: str) -> None:
+    assert progress.duration(seconds) == words

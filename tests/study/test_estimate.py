@@ -1,0 +1,138 @@
+"""Estimates: passes counted by hand, and a measurement that leaves nothing behind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import CLASSES, N_HEADS, N_LAYERS, Cases
+from study.sources import data_config
+
+from mechcore.errors import MechcoreWarning
+from mechcore.pruning import PruneSettings
+from mechcore.study import prepare
+from mechcore.study.bench import Workbench, bench_of
+from mechcore.study.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
+from mechcore.study.estimate import Size, estimate, masks_of, passes
+from mechcore.study.fingerprints import hash_file
+from mechcore.study.plan import make_plan
+from mechcore.study.units import Unit
+
+SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
+
+
+@pytest.fixture
+def config(tmp_path: Path, cases: Cases) -> StudyConfig:
+    return StudyConfig(
+        model=ModelConfig(source=str(cases.path("bert")), class_labels=CLASSES),
+        data=data_config(tmp_path / "data"),
+        seeds=(1, 2, 3),
+        sparsities=(0.5,),
+        seeds_per_unit=2,
+        prune=PruneSettings(steps=10, steps_per_percent=2, batch_size=4, tolerance=1),
+        analyses=Analyses(
+            heads=HeadsConfig(20), ablation=AblationConfig(max_joint=4, max_non_core=6), sweep="all"
+        ),
+    )
+
+
+def counted(config: StudyConfig, size: Size | None) -> dict[str, list[float]]:
+    """Passes of the units of each kind, in order; those of other masks apart."""
+    found: dict[str, list[float]] = {}
+    units = make_plan(config).units
+    for unit in units.values():
+        kind = unit.kind
+        if kind == "answers":
+            kind = f"{'masks' if unit.needs else 'full'} {unit.settings['role']}"
+        found.setdefault(kind, []).append(passes(unit, size, masks_of(units)))
+    return found
+
+
+def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
+    assert counted(config, SIZE) == {
+        "describe": [20],
+        "means": [100],
+        # Forward and back is 3 passes; 10 + 2 * 50 steps of 4 examples, for 2 masks and for 1.
+        "prune": [3 * 110 * 4 * 2, 3 * 110 * 4],
+        "full id": [30],
+        "full ood": [50],
+        "masks id": [60, 30],
+        "masks ood": [100, 50],
+        "accuracy": [20],
+        "core": [20],
+        "heads": [20],  # of 30 in the data
+        "pictures": [20],
+        # A fifth of 40 heads in the core, 6 pairs of 4, and 6 others, at half a pass each.
+        "ablate": [0.5 * (8 + 6 + 6) * 80],
+        "sweep": [0.5 * 45 * 80],
+    }
+
+
+@pytest.mark.parametrize(("sweep", "sets"), [("heads", 40), ("mlps", 5), ("all", 45)])
+def test_sweeps_are_of_the_components_chosen(config: StudyConfig, sweep: Any, sets: int) -> None:
+    changed = replace(config, analyses=replace(config.analyses, sweep=sweep))
+    assert counted(changed, SIZE)["sweep"] == [0.5 * sets * 80]
+
+
+def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> None:
+    config = replace(config, data=replace(config.data, max_train=70, max_id=9, max_ood=None))
+    found = counted(config, None)
+    assert found["means"] == [70]
+    assert found["full id"] == [9]
+    assert found["full ood"] == [2000]
+    assert found["masks id"] == [18, 9]
+    assert found["heads"] == [9]
+    assert found["sweep"] == [0.5 * (144 + 12) * 2009]
+
+
+def test_every_unit_costs_something(config: StudyConfig) -> None:
+    assert all(cost > 0 for costs in counted(config, None).values() for cost in costs)
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+def test_an_estimate_measures_and_leaves_nothing(config: StudyConfig, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    prepared = prepare(config, tmp_path / "out")
+    units = prepared.plan.units
+    bench = bench_of(prepared.store, "cpu")
+    table = estimate(prepared.pending, units, bench)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert table["name"].tolist() == [unit.name for unit in units.values()]
+    assert table["kind"].tolist() == [unit.kind for unit in units.values()]
+    assert (table["seconds"] > 0).all()
+    with_model = [unit.model is not None for unit in units.values()]
+    assert ((table["memory"] > 0) == with_model).all()
+    assert len(bench.loads) == 1
+
+    # Seconds are passes times a rate, one for running and one for training.
+    size = Size.of(bench.inputs(next(iter(units.values()))))
+    assert size == Size({"train": 12, "id": 9, "ood": 14}, N_LAYERS * N_HEADS, N_LAYERS)
+    masks = masks_of(units)
+    costs = [passes(unit, size, masks) for unit in units.values()]
+    for training in (True, False):
+        rates = [
+            time / cost
+            for unit, cost, time in zip(units.values(), costs, table["seconds"], strict=True)
+            if unit.model is not None and (unit.kind == "prune") is training
+        ]
+        assert rates == pytest.approx([rates[0]] * len(rates))
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+def test_what_is_left_can_be_estimated_without_pruning(config: StudyConfig) -> None:
+    units = make_plan(config).units
+    wanted: list[Unit] = [unit for unit in units.values() if unit.kind in ("sweep", "core")]
+    bench = Workbench(hash_file)
+    table = estimate(wanted, units, bench)
+    assert sorted(table["kind"]) == ["core", "sweep"]
+    assert table.set_index("kind").loc["core"].tolist()[1:] == [1.0, 0.0]
+    alone = {unit.key: unit for unit in wanted if unit.kind == "sweep"}
+    assert estimate(list(alone.values()), alone, bench)["seconds"].item() > 0
+    assert list(estimate([], {}, bench).columns) == ["kind", "name", "seconds", "memory"]
+
+
+def test_estimates_warn_as_a_run_would(config: StudyConfig, tmp_path: Path) -> None:
+    with pytest.warns(MechcoreWarning, match="9 of 13 drawn"):
+        prepare(config, tmp_path / "out")
