@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, MechcoreWarning, reason, shown
 from mechcore.files import unguarded
 from mechcore.tasks.readers import read_table, texts_of
 
@@ -204,8 +204,9 @@ def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
     missing = [column for column in columns if column not in frame]
     if missing or frame.empty:
         found = f"no column {missing[0]}" if missing else "no row"
+        there = shown(", ".join(map(str, frame.columns)), 300) or "none"
         raise InputError(
-            f"{name}: {found}; found the columns {', '.join(map(str, frame.columns)) or 'none'}; "
+            f"{name}: {found}; found the columns {there}; "
             f"expected {', '.join(columns)} and at least one row"
         )
 
@@ -303,9 +304,11 @@ def _json(path: Path) -> Any:
         return dict(pairs)
 
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read as .json: {error}") from error
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
+        json.dumps(content, ensure_ascii=False).encode()  # half characters fail here
+        return content
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as .json: {reason(error)}") from error
 
 
 def _leaves(

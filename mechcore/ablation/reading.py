@@ -7,9 +7,11 @@ import zlib
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from mechcore.ablation.effects import ComponentSet
 from mechcore.components import Component, Mask, parse_components
-from mechcore.errors import InputError, reason
+from mechcore.errors import InputError, reason, shown
 from mechcore.files import read_csv
 
 
@@ -62,7 +64,7 @@ def _named(path: Path) -> list[tuple[str, str | None, Any]]:
     if path.suffix == ".csv":
         frame = read_csv(path, dtype=str, keep_default_na=False)
         if "set" not in frame:
-            raise ValueError(f"no column 'set'; found {', '.join(frame.columns)}")
+            raise ValueError(f"no column 'set'; found {_names(frame)}")
         rows: dict[str, int] = {}  # the first of those with the same set
         for i, text in enumerate(frame["set"], 1):
             rows.setdefault(text, i)
@@ -74,6 +76,10 @@ def _named(path: Path) -> list[tuple[str, str | None, Any]]:
             name, colon, rest = text.rpartition(":")
             found.append((f"line {number}", name.strip() if colon else None, rest))
     return found
+
+
+def _names(frame: pd.DataFrame) -> str:
+    return shown(", ".join(frame.columns), 300)
 
 
 def read_components(path: str | Path) -> list[Component]:
@@ -96,9 +102,7 @@ def read_components(path: str | Path) -> list[Component]:
     except (ValueError, OSError, EOFError, zlib.error) as error:  # where it is compressed
         raise InputError(f"core table {path}: cannot be read ({reason(error)})") from error
     if "component" not in frame:
-        raise InputError(
-            f"core table {path}: no column component; found {', '.join(frame.columns)}"
-        )
+        raise InputError(f"core table {path}: no column component; found {_names(frame)}")
     try:
         found = parse_components(frame["component"].tolist())
     except InputError as error:

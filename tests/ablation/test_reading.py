@@ -181,3 +181,12 @@ def test_deeply_nested_sets(tmp_path: Path) -> None:
     path.write_text("[" * 100_000)
     with pytest.raises(InputError, match=rf"^sets file {path}: cannot be read"):
         read_sets(path)
+
+
+def test_messages_stay_short(tmp_path: Path) -> None:
+    path = tmp_path / "core.csv"
+    path.write_text("x" * 100_000)
+    for read in (read_components, read_sets):
+        with pytest.raises(InputError, match="no column") as caught:
+            read(path)
+        assert len(str(caught.value)) < 600
