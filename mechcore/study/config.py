@@ -212,7 +212,7 @@ class Analyses:
         heads: head categories.
         ablation: single and joint ablation of the core.
         sweep: ablate each of these components alone.
-        effective_size: over the study's ``checkpoints``; without them it is not done.
+        effective_size: over the study's ``checkpoints``, if it has any.
     """
 
     __pydantic_config__ = _FORBID
@@ -220,7 +220,7 @@ class Analyses:
     heads: HeadsConfig | None = HeadsConfig()
     ablation: AblationConfig | None = AblationConfig()
     sweep: Literal["heads", "mlps", "all"] | None = None
-    effective_size: SizesConfig = SizesConfig()
+    effective_size: SizesConfig | None = SizesConfig()
 
 
 @dataclass(frozen=True)
@@ -307,7 +307,8 @@ class StudyConfig:
 
     def __post_init__(self) -> None:
         # Effective sizes alone need no subnetworks but those of the checkpoints.
-        check_runs(self.seeds, self.sparsities if self.sparsities or not self.checkpoints else (0,))
+        only_sizes = self.checkpoints and self.analyses.effective_size and not self.sparsities
+        check_runs(self.seeds, (0,) if only_sizes else self.sparsities)
         for name in ("seeds_per_unit", "batch_size", "n_resamples"):
             _check_count(name, getattr(self, name), 1)
         for path in self.checkpoints:

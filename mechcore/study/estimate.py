@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pandas as pd
 import torch
@@ -186,5 +187,8 @@ def _peak(model: object) -> float:
     """The most memory that this process ever used, in GiB; on a GPU what was allocated there."""
     if device_of(model).type == "cuda":
         return torch.cuda.max_memory_allocated(device_of(model)) / 2**30
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage begins with the peak of the process that started this one
+        return float(status.read_text().split("VmHWM:")[1].split()[0]) / 2**20
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used / (2**30 if sys.platform == "darwin" else 2**20)

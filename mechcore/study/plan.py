@@ -9,7 +9,7 @@ from typing import Any
 
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings
-from mechcore.study.config import DataConfig, ModelConfig, StudyConfig
+from mechcore.study.config import DataConfig, ModelConfig, SizesConfig, StudyConfig
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.inputs import ROLES, TEST_ROLES, check_sources
 from mechcore.study.sizes import EMBEDDED, checkpoint_series
@@ -75,8 +75,9 @@ class _Planner:
         pruned = [unit for unit in self.made if unit.kind == "prune"]
         if pruned:
             found |= self._analyses(found["means"], pruned)
-        if self.config.checkpoints:
-            found["sizes"] = self._sizes()
+        sizes = self.config.analyses.effective_size
+        if self.config.checkpoints and sizes is not None:
+            found["sizes"] = self._sizes(sizes)
         return Part(self.name, self.config, found, pruned, self.made)
 
     def _unit(self, kind: str, name: str, *args: Any, **options: Any) -> Unit:
@@ -166,9 +167,9 @@ class _Planner:
             )
         return found
 
-    def _sizes(self) -> Unit:
+    def _sizes(self, sizes: SizesConfig) -> Unit:
         """Effective sizes, from all checkpoints; units that the model itself has occur again."""
-        config, sizes = self.config, self.config.analyses.effective_size
+        config = self.config
         paths = () if config.checkpoints == (EMBEDDED,) else config.checkpoints
         accuracies, own = {}, self._recipes
         series = checkpoint_series(paths, config.model)

@@ -5,11 +5,14 @@ import random
 import shutil
 from pathlib import Path
 
+import pytest
 from fuzz.artefacts import as_json, changed_tensors
 from fuzz.harness import ODD_VALUES, Maker, changed, check_all, damaged
 from helpers import Cases
 
 from mechcore.models import load_model, load_tokenizer
+
+pytestmark = pytest.mark.once
 
 SMALL = ("config.json", "tokenizer.json", "tokenizer_config.json")
 WEIGHTS = "model.safetensors"

@@ -18,6 +18,8 @@ from mechcore.errors import MechcoreWarning
 from mechcore.study import index as module
 from mechcore.study.index import COLUMNS, Index, IndexFailure
 
+pytestmark = pytest.mark.once
+
 Row = tuple[Any, ...]
 
 

@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 from study.small_study import CONFIG, files, results
 
+pytestmark = pytest.mark.once
+
 N_KILLS = 20
 
 

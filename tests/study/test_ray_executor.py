@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections import Counter
@@ -18,6 +19,8 @@ from mechcore.errors import InputError
 from mechcore.study import Resources, run
 from mechcore.study.ray_executor import on_ray
 from mechcore.study.run import StudyError
+
+pytestmark = pytest.mark.once
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
 psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not installed")
@@ -53,6 +56,15 @@ def test_the_same_results_as_in_process(whole: Path, tmp_path: Path) -> None:
     pruned = Counter(each["machine"]["process"] for each in made if each["kind"] == "prune")
     assert len(pruned) == 2, "both workers took part"
     assert {each["machine"]["cores"] for each in made} == {1}
+
+    def loads() -> tuple[int, int]:  # inside, so that workers need not import this file
+        from mechcore.study.bench import _benches
+
+        return os.getpid(), sum(len(bench.loads) for bench in _benches.values())
+
+    found = dict(ray.get([ray.remote(num_cpus=1)(loads).remote() for _ in range(8)]))
+    assert found.keys() & pruned.keys()
+    assert {found.get(pid, 1) for pid in pruned} == {1}, "each loaded the model once"
 
 
 def workers() -> list[Any]:

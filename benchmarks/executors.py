@@ -1,0 +1,90 @@
+"""A study of twelve seeds one unit after another, and on two Ray workers, one thread each.
+
+    python benchmarks/executors.py [--steps 600] [--seeds 12]
+
+Both do the same units on the embedded encoder, in turn in one run of this script. The time on Ray
+is given with and without the start of the cluster and its workers. The masks must be the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mechcore.pruning import PruneSettings, Subnetwork
+from mechcore.study import Analyses, DataConfig, Resources, StudyConfig, prepare
+from mechcore.study.executors import Executor, in_process
+from mechcore.study.ray_executor import on_ray
+
+WORKERS = 2
+
+
+def study(steps: int, n_seeds: int) -> StudyConfig:
+    return StudyConfig(
+        data=DataConfig(max_id=200, max_ood=200),
+        prune=PruneSettings(steps=steps, tolerance=1.0),
+        seeds=tuple(range(42, 42 + n_seeds)),
+        sparsities=(0.5,),
+        analyses=Analyses(heads=None, ablation=None),
+        resources=Resources(cpus=1),
+    )
+
+
+def timed(config: StudyConfig, folder: Path, executor: Executor) -> tuple[float, dict[str, Any]]:
+    """Seconds for all units of a study, and its masks by name."""
+    start = time.perf_counter()
+    prepared = prepare(config, folder)
+    prepared.store.create()
+    costs = dict.fromkeys(prepared.plan.units, 1.0)
+    failures = executor(prepared.pending, prepared.store, config.resources, costs)
+    seconds = time.perf_counter() - start
+    if failures:
+        raise SystemExit(f"{failures[0].unit.name}: {failures[0].message}")
+    files = (folder / "store" / "objects").glob("*/*/masks/*.safetensors")
+    return seconds, {path.name: Subnetwork.load(path).scores for path in files}
+
+
+def compare(steps: int, n_seeds: int, folder: Path) -> dict[str, float]:
+    """Seconds in process, on a cluster that was started before, and with its start."""
+    import ray
+
+    config = study(steps, n_seeds)
+    # The first run of a process loads the model and warms up; it counts for neither.
+    timed(replace(config, prune=replace(config.prune, steps=2)), folder / "warm", in_process)
+    serial, expected = timed(config, folder / "serial", in_process)
+    start = time.perf_counter()
+    on_ray()
+    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
+    small = replace(config, prune=replace(config.prune, steps=2))
+    timed(small, folder / "workers", on_ray())
+    started = time.perf_counter() - start
+    parallel, found = timed(config, folder / "ray", on_ray())
+    ray.shutdown()
+    different = [name for name in expected if not torch.equal(expected[name], found[name])]
+    if different or expected.keys() != found.keys():
+        raise SystemExit(f"other masks on Ray: {', '.join(different)}")
+    return {"serial": serial, "ray": parallel, "start": started}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--seeds", type=int, default=12)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = compare(options.steps, options.seeds, Path(folder))
+    serial, parallel, start = found["serial"], found["ray"], found["start"]
+    print(f"{options.seeds} seeds, {options.steps} steps, one thread a unit, same masks")
+    print(f"one after another: {serial:.1f} s")
+    print(f"{WORKERS} Ray workers:     {parallel:.1f} s, ratio {parallel / serial:.2f}")
+    print(f"with their start:  {parallel + start:.1f} s, ratio {(parallel + start) / serial:.2f}")
+
+
+if __name__ == "__main__":
+    main()
