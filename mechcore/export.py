@@ -59,6 +59,7 @@ def export_checkpoint(
     mode: FoldMode = "mean",
     *,
     revision: str | None = None,
+    allow_pickle: bool = False,
 ) -> None:
     """Write a checkpoint with ``mask`` folded into its weights, which needs no mechcore to run.
 
@@ -76,6 +77,7 @@ def export_checkpoint(
             ``mode="zero"``.
         mode: what a pruned component puts out: its mean, or zero.
         revision: branch, tag or commit of a hub id.
+        allow_pickle: see `mechcore.load_model`.
 
     Raises:
         InputError: the source cannot be loaded or folded, the mask is not single and discrete,
@@ -93,7 +95,8 @@ def export_checkpoint(
     pruned = mask.ablated
     means = _means_to_fold(means, mode)
     out = _free_folder(out)
-    kind, pad_id = _check_fits(source, revision, mask, means)
+    checked = load_model(source, revision=revision, allow_pickle=allow_pickle)
+    kind, pad_id = _check_fits(source, checked, mask, means)
     tokenizer = load_tokenizer(source, revision=revision)
     facts = {
         "format": FORMAT,
@@ -154,10 +157,9 @@ def _free_folder(out: str | Path) -> Path:
 
 
 def _check_fits(
-    source: str | Path, revision: str | None, mask: Mask, means: MeanActivations | None
+    source: str | Path, model: Any, mask: Mask, means: MeanActivations | None
 ) -> tuple[Any, int | None]:
     """Check all against the model that mechcore runs; its class and padding id."""
-    model = load_model(source, revision=revision)
     hf_model: Any = weights_of(model)
     architecture = type(hf_model).__name__
     if architecture not in ARCHITECTURES:

@@ -288,7 +288,15 @@ def export(
         if mode == "mean":
             with progress.shown():
                 averages = means_of(inputs, means)
-    export_checkpoint(source, out, values, averages, mode)
+    export_checkpoint(
+        source,
+        out,
+        values,
+        averages,
+        mode,
+        revision=model.revision,
+        allow_pickle=model.allow_pickle,
+    )
     print(f"checkpoint: {out} ({len(values.kept)} components kept, {len(values.ablated)} folded)")
 
 

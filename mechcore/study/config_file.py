@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, shown
 from mechcore.study.config import ModelConfig, StudyConfig
 
 if sys.version_info >= (3, 11):
@@ -22,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-LARGEST = 2**20
+LARGEST = 2**18
 """Bytes of a configuration file."""
 
 _DEEPEST = 20
@@ -87,9 +87,8 @@ def _described(error: ValidationError) -> str:
     found = []
     for each in error.errors(include_url=False):
         place = ".".join(str(part) for part in each["loc"])
-        value = repr(each["input"])
-        value = value if len(value) <= 60 else f"{value[:60]}..."
-        message = each["msg"].removeprefix("Value error, ")
+        value = shown(repr(each["input"]), 60)
+        message = shown(each["msg"].removeprefix("Value error, "), 300)
         if each["type"] == "unexpected_keyword_argument":
             found.append(f"{place}: no such setting; expected {_settings_at(each['loc'])}")
         elif each["type"] == "value_error":  # of ours, which says what was found
