@@ -74,7 +74,7 @@ class Index:
         try:
             return self._attempt(action)
         except _Damaged as error:
-            for ending in ("", "-journal"):
+            for ending in ("-journal", ""):  # of a new file another process may have one
                 self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
             warnings.warn(
                 f"index {self.path}: is damaged ({error}); it is made anew",
@@ -99,8 +99,9 @@ class Index:
     def _is_failure(self, error: sqlite3.DatabaseError) -> bool:
         """Whether it is the disk's, or another process's; else the file is damaged."""
         message = str(error).lower()
-        if "readonly" in message:  # which it also is if its header says so
-            return not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK))
+        if "readonly" in message:  # so are files that say so, or that another process replaced
+            there = self.path if self.path.exists() else self.path.parent
+            return not (os.access(there, os.W_OK) and os.access(self.path.parent, os.W_OK))
         return isinstance(error, sqlite3.OperationalError) and any(
             each in message for each in _FAILURES
         )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from study.sources import checkpoint_like
+from transformers import BertConfig
 
 from mechcore.errors import InputError
 from mechcore.study.fingerprints import checkpoint_content, digest_of, hash_file
@@ -111,27 +112,24 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     with pytest.raises(InputError, match=r"no config\.json and no weights"):
         checkpoint_content(str(tmp_path), None)
-    with pytest.raises(InputError, match="checkpoint no-such/model: cannot be loaded"):
+    with pytest.raises(
+        InputError, match="checkpoint no-such/model: neither a local checkpoint nor a hub"
+    ):
         checkpoint_content("no-such/model", None)
 
 
-def test_a_hub_id_is_known_by_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_id_is_known_by_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the hub's cache holds tells the commit, so that nothing need be hashed."""
-    import transformers.utils.hub as hub
+    asked, commit = [], "0123456789abcdef0123456789abcdef01234567"
 
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    config = tmp_path / "models--org--name" / "snapshots" / commit / "config.json"
-    config.parent.mkdir(parents=True)
-    config.write_text("{}")
-    asked = []
+    def read_config(source: str, revision: str | None) -> BertConfig:
+        asked.append((source, revision))
+        config = BertConfig()
+        config._commit_hash = commit if revision == "v1" else None
+        return config
 
-    def cached_file(source: str, name: str, revision: str | None = None) -> str:
-        asked.append((source, name, revision))
-        return str(config)
-
-    monkeypatch.setattr(hub, "cached_file", cached_file)
+    monkeypatch.setattr("mechcore.models.loading.read_config", read_config)
     assert checkpoint_content("org/name", "v1") == {"hub": "org/name", "commit": commit}
-    assert asked == [("org/name", "config.json", "v1")]
-    monkeypatch.setattr(hub, "cached_file", lambda *_, **__: str(tmp_path / "config.json"))
-    with pytest.raises(InputError, match="cannot tell its commit"):
+    assert asked == [("org/name", "v1")]
+    with pytest.raises(InputError, match=r"org/name: cannot tell its commit.*a local folder"):
         checkpoint_content("org/name", None)
