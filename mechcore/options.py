@@ -315,18 +315,21 @@ def run_config(
     train: TrainOptions,
     test: TestOptions,
     prune: PruneOptions,
-    max_non_core: int = 16,
+    max_non_core: int | None = None,
 ) -> Any:
     """The study's `StudyConfig`."""
     from mechcore.study import AblationConfig, Analyses, StudyConfig
 
+    ablation = AblationConfig()
+    if max_non_core is not None:
+        ablation = replace(ablation, max_non_core=max_non_core)
     return StudyConfig(
         model=model.config(),
         data=data_config(files, train, test),
         prune=prune.settings(),
         seeds=numbers("--seeds", prune.seeds, int),
         sparsities=numbers("--sparsities", prune.sparsities, float),
-        analyses=Analyses(ablation=AblationConfig(max_non_core=max_non_core)),
+        analyses=Analyses(ablation=ablation),
         batch_size=test.batch_size,
     )
 

@@ -40,8 +40,9 @@ def run(
         typer.Argument(help="Study as YAML or TOML, see mechcore init; else the options below."),
     ] = None,
     max_non_core: Annotated[
-        int, typer.Option("--max-non-core", help="Heads outside the core to ablate.", min=0)
-    ] = 16,
+        int | None,
+        typer.Option("--max-non-core", help="Heads outside the core to ablate (16).", min=0),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Folder for the results; by default the study's name."),
@@ -90,7 +91,7 @@ def _only_config(*options: Any) -> None:
                     f"--{name.replace('_', '-')} and a configuration file exclude each other; "
                     "write it into the file"
                 )
-    if max_non_core != 16:
+    if max_non_core is not None:
         raise InputError("--max-non-core and a configuration file exclude each other")
 
 

@@ -97,8 +97,9 @@ _benches: dict[tuple[Path, str], Workbench] = {}
 
 
 def bench_of(store: Store, device: str) -> Workbench:
-    """This process's workbench for a store and a device."""
+    """This process's workbench for a store and a device; that of another one is cleared away."""
     place = (store.path.resolve(), device)
     if place not in _benches:
+        _benches.clear()
         _benches[place] = Workbench(store.hash_file, device)
     return _benches[place]

@@ -109,7 +109,7 @@ def _files(part: Part, store: Store) -> dict[str, Path]:
     """Where each file of the results is in the store."""
     found: dict[str, Path] = {}
     for unit in _units(part):
-        folder = store.folder(unit.key)
+        folder = store.whole(unit.key)
         names = [name for name in store.manifest(unit.key).files if name != FACTS]
         found |= {name: folder / name for name in names}
     return found
@@ -143,7 +143,7 @@ def _copy(source: Path, target: Path) -> None:
 def _facts(part: Part, store: Store) -> dict[str, Any]:
     """What ``config.json`` says of a run."""
     config = part.config
-    facts = json.loads((store.folder(part.units["describe"].key) / FACTS).read_text())
+    facts = json.loads((store.whole(part.units["describe"].key) / FACTS).read_text())
     seconds: dict[str, float] = {}
     for unit in {unit.key: unit for unit in part.made}.values():
         spent = store.manifest(unit.key).seconds

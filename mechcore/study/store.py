@@ -164,6 +164,16 @@ class Store:
                 return False
         return True
 
+    def whole(self, key: str) -> Path:
+        """Folder of an artefact that is compared with its checksums, once in a process.
+
+        Raises:
+            Damaged: it differs.
+        """
+        if key not in self._verified:
+            self.verify(key)
+        return self.folder(key)
+
     def verify(self, key: str) -> Manifest:
         """Compare an artefact with its checksums.
 

@@ -62,8 +62,12 @@ class Context:
         return self.bench.inputs(self.unit)
 
     def needed(self, what: str) -> Path:
-        """Folder of a unit that this one needs."""
-        return self.store.folder(self.unit.needs[what])
+        """Folder of a unit that this one needs.
+
+        Raises:
+            Damaged: it is not what was written.
+        """
+        return self.store.whole(self.unit.needs[what])
 
     def means(self, inputs: Inputs) -> MeanActivations:
         """The means that the unit needs."""
