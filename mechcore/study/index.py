@@ -74,8 +74,10 @@ class Index:
         try:
             return self._attempt(action)
         except _Damaged as error:
-            for ending in ("-journal", ""):  # of a new file another process may have one
-                self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
+            self.path.with_name(f"{self.path.name}-journal").unlink(missing_ok=True)
+            # Emptied, not removed: one who still had the old file open would take the journal of
+            # the new one for its own, and undo it.
+            os.truncate(self.path, 0)
             warnings.warn(
                 f"index {self.path}: is damaged ({error}); it is made anew",
                 MechcoreWarning,

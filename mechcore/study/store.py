@@ -107,6 +107,9 @@ class Store:
             raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
         if self.path.exists():
             there = {each.name for each in self.path.iterdir() if not each.name.startswith(".")}
+            if mark.is_file():  # another process has just made it
+                self._check()
+                return
             if there - known:
                 raise InputError(
                     f"store {self.path}: the folder is not empty and is no store of mechcore; "

@@ -125,6 +125,22 @@ def test_a_store_of_another_format_is_refused(tmp_path: Path, mark: str) -> None
         Store(tmp_path)
 
 
+def test_a_store_that_appears_while_it_is_looked_at_is_no_other_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "store"
+    (folder / "objects").mkdir(parents=True)
+    listed = Path.iterdir
+
+    def late(path: Path) -> Any:
+        if path == folder:
+            (folder / MARK).write_text('{"format": 1}')
+        return listed(path)
+
+    monkeypatch.setattr(Path, "iterdir", late)
+    assert Store(folder).exists
+
+
 def test_a_store_whose_creation_was_killed_is_gone_on_with(tmp_path: Path) -> None:
     (tmp_path / "locks").mkdir()
     (tmp_path / f".abc.{MARK}").write_text("{")
