@@ -106,7 +106,7 @@ class _Bars:
     """Bars on a terminal."""
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), _Done())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), _Done())
         times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
         self.console = console
         self.progress = Progress(*columns, *times, console=console)
@@ -118,9 +118,11 @@ class _Bars:
         name = _within.get()
         description = f"{name}: {description}" if name else description
         task = self.progress.add_task(description, total=total, in_shares=in_shares)
-        yield lambda amount: self.progress.advance(task, amount)
-        if name:
-            self.progress.remove_task(task)
+        try:
+            yield lambda amount: self.progress.advance(task, amount)
+        finally:
+            if name:
+                self.progress.remove_task(task)
 
     def stop(self) -> None:
         """Leave the bars as they are."""
@@ -175,7 +177,7 @@ class _Line:
                 spent = time.monotonic() - self.started
                 left = spent * (self.total - self.completed) / self.completed
                 line += f", about {duration(left)} left"
-            self.console.print(line, highlight=False)
+            self.console.print(line, highlight=False, markup=False, emoji=False)
 
 
 class Relay:
@@ -197,8 +199,8 @@ class Relay:
             nonlocal done, told
             done += amount
             share = done / total if total else 1.0
-            if int(share * 100) > told:
-                told = int(share * 100)
+            if int(share * 100 + 1e-9) > told:
+                told = int(share * 100 + 1e-9)
                 self.tell(share)
 
         yield advance
@@ -208,7 +210,7 @@ def say(message: str) -> None:
     """A line for the user, above the bars; silent unless `shown` is active."""
     display = _shown.get()
     if isinstance(display, (_Bars, _Lines)):
-        display.console.print(message, highlight=False, markup=False, soft_wrap=True)
+        display.console.print(message, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

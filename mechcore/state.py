@@ -38,6 +38,10 @@ def input_facts(model: Any, inputs: Any, means: MeanActivations | None) -> dict[
     }
 
 
+class StateError(InputError):
+    """A state file is damaged, or that of another run."""
+
+
 class StateFile:
     """Saves and restores the state of one run.
 
@@ -61,14 +65,19 @@ class StateFile:
         """Write the state atomically; ``notes`` are JSON values."""
         if self.path is None:
             return
-        texts = {"facts": json.dumps(self.facts), "notes": json.dumps(dict(notes or {}))}
-        write_safetensors(self.path, dict(tensors), {"format": self._format, **texts})
+        texts = {
+            "format": self._format,
+            "facts": json.dumps(self.facts),
+            "notes": json.dumps(dict(notes or {})),
+        }
+        digest = _digest(tensors, texts)
+        write_safetensors(self.path, dict(tensors), {**texts, "digest": digest})
 
     def restore(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """Tensors and notes as saved last, or None if there are none.
 
         Raises:
-            InputError: the file is something else, or that of another run.
+            StateError: the file is damaged, something else, or that of another run.
         """
         if self.path is None or not self.path.exists():
             return None
@@ -78,20 +87,32 @@ class StateFile:
                 if stored.get("format") != self._format:
                     raise ValueError(f"format {stored.get('format')!r}, expected {self._format!r}")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if stored.pop("digest", None) != _digest(tensors, stored):
+                raise ValueError("its checksum differs")
             facts, notes = json.loads(stored["facts"]), json.loads(stored["notes"])
         except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
             raise self.unreadable(error) from error
         names = [name for name in self.facts if facts.get(name) != self.facts[name]]
         if names:
-            raise InputError(
+            raise StateError(
                 f"{self.kind} state {self.path}: is that of another run: {', '.join(names)} "
                 "differ; go on with the same ones, or remove it to begin anew"
             )
         return tensors, notes
 
-    def unreadable(self, error: Exception) -> InputError:
+    def unreadable(self, error: Exception) -> StateError:
         """The error for a file whose content does not make sense."""
-        return InputError(
+        return StateError(
             f"{self.kind} state {self.path}: not a state written by mechcore ({error}); remove it "
             "to begin anew"
         )
+
+
+def _digest(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
+    """SHA-256 of everything in a file, hexadecimal."""
+    digest = hashlib.sha256(json.dumps(dict(texts), sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -176,8 +176,7 @@ def clean(
     _, store = opened(folder)
     keys, leftovers, size = removable(store, everything)
     if not dry_run:
-        for key in keys:
-            store.remove(key)
+        keys = [key for key in keys if store.remove(key)]  # none that another process is making
         store.tidy()
     word = "would remove" if dry_run else "removed"
     print(

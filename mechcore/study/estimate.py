@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -190,5 +189,7 @@ def _peak(model: object) -> float:
     status = Path("/proc/self/status")
     if status.exists():  # getrusage begins with the peak of the process that started this one
         return float(status.read_text().split("VmHWM:")[1].split()[0]) / 2**20
+    import resource  # not there on Windows
+
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return used / (2**30 if sys.platform == "darwin" else 2**20)

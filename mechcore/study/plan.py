@@ -65,6 +65,7 @@ class _Planner:
         self.made: list[Unit] = []
         self._recipes = self._recipes_of(config.model)
         self._names = data_names(config.model, config.data)
+        self._test_names = {role: self._names[role] for role in TEST_ROLES}
 
     def part(self) -> Part:
         """The units of the whole study."""
@@ -103,7 +104,7 @@ class _Planner:
         needs = {f"full {role}": self._answers("full model", role, of, {}) for role in TEST_ROLES}
         for target in sorted(sparsities):
             for chunk in (seeds[i : i + n] for i in range(0, len(seeds), n)):
-                name = f"sparsity {target:g}, seed {' '.join(map(str, chunk))}"
+                name = f"sparsity {target!r}, seed {' '.join(map(str, chunk))}"
                 settings = {
                     "target": target,
                     "seeds": chunk,
@@ -111,14 +112,19 @@ class _Planner:
                     "data_seed": config.data.seed,
                 }
                 pruned = self._unit(
-                    "prune", f"prune {name}{of}", settings, roles=("train",), needs={"means": means}
+                    "prune",
+                    f"prune {name}{of}",
+                    settings,
+                    roles=("train",),
+                    needs={"means": means},
+                    without_effect={"save_every": config.prune.save_every},
                 )
                 needs[f"prune {name}"] = pruned
                 for role in TEST_ROLES:
                     needs[f"answers {role} {name}"] = self._answers(
                         name, role, of, {"means": means, "subnetworks": pruned}
                     )
-        settings = {"names": self._names, "n_resamples": config.n_resamples}
+        settings = {"names": self._test_names, "n_resamples": config.n_resamples}
         accuracy = self._unit(
             "accuracy", f"accuracies{of}", settings, needs=needs, with_model=False
         )
@@ -131,7 +137,7 @@ class _Planner:
 
     def _analyses(self, means: Unit, pruned: Sequence[Unit]) -> dict[str, Unit]:
         config, wanted = self.config, self.config.analyses
-        parts = {unit.name: unit for unit in pruned}
+        parts = {_mask_names(unit): unit for unit in pruned}
         found = {"core": self._unit("core", "core", needs=parts, with_model=False)}
         if wanted.heads is not None:
             sample = {"max_examples": wanted.heads.max_examples, "seed": config.data.seed}
@@ -144,7 +150,7 @@ class _Planner:
                 needs={"core": found["core"], "heads": heads},
             )
         common = {
-            "names": self._names,
+            "names": self._test_names,
             "seed": config.data.seed,
             "batch_size": config.batch_size,
             "n_resamples": config.n_resamples,
@@ -180,6 +186,11 @@ class _Planner:
         self._recipes = own
         settings = {"margin": sizes.margin, "checkpoints": list(series)}
         return self._unit("sizes", "effective size", settings, needs=accuracies, with_model=False)
+
+
+def _mask_names(unit: Unit) -> str:
+    """Which masks a unit finds."""
+    return f"{unit.settings['target']!r} {unit.settings['seeds']}"
 
 
 def data_names(model: ModelConfig, data: DataConfig) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,10 @@ def check_out(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; expected a folder (--out)")
     check_can_write(out)
-    if out.exists() and any(out.iterdir()) and not (out / STUDY).is_file():
+    # A store alone: killed before there was more.
+    there = {path.name for path in out.iterdir()} if out.exists() else set()
+    alone = {STORE, *(path.name for path in out.glob(f".*.{STUDY}"))}
+    if there - alone and STUDY not in there:
         raise InputError(
             f"{out}: the folder is not empty and is not that of a study (no {STUDY}); choose "
             "another --out"
@@ -72,7 +76,7 @@ def opened(out: Path) -> tuple[StudyConfig, Store]:
         raise InputError(
             f"{out}: no study in this folder (no {STUDY}); expected the --out of mechcore run"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: cannot be read ({error}); run the study again") from error
@@ -91,9 +95,12 @@ def write_results(plan: Plan, store: Store, out: Path) -> list[Path]:
         The folder of each model.
     """
     folders = []
-    if plan.config.models:  # what is left of a study of one model
-        _remove_others(out, {})
-        (out / CONFIG).unlink(missing_ok=True)
+    names = {part.name for part in plan.parts}
+    for folder in filter(_is_of_study, out.glob("*")):  # of models that the study no longer has
+        if folder.name not in names:
+            _remove_results(folder)
+    if "" not in names:  # what is left of a study of one model
+        _remove_results(out)
     for part in plan.parts:
         folder = part_folder(out, part)
         wanted = _files(part, store)
@@ -131,6 +138,22 @@ def _remove_others(folder: Path, wanted: Mapping[str, Path]) -> None:
     own = (*OWN_FILES, CONFIG, STUDY)
     for path in [p for name in own for p in folder.glob(f".*.{name}")]:
         path.unlink(missing_ok=True)
+
+
+def _is_of_study(folder: Path) -> bool:
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        return {"mechcore", "units", "seconds"} <= content.keys()
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+def _remove_results(folder: Path) -> None:
+    _remove_others(folder, {})
+    (folder / CONFIG).unlink(missing_ok=True)
+    for inner in (*(folder / name for name in OWN_FOLDERS), folder):
+        with suppress(OSError):  # not empty: it holds things of others
+            inner.rmdir()
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -101,23 +101,25 @@ def run(
     """
     out = Path(out)
     prepared = prepare(config, out, store)
-    plan, kept, pending = prepared.plan, prepared.store, prepared.pending
+    plan, kept = prepared.plan, prepared.store
     kept.create()
     kept.tidy()
     place = kept.remember(out, plan.units)
     with kept.lock(place):
         begin(out, plan.config, kept)
+    # Again, as before it was remembered they could be cleaned away.
+    pending = [unit for unit in plan.units.values() if not kept.has(unit.key)]
     done = len(plan.units) - len(pending)
     if done:
         progress.say(f"{done} of {len(plan.units)} units of work were done before")
-    failures = executor(pending, kept, config.resources, _costs(prepared)) if pending else []
+    failures = executor(pending, kept, config.resources, _costs(plan, pending)) if pending else []
     if failures:
         raise StudyError(failures)
     with kept.lock(place):
         return [build_report(folder) for folder in write_results(plan, kept, out)]
 
 
-def _costs(prepared: Prepared) -> dict[str, float]:
-    """Passes through the model of each unit left to do, by key."""
-    masks, units = masks_of(prepared.plan.units), prepared.pending
+def _costs(plan: Plan, units: Sequence[Unit]) -> dict[str, float]:
+    """Passes through the model of each unit, by key."""
+    masks = masks_of(plan.units)
     return {unit.key: passes(unit, None, masks) for unit in units}

@@ -18,6 +18,10 @@ WORK_FORMAT = 1
 """Counts up whenever the same recipe gives other results than before."""
 
 
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".gz")
+"""Those that decide how a file is read."""
+
+
 @dataclass(frozen=True, eq=False)
 class Unit:
     """One piece of a study that is done as a whole.
@@ -70,8 +74,9 @@ class Recipes:
         roles: tuple[str, ...] = (),
         needs: Mapping[str, Unit] | None = None,
         with_model: bool = True,
+        without_effect: Mapping[str, Any] | None = None,
     ) -> Unit:
-        """A unit with its recipe."""
+        """A unit with its recipe, which leaves out settings ``without_effect`` on the results."""
         settings = plain(settings or {})
         keys = {what: unit.key for what, unit in (needs or {}).items()}
         recipe = {
@@ -84,6 +89,7 @@ class Recipes:
             "versions": {"mechcore": version("mechcore"), **versions()},
         }
         model = self.model if with_model else None
+        settings = {**settings, **plain(without_effect or {})}
         return Unit(kind, name, recipe, settings, keys, model, self.data, roles)
 
     def _content(self, what: str) -> Any:
@@ -127,7 +133,7 @@ def data_content(
         file = Path(path)
         content |= {
             "sha256": hasher(file),
-            "format": file.suffixes[-2:],
+            "format": [ending for ending in file.suffixes[-2:] if ending in _ENDINGS],
             "columns": data.columns,
             "label_names": data.label_names,
         }

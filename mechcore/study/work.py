@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import pandas as pd
 
 from mechcore.ablation import ComponentSet
 from mechcore.components import ModelShape, parse_components
+from mechcore.errors import MechcoreWarning
 from mechcore.evaluate import Evaluation
 from mechcore.files import write_json
 from mechcore.means import MeanActivations
@@ -18,6 +20,7 @@ from mechcore.models.running import ModelIdentity, class_names, kind_of, weights
 from mechcore.pruning import Subnetwork, prune, prune_settings
 from mechcore.report.run_folder import TABLES as COLUMNS
 from mechcore.report.run_folder import TABLES_FOLDER, read_table
+from mechcore.state import StateError
 from mechcore.study import steps
 from mechcore.study.ablation import core_ablation_tables, sweep_tables
 from mechcore.study.answers import load_answers, save_answers
@@ -123,17 +126,33 @@ def means(context: Context) -> None:
 def pruned(context: Context) -> None:
     """Subnetworks of one sparsity and some seeds; interrupted, it goes on from the last saving."""
     inputs, settings = context.inputs(), context.settings
+    averages = context.means(inputs)
     state = context.store.partial(context.unit.key)
-    found = prune(
-        inputs.model,
-        inputs.data["train"],
-        context.means(inputs),
-        sparsity=settings["target"],
-        seeds=settings["seeds"],
-        preset=prune_settings(**settings["schedule"]),
-        data_seed=settings["data_seed"],
-        state=state,
-    )
+
+    schedule = prune_settings(**settings["schedule"], save_every=settings["save_every"])
+
+    def train() -> list[Subnetwork]:
+        return prune(
+            inputs.model,
+            inputs.data["train"],
+            averages,
+            sparsity=settings["target"],
+            seeds=settings["seeds"],
+            preset=schedule,
+            data_seed=settings["data_seed"],
+            state=state,
+        )
+
+    try:
+        found = train()
+    except StateError as error:
+        warnings.warn(
+            f"{context.unit.name}: begun anew, as its unfinished state cannot be used: {error}",
+            MechcoreWarning,
+            stacklevel=2,
+        )
+        state.unlink(missing_ok=True)
+        found = train()
     for each in found:
         each.save(context.folder / MASKS / f"{each.name}.safetensors")
 

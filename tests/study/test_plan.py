@@ -282,7 +282,6 @@ def test_sparsities_added_keep_everything_of_the_others(config: StudyConfig) -> 
     assert len(after - before) == 6  # two chunks, each pruned and answered twice
 
 
-@pytest.mark.xfail(reason="names of needs round sparsities to six digits", strict=True)
 def test_sparsities_that_look_alike_are_kept_apart(config: StudyConfig) -> None:
     plan = make_plan(replace(config, sparsities=(0.5, 0.5000001), seeds=(1,)))
     accuracy = plan.parts[0].units["accuracy"]
@@ -294,7 +293,6 @@ def test_sparsities_that_look_alike_are_kept_apart(config: StudyConfig) -> None:
 # -- several models, and checkpoints --------------------------------------------------------------
 
 
-@pytest.mark.xfail(reason="the recipe of the core holds the model's name", strict=True)
 def test_equal_models_share_their_units(config: StudyConfig, tmp_path: Path) -> None:
     same = shutil.copytree(tmp_path / "model", tmp_path / "same")
     other = checkpoint_like(tmp_path / "other", "else")

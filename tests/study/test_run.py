@@ -35,6 +35,7 @@ from mechcore.study import (
 )
 from mechcore.study.inputs import Inputs, load_inputs
 from mechcore.study.run import StudyError
+from mechcore.study.store import Store
 from mechcore.tasks import tiny_world
 from mechcore.tasks.embedded import tiny_encoder_dir
 
@@ -461,6 +462,40 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
     assert results(moved) == before
 
 
+def test_a_damaged_unfinished_state_is_begun_anew(
+    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(TINY, prune=replace(TINY.prune, save_every=1))
+    run(config, tmp_path / "whole")
+    training: Any = importlib.import_module("mechcore.pruning.mask_training")
+    update, updates = training.MaskTraining.update, Counter[str]()
+
+    def interrupted(self: Any, *args: Any) -> None:
+        updates["n"] += 1
+        if updates["n"] == 4:  # two masks, so in the second step
+            raise KeyboardInterrupt
+        update(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training.MaskTraining, "update", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "parts")
+    (state,) = (tmp_path / "parts" / "store" / "partial").glob("[!.]*")
+    data = bytearray(state.read_bytes())
+    data[-1] ^= 1
+    state.write_bytes(data)
+    with pytest.warns(MechcoreWarning, match="begun anew.*its checksum differs"):
+        run(config, tmp_path / "parts")
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    assert not list((tmp_path / "parts" / "store" / "partial").iterdir())
+
+
+def test_killed_before_there_was_more_than_a_store(tmp_path: Path, calls: Calls) -> None:
+    Store(tmp_path / "out" / "store").create()
+    run(TINY, tmp_path / "out")
+    assert calls == WHOLE
+
+
 def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
     run(TINY, tmp_path / "one", store=tmp_path / "store")
     calls.clear()
@@ -537,6 +572,15 @@ def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     assert results(tmp_path / "both" / "a") == results(tmp_path / "a")
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
     assert facts["model"]["source"].endswith("step-0700")
+    # A model that is no longer part of it goes; a folder of someone else stays.
+    (tmp_path / "both" / "mine").mkdir()
+    (tmp_path / "both" / "mine" / "config.json").write_text("{}")
+    calls.clear()
+    run(replace(TINY, models={"c": models["a"]}), tmp_path / "both")
+    assert not calls, "the same model by another name"
+    assert {path.name for path in (tmp_path / "both").iterdir()} == {
+        *("c", "mine", "store", "study.json")
+    }
 
 
 def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
