@@ -279,7 +279,7 @@ def check_views(shown: Shown) -> None:
         assert len(figure) < 100_000
         assert figure.count("CircuitsVis.render(") == 1
         assert not re.search(r"https?://|<script[^>]+src=", figure)
-    heads = re.search(r'"attentionHeadNames": (\[[^]]*\])', views["decoder-view"])
+    heads = re.search(r'"attentionHeadNames": ?(\[[^]]*\])', views["decoder-view"])
     assert heads
     assert len(json.loads(heads[1])) == 4
     assert '"maskUpperTri": true' in views["decoder-view"]
