@@ -1028,6 +1028,11 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ("run none.yaml --seeds 1", "--seeds and a configuration file exclude each other"),
         ("run {own} --address auto", "--address is for --executor ray"),
         ("run {own} --device tpu", "device is 'tpu'; expected cpu, mps, cuda"),
+        pytest.param(
+            "run {own} --device cuda",
+            "device cuda: this machine has none",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
+        ),
         ("status .", "no study in this folder (no study.json)"),
         ("clean .", "no study in this folder (no study.json)"),
         ("init study.json", "expected a file that ends in .yaml, .yml, .toml"),

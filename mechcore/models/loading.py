@@ -94,6 +94,7 @@ def load_model(
         return source
     name = str(source)
     where = _place(name)
+    _check_device(torch.device(device))
     config = read_config(name, revision)
     architecture = _architecture(config, where)
     found = _task_of(name, architecture, config, head)
@@ -117,6 +118,22 @@ def load_model(
         parameter.requires_grad_(False)
     _check_hook_points(model)
     return model
+
+
+def _check_device(device: torch.device) -> None:
+    """Make sure that this machine has the device."""
+    backends: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    if device.type not in backends:
+        return
+    if not backends[device.type].is_available():
+        raise InputError(
+            f"device {device}: this machine has none that torch {torch.__version__} can use; choose "
+            "cpu"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device {device}: this machine has {torch.cuda.device_count()}, counted from 0"
+        )
 
 
 def _load(

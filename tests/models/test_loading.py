@@ -20,6 +20,7 @@ from mechcore.errors import InputError
 from mechcore.interventions import masked
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import (
+from mechcore.tasks.embedded import tiny_encoder_dir
     ModelIdentity,
     check_hooks,
     class_names,
@@ -473,3 +474,10 @@ def test_masking_does_not_change_the_identity(cases: Cases) -> None:
     with masked(case.model, Mask.full(case.model).without("0.0"), mode="zero") as run:
         run(padded(texts()))
         assert ModelIdentity._compute(case.model) == first
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")])
+def test_a_device_that_is_not_there(device: Any) -> None:
+    with pytest.raises(InputError, match=r"device cuda(:1)?: this machine has none that torch"):
+        load_model(tiny_encoder_dir(), device=device)
