@@ -20,7 +20,6 @@ from mechcore.errors import InputError
 from mechcore.interventions import masked
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import (
-from mechcore.tasks.embedded import tiny_encoder_dir
     ModelIdentity,
     check_hooks,
     class_names,
@@ -29,6 +28,7 @@ from mechcore.tasks.embedded import tiny_encoder_dir
     last_real_position,
     model_inputs,
 )
+from mechcore.tasks.embedded import tiny_encoder_dir
 
 
 def refusal(source: Any, **options: Any) -> str:
