@@ -7,6 +7,8 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start, beside one another
+os.environ.setdefault("RAY_worker_niceness", "0")  # its workers would wait for other tests
 
 import helpers
 import pytest
@@ -44,7 +46,16 @@ def missing_hooked() -> str | None:
     return None
 
 
+ONCE = ("benchmarks", "docs", "fuzz", "report")
+"""Folders of tests that do not depend on the version of TransformerLens."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.parent.relative_to(REPOSITORY / "tests").parts[:1]
+        if folder and folder[0] in ONCE:
+            item.add_marker(pytest.mark.once)
     reasons = {"hooked": missing_hooked(), "real": missing_real_data()}
     for item in items:
         for marker, reason in reasons.items():

@@ -943,6 +943,7 @@ def refused(
     return check
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -972,6 +973,7 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
     refused(f"{command} {{own}} {options} --out deep/results", message)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -1020,6 +1022,7 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
     refused(f"{command} {options}", message)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 from browsing import MISSING, executable
 
-pytestmark = pytest.mark.once
-
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "report.py"
 
 

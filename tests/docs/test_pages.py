@@ -18,8 +18,6 @@ import pytest
 from mechcore.cli import main
 from mechcore.study import read_config
 
-pytestmark = pytest.mark.once
-
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 _FENCE = re.compile(

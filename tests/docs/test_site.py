@@ -16,8 +16,6 @@ import pytest
 
 import mechcore
 
-pytestmark = pytest.mark.once
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
 

@@ -18,8 +18,6 @@ from mechcore.files import write_csv
 from mechcore.means import MeanActivations
 from mechcore.pruning.subnetwork import HISTORY, Subnetwork
 
-pytestmark = pytest.mark.once
-
 SHAPE = ModelShape(2, 4)
 
 

@@ -9,8 +9,6 @@ from fuzz.harness import check_all
 
 from mechcore.study.config_file import from_json, read_config
 
-pytestmark = pytest.mark.once
-
 
 def test_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()

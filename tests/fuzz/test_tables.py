@@ -12,8 +12,6 @@ from mechcore.tasks.embedded import tiny_encoder_dir
 from mechcore.tasks.encoding import encode
 from mechcore.tasks.readers import read_examples
 
-pytestmark = pytest.mark.once
-
 CASES = 700
 
 

@@ -17,8 +17,6 @@ from mechcore.attention import AttentionExample
 from mechcore.report import build_report
 from mechcore.report.attention_views import attention_view
 
-pytestmark = pytest.mark.once
-
 CONTRAST = """() => {
   const rgba = (text) => {
     const [r, g, b, a] = text.match(/[\\d.]+/g).map(Number);

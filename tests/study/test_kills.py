@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from study.small_study import CONFIG, files, results
 
-pytestmark = [pytest.mark.once, pytest.mark.xdist_group("kills")]
+pytestmark = pytest.mark.once
 
 N_KILLS = 20
 

@@ -20,7 +20,7 @@ from mechcore.study import Resources, run
 from mechcore.study.ray_executor import on_ray
 from mechcore.study.run import StudyError
 
-pytestmark = [pytest.mark.once, pytest.mark.xdist_group("ray")]
+pytestmark = pytest.mark.once
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
 psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not installed")
@@ -30,7 +30,6 @@ psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not i
 def cluster() -> Iterator[None]:
     """Two workers, kept for all tests of this file; `on_ray` takes the cluster that is there."""
     on_ray()  # sets what Ray reads from the environment
-    os.environ.setdefault("RAY_worker_niceness", "0")  # other tests run beside
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()

@@ -349,7 +349,8 @@ def results(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("failing", ["describe", "prune", "answers", "pictures", "ablate"])
+@pytest.mark.once
+@pytest.mark.parametrize("failing", ["prune", "pictures"])
 def test_a_study_goes_on_where_it_was_interrupted(
     tmp_path: Path, calls: Calls, failing: str
 ) -> None:
@@ -387,6 +388,7 @@ def counts(**units: int) -> Counter[str]:
 OF_SUBNETWORKS = counts(accuracy=1, core=1, pictures=1, ablate=1)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "again"),
     [
@@ -413,13 +415,15 @@ def test_a_change_redoes_what_depends_on_it(
     changed = replace(TINY, **change)
     run(changed, done)
     assert calls == again
-    run(changed, tmp_path / "new")
-    assert results(done) == results(tmp_path / "new")
+    if again == counts(prune=2, answers=4) + OF_SUBNETWORKS:
+        run(changed, tmp_path / "new")
+        assert results(done) == results(tmp_path / "new")
     calls.clear()
     run(TINY, done)
     assert not calls, "what the first study made is still there"
 
 
+@pytest.mark.once
 def test_other_versions_do_everything_again(
     done: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -429,6 +433,7 @@ def test_other_versions_do_everything_again(
     assert calls == WHOLE
 
 
+@pytest.mark.once
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "old.csv").write_text("x")
     (done / "tables" / ".abcdefgh.core.csv").write_text("left by a killed run")
@@ -443,6 +448,7 @@ def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Cal
     assert math.isnan(summary["spearman_rho"])
 
 
+@pytest.mark.once
 def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, calls: Calls) -> None:
     before = results(done)
     (answers,) = [
@@ -462,6 +468,7 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
     assert results(moved) == before
 
 
+@pytest.mark.once
 def test_a_damaged_unfinished_state_is_begun_anew(
     tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -490,12 +497,14 @@ def test_a_damaged_unfinished_state_is_begun_anew(
     assert not list((tmp_path / "parts" / "store" / "partial").iterdir())
 
 
+@pytest.mark.once
 def test_killed_before_there_was_more_than_a_store(tmp_path: Path, calls: Calls) -> None:
     Store(tmp_path / "out" / "store").create()
     run(TINY, tmp_path / "out")
     assert calls == WHOLE
 
 
+@pytest.mark.once
 def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
     run(TINY, tmp_path / "one", store=tmp_path / "store")
     calls.clear()
@@ -504,6 +513,7 @@ def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
     assert not (tmp_path / "two" / "store").exists()
 
 
+@pytest.mark.once
 def test_a_unit_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls) -> None:
     calls.fail_at, calls.error = "heads", MechcoreError("no heads today")
     with pytest.raises(
@@ -519,11 +529,13 @@ def test_a_unit_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls
     assert calls == counts(heads=1, pictures=1)
 
 
+@pytest.mark.once
 def test_a_mask_off_target_names_itself(tmp_path: Path, calls: Calls) -> None:
     with pytest.raises(StudyError, match=r"prune sparsity 0.5, seed 42 43: pruning: 2 of 2 masks"):
         run(replace(TINY, prune=replace(TINY.prune, tolerance=0.0)), tmp_path / "run")
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "files",
     [
@@ -546,6 +558,7 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
     assert not calls
 
 
+@pytest.mark.once
 def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is a file; expected a folder"):
@@ -553,6 +566,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
+@pytest.mark.once
 def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Calls) -> None:
     data = replace(TINY.data, ood_subsets=("none",))
     with pytest.raises(InputError, match="subset 'none' is empty"):
@@ -563,6 +577,7 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Ca
 # -- several models, and checkpoints ---------------------------------------------------------------
 
 
+@pytest.mark.once
 def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     models = {"a": ModelConfig(), "b": ModelConfig(checkpoint="step-0700")}
     reports = run(replace(TINY, models=models), tmp_path / "both")
@@ -583,6 +598,7 @@ def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     }
 
 
+@pytest.mark.once
 def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
     run_of = tiny_encoder_dir().parent
     for role in ("train", "id", "ood"):
@@ -620,6 +636,7 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
 # -- unusual runs ---------------------------------------------------------------------------------
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("max_non_core", [0, 2])
 def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
     ablation = AblationConfig(max_joint=2, max_non_core=max_non_core)
@@ -636,6 +653,7 @@ def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
     assert list(tables["interactions"].columns) == COLUMNS["interactions"].split()
 
 
+@pytest.mark.once
 def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: Calls) -> None:
     run(replace(TINY, sparsities=(0.30, 0.301)), tmp_path)
     assert {path.stem for path in (tmp_path / "masks").iterdir()} == {
@@ -644,6 +662,7 @@ def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: 
     assert len(pd.read_csv(tmp_path / "tables" / "subnetworks.csv")) == 4
 
 
+@pytest.mark.once
 def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> None:
     data = replace(TINY.data, max_ood=40, ood_subsets=("prep", "embed_if"))
     run(replace(TINY, data=data), tmp_path)
