@@ -127,8 +127,8 @@ def _check_device(device: torch.device) -> None:
         return
     if not backends[device.type].is_available():
         raise InputError(
-            f"device {device}: this machine has none that torch {torch.__version__} can use; choose "
-            "cpu"
+            f"device {device}: this machine has none that torch {torch.__version__} can use; "
+            "choose cpu"
         )
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
