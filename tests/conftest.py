@@ -46,8 +46,8 @@ def missing_hooked() -> str | None:
     return None
 
 
-ONCE = ("benchmarks", "docs", "fuzz", "report")
-"""Folders of tests that do not depend on the version of TransformerLens."""
+ONCE = ("benchmarks", "docs", "fuzz", "notebooks", "report")
+"""Folders of tests that run on the default version of TransformerLens alone."""
 
 
 @pytest.hookimpl(tryfirst=True)
