@@ -16,7 +16,7 @@ import pytest
 from study.small_study import CONFIG, files, results
 
 from mechcore.errors import InputError
-from mechcore.study import Resources, run
+from mechcore.study import Analyses, Resources, SizesConfig, run
 from mechcore.study.ray_executor import on_ray
 from mechcore.study.run import StudyError
 
@@ -104,15 +104,22 @@ def test_a_worker_killed_in_the_middle_of_a_unit(whole: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_unit_that_fails_costs_only_what_needs_it(whole: Path, tmp_path: Path) -> None:
-    config = replace(CONFIG, prune=replace(CONFIG.prune, tolerance=0.0))
+def test_a_unit_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
+    sizes = SizesConfig((0.3,))
+    config = replace(
+        CONFIG,
+        prune=replace(CONFIG.prune, steps=2, tolerance=0.0),
+        seeds=(42,),
+        sparsities=(0.5,),
+        analyses=Analyses(heads=None, ablation=None, effective_size=sizes),
+    )
     with pytest.raises(StudyError) as failure:
         run(config, tmp_path / "out", executor=on_ray())
     kinds = Counter(each.unit.kind for each in failure.value.failures)
-    assert kinds == Counter(prune=4, answers=8, accuracy=1, core=1, pictures=1, ablate=1)
+    assert kinds == Counter(prune=1, answers=2, accuracy=1, core=1)
     assert "ended at" in str(failure.value)
     done = {each["kind"] for each in manifests(tmp_path / "out")}
-    assert done == {"describe", "means", "answers", "heads"}
+    assert done == {"describe", "means", "answers"}
 
 
 @pytest.mark.usefixtures("cluster")
