@@ -54,7 +54,7 @@ def batches_of(
                 "example mechcore.load_tokenizer(path)"
             )
         limit = min(tokenizer.model_max_length, longest_input(model))
-        data = encode(texts, tokenizer, max_length=limit, words=True)
+        data = encode(texts, tokenizer, max_length=limit, truncate=False, words=True)
     if data.words is None:
         raise InputError(
             "attention scores: found examples without words; expected EncodedExamples whose words "

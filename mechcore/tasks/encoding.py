@@ -35,6 +35,7 @@ class EncodedExamples:
         separators: whether a token is a separator ([SEP], </s>, end of text); or None.
         pad_id: token id for padding, on the right.
         answers: for language models, the answer token of each label name.
+        n_cut: how many texts were longer than allowed, and cut.
     """
 
     examples: Examples
@@ -45,6 +46,7 @@ class EncodedExamples:
     separators: Sequence[Sequence[int]] | None
     pad_id: int
     answers: Mapping[str, int] | None = None
+    n_cut: int = 0
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -113,6 +115,7 @@ def encode(
     tokenizer: PreTrainedTokenizerBase,
     *,
     max_length: int,
+    truncate: bool = True,
     prompt: str | None = None,
     answers: Mapping[str, str] | None = None,
     words: bool = False,
@@ -122,8 +125,8 @@ def encode(
     Args:
         examples: the texts.
         tokenizer: a fast tokenizer.
-        max_length: longest input in tokens; longer texts are cut, with a warning that says how
-            many.
+        max_length: longest input in tokens.
+        truncate: whether longer texts are cut, with a warning that says how many, or refused.
         prompt: for language models, a text with ``{a}`` and ``{b}`` (only ``{a}`` for one
             segment), special tokens written out; without one, the tokenizer's own layout.
         answers: for language models, the answer word of each label; its first token is read
@@ -131,7 +134,8 @@ def encode(
         words: whether to find segments, words and separators, which head categories need.
 
     Raises:
-        InputError: the prompt lacks a place, or answers are not distinct single tokens.
+        InputError: a text is too long and may not be cut, the prompt lacks a place, or answers
+            are not distinct single tokens.
     """
     first = examples.frame["text_a"].tolist()
     second = examples.frame["text_b"].tolist()
@@ -144,20 +148,26 @@ def encode(
         encoded = tokenizer(first, second, **limits)
     else:
         encoded = tokenizer(first, **limits)
-    cut = sum(bool(encoding.overflowing) for encoding in encoded.encodings)
-    if cut:
+    too_long = [row for row, one in enumerate(encoded.encodings) if one.overflowing]
+    if too_long:
+        found = (
+            f"examples {examples.name!r}: {len(too_long)} of {len(examples)} "
+            f"{'texts' if prompt is None else 'prompts'} are longer than {max_length} tokens"
+        )
         if prompt is not None:
             raise InputError(
-                f"examples {examples.name!r}: {cut} of {len(examples)} prompts are longer than "
-                f"{max_length} tokens, and cutting them would cut off the place of the answer; "
-                "raise --max-length or remove them"
+                f"{found}, and cutting them would cut off the place of the answer; raise "
+                "--max-length or remove them"
             )
-        warnings.warn(
-            f"examples {examples.name!r}: {cut} of {len(examples)} texts were longer than "
-            f"{max_length} tokens and were cut",
-            MechcoreWarning,
-            stacklevel=2,
-        )
+        whole = [[texts[row] for row in too_long] for texts in (first, second)]
+        ids = tokenizer(*whole[: 1 + examples.two_segments], verbose=False)["input_ids"]
+        found = f"{found} (the longest has {max(map(len, ids))})"
+        if not truncate:
+            raise InputError(
+                f"{found}, and nothing was said about cutting them; --max-length {max_length} "
+                "(max_length in Python and in files) cuts them, or remove them"
+            )
+        warnings.warn(f"{found} and were cut", MechcoreWarning, stacklevel=2)
     segments = word_ids = separators = None
     if words:
         vocabulary: dict[str, int] = {}
@@ -182,6 +192,7 @@ def encode(
         separators,
         _padding(tokenizer),
         None if answers is None else answer_ids(answers, tokenizer, prompt),
+        len(too_long),
     )
 
 

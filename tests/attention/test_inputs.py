@@ -421,24 +421,21 @@ def test_texts_and_pairs_may_be_mixed(encoder: Any) -> None:
     assert_same(found, expected)
 
 
-def test_long_texts_are_cut_to_what_the_model_reads(encoder: Any) -> None:
+def test_texts_longer_than_what_the_model_reads_are_refused(encoder: Any) -> None:
     tokenizer = wordpiece()
-    with pytest.warns(MechcoreWarning, match="1 of 2 texts were longer than 48 tokens"):
-        table = attention_scores(encoder, ["the " * 100, "a"], tokenizer=tokenizer)
-    assert table["n_queries"].iloc[0] == 48 + 3
+    with pytest.raises(InputError, match="1 of 2 texts are longer than 48 tokens"):
+        attention_scores(encoder, ["the " * 100, "a"], tokenizer=tokenizer)
     tokenizer.model_max_length = 10
-    with pytest.warns(MechcoreWarning, match="1 of 2 texts were longer than 10 tokens"):
-        table = attention_scores(encoder, ["the " * 100, "a"], tokenizer=tokenizer)
-    assert table["n_queries"].iloc[0] == 10 + 3
+    with pytest.raises(InputError, match="1 of 2 texts are longer than 10 tokens"):
+        attention_scores(encoder, ["the " * 100, "a"], tokenizer=tokenizer)
 
 
-def test_long_texts_are_cut_to_what_roberta_reads(cases: helpers.Cases) -> None:
+def test_roberta_reads_two_tokens_less_than_it_has_positions(cases: helpers.Cases) -> None:
     """Its positions begin after that of padding: two of 48 are never used."""
-    tokenizer = wordpiece(double=True)
-    with pytest.warns(MechcoreWarning, match="were longer than 46 tokens"):
-        table = attention_scores(
-            cases.get("roberta").model, ["the " * 100, "a"], tokenizer=tokenizer
-        )
+    tokenizer, model = wordpiece(double=True), cases.get("roberta").model
+    with pytest.raises(InputError, match="are longer than 46 tokens"):
+        attention_scores(model, ["the " * 100, "a"], tokenizer=tokenizer)
+    table = attention_scores(model, ["the " * 44, "a"], tokenizer=tokenizer)
     assert table["n_queries"].iloc[0] == 46 + 3
 
 

@@ -174,13 +174,22 @@ def test_a_batch_size_must_be_positive(five: EncodedExamples) -> None:
 
 def test_texts_that_are_cut_are_counted(wordpiece: hf.PreTrainedTokenizerFast) -> None:
     data = examples(("the cat slept the cat slept", "a"), ("a", "b"), ("a a a a a", "b b b"))
-    with pytest.warns(MechcoreWarning, match="'data': 2 of 3 texts were longer than 7") as seen:
+    message = r"'data': 2 of 3 texts are longer than 7 tokens \(the longest has 11\) and were cut"
+    with pytest.warns(MechcoreWarning, match=message) as seen:
         found = encode(data, wordpiece, max_length=7, words=True)
     assert len(seen) == 1
     assert seen[0].filename == __file__
     assert [len(row) for row in found.input_ids] == [7, 5, 7]
     assert found.segments is not None
     assert [len(row) for row in found.segments] == [7, 5, 7]
+    assert found.n_cut == 2
+
+
+def test_texts_are_not_cut_without_leave(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = examples(("the cat slept the cat slept", "a"), ("a", "b"))
+    with pytest.raises(InputError, match=r"1 of 2 texts are longer than 7 .* --max-length 7"):
+        encode(data, wordpiece, max_length=7, truncate=False)
+    assert encode(data, wordpiece, max_length=20, truncate=False).n_cut == 0
 
 
 def test_texts_that_just_fit_are_not_warned_about(wordpiece: hf.PreTrainedTokenizerFast) -> None:
