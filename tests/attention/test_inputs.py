@@ -14,7 +14,7 @@ from attention.builders import byte_level, wordpiece
 
 from mechcore.attention import TokenInfo, attention_scores, categorize_heads
 from mechcore.attention.inputs import batches_of
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError
 from mechcore.models import load_model
 from mechcore.tasks import tiny_world
 from mechcore.tasks.encoding import EncodedExamples, encode
