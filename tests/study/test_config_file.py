@@ -25,8 +25,9 @@ from mechcore.study.config import (
     SizesConfig,
     StudyConfig,
 )
-from mechcore.study.config_file import LARGEST, from_json, located, read_config
+from mechcore.study.config_file import from_json, located, read_config
 from mechcore.study.config_template import template
+from mechcore.yaml_file import LARGEST, parse_yaml
 
 
 def written(folder: Path, text: str | bytes, name: str = "study.yaml") -> Path:
@@ -88,7 +89,7 @@ def test_yaml_texts_stay_what_they_are(tmp_path: Path, value: str) -> None:
     ],
 )
 def test_yaml_values_are_those_of_yaml_1_2(text: str, value: Any) -> None:
-    found = config_file._parse_yaml(f"x: {text}\n")
+    found = parse_yaml(f"x: {text}\n")
     assert found == {"x": value}
     assert type(found["x"]) is type(value)
 
@@ -150,7 +151,7 @@ def test_yaml_that_cannot_be_used_is_refused(
 
 @given(st.text(max_size=40) | st.text("[]{}:,-?*&!|>'\"#%@`\n ~<=0aé", max_size=30))
 def test_any_text_is_a_study_or_an_error_of_ours(text: str) -> None:
-    for parse in (config_file._parse_yaml, config_file._PARSERS[".toml"]):
+    for parse in (parse_yaml, config_file._PARSERS[".toml"]):
         try:
             content = parse(text)
         except (yaml.YAMLError, ValueError, RecursionError):
@@ -401,7 +402,7 @@ def test_a_template_names_every_setting(tmp_path: Path, name: str) -> None:
 
 
 def test_a_template_shows_every_default(tmp_path: Path) -> None:
-    content = config_file._parse_yaml(template(tmp_path / "study.yaml"))
+    content = parse_yaml(template(tmp_path / "study.yaml"))
     wanted = StudyConfig().as_json()
     for left_out in ("prune", "models"):
         assert content.pop(left_out, None) is None or left_out == "prune"

@@ -1,0 +1,161 @@
+"""Settings in files: the plain part of YAML, and what is wrong in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from mechcore.errors import InputError, shown
+
+LARGEST = 2**18
+"""Bytes of a file of settings."""
+
+_DEEPEST = 20
+_MOST_ERRORS = 3
+
+Settings = TypeVar("Settings")
+
+Place = tuple[int | str, ...]
+"""Where in the settings something stands: names, and numbers in lists."""
+
+
+def read_plain(
+    path: Path, parsers: Mapping[str, Callable[[str], Any]], what: str, remedy: str = ""
+) -> Any:
+    """The plain values in a file.
+
+    Args:
+        path: of the file.
+        parsers: of its text, by the ending of its name.
+        what: it should hold, for messages.
+        remedy: what to do about a file that is not there.
+
+    Raises:
+        InputError: there is no such file, it is of another kind, too large or not valid.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file{remedy}")
+    if path.suffix not in parsers:
+        raise InputError(f"{path}: expected a file that ends in {', '.join(parsers)}")
+    if path.stat().st_size > LARGEST:
+        raise InputError(f"{path}: is larger than {LARGEST} bytes; expected {what}")
+    try:
+        content = parsers[path.suffix](path.read_text(encoding="utf-8-sig"))
+        _check_depth(content, _DEEPEST)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split()) or "nested too deeply"
+        raise InputError(f"{path}: not a usable {path.suffix[1:]} file: {reason}") from error
+    return content
+
+
+def validated(
+    kind: type[Settings], content: Mapping[str, Any], name: str, settings_at: Callable[[Place], str]
+) -> Settings:
+    """Settings from plain values.
+
+    Args:
+        kind: a dataclass for pydantic.
+        content: its fields by name.
+        name: of where they come from, for messages.
+        settings_at: names of the settings beside the one at a place.
+
+    Raises:
+        InputError: they are not such settings; the message names where they come from, and the
+            place of what is wrong.
+    """
+    try:
+        # By way of JSON, where pydantic takes lists for tuples but no text for numbers.
+        text = json.dumps(dict(content), ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"{name}: {error}; expected only text, numbers, true, false, lists and names"
+        ) from error
+    try:
+        return TypeAdapter(kind).validate_json(text, strict=True)
+    except ValidationError as error:
+        raise InputError(f"{name}: {_described(error, settings_at)}") from error
+
+
+def _described(error: ValidationError, settings_at: Callable[[Place], str]) -> str:
+    found = []
+    for each in error.errors(include_url=False):
+        place = ".".join(str(part) for part in each["loc"])
+        value = shown(repr(each["input"]), 60)
+        message = shown(each["msg"].removeprefix("Value error, "), 300)
+        if each["type"] == "unexpected_keyword_argument":
+            found.append(f"{place}: no such setting; expected {settings_at(each['loc'])}")
+        elif each["type"] == "value_error":  # of ours, which says what was found
+            found.append(f"{place}: {message}" if place else message)
+        else:
+            message = message.replace("Input should be", "expected")
+            found.append(f"{place}: found {value}; {message}")
+    more = len(found) - _MOST_ERRORS
+    return "; ".join(found[:_MOST_ERRORS]) + (f"; and {more} more" if more > 0 else "")
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as settings need it: names are text, each once, and nothing stands for another thing."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        event = self.peek_event()
+        if isinstance(event, yaml.events.AliasEvent):
+            self._refuse("aliases (*name) are not accepted; write the value out", event)
+        if getattr(event, "tag", None) is not None:
+            self._refuse(f"tags ({event.tag}) are not accepted; leave them out", event)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
+        names: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self._refuse("found a list or settings where a name belongs", key)
+            if key.value in names:
+                self._refuse(f"{key.value!r} occurs twice", key)
+            names.add(key.value)
+            key.tag = self.DEFAULT_SCALAR_TAG
+        return super().construct_mapping(node, deep)
+
+    @staticmethod
+    def _refuse(message: str, where: Any) -> NoReturn:
+        raise yaml.MarkedYAMLError(problem=message, problem_mark=where.start_mark)
+
+
+# Of YAML 1.1 only what YAML 1.2 reads the same way: "no" is a label here, and 010 no number.
+_Loader.yaml_implicit_resolvers = {}
+for _tag, _pattern, _first in (
+    ("null", r"~|null|", ["~", "n", ""]),
+    ("bool", r"true|false", ["t", "f"]),
+    ("int", r"[-+]?(0|[1-9][0-9]*)", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?",
+        list("-+.0123456789"),
+    ),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
+    )
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain values from YAML text.
+
+    Raises:
+        YAMLError: it is not YAML, or more than its plain part.
+    """
+    return yaml.load(text, Loader=_Loader)
+
+
+def _check_depth(value: Any, left: int) -> None:
+    if not isinstance(value, (dict, list)):
+        return
+    if left == 0:
+        raise ValueError(f"nested more than {_DEEPEST} levels deep")
+    for inner in value.values() if isinstance(value, dict) else value:
+        _check_depth(inner, left - 1)
