@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.util
 import logging
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, reason
+from mechcore.errors import InputError, reason, shown
 from mechcore.models.checkpoint_files import (
     Weights,
     check_config,
@@ -35,9 +35,29 @@ from mechcore.models.checkpoint_files import (
     without_conversion,
 )
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
-from mechcore.models.running import check_hooks, hook_mlp_out, hook_z, kind_of
+from mechcore.models.running import (
+    check_hooks,
+    check_in_memory,
+    devices_of,
+    hook_mlp_out,
+    hook_z,
+    kind_of,
+    weights_of,
+)
 
 Backend = Literal["bridge", "hooked"]
+DtypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
+DeviceMap: TypeAlias = str | Mapping[str, str | int | torch.device]
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+"""Precisions of weights by name."""
+
+DEVICE_MAPS = ("auto", "balanced", "cpu")
+"""Device maps by name."""
 
 CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
 _LOADERS = {
@@ -51,8 +71,9 @@ def load_model(
     source: Any,
     *,
     backend: Backend = "bridge",
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | DtypeName = torch.float32,
+    device_map: DeviceMap | None = None,
     revision: str | None = None,
     task: Literal["classification", "language-model"] | None = None,
     head: bool = True,
@@ -67,8 +88,13 @@ def load_model(
         backend: ``"bridge"`` wraps the Hugging Face model in a TransformerBridge;
             ``"hooked"`` builds a HookedTransformer (TransformerLens 3, language models only),
             without weight processing, so that activations stay those of the checkpoint.
-        device: where the weights go.
-        dtype: precision of the weights.
+        device: where the weights go; the processor if neither this nor ``device_map`` is given.
+        dtype: precision of the weights, a torch dtype or ``"float32"``, ``"bfloat16"`` or
+            ``"float16"``.
+        device_map: in place of ``device``, for models that one device does not hold: how
+            accelerate spreads the layers of a bridge over devices, ``"auto"``, ``"balanced"``,
+            ``"cpu"`` or the device of every module by name. All weights must find room in the
+            devices' memory; see docs/large-models.md.
         revision: branch, tag or commit of a hub id.
         task: what the checkpoint must be; None reads it from its configuration.
         head: whether there must be a head. If not, encoders whose head is none that mechcore
@@ -85,16 +111,19 @@ def load_model(
 
     Raises:
         InputError: the checkpoint is missing or damaged, brings code or is a pickle that is not
-            allowed, has no head that mechcore can read, or its architecture has no adapter.
+            allowed, has no head that mechcore can read, or its architecture has no adapter; or
+            the devices are none of this machine's, or do not hold all weights.
     """
+    _check_placing(source, backend, device, device_map)
     if not isinstance(source, (str, Path)):
         kind_of(source)
+        check_in_memory("model", weights_of(source))
         _check_hook_points(source)
         source.eval()
         return source
     name = str(source)
     where = _place(name)
-    _check_device(torch.device(device))
+    precision = _as_dtype(dtype)
     config = read_config(name, revision)
     architecture = _architecture(config, where)
     found = _task_of(name, architecture, config, head)
@@ -107,17 +136,97 @@ def load_model(
     weights = Weights(None)
     if "gguf_file" not in where:
         weights = find_weights(name, architecture, config, revision, allow_pickle=allow_pickle)
-    hf_model = _load(name, where, revision, config, found, dtype, weights)
-    hf_model = hf_model.to(device).eval()
+    hf_model = _load(name, where, revision, config, found, precision, weights, device_map)
+    if device_map is None:
+        hf_model = hf_model.to(device or "cpu")
+    hf_model = hf_model.eval()
     architecture = type(hf_model).__name__
     if backend == "hooked":
-        model = _hooked(name, architecture, hf_model, device, dtype)
+        model = _hooked(name, architecture, hf_model, device or "cpu", precision)
     else:
         model = _bridge(name, architecture, hf_model, revision)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     _check_hook_points(model)
     return model
+
+
+def _as_dtype(dtype: Any) -> torch.dtype:
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        raise InputError(
+            f"dtype: found {shown(dtype)}; expected {', '.join(DTYPES)} or a dtype of torch"
+        )
+    return found
+
+
+def _check_placing(
+    source: Any, backend: Backend, device: str | torch.device | None, device_map: DeviceMap | None
+) -> None:
+    """Make sure that the weights can go where they are to go."""
+    if device_map is None:
+        _check_device(torch.device(device or "cpu"))
+        return
+    if device is not None:
+        raise InputError(
+            f"device_map and device ({device}) exclude each other; name one of the two"
+        )
+    if backend == "hooked":
+        raise InputError(
+            'device_map: is for backend "bridge"; a HookedTransformer lies on one device, which '
+            "device names"
+        )
+    if not isinstance(source, (str, Path)):
+        raise InputError(
+            f"device_map: the model is built already ({type(source).__name__}); expected a "
+            "checkpoint: place a model's weights where it is built"
+        )
+    if isinstance(device_map, str):
+        if device_map not in DEVICE_MAPS:
+            raise InputError(
+                f"device_map: found {shown(device_map)}; expected {', '.join(DEVICE_MAPS)}, or "
+                "the device of every module by name"
+            )
+        return
+    for module, place in device_map.items():
+        _check_device(_mapped_device(module, place))
+
+
+def _mapped_device(module: str, place: str | int | torch.device) -> torch.device:
+    """A device of a device map, where an int is the number of a CUDA device."""
+    try:
+        device = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+    except (RuntimeError, TypeError) as error:
+        if place != "disk":
+            raise InputError(
+                f"device_map: {module!r} is on {shown(place)}; expected a device, as cpu or cuda:0"
+            ) from error
+        device = torch.device("meta")
+    if device.type == "meta":
+        raise InputError(
+            f"device_map: {module!r} is on {place}; expected devices that hold their weights in "
+            "memory, as mechcore reads them there"
+        )
+    return device
+
+
+def _check_covers(device_map: Mapping[str, Any], hf_model: Any) -> None:
+    """Make sure that a device map is of this model; transformers would make up the rest of it."""
+    weights = [name for name, _ in hf_model.named_parameters()]
+    known = {name for name, _ in hf_model.named_modules()} | set(weights)
+    if unknown := [name for name in device_map if name not in known]:
+        parts = ", ".join(name for name, _ in hf_model.named_children())
+        raise InputError(
+            f"device_map: {type(hf_model).__name__} has no module {unknown[0]!r}; expected names "
+            f"of its modules: {parts} and what they hold"
+        )
+    for weight in weights:
+        parents = weight.split(".")
+        names = ("", *(".".join(parents[:n]) for n in range(1, len(parents) + 1)))
+        if not any(name in device_map for name in names):
+            raise InputError(
+                f"device_map: gives no device for {weight}; expected one for every module"
+            )
 
 
 def _check_device(device: torch.device) -> None:
@@ -144,6 +253,7 @@ def _load(
     kind: str,
     dtype: torch.dtype,
     weights: Weights,
+    device_map: DeviceMap | None,
 ) -> Any:
     """The model as transformers builds it, with all of its weights from the checkpoint."""
     loader: Any = _LOADERS[kind]
@@ -154,6 +264,7 @@ def _load(
             hf_model, report = loader.from_pretrained(
                 **where,
                 dtype=dtype,
+                device_map=device_map if isinstance(device_map, str | None) else {**device_map},
                 attn_implementation="eager",
                 revision=revision,
                 trust_remote_code=False,
@@ -179,6 +290,9 @@ def _load(
             f"checkpoint {name}: its files lack the weights {', '.join(missing[:4])}{more} of "
             f"{architecture}, which would be random; save the whole fine-tuned model again"
         )
+    if isinstance(device_map, Mapping):
+        _check_covers(device_map, hf_model)
+    check_in_memory(f"checkpoint {name}", hf_model)
     return hf_model
 
 
@@ -324,7 +438,7 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
     if architecture in CLASSIFICATION_ADAPTERS and hf_model.config.pad_token_id is None:
         hf_model.config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
     try:
-        return build_bridge_from_module(
+        model = build_bridge_from_module(
             hf_model, architecture, hf_config=hf_model.config, model_name=name
         )
     except ValueError as error:
@@ -333,6 +447,8 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
             f"checkpoint {name}: no TransformerBridge adapter for {architecture}; classifiers "
             f"that can be loaded are {known}"
         ) from error
+    model.cfg.n_devices = len(devices_of(model))
+    return model
 
 
 def _hooked(

@@ -86,8 +86,13 @@ def class_names(model: Any) -> list[str] | None:
 
 
 def device_of(model: Any) -> torch.device:
-    """The device of the model's first parameter."""
+    """The device of the model's first parameter, where inputs go and logits come back."""
     return next(weights_of(model).parameters()).device
+
+
+def devices_of(model: Any) -> list[torch.device]:
+    """The devices that hold the model's weights; the first is that of its inputs and logits."""
+    return list(dict.fromkeys(p.device for p in weights_of(model).parameters()))
 
 
 def weights_of(model: Any) -> nn.Module:
@@ -131,7 +136,7 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     logits = model(ids, return_type="logits", **inputs)
     if not torch.is_tensor(logits):
         raise InputError(f"model: forward returned {type(logits).__name__}; expected logits")
-    return logits
+    return logits.to(ids.device)
 
 
 def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]]:
@@ -212,6 +217,26 @@ def check_hooks(model: Any, names: Iterable[str]) -> None:
         )
 
 
+def check_in_memory(name: str, weights: nn.Module) -> None:
+    """Make sure that all weights can be read where they are.
+
+    Args:
+        name: what to call the model in the error.
+        weights: the module that holds them.
+
+    Raises:
+        InputError: some are offloaded: accelerate brings them in for the moment that Hugging
+            Face's own modules use them, and a bridge also reads them at other times.
+    """
+    away = [each for each, weight in weights.named_parameters() if weight.is_meta]
+    if away:
+        raise InputError(
+            f"{name}: {len(away)} of its weights are offloaded, {away[0]} among them; expected all "
+            "of them in memory: load it in a smaller dtype (bfloat16), on the processor "
+            '(device_map="cpu"), or on more devices'
+        )
+
+
 def check_patterns(wanted: Iterable[int], found: Iterable[int]) -> None:
     """Make sure that attention patterns came from these layers.
 
@@ -280,7 +305,8 @@ def _sample_of_weights(model: Any) -> list[Any]:
     """Versions and sums over up to 1024 places of every weight: notices edits through ``.data``."""
     parameters = list(weights_of(model).parameters())
     sums = [p.detach().flatten()[:: p.numel() // 1024 + 1].double().sum() for p in parameters]
-    return [torch.stack(sums).tolist(), [(p._version, p.dtype) for p in parameters]]
+    together = torch.stack([each.to(sums[0].device) for each in sums])
+    return [together.tolist(), [(p._version, p.dtype) for p in parameters]]
 
 
 _identities: weakref.WeakKeyDictionary[Any, tuple[Any, ModelIdentity]]

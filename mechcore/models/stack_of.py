@@ -12,7 +12,7 @@ from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
 from mechcore.errors import InputError
-from mechcore.models.running import is_classifier, kind_of, weights_of
+from mechcore.models.running import devices_of, is_classifier, kind_of, weights_of
 from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
 
 ENCODERS = ("bert", "roberta")
@@ -50,6 +50,8 @@ def stack_of(model: Any) -> Stack:
         InputError: the model is of another kind, or has a part that a `Stack` has not.
     """
     kind = kind_of(model)
+    if len(devices := devices_of(model)) > 1:
+        raise unsupported(f"a model on several devices ({', '.join(map(str, devices))})")
     if kind == "hooked-transformer":
         return _hooked(model)
     if kind != "bridge":
@@ -64,7 +66,7 @@ def unsupported(found: str) -> InputError:
     """The error for a model that only the plain path can run."""
     return InputError(
         f"prefix-sharing engine: found {found}; expected a TransformerBridge of "
-        f"{', '.join(MODEL_TYPES)} with its usual settings, or a HookedTransformer; "
+        f"{', '.join(MODEL_TYPES)} with its usual settings, or a HookedTransformer, on one device; "
         "engine='reference' runs any model"
     )
 

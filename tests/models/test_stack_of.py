@@ -73,8 +73,8 @@ def refusal(model: Any) -> str:
 def refused(found: str) -> str:
     return (
         f"prefix-sharing engine: found {found}; expected a TransformerBridge of bert, roberta, "
-        "gpt2, llama, mistral, qwen2 with its usual settings, or a HookedTransformer; "
-        "engine='reference' runs any model"
+        "gpt2, llama, mistral, qwen2 with its usual settings, or a HookedTransformer, on one "
+        "device; engine='reference' runs any model"
     )
 
 

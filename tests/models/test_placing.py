@@ -1,0 +1,196 @@
+"""Where the weights lie and in which precision: the same answers, or one clear line."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import dispatch_model
+from helpers import CLASSES, N_LAYERS, Case, Cases, padded, reference_logits, texts
+from torch import Tensor
+
+from mechcore.components import Mask
+from mechcore.errors import InputError
+from mechcore.evaluate import evaluate
+from mechcore.interventions import masked
+from mechcore.means import MeanActivations
+from mechcore.models import load_model, loading
+from mechcore.models.running import ModelIdentity, devices_of, forward
+from mechcore.models.stack_of import stack_of
+
+
+def refusal(source: Any, **options: Any) -> str:
+    """The one-line message with which a source is refused."""
+    with pytest.raises(InputError) as caught:
+        load_model(source, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def labelled() -> list[dict[str, Tensor]]:
+    """Two batches with labels."""
+    batches = [padded(texts(seed=seed)) for seed in (1, 2)]
+    return [{**each, "labels": torch.arange(5) % len(CLASSES)} for each in batches]
+
+
+def offload(hf_model: Any, folder: Path) -> None:
+    """Have accelerate keep the last layer on disk."""
+    name = next(n for n, m in hf_model.named_modules() if isinstance(m, torch.nn.ModuleList))
+    places = {f"{name}.{layer}": "cpu" for layer in range(N_LAYERS - 1)}
+    places[f"{name}.{N_LAYERS - 1}"] = "disk"
+    for each, module in hf_model.named_modules():
+        if not any(True for _ in module.children()) and not each.startswith(f"{name}."):
+            places[each] = "cpu"
+    dispatch_model(hf_model, places, main_device="cpu", offload_dir=str(folder))
+
+
+# -- device maps ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device_map", [{"": "cpu"}, {"": torch.device("cpu")}, "auto", "cpu"])
+def test_a_model_placed_by_accelerate_is_the_same(case: Case, device_map: Any) -> None:
+    model = load_model(case.path, device_map=device_map)
+    assert ModelIdentity.of(model) == ModelIdentity.of(case.model)
+    rows = texts()
+    with torch.no_grad():
+        logits = forward(model, padded(rows, "left", noise=3))
+    torch.testing.assert_close(logits, reference_logits(case.reference, rows), rtol=0, atol=1e-5)
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_map_of_every_module(cases: Cases) -> None:
+    places = {"bert.embeddings": "cpu", "bert.encoder": "cpu", "bert.pooler": "cpu"}
+    model = load_model(cases.path("bert"), device_map={**places, "classifier": "cpu"})
+    assert ModelIdentity.of(model) == ModelIdentity.of(cases.get("bert").model)
+
+
+def test_a_map_that_leaves_modules_out(cases: Cases) -> None:
+    message = refusal(cases.path("bert"), device_map={"bert": "cpu"})
+    assert message == (
+        "device_map: gives no device for classifier.weight; expected one for every module"
+    )
+
+
+def test_a_map_of_another_model(cases: Cases) -> None:
+    message = refusal(cases.path("bert"), device_map={"": "cpu", "transformer.h": "cpu"})
+    assert message == (
+        "device_map: BertForSequenceClassification has no module 'transformer.h'; expected names "
+        "of its modules: bert, dropout, classifier and what they hold"
+    )
+
+
+def test_hooks_of_accelerate_and_masks_get_along(case: Case, tmp_path: Path) -> None:
+    """As on several devices: accelerate wraps every module, here to move things to where they are.
+
+    The means, and the gradients of a mask, are the plain model's.
+    """
+    hf_model = copy.deepcopy(case.reference)
+    children = {name: "cpu" for name, _ in hf_model.named_children()}
+    dispatch_model(hf_model, children, force_hooks=True)
+    architecture = type(hf_model).__name__
+    model = loading._bridge(str(case.path), architecture, hf_model, None)
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    batches = labelled()
+    plain, dispatched = (MeanActivations.compute(each, batches) for each in (case.model, model))
+    torch.testing.assert_close(dispatched.z, plain.z, rtol=0, atol=1e-6)
+    torch.testing.assert_close(dispatched.mlp, plain.mlp, rtol=0, atol=1e-6)
+    gradients = []
+    for each, means in ((case.model, plain), (model, dispatched)):
+        values = torch.full_like(Mask.full(each).values, 0.5).requires_grad_()
+        with masked(each, Mask(values), means) as run:
+            run(batches[0]).square().sum().backward()
+        assert values.grad is not None
+        gradients.append(values.grad)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-4)
+    mask = Mask.full(model).without("L0.H1")
+    found = evaluate(model, batches, mask=mask, means=dispatched)
+    expected = evaluate(case.model, batches, mask=mask, means=plain)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device_map": "auto", "device": "cpu"}, "device_map and device (cpu) exclude each other"),
+        ({"device_map": "fastest"}, "found fastest; expected auto, balanced, cpu, or the device"),
+        ({"device_map": {"": "nowhere"}}, "device_map: '' is on nowhere; expected a device, as"),
+        ({"device_map": {"": None}}, "device_map: '' is on None; expected a device, as cpu"),
+        ({"device_map": {"bert": "disk"}}, "'bert' is on disk; expected devices that hold"),
+        ({"device_map": {"bert": "meta"}}, "'bert' is on meta; expected devices that hold"),
+        ({"device_map": {"": 90}}, "device cuda:90: this machine has "),
+        ({"device_map": "cpu", "backend": "hooked"}, 'device_map: is for backend "bridge"'),
+        ({"dtype": "double"}, "dtype: found double; expected float32, bfloat16, float16 or a"),
+        ({"dtype": 16}, "dtype: found 16; expected float32"),
+    ],
+)
+def test_places_and_precisions_that_are_none(
+    cases: Cases, options: dict[str, Any], message: str
+) -> None:
+    assert message in refusal(cases.path("bert"), **options)
+
+
+def test_a_built_model_stays_where_it_is(cases: Cases) -> None:
+    message = refusal(cases.get("bert").model, device_map="auto")
+    assert "device_map: the model is built already (TransformerBridge)" in message
+
+
+# -- weights that are not in memory, or on several devices ----------------------------------------
+
+
+def test_weights_for_which_memory_has_no_room_are_refused(
+    cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SmallMachine:
+        """transformers where accelerate finds little memory."""
+
+        from_config = loading._LOADERS[loading.CLASSIFICATION].from_config
+
+        @staticmethod
+        def from_pretrained(**options: Any) -> Any:
+            kind = loading.AutoModelForSequenceClassification
+            return kind.from_pretrained(
+                **options, max_memory={"cpu": 12_000}, offload_folder=str(tmp_path)
+            )
+
+    monkeypatch.setitem(loading._LOADERS, loading.CLASSIFICATION, SmallMachine)
+    for architecture in ("bert", "gpt2"):
+        path = cases.path(architecture)
+        message = refusal(path, device_map="auto")
+        assert message.startswith(f"checkpoint {path}: ")
+        assert " of its weights are offloaded, " in message
+        assert "in a smaller dtype (bfloat16)" in message
+
+
+def test_a_built_model_with_weights_on_disk_is_refused(cases: Cases, tmp_path: Path) -> None:
+    case = cases.get("bert")
+    hf_model = copy.deepcopy(case.reference)
+    offload(hf_model, tmp_path)
+    model = loading._bridge(str(case.path), type(hf_model).__name__, hf_model, None)
+    message = refusal(model)
+    assert "model: 16 of its weights are offloaded, bert.encoder.layer.1." in message
+
+
+def test_the_prefix_tree_wants_one_device(cases: Cases, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices beyond the processor are made up: machines that test this have one."""
+    model = cases.get("gpt2").model
+    monkeypatch.setattr(
+        "mechcore.models.stack_of.devices_of",
+        lambda _: [torch.device("cuda:0"), torch.device("cuda:1")],
+    )
+    with pytest.raises(InputError) as caught:
+        stack_of(model)
+    assert "found a model on several devices (cuda:0, cuda:1); expected" in str(caught.value)
+    assert "on one device; engine='reference' runs any model" in str(caught.value)
+
+
+def test_devices_are_told_apart(cases: Cases) -> None:
+    hf_model = copy.deepcopy(cases.get("bert").reference)
+    model = loading._bridge("bert", type(hf_model).__name__, hf_model, None)
+    assert devices_of(model) == [torch.device("cpu")]
+    assert model.cfg.n_devices == 1
+    hf_model.classifier.to("meta")
+    assert devices_of(model) == [torch.device("cpu"), torch.device("meta")]
+    assert devices_of(cases.get("gpt2").model) == [torch.device("cpu")]
