@@ -37,7 +37,11 @@ class ModelOptions:
     ] = None
     classes: Annotated[
         str | None,
-        typer.Option("--classes", help="Names of the checkpoint's classes in index order."),
+        typer.Option(
+            "--labels",
+            "--classes",
+            help="Names of the checkpoint's classes in index order, if its id2label has none.",
+        ),
     ] = None
     prompt: Annotated[
         str | None,

@@ -963,7 +963,7 @@ def refused(
         ("--columns label=nosuch", "no column 'nosuch'"),
         ("--columns truth=label", "unknown role 'truth'"),
         ("--columns label", "--columns 'label': expected NAME=VALUE pairs"),
-        ("--classes a", "1 given (a), but the checkpoint has 2 classes"),
+        ("--labels a", "1 given (a), but the checkpoint has 2 classes"),
         ("--max-id -1", "--max-id"),
     ],
 )

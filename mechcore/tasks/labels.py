@@ -40,7 +40,7 @@ class LabelMap:
             raise InputError(
                 f"label names: the checkpoint calls its classes {', '.join(classes)}, which says "
                 "nothing about their meaning; name them in index order with "
-                "--classes (class_labels= in Python), or set id2label in its config.json"
+                "--labels (class_labels= in Python), or set id2label in its config.json"
             )
         index = {normal_name(name): i for i, name in enumerate(classes)}
         if len(index) < len(classes):
@@ -78,7 +78,7 @@ def _classes_of(label: str, index: Mapping[str, int], classes: Sequence[str]) ->
         "; numbers have no agreed meaning: name them with --label-names (label_names= in Python), "
         'for example "0=entailment,1=neutral,2=contradiction"'
         if _GENERIC.fullmatch(label.strip())
-        else "; rename the data's labels with --label-names OLD=NEW, or the classes with --classes"
+        else "; rename the data's labels with --label-names OLD=NEW, or the classes with --labels"
     )
     raise InputError(
         f"label {label!r}: not a class of the checkpoint, which has {', '.join(classes)}{hint}"
