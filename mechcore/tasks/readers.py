@@ -1,7 +1,15 @@
-"""Reading users' files: csv, tsv, jsonl and parquet, plain or compressed."""
+"""Reading users' files: csv, tsv, jsonl and parquet, plain or compressed.
+
+Official files are read as they come: GLUE's ``.tsv``, the ``.jsonl`` and tab-separated ``.txt`` of
+MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script builds it. That script
+is one for Python 2; with the changes that make it run on Python 3 it writes texts as bytes
+literals, ``b'How ...'``, which are taken for the texts they stand for where a whole column has
+them. What PAWS-QQP is built from has numbers of tokens for texts, and is refused.
+"""
 
 from __future__ import annotations
 
+import ast
 import csv
 import gzip
 import json
@@ -29,8 +37,23 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
+_BYTES = re.compile(r"""b(?:'.*'|".*")""", re.DOTALL)
+_TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
+
 UNDECIDED = "-"
 """Gold label of MNLI and SNLI examples on which the annotators did not agree."""
+
+_NO_AGREEMENT = f"gold label is {UNDECIDED!r} (no agreement among annotators)"
+
+_KINDS: Mapping[str, str] = {
+    ".csv": ".csv",
+    ".tsv": ".tsv",
+    ".txt": ".tsv",
+    ".jsonl": ".jsonl",
+    ".ndjson": ".jsonl",
+    ".parquet": ".parquet",
+}
+"""How a file is read, by the ending of its name."""
 
 
 def read_examples(
@@ -40,16 +63,20 @@ def read_examples(
     columns: Mapping[str, str] | None = None,
     label_names: Mapping[str, str] | None = None,
     labelled: bool = True,
+    skip_empty: bool = False,
 ) -> Examples:
     """Read one- or two-segment texts with their labels.
 
     Args:
-        path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, text files also ``.gz``.
+        path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, or a tab-separated ``.txt``;
+            text files also ``.gz``.
         name: what to call the data; the file's stem by default.
         columns: which column of the file serves as ``text_a``, ``text_b``, ``label`` or
             ``subset``, where `KNOWN_COLUMNS` does not find it.
         label_names: meanings of labels, such as ``{"0": "entailment"}``; others stay.
         labelled: whether a label is needed; without one, labels are empty where the file has none.
+        skip_empty: leave out rows that lack a text or label, with a count of them, as the official
+            QQP files have some; else they are an error.
 
     A file without a subset column is one subset called ``"all"``.
 
@@ -58,29 +85,94 @@ def read_examples(
     """
     path = Path(path)
     table = read_table(path)
+    return examples_of(
+        table,
+        path,
+        name=name or data_name(path),
+        columns=columns,
+        label_names=label_names,
+        labelled=labelled,
+        skip_empty=skip_empty,
+    )
+
+
+def examples_of(
+    table: pd.DataFrame,
+    path: Path | str,
+    *,
+    name: str,
+    columns: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+    labelled: bool = True,
+    skip_empty: bool = False,
+    unlabelled: str = _NO_AGREEMENT,
+) -> Examples:
+    """Examples from a table; `read_examples` says more.
+
+    Args:
+        table: rows numbered from 0.
+        path: of the table, for messages.
+        name: what to call the data.
+        columns: as for files.
+        label_names: as for files.
+        labelled: as for files.
+        skip_empty: as for files.
+        unlabelled: what the label `UNDECIDED` stands for, for messages.
+
+    Raises:
+        InputError: the table is empty, or lacks a column or value.
+    """
     chosen = _choose_columns(path, table, columns or {}, labelled)
-    frame = pd.DataFrame({role: texts_of(path, table[column]) for role, column in chosen.items()})
+    used = table[list(dict.fromkeys(chosen.values()))]
+    if skip_empty:
+        used = _without_empty(path, used)
+    frame = pd.DataFrame({role: texts_of(path, used[column]) for role, column in chosen.items()})
+    for role in [role for role in ("text_a", "text_b") if role in frame]:
+        _check_built(path, table, frame[role])
+        frame[role] = _from_bytes(frame[role])
     frame["text_b"] = frame.get("text_b", "")
     frame["label"] = frame.get("label", "")
     frame["label"] = frame["label"].replace(dict(label_names or {}))
-    # Names of files need not be Unicode, but those in tables must.
-    stem = os.fsencode(path.name.split(".")[0]).decode("utf-8", "replace")
     frame["subset"] = frame.get("subset", ALL)
     undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
         warnings.warn(
-            f"{path}: left out {int(undecided.sum())} of {len(frame)} examples whose gold label "
-            f"is {UNDECIDED!r} (no agreement among annotators)",
+            f"{path}: left out {int(undecided.sum())} of {len(frame)} examples whose {unlabelled}",
             MechcoreWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
         frame = frame[~undecided]
     if frame.empty:
         raise InputError(f"{path}: no labelled example; expected at least one row")
     try:
-        return Examples(name or stem, frame)
+        return Examples(name, frame)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def data_name(path: str | Path) -> str:
+    """What the data in a file or folder is called in tables: its name up to the first dot."""
+    # Names of files need not be Unicode, but those in tables must.
+    return os.fsencode(Path(path).name.split(".")[0]).decode("utf-8", "replace")
+
+
+def kind_of_file(path: Path) -> str:
+    """How a file is read, by the endings of its name, such as ``".tsv"`` or ``".tsv.gz"``.
+
+    Raises:
+        InputError: there is no such file, or it is of no kind that is read.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    zipped = path.suffix == ".gz"
+    ending = path.suffixes[-1 - zipped :][:1]
+    kind = _KINDS.get(ending[0], "") if ending else ""
+    if not kind or (zipped and kind == ".parquet"):
+        raise InputError(
+            f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet, or a .txt "
+            "that is separated by tabs (text files also with .gz)"
+        )
+    return kind + ".gz" * zipped
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -89,24 +181,16 @@ def read_table(path: Path) -> pd.DataFrame:
     Raises:
         InputError: there is no such file, or it cannot be read.
     """
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    plain = path.suffixes[-2:-1] if path.suffix == ".gz" else path.suffixes[-1:]
-    kind = plain[0] if plain else ""
+    kind = kind_of_file(path).removesuffix(".gz")
     try:
-        if kind in (".csv", ".tsv"):
-            return _read_delimited(path, "\t" if kind == ".tsv" else ",")
-        if kind in (".jsonl", ".ndjson"):
+        if kind == ".jsonl":
             return _read_json_lines(path)
         if kind == ".parquet":
             # What pandas may have noted beside the columns is not looked at.
             return pyarrow.parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True)
+        return _read_delimited(path, "\t" if kind == ".tsv" else ",")
     except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
         raise InputError(f"{path}: cannot be read as {kind}: {reason(error)}") from error
-    raise InputError(
-        f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet "
-        "(text files also with .gz)"
-    )
 
 
 def _read_json_lines(path: Path) -> pd.DataFrame:
@@ -168,7 +252,7 @@ def _is_whole_field(field: str) -> bool:
 
 
 def _choose_columns(
-    path: Path, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
+    path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
 ) -> dict[str, str]:
     found = [str(column) for column in table.columns]
     unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
@@ -202,8 +286,47 @@ def _choose_columns(
     return chosen
 
 
-def texts_of(path: Path, column: pd.Series) -> pd.Series:
-    """A column of a table as text, whole numbers without a point.
+def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that have a value in every column."""
+    empty = table.map(_is_empty).any(axis=1)
+    if empty.any():
+        warnings.warn(
+            f"{path}: left out {int(empty.sum())} of {len(table)} examples that lack a text or "
+            "label",
+            MechcoreWarning,
+            stacklevel=4,
+        )
+    return table[~empty]
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return bool(pd.api.types.is_scalar(value) and pd.isna(value))
+
+
+def _from_bytes(texts: pd.Series) -> pd.Series:
+    """What a column of nothing but bytes literals stands for; other columns as they are."""
+    if texts.empty or not all(map(_BYTES.fullmatch, texts)):
+        return texts
+    try:
+        return texts.map(lambda text: ast.literal_eval(text).decode("utf-8"))
+    except (ValueError, SyntaxError, AttributeError):  # some are not
+        return texts
+
+
+def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
+    """Make sure that texts are not what PAWS-QQP is built from: numbers of tokens."""
+    if {"qid1", "qid2"} <= set(table.columns) and all(map(_TOKEN_NUMBERS.fullmatch, texts)):
+        raise InputError(
+            f"{path}: column {texts.name} has numbers of tokens, such as {shown(texts.iloc[0], 30)}"
+            "; expected texts: build them with qqp_generate_data.py of PAWS, from the original "
+            "Quora file"
+        )
+
+
+def texts_of(path: Path | str, column: pd.Series) -> pd.Series:
+    """A column of a table with rows numbered from 0, as text, whole numbers without a point.
 
     Raises:
         InputError: a cell is empty, or holds something that is no text, such as a list.
@@ -212,11 +335,12 @@ def texts_of(path: Path, column: pd.Series) -> pd.Series:
     numbers = [value for value in values if isinstance(value, float)]
     whole = len(numbers) == len(values) and all(map(float.is_integer, numbers))
     texts = []
-    for row, value in enumerate(values, 1):
+    for row, value in zip(column.index, values, strict=True):
         try:
             texts.append(_text(int(value) if whole else value))
         except ValueError as error:
-            raise InputError(f"{path}: row {row}, column {shown(column.name)}: {error}") from error
+            place = f"row {row + 1}, column {shown(column.name)}"
+            raise InputError(f"{path}: {place}: {error}") from error
     return pd.Series(texts, column.index, dtype=object, name=column.name)
 
 

@@ -330,7 +330,7 @@ def test_broken_compression(tmp_path: Path, kind: str, damage: str) -> None:
         read_examples(path)
 
 
-@pytest.mark.parametrize("name", ["x.txt", "x", "x.gz", "x.csv.zip", "x.json"])
+@pytest.mark.parametrize("name", ["x.text", "x", "x.gz", "x.csv.zip", "x.json", "x.parquet.gz"])
 def test_unknown_kinds_of_files(write: Write, name: str) -> None:
     with pytest.raises(InputError, match=r"expected \.csv, \.tsv, \.jsonl or \.parquet"):
         read_examples(write(name, "premise,label\na,b\n"))
