@@ -206,6 +206,11 @@ class Relay:
         yield advance
 
 
+def is_shown() -> bool:
+    """Whether progress is shown here."""
+    return _shown.get() is not None
+
+
 def say(message: str) -> None:
     """A line for the user, above the bars; silent unless `shown` is active."""
     display = _shown.get()

@@ -28,7 +28,7 @@ from transformers import (
 from mechcore.tasks import tiny_world
 from mechcore.tasks.examples import ALL, Examples
 from mechcore.training import (
-    TrainingOptions,
+    TrainSettings,
     checkpoint_path,
     train_answering,
     train_classifier,
@@ -208,8 +208,8 @@ def train_tiny_decoder(
         )
 
 
-def _options(steps: int, seed: int, checkpoint_every: int) -> TrainingOptions:
-    return TrainingOptions(
+def _options(steps: int, seed: int, checkpoint_every: int) -> TrainSettings:
+    return TrainSettings(
         steps=steps,
         learning_rate=5e-4,
         batch_size=64,

@@ -1,22 +1,22 @@
-"""The training loop: checkpoints, history, what it refuses."""
+"""Training runs: checkpoints, history, what is refused."""
 
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    BertForSequenceClassification,
 )
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.tasks import tiny_world, tiny_world_training
 from mechcore.tasks.examples import Examples
 from mechcore.training import (
-    TrainingOptions,
+    TrainSettings,
     accuracies,
     answering,
     classification,
@@ -24,33 +24,6 @@ from mechcore.training import (
     train_answering,
     train_classifier,
 )
-
-OPTIONS = TrainingOptions(
-    steps=5,
-    learning_rate=1e-3,
-    batch_size=8,
-    warmup_steps=1,
-    evaluate_every=2,
-    checkpoint_every=4,
-    checkpoint_dtype="float16",
-)
-
-
-def encoder() -> BertForSequenceClassification:
-    return tiny_world_training.tiny_encoder_model(seed=0)
-
-
-def pairs(n: int = 40) -> Examples:
-    return tiny_world.generate("train", n, seed=0)
-
-
-def evaluations() -> dict[str, Examples]:
-    return {split: tiny_world.generate(split, 60, seed=0) for split in ("id", "ood")}
-
-
-def train_encoder(out: Path, options: TrainingOptions = OPTIONS) -> pd.DataFrame:
-    tokenizer = tiny_world.encoder_tokenizer()
-    return train_classifier(encoder(), tokenizer, pairs(), evaluations(), out, options, False)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_checkpoints_are_hugging_face_directories(run: Path) -> None:
-    assert sorted(p.name for p in run.iterdir()) == ["final", "history.json", "step-0004"]
+    names = ["final", "history.json", "step-0004", "training.json"]
+    assert sorted(p.name for p in run.iterdir()) == names
     for name in ("final", "step-0004"):
         model = AutoModelForSequenceClassification.from_pretrained(run / name)
         assert model.dtype == torch.float32
@@ -92,10 +66,10 @@ def test_the_seed_decides_the_result(tmp_path: Path) -> None:
 
 
 def test_training_lowers_the_loss(tmp_path: Path) -> None:
-    options = TrainingOptions(
+    settings = TrainSettings(
         steps=40, learning_rate=1e-3, batch_size=20, evaluate_every=20, checkpoint_every=1000
     )
-    history = train_encoder(tmp_path / "run", options)
+    history = train_encoder(tmp_path / "run", settings)
     losses = history.groupby("step")["loss"].first()
     assert losses[40] < 0.8 * losses[20]
 
@@ -109,7 +83,7 @@ def test_a_language_model_learns_the_answer_token(tmp_path: Path) -> None:
         pairs(),
         evaluations(),
         tmp_path / "run",
-        OPTIONS,
+        SETTINGS,
         prompt=tiny_world.DECODER_PROMPT,
         answers=tiny_world.DECODER_ANSWERS,
         progress=False,
@@ -134,8 +108,9 @@ def test_a_three_way_model_is_scored_on_two_way_data(tmp_path: Path) -> None:
     with torch.no_grad():
         model.classifier.bias.copy_(torch.tensor([-100.0, 0.0, 0.0]))
     assert accuracies(model, objective, objective.encode(evaluations()["ood"]))["all"] == 1
-    with pytest.raises(InputError, match="stands for several of the classes"):
+    with pytest.raises(InputError, match="stands for several of the classes") as caught:
         objective.targets(pairs())
+    assert '--label-names "non-entailment=contradiction"' in str(caught.value)
 
 
 def test_the_tiny_encoder_run_keeps_a_short_series(
@@ -144,20 +119,23 @@ def test_the_tiny_encoder_run_keeps_a_short_series(
     monkeypatch.setattr(tiny_world_training, "TRAINING_PAIRS", 640)
     monkeypatch.setattr(tiny_world_training, "EVALUATION_PAIRS", {"id": 30, "ood": 4})
     monkeypatch.setattr(tiny_world_training, "HEURISTIC_ACCURACY", 0.0)
-    options = TrainingOptions(
+    settings = TrainSettings(
         steps=9, learning_rate=1e-4, batch_size=2, evaluate_every=1, checkpoint_every=1
     )
-    monkeypatch.setattr(tiny_world_training, "_options", lambda *_, **__: options)
+    monkeypatch.setattr(tiny_world_training, "_options", lambda *_, **__: settings)
     threads = torch.get_num_threads()
     tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)
     assert torch.get_num_threads() == threads
     names = sorted(p.name for p in (tmp_path / "run").iterdir())
-    assert names == ["final", "history.json", "step-0001", "step-0003", "step-0005", "step-0007"]
+    steps = ["step-0001", "step-0003", "step-0005", "step-0007"]
+    assert names == ["final", "history.json", *steps, "training.json"]
 
 
-def test_a_directory_with_files_is_refused(run: Path) -> None:
-    with pytest.raises(InputError, match="is not empty"):
-        train_encoder(run)
+def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(InputError, match="is not empty, and no training run"):
+        train_encoder(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_a_diverging_run_stops(tmp_path: Path) -> None:
@@ -165,7 +143,7 @@ def test_a_diverging_run_stops(tmp_path: Path) -> None:
     torch.nn.init.constant_(model.classifier.weight, float("nan"))
     with pytest.raises(MechcoreError, match="training step 1: the loss is nan"):
         train_classifier(
-            model, tiny_world.encoder_tokenizer(), pairs(), {}, tmp_path / "run", OPTIONS, False
+            model, tiny_world.encoder_tokenizer(), pairs(), {}, tmp_path / "run", SETTINGS, False
         )
 
 
@@ -174,7 +152,7 @@ def test_unknown_labels_and_few_examples_are_refused(tmp_path: Path) -> None:
     tokenizer = tiny_world.encoder_tokenizer()
     for data, message in ((Examples("odd", frame), "perhaps"), (pairs(4), "batches of 8")):
         with pytest.raises(InputError, match=message):
-            train_classifier(encoder(), tokenizer, data, {}, tmp_path / "run", OPTIONS, False)
+            train_classifier(encoder(), tokenizer, data, {}, tmp_path / "run", SETTINGS, False)
     assert not (tmp_path / "run").exists()
 
 
@@ -182,21 +160,6 @@ def test_an_answer_must_be_one_known_token() -> None:
     model = tiny_world_training.tiny_decoder_model(seed=0)
     with pytest.raises(InputError, match="answer 'maybe' of label 'entailment'"):
         answering(model, tiny_world.decoder_tokenizer(), "{a} {b}", {"entailment": "maybe"})
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"steps": 0}, "steps is 0"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0"),
-        ({"warmup_steps": 5}, "warmup_steps is 5"),
-        ({"checkpoint_every": 3}, "checkpoint_every is 3"),
-        ({"checkpoint_dtype": "int8"}, "checkpoint_dtype is 'int8'"),
-    ],
-)
-def test_unusable_options_are_named(changes: dict, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        TrainingOptions(**{**vars(OPTIONS), **changes})
 
 
 def test_a_missing_history_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Fine-tuning of Hugging Face models with checkpoints, a history of accuracies, and resumption.
+
+One loop, that of `transformers.Trainer`, serves both kinds of model: a classifier learns the label
+of its examples, a causal language model learns to continue a prompt with the answer of the label
+(the loss is on the answer token alone). Checkpoints are ordinary Hugging Face directories.
+
+A run's folder holds ``step-0200/``, ``step-0400/``, ..., ``final/``, ``history.json`` and
+``training.json`` (what was trained on what, and how); while it is trained also ``state/``, from
+which an interrupted run goes on.
+"""
+
+from mechcore.training.history import HISTORY_FILE, read_history
+from mechcore.training.objectives import Objective, accuracies, answering, classification
+from mechcore.training.run import train, train_answering, train_classifier
+from mechcore.training.run_folder import SETTINGS_FILE, STATE_FOLDER, checkpoint_path
+from mechcore.training.settings import PRESETS, TrainSettings, train_settings
+
+__all__ = [
+    "HISTORY_FILE",
+    "PRESETS",
+    "SETTINGS_FILE",
+    "STATE_FOLDER",
+    "Objective",
+    "TrainSettings",
+    "accuracies",
+    "answering",
+    "checkpoint_path",
+    "classification",
+    "read_history",
+    "train",
+    "train_answering",
+    "train_classifier",
+    "train_settings",
+]

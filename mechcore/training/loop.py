@@ -1,0 +1,156 @@
+"""Hugging Face's Trainer with mechcore's loss and order of examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, Sampler
+from transformers import PreTrainedModel, Trainer, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from mechcore.errors import MechcoreError
+from mechcore.tasks.encoding import EncodedExamples
+from mechcore.training.objectives import Objective
+from mechcore.training.settings import TrainSettings
+
+_MEGABATCH = 50
+"""Batches that are sorted by length together."""
+
+
+class BatchOrder(Sampler[int]):
+    """The rows of a whole training run: ``n_batches`` batches of ``batch_size``, one after another.
+
+    Every pass over the rows is in a new order, its incomplete last batch left out. The run is one
+    sequence, so that going on at a step means to pass over what came before.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], batch_size: int, n_batches: int, seed: int, by_length: bool
+    ) -> None:
+        self.lengths = torch.tensor(lengths)
+        self.batch_size, self.n_batches = batch_size, n_batches
+        self.seed, self.by_length = seed, by_length
+
+    def __len__(self) -> int:
+        return self.n_batches * self.batch_size
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed)
+        left = len(self)
+        while left > 0:
+            rows = self._one_pass(generator)[:left]
+            left -= len(rows)
+            yield from rows.tolist()
+
+    def _one_pass(self, generator: torch.Generator) -> Int[Tensor, " row"]:
+        order = torch.randperm(len(self.lengths), generator=generator)
+        order = order[: len(order) // self.batch_size * self.batch_size]
+        if not self.by_length:
+            return order
+        parts = order.split(_MEGABATCH * self.batch_size)
+        by_length = [
+            part[self.lengths[part].argsort(descending=True, stable=True)] for part in parts
+        ]
+        batches = torch.cat(by_length).view(-1, self.batch_size)
+        return batches[torch.randperm(len(batches), generator=generator)].flatten()
+
+
+class Loop(Trainer):
+    """The Trainer with mechcore's loss and order of examples.
+
+    Args:
+        model: the model, trained in place.
+        objective: what it learns.
+        encoded: the training examples.
+        settings: how to train.
+        total: optimiser steps.
+        arguments: the Trainer's own settings, from `arguments_for`.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        objective: Objective,
+        encoded: EncodedExamples,
+        settings: TrainSettings,
+        total: int,
+        arguments: TrainingArguments,
+    ) -> None:
+        self.objective: Objective = objective
+        self.encoded, self.settings = encoded, settings
+        self.targets = objective.targets(encoded.examples)
+        self.total = total
+        self.losses: list[float] = []
+        with _same_cache(model.config):
+            super().__init__(
+                model=model, args=arguments, train_dataset=cast(Dataset, range(len(encoded)))
+            )
+        self.remove_callback(PrinterCallback)
+        self.model_accepts_loss_kwargs = False  # so that batches that are accumulated are averaged
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Batches of the whole run, as one epoch."""
+        settings = self.settings
+        order = BatchOrder(
+            [len(ids) for ids in self.encoded.input_ids],
+            settings.batch_size,
+            self.total * settings.accumulate,
+            settings.seed,
+            settings.by_length,
+        )
+        loader = DataLoader(
+            cast(Dataset, self.train_dataset),
+            batch_size=settings.batch_size,
+            sampler=order,
+            collate_fn=self._batch,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
+
+    def _batch(self, rows: Sequence[int]) -> dict[str, Tensor]:
+        return {**self.encoded.rows(rows), "target": self.targets[list(rows)]}
+
+    def create_optimizer(self, *_: Any, **__: Any) -> torch.optim.Optimizer:
+        """AdamW, with weight decay on every parameter."""
+        if self.optimizer is None:
+            self.optimizer = torch.optim.AdamW(
+                cast(nn.Module, self.model).parameters(),
+                lr=self.settings.learning_rate,
+                betas=self.settings.betas,
+                eps=self.settings.epsilon,
+                weight_decay=self.settings.weight_decay,
+            )
+        return self.optimizer
+
+    def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
+        """Mean cross-entropy of one batch.
+
+        Raises:
+            MechcoreError: it is not finite.
+        """
+        logits = self.objective.logits(model, inputs)
+        loss = nn.functional.cross_entropy(logits, inputs["target"].to(logits.device))
+        self.losses.append(loss.item())
+        if not math.isfinite(self.losses[-1]):
+            raise MechcoreError(
+                f"training step {self.state.global_step + 1}: the loss is {self.losses[-1]}; lower "
+                f"learning_rate ({self.settings.learning_rate}) or lengthen the warm-up"
+            )
+        return loss
+
+
+@contextmanager
+def _same_cache(config: Any) -> Iterator[None]:
+    """Keep ``use_cache``, which the Trainer changes, as checkpoints would be stored with it."""
+    before = {"use_cache": config.use_cache} if "use_cache" in vars(config) else {}
+    try:
+        yield
+    finally:
+        vars(config).pop("use_cache", None)
+        vars(config).update(before)

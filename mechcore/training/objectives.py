@@ -1,0 +1,190 @@
+"""What a model learns: the class of its input, or the answer after a prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from mechcore.errors import InputError
+from mechcore.tasks.encoding import EncodedExamples, answer_ids, encode
+from mechcore.tasks.examples import ALL, Examples
+from mechcore.tasks.labels import LabelMap
+
+_EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What a model learns: the class of its input, or the answer after a prompt.
+
+    Attributes:
+        tokenizer: writes the texts as the model expects them, or the prompt.
+        max_length: longest input in tokens.
+        classes: what can be answered, in the order of ``columns``.
+        columns: index of each class among the model's logits: the class index, or the token id of
+            its answer.
+        prompt: for language models, the text with ``{a}`` and ``{b}``, else None.
+        answers: for language models, the answer word of each class, else None.
+        truncate: whether longer inputs are cut, with a warning, or refused.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    classes: tuple[str, ...]
+    columns: tuple[int, ...]
+    prompt: str | None = None
+    answers: Mapping[str, str] | None = None
+    truncate: bool = False
+
+    def encode(self, examples: Examples) -> EncodedExamples:
+        """Examples as the model reads them.
+
+        Raises:
+            InputError: an input is too long, and may not be cut.
+        """
+        return encode(
+            examples,
+            self.tokenizer,
+            max_length=self.max_length,
+            truncate=self.truncate,
+            prompt=self.prompt,
+            answers=self.answers,
+        )
+
+    def logits(
+        self, model: PreTrainedModel, batch: Mapping[str, Tensor]
+    ) -> Float[Tensor, "batch choice"]:
+        """Logits over which the loss is taken: classes, or the next token after the prompt."""
+        names = ["input_ids", "attention_mask"]
+        # GPT-2 would read segment numbers as words.
+        if "token_type_ids" in batch and getattr(model.config, "type_vocab_size", 0) > 1:
+            names.append("token_type_ids")
+        inputs = {name: batch[name].to(model.device) for name in names}
+        logits: Tensor = model(**inputs).logits
+        if self.prompt is None:
+            return logits
+        last = inputs["attention_mask"].sum(dim=1) - 1
+        return logits[torch.arange(len(last), device=logits.device), last]
+
+    def correct(self, examples: Examples) -> Bool[Tensor, "example class"]:
+        """Which classes are right for each example.
+
+        Raises:
+            InputError: a label of the examples matches no class.
+        """
+        return LabelMap.between(examples.label_names, self.classes).matrix(examples.frame["label"])
+
+    def targets(self, examples: Examples) -> Int[Tensor, " example"]:
+        """Logit index of the right class of each example.
+
+        Raises:
+            InputError: a label matches no class, or several.
+        """
+        correct = self.correct(examples)
+        vague = correct.sum(dim=1) != 1
+        if vague.any():
+            label = examples.frame["label"].iloc[int(vague.int().argmax())]
+            raise InputError(
+                f"examples {examples.name!r}: label {label!r} stands for several of the classes "
+                f"{', '.join(self.classes)}; training needs one class for each example: give the "
+                "label the name of one (label_names in Python and in files, --label-names "
+                f'"{label}={self.classes[-1]}"), or train a model with the classes of the data'
+            )
+        return torch.tensor(self.columns)[correct.int().argmax(dim=1)]
+
+
+def classification(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None = None
+) -> Objective:
+    """The objective of a sequence classifier, with the classes of its ``config.id2label``.
+
+    Args:
+        model: the classifier.
+        tokenizer: its tokenizer.
+        max_length: tokens after which inputs are cut; None for as many as the model takes, and
+            then longer inputs are refused.
+
+    Raises:
+        InputError: ``max_length`` is more than the model takes, or model and tokenizer do not
+            agree on the padding token.
+    """
+    config: Any = model.config
+    # BERT alone does not read it: others count positions, or find the end of the text, by it.
+    if config.model_type != "bert" and config.pad_token_id != tokenizer.pad_token_id:
+        raise InputError(
+            f"model: its config.pad_token_id is {config.pad_token_id}, the tokenizer's "
+            f"{tokenizer.pad_token_id}; expected the same: set both, or use new_model"
+        )
+    names = dict(cast(Mapping[int, str], config.id2label))
+    return Objective(
+        tokenizer,
+        _length(model, tokenizer, max_length),
+        tuple(names[index] for index in sorted(names)),
+        tuple(sorted(names)),
+        truncate=max_length is not None,
+    )
+
+
+def answering(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str,
+    answers: Mapping[str, str],
+    max_length: int | None = None,
+) -> Objective:
+    """The objective of a causal language model that answers a prompt.
+
+    Raises:
+        InputError: the answers are not different single tokens that the tokenizer knows, or
+            ``max_length`` is more than the model takes.
+    """
+    columns = answer_ids(answers, tokenizer, prompt).values()
+    length = _length(model, tokenizer, max_length)
+    return Objective(tokenizer, length, tuple(answers), tuple(columns), prompt, dict(answers))
+
+
+def _length(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None
+) -> int:
+    config: Any = model.config
+    limit = min(int(config.max_position_embeddings), int(tokenizer.model_max_length))
+    if config.model_type == "roberta":  # positions begin after the padding id
+        limit = min(limit, int(config.max_position_embeddings) - int(config.pad_token_id) - 1)
+    if max_length is not None and not 1 <= max_length <= limit:
+        raise InputError(
+            f"max_length {max_length}: expected 1 to {limit}, the positions that the model has"
+        )
+    return max_length or limit
+
+
+@torch.no_grad()
+def _right(
+    model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
+) -> Bool[Tensor, " example"]:
+    correct = objective.correct(encoded.examples)
+    right = torch.zeros(len(encoded), dtype=torch.bool)
+    for batch in encoded.batches(_EVALUATION_BATCH):
+        logits = objective.logits(model, batch)[:, list(objective.columns)]
+        index = batch["index"]
+        right[index] = correct[index, logits.argmax(dim=1).cpu()]
+    return right
+
+
+def accuracies(
+    model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
+) -> dict[str, float]:
+    """Share of right answers over all examples (key ``"all"``) and in each subset.
+
+    The model is put into evaluation mode and runs on the device it is on.
+    """
+    model.eval()
+    right = pd.Series(_right(model, objective, encoded).numpy())
+    by_subset = right.groupby(encoded.examples.frame["subset"], sort=False).mean()
+    return {ALL: float(right.mean()), **{str(k): float(v) for k, v in by_subset.items()}}

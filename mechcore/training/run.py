@@ -1,0 +1,184 @@
+"""A training run, from its first step or from where it was interrupted."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from mechcore import progress as display
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.models.loading import without_bars
+from mechcore.tasks.examples import Examples
+from mechcore.training.history import read_history, read_records
+from mechcore.training.loop import Loop
+from mechcore.training.machine import arguments_for, own_randomness, unprepared
+from mechcore.training.objectives import Objective, answering, classification
+from mechcore.training.recorder import Recorder
+from mechcore.training.run_folder import (
+    FINAL,
+    STATE_FOLDER,
+    begin,
+    facts_of,
+    newest_state,
+    remove_after,
+    state_path,
+)
+from mechcore.training.settings import TrainSettings
+
+
+def train(
+    model: PreTrainedModel,
+    objective: Objective,
+    examples: Examples,
+    evaluations: Mapping[str, Examples],
+    out: str | Path,
+    settings: TrainSettings,
+    progress: bool = True,
+    device: str | torch.device | None = None,
+) -> pd.DataFrame:
+    """Train ``model`` in place with `transformers.Trainer`, and write the run's folder ``out``.
+
+    Called again with the same arguments, and with the model as it was before, an interrupted run
+    goes on after its last checkpoint and ends with the same history and weights, to the last bit
+    on the same machine; a finished run is not repeated, and ``model`` gets its weights.
+
+    Training is on one device. Where several GPUs are visible, the first one alone is used.
+
+    Args:
+        model: a Hugging Face model with float32 weights and the head that ``objective`` reads.
+        objective: from `classification` or `answering`; its tokenizer is saved with the model.
+        examples: the training examples.
+        evaluations: data sets to measure accuracy on, by the name used in the history.
+        out: folder to make, or that of the same run.
+        settings: see `TrainSettings`, and `train_settings` for recipes.
+        progress: whether to show progress on standard error, where none is shown yet.
+        device: where to train; None for where the model is.
+
+    Returns:
+        The history, as `read_history` gives it.
+
+    Raises:
+        InputError: ``out`` holds another run or something else, there are fewer examples than a
+            batch, an input is too long, labels and classes do not match, or the device cannot
+            train in this way.
+        MechcoreError: the loss is no longer finite.
+    """
+    out, place = Path(out), torch.device(device or model.device)
+    total = settings.total_steps(len(examples))
+    _check_weights(model)
+    arguments = arguments_for(settings, total, out / STATE_FOLDER, place)
+    encoded = objective.encode(examples)
+    objective.targets(examples)
+    measured = {name: objective.encode(data) for name, data in evaluations.items()}
+    for data in evaluations.values():
+        objective.correct(data)
+    begin(out, facts_of(model, objective, examples, evaluations, settings), place)
+    if _is_finished(out, total):
+        _take_weights(model, out / FINAL, place)
+        return read_history(out)
+    if place.type == "cuda" and torch.cuda.device_count() > 1:
+        warnings.warn(
+            f"training: {torch.cuda.device_count()} GPUs are visible, and {arguments.device} alone "
+            "is used",
+            MechcoreWarning,
+            stacklevel=2,
+        )
+    with _shown(progress):
+        resumed = newest_state(out)
+        remove_after(out, resumed)
+        if resumed:
+            display.say(f"{out}: goes on after step {resumed}")
+        with (
+            own_randomness(place),
+            unprepared(model),
+            without_bars(),
+            display.bar("training", total) as advance,
+        ):
+            for _ in range(resumed):
+                advance()
+            loop = Loop(model, objective, encoded, settings, total, arguments)
+            loop.add_callback(Recorder(loop, measured, out, resumed, advance))
+            loop.train(str(state_path(out, resumed)) if resumed else None)
+    shutil.rmtree(out / STATE_FOLDER)
+    return read_history(out)
+
+
+def _check_weights(model: PreTrainedModel) -> None:
+    others = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
+    if others:
+        raise InputError(
+            f"model: has weights of {others.pop()}; training needs them in float32: call "
+            "model.float(), and choose the precision of computations with the setting precision"
+        )
+
+
+def _is_finished(out: Path, total: int) -> bool:
+    records = read_records(out)
+    finished = bool(records) and records[-1]["step"] == total and (out / FINAL).is_dir()
+    if finished and (out / STATE_FOLDER).is_dir():
+        shutil.rmtree(out / STATE_FOLDER)
+    return finished
+
+
+def _take_weights(model: PreTrainedModel, path: Path, device: torch.device) -> None:
+    with without_bars():
+        trained = type(model).from_pretrained(path, dtype=torch.float32)
+    model.load_state_dict(trained.state_dict())
+    nn.Module.to(model, device)
+
+
+@contextmanager
+def _shown(wanted: bool) -> Iterator[None]:
+    if wanted and not display.is_shown():
+        with display.shown():
+            yield
+    else:
+        yield
+
+
+def train_classifier(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Examples,
+    evaluations: Mapping[str, Examples],
+    out: str | Path,
+    settings: TrainSettings,
+    progress: bool = True,
+    device: str | torch.device | None = None,
+) -> pd.DataFrame:
+    """Train a sequence classifier; its ``config.id2label`` must name the labels of the examples.
+
+    Arguments, result and errors are those of `train`.
+    """
+    objective = classification(model, tokenizer, settings.max_length)
+    return train(model, objective, examples, evaluations, out, settings, progress, device)
+
+
+def train_answering(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Examples,
+    evaluations: Mapping[str, Examples],
+    out: str | Path,
+    settings: TrainSettings,
+    *,
+    prompt: str,
+    answers: Mapping[str, str],
+    progress: bool = True,
+    device: str | torch.device | None = None,
+) -> pd.DataFrame:
+    """Train a causal language model to answer ``prompt`` with the answer of the label.
+
+    ``prompt`` has the places ``{a}`` and ``{b}``; ``answers`` gives the one-token answer of each
+    label. The other arguments, the result and the errors are those of `train`.
+    """
+    objective = answering(model, tokenizer, prompt, answers, settings.max_length)
+    return train(model, objective, examples, evaluations, out, settings, progress, device)

@@ -1,0 +1,50 @@
+"""Short training runs of the tiny encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from transformers import BertForSequenceClassification
+
+from mechcore.tasks import tiny_world, tiny_world_training
+from mechcore.tasks.examples import Examples
+from mechcore.training import TrainSettings, train_classifier
+
+SETTINGS = TrainSettings(
+    steps=5,
+    learning_rate=1e-3,
+    batch_size=8,
+    warmup_steps=1,
+    evaluate_every=2,
+    checkpoint_every=4,
+    checkpoint_dtype="float16",
+)
+
+
+def encoder(dropout: float = 0.0) -> BertForSequenceClassification:
+    """The tiny encoder, untrained, with the usual dropout in place of that of whole components."""
+    model = tiny_world_training.tiny_encoder_model(seed=0)
+    for layer in model.bert.encoder.layer:
+        layer.attention.output.dense._forward_pre_hooks.clear()
+        layer.output.dense._forward_hooks.clear()
+        layer.output.dropout.p = dropout
+    return model
+
+
+def pairs(n: int = 40) -> Examples:
+    return tiny_world.generate("train", n, seed=0)
+
+
+def evaluations() -> dict[str, Examples]:
+    return {split: tiny_world.generate(split, 60, seed=0) for split in ("id", "ood")}
+
+
+def train_encoder(
+    out: Path, settings: TrainSettings = SETTINGS, model: Any = None, data: Examples | None = None
+) -> pd.DataFrame:
+    model = encoder() if model is None else model
+    tokenizer = tiny_world.encoder_tokenizer()
+    data = pairs() if data is None else data
+    return train_classifier(model, tokenizer, data, evaluations(), out, settings, False)

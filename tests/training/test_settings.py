@@ -1,0 +1,119 @@
+"""Recipes against the paper's numbers, and settings that make no sense."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from mechcore.errors import InputError
+from mechcore.training import PRESETS, TrainSettings, train_settings
+
+MNLI, QQP = 392_702, 363_846
+"""Training examples of the data sets."""
+
+# arXiv 2403.03942, appendix; see the docstring of PRESETS for what it does not say.
+
+
+@pytest.mark.parametrize("preset", ["bert-mnli", "roberta-mnli"])
+def test_mnli_as_in_the_paper(preset: str) -> None:
+    settings = PRESETS[preset]
+    assert settings == TrainSettings(
+        epochs=5,
+        learning_rate=2e-5,
+        batch_size=32,
+        weight_decay=0.0,
+        betas=(0.9, 0.999),
+        epsilon=1e-8,
+        max_length=128,
+        evaluate_every=500,
+        checkpoint_every=500,
+    )
+    assert settings.total_steps(MNLI) == 61_360
+    steps = settings.checkpoint_steps(MNLI)
+    assert steps[:2] == [500, 1000]
+    assert steps[-1] == 61_000
+
+
+@pytest.mark.parametrize("preset", ["bert-qqp", "roberta-qqp"])
+def test_qqp_as_in_the_paper(preset: str) -> None:
+    settings = PRESETS[preset]
+    assert settings.total_steps(QQP) == 40_000
+    assert settings.batch_size * settings.accumulate == 256
+    assert settings.checkpoint_steps(QQP)[-1] == 39_500  # the last one is called final
+
+
+def test_gpt2_takes_ten_epochs() -> None:
+    assert PRESETS["gpt2-mnli"].total_steps(MNLI) == 122_720
+
+
+@pytest.mark.parametrize(
+    ("epochs", "n", "batch", "accumulate", "steps"),
+    [
+        (1, 64, 32, 1, 2),
+        (1, 65, 32, 1, 3),
+        (0.5, 64, 32, 1, 1),
+        (0.1, 30, 3, 1, 1),
+        (3, 64, 8, 4, 6),
+    ],
+)
+def test_epochs_are_counted_in_examples(
+    epochs: float, n: int, batch: int, accumulate: int, steps: int
+) -> None:
+    settings = TrainSettings(epochs=epochs, batch_size=batch, accumulate=accumulate)
+    assert settings.total_steps(n) == steps
+
+
+def test_steps_replace_the_epochs_of_a_preset_and_the_other_way_round() -> None:
+    assert train_settings("bert-mnli", steps=7).total_steps(MNLI) == 7
+    assert train_settings("bert-qqp", epochs=1).total_steps(256 * 10) == 10
+    with pytest.raises(InputError, match="epochs is 2 and steps is 3"):
+        train_settings("bert-mnli", epochs=2, steps=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "epochs is None and steps is None"),
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": 2.5}, "steps is 2.5"),
+        ({"steps": True}, "steps is True"),
+        ({"epochs": 0.0}, "epochs is 0.0"),
+        ({"epochs": math.nan}, "epochs is nan"),
+        ({"steps": 5, "learning_rate": 0.0}, "learning_rate is 0.0"),
+        ({"steps": 5, "learning_rate": math.inf}, "learning_rate is inf"),
+        ({"steps": 5, "weight_decay": -0.1}, "weight_decay is -0.1"),
+        ({"steps": 5, "epsilon": 0}, "epsilon is 0"),
+        ({"steps": 5, "betas": (0.9, 1.0)}, "betas is "),
+        ({"steps": 5, "betas": 0.9}, "betas is 0.9"),
+        ({"steps": 5, "warmup_steps": 5}, "warmup_steps is 5, and the whole run has 5 steps"),
+        ({"steps": 5, "warmup_steps": -1}, "warmup_steps is -1"),
+        ({"steps": 5, "accumulate": 0}, "accumulate is 0"),
+        ({"steps": 5, "max_length": 0}, "max_length is 0"),
+        ({"steps": 5, "evaluate_every": 2, "checkpoint_every": 3}, "checkpoint_every is 3"),
+        ({"steps": 5, "checkpoint_dtype": "int8"}, "checkpoint_dtype is 'int8'"),
+        ({"steps": 5, "schedule": "cosine"}, "schedule is 'cosine'"),
+        ({"steps": 5, "precision": "auto"}, "precision is 'auto'"),
+        ({"steps": 5, "by_length": 1}, "by_length is 1"),
+        ({"steps": 5, "seed": -1}, "seed is -1"),
+        ({"steps": 5, "seed": 2**32}, "seed is 4294967296"),
+    ],
+)
+def test_values_that_make_no_sense_are_named(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TrainSettings(**changes)
+
+
+def test_what_only_the_examples_show_is_refused_then() -> None:
+    with pytest.raises(InputError, match="warmup_steps is 200, and the whole run has 10 steps"):
+        train_settings("quick").total_steps(100)
+    with pytest.raises(InputError, match="31 examples for batches of 32"):
+        train_settings("bert-qqp").total_steps(31)
+
+
+def test_unknown_presets_and_settings_are_named() -> None:
+    with pytest.raises(InputError, match=r"unknown preset 'bert'; expected quick or bert-mnli or"):
+        train_settings("bert")
+    with pytest.raises(InputError, match=r"unknown setting 'lr'; expected epochs, steps"):
+        train_settings("quick", lr=1e-5)
