@@ -1,5 +1,6 @@
 """Users' files: every format, every known name of a column, and nothing dropped in silence."""
 
+import csv
 import gzip
 import json
 import os
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.tasks.examples import Examples
-from mechcore.tasks.readers import read_examples
+from mechcore.tasks.readers import data_name, kind_of_file, read_examples
 
 ROWS = [
     {"premise": "A man, say, sleeps.", "hypothesis": 'He "sleeps".', "label": "entailment"},
@@ -467,3 +468,192 @@ def test_a_file_whose_name_is_not_unicode(tmp_path: Path) -> None:
     except OSError:
         pytest.skip("this file system has only Unicode names")
     assert read_examples(path).name == "\ufffd"
+
+
+# -- official files -------------------------------------------------------------------------------
+
+MULTINLI = (
+    "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+    "\tsentence1\tsentence2\tpromptID\tpairID\tgenre\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\n"
+    'neutral\t( The ( new rights ) )\t( Everyone )\t(ROOT (NP (DT The)))\t(ROOT (NP (NN "x")))'
+    '\t"The new rights are nice," he said\tEveryone "likes" them\t31\t31n\tfiction'
+    "\tneutral\tentailment\tneutral\tneutral\tneutral\n"
+    "-\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tNobody agreed\ton this\t32\t32e\tslate"
+    "\tneutral\tentailment\tcontradiction\tneutral\tentailment\n"
+    "entailment\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tHe slept.\tHe was asleep.\t33\t33e\tslate"
+    "\tentailment\t\t\t\t\n"
+)
+
+GLUE_MNLI = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse"
+    "\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+    '0\t31193\t31193n\tgovernment\t( a )\t( b )\t(ROOT)\t(ROOT)\t"Cost" isn\'t all\tIt is "'
+    "\tneutral\tneutral\n"
+)
+
+HANS = (
+    "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+    "\tsentence1\tsentence2\tpairID\theuristic\tsubcase\ttemplate\n"
+    "non-entailment\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tThe president advised the doctor ."
+    "\tThe doctor advised the president .\tex0\tlexical_overlap\tln_subject/object_swap\ttemp1\n"
+)
+
+QQP = (
+    "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    '133273\t213221\t213222\tWhat is "NA"?\tIs "it\t0\n'
+    "402555\t536040\t536041\tHow do I control my anger?\tHow do I stay calm?\t1\n"
+)
+
+PAWS = (
+    "id\tsentence1\tsentence2\tlabel\n"
+    "1\tHow do `` they '' differ ?\tHow they do `` differ '' ?\t0\n"
+)
+
+
+@pytest.mark.parametrize("name", ["multinli_1.0_train.txt", "multinli_1.0_train.txt.gz"])
+def test_multinli_as_tab_separated_text(write: Write, name: str) -> None:
+    with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples whose gold label is '-'"):
+        examples = read_examples(write(name, MULTINLI))
+    assert columns(examples) == {
+        "text_a": ['"The new rights are nice," he said', "He slept."],
+        "text_b": ['Everyone "likes" them', "He was asleep."],
+        "label": ["neutral", "entailment"],
+        "subset": ["all", "all"],
+    }
+
+
+def test_multinli_as_json_lines(write: Write) -> None:
+    common = {
+        "annotator_labels": ["neutral", "entailment"],
+        "genre": "fiction",
+        "pairID": "31n",
+        "promptID": "31",
+        "sentence1_binary_parse": "( a )",
+        "sentence1_parse": "(ROOT a)",
+        "sentence2_binary_parse": "( b )",
+        "sentence2_parse": "(ROOT b)",
+    }
+    rows = [("neutral", "The new rights", 'are "nice"'), ("-", "c", "d")]
+    lines = [
+        json.dumps({**common, "gold_label": label, "sentence1": a, "sentence2": b})
+        for label, a, b in rows
+    ]
+    with pytest.warns(MechcoreWarning, match="left out 1 of 2"):
+        examples = read_examples(write("multinli_1.0_dev_matched.jsonl", "\n".join(lines)))
+    assert examples.frame.iloc[0].tolist() == ["The new rights", 'are "nice"', "neutral", "all"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("train.tsv", GLUE_MNLI, ['"Cost" isn\'t all', 'It is "', "neutral", "all"]),
+        (
+            "heuristics_evaluation_set.txt",
+            HANS,
+            [
+                "The president advised the doctor .",
+                "The doctor advised the president .",
+                "non-entailment",
+                "ln_subject/object_swap",
+            ],
+        ),
+        ("dev.tsv", QQP, ['What is "NA"?', 'Is "it', "0", "all"]),
+        (
+            "dev_and_test.tsv",
+            PAWS,
+            ["How do `` they '' differ ?", "How they do `` differ '' ?", "0", "all"],
+        ),
+    ],
+)
+def test_official_files(write: Write, name: str, content: str, expected: list[str]) -> None:
+    assert read_examples(write(name, content)).frame.iloc[0].tolist() == expected
+
+
+BROKEN = (
+    "7\t1\t2\tWhat is it?\t\t0\n"  # has no second question
+    "8\t3\t4\tWhat is\n that?\tWhat?\t1\n"  # and one that is broken in two
+)
+
+
+def test_rows_that_lack_a_question_are_left_out_when_asked(write: Write) -> None:
+    path = write("train.tsv", QQP + BROKEN)
+    with pytest.raises(InputError, match=r"row \d, column question\d: empty"):
+        read_examples(path)
+    with pytest.warns(MechcoreWarning, match="left out 3 of 5 examples that lack a text or label"):
+        examples = read_examples(path, skip_empty=True)
+    assert columns(examples)["label"] == ["0", "1"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(read_examples(write("whole.tsv", QQP), skip_empty=True)) == 2
+    with (
+        pytest.warns(MechcoreWarning),
+        pytest.raises(InputError, match="no labelled example; expected at least one row"),
+    ):
+        read_examples(write("none.tsv", QQP.splitlines()[0] + "\n" + BROKEN), skip_empty=True)
+
+
+def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
+    path = write("x.jsonl", '{"text": "", "label": "a"}\n{"text": [1], "label": "a"}\n')
+    with (
+        pytest.warns(MechcoreWarning, match="left out 1 of 2"),
+        pytest.raises(InputError, match="row 2, column text: expected text"),
+    ):
+        read_examples(path, skip_empty=True)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_texts_that_python_3_wrote_as_bytes(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
+    path = tmp_path / "dev_and_test.tsv"
+    with path.open("w", newline="") as file:  # as the script of PAWS does
+        writer = csv.writer(file, delimiter="\t", quotechar=None)
+        writer.writerow(["id", "sentence1", "sentence2", "label"])
+        for number, (a, b) in enumerate(pairs):
+            writer.writerow([number, a.encode(), b.encode(), "0"])
+    found = read_examples(path).frame
+    assert list(zip(found["text_a"], found["text_b"], strict=True)) == pairs
+
+
+@pytest.mark.parametrize(
+    "kept", [["b'a'", "b"], ["b'a", "b'c'"], ["b'\\xff'"], ["b'a' + b'c'"], ["b'é'"]]
+)
+def test_other_texts_are_no_bytes(write: Write, kept: list[str]) -> None:
+    lines = [json.dumps({"text": text, "label": "x"}) for text in kept]
+    assert columns(read_examples(write("x.jsonl", "\n".join(lines))))["text_a"] == kept
+
+
+def test_paws_without_its_texts(write: Write) -> None:
+    header = "id\tqid1\tsentence1\tqid2\tsentence2\tlabel\n"
+    path = write("dev_and_test.tsv", header + "1\t7\t0/1/(7, 2):(8, 0)/3\t8\t0/3/1\t0\n")
+    with pytest.raises(InputError, match=r"numbers of tokens, such as 0/1/.*qqp_generate_data\.py"):
+        read_examples(path)
+    built = write("built.tsv", header + "1\t7\tHow old ?\t8\tOld how ?\t0\n")
+    assert columns(read_examples(built))["text_a"] == ["How old ?"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.csv", ".csv"),
+        ("a.b.tsv.gz", ".tsv.gz"),
+        ("a.txt", ".tsv"),
+        ("a.ndjson", ".jsonl"),
+        ("a.jsonl.gz", ".jsonl.gz"),
+        ("a.parquet", ".parquet"),
+    ],
+)
+def test_kinds_of_files(write: Write, name: str, kind: str) -> None:
+    assert kind_of_file(write(name, "")) == kind
+
+
+def test_names_of_data() -> None:
+    assert data_name("folder.v1/hans.tsv.gz") == "hans"
+    assert data_name(Path("mnli")) == "mnli"
+
+
+def test_one_column_may_serve_twice(write: Write) -> None:
+    path = write("x.csv", "premise,label\na,e\n,f\n")
+    mapped = {"text_a": "premise", "text_b": "premise"}
+    with pytest.warns(MechcoreWarning, match="left out 1 of 2"):
+        found = columns(read_examples(path, columns=mapped, skip_empty=True))
+    assert (found["text_a"], found["text_b"]) == (["a"], ["a"])
