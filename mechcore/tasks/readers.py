@@ -317,7 +317,9 @@ def _from_bytes(texts: pd.Series) -> pd.Series:
 
 def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
     """Make sure that texts are not what PAWS-QQP is built from: numbers of tokens."""
-    if {"qid1", "qid2"} <= set(table.columns) and all(map(_TOKEN_NUMBERS.fullmatch, texts)):
+    if texts.empty or not {"qid1", "qid2"} <= set(table.columns):
+        return
+    if all(map(_TOKEN_NUMBERS.fullmatch, texts)):
         raise InputError(
             f"{path}: column {texts.name} has numbers of tokens, such as {shown(texts.iloc[0], 30)}"
             "; expected texts: build them with qqp_generate_data.py of PAWS, from the original "
