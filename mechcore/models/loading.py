@@ -165,7 +165,7 @@ def _check_placing(
 ) -> None:
     """Make sure that the weights can go where they are to go."""
     if device_map is None:
-        _check_device(torch.device(device or "cpu"))
+        check_device(torch.device(device or "cpu"))
         return
     if device is not None:
         raise InputError(
@@ -189,7 +189,7 @@ def _check_placing(
             )
         return
     for module, place in device_map.items():
-        _check_device(_mapped_device(module, place))
+        check_device(_mapped_device(module, place))
 
 
 def _mapped_device(module: str, place: str | int | torch.device) -> torch.device:
@@ -229,8 +229,12 @@ def _check_covers(device_map: Mapping[str, Any], hf_model: Any) -> None:
             )
 
 
-def _check_device(device: torch.device) -> None:
-    """Make sure that this machine has the device."""
+def check_device(device: torch.device) -> None:
+    """Make sure that this machine has the device.
+
+    Raises:
+        InputError: it has not.
+    """
     backends: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
     if device.type not in backends:
         return

@@ -36,7 +36,7 @@ class LabelMap:
         Raises:
             InputError: the class names are only numbers, or a label matches none of them.
         """
-        if all(_GENERIC.fullmatch(name.strip()) for name in classes):
+        if are_generic(classes):
             raise InputError(
                 f"label names: the checkpoint calls its classes {', '.join(classes)}, which says "
                 "nothing about their meaning; name them in index order with "
@@ -60,6 +60,11 @@ class LabelMap:
             f"{label} -> {' or '.join(f'{self.classes[i]} ({i})' for i in sorted(classes))}"
             for label, classes in self.correct.items()
         )
+
+
+def are_generic(names: Iterable[str]) -> bool:
+    """Whether names of classes are only numbers, with or without the word label."""
+    return all(_GENERIC.fullmatch(name.strip()) for name in names)
 
 
 def normal_name(name: str) -> str:

@@ -9,6 +9,7 @@ A run's folder holds ``step-0200/``, ``step-0400/``, ..., ``final/``, ``history.
 which an interrupted run goes on.
 """
 
+from mechcore.training.fresh import new_model
 from mechcore.training.history import HISTORY_FILE, read_history
 from mechcore.training.objectives import Objective, accuracies, answering, classification
 from mechcore.training.run import train, train_answering, train_classifier
@@ -26,6 +27,7 @@ __all__ = [
     "answering",
     "checkpoint_path",
     "classification",
+    "new_model",
     "read_history",
     "train",
     "train_answering",

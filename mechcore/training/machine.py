@@ -13,7 +13,22 @@ from torch import nn
 from transformers import TrainingArguments
 
 from mechcore.errors import InputError
+from mechcore.models.loading import check_device
 from mechcore.training.settings import TrainSettings
+
+
+def device_of(device: str | torch.device) -> torch.device:
+    """The device of a name, if this machine has it.
+
+    Raises:
+        InputError: it has not, or the name is none of a device.
+    """
+    try:
+        found = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"device {device}: expected cpu, cuda or mps") from error
+    check_device(found)
+    return found
 
 
 def arguments_for(

@@ -19,7 +19,7 @@ from mechcore.models.loading import without_bars
 from mechcore.tasks.examples import Examples
 from mechcore.training.history import read_history, read_records
 from mechcore.training.loop import Loop
-from mechcore.training.machine import arguments_for, own_randomness, unprepared
+from mechcore.training.machine import arguments_for, device_of, own_randomness, unprepared
 from mechcore.training.objectives import Objective, answering, classification
 from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import (
@@ -71,7 +71,7 @@ def train(
             train in this way.
         MechcoreError: the loss is no longer finite.
     """
-    out, place = Path(out), torch.device(device or model.device)
+    out, place = Path(out), device_of(device or model.device)
     total = settings.total_steps(len(examples))
     _check_weights(model)
     arguments = arguments_for(settings, total, out / STATE_FOLDER, place)
@@ -112,6 +112,11 @@ def train(
 
 
 def _check_weights(model: PreTrainedModel) -> None:
+    if len(places := {p.device for p in model.parameters()}) > 1:
+        raise InputError(
+            f"model: lies on {' and '.join(sorted(map(str, places)))}; mechcore trains on one "
+            "device: load it without a device_map"
+        )
     others = {p.dtype for p in model.parameters() if p.is_floating_point()} - {torch.float32}
     if others:
         raise InputError(

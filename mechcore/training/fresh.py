@@ -1,0 +1,240 @@
+"""Models to train: a pretrained body with a new head, or random weights."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+)
+
+from mechcore.errors import InputError, MechcoreWarning, reason
+from mechcore.models.checkpoint_files import check_size, find_weights, without_conversion
+from mechcore.models.classification import CLASSIFICATION_ADAPTERS
+from mechcore.models.loading import load_tokenizer, read_config, without_bars
+from mechcore.tasks.labels import are_generic, normal_name
+from mechcore.training.machine import device_of
+
+_HEAD = ("classifier.", "score.")
+_POOLER = "pooler."
+
+
+def new_model(
+    base: str | Path,
+    *,
+    classes: Sequence[str] | None = None,
+    prompt: str | None = None,
+    from_scratch: bool = False,
+    seed: int,
+    revision: str | None = None,
+    allow_pickle: bool = False,
+    device: str | torch.device = "cpu",
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model to fine-tune, and its tokenizer.
+
+    Without a prompt it is a classifier: a pretrained body with a new, random head, unless the base
+    is a classifier of the same classes by name, whose head stays, with its order of classes. With
+    a prompt it is the causal language model that the base is.
+
+    Args:
+        base: checkpoint directory or hub id, of any head, or none.
+        classes: names of the classes to learn, in the order of a new head; None for those of a
+            base that is a classifier.
+        prompt: of language models, which need no classes; see `answering`.
+        from_scratch: take the configuration and the tokenizer alone; all weights are random.
+        seed: of random weights.
+        revision: branch, tag or commit of a hub id.
+        allow_pickle: read ``pytorch_model.bin`` where there are no safetensors, see `load_model`.
+        device: where the weights go.
+
+    Returns:
+        The model, with float32 weights, in training mode; and the tokenizer, with a padding token.
+
+    Raises:
+        InputError: the base cannot be used, lacks weights beside the head's, is of an architecture
+            that mechcore cannot read, or the classes make no sense.
+    """
+    name, place = str(base), device_of(device)
+    if name.endswith(".gguf"):
+        raise InputError(f"checkpoint {name}: is a GGUF file; expected one in Hugging Face format")
+    config = read_config(name, revision)
+    tokenizer = load_tokenizer(name, revision=revision)
+    own_classes = _classes_of(config)
+    if prompt is None:
+        wanted = _check_classes(name, classes, own_classes)
+        keeps = not from_scratch and {*map(normal_name, wanted)} == {
+            *map(normal_name, own_classes or ())
+        }
+        _name_classes(config, cast(Sequence[str], own_classes) if keeps else wanted)
+    elif classes is not None:
+        raise InputError(
+            "classes: are for classifiers, and a prompt is for language models, whose classes are "
+            "their answers; give one of both"
+        )
+    loader = _loader(name, config, prompt)
+    _fit_tokenizer(name, config, tokenizer, from_scratch)
+    with torch.random.fork_rng([place] if place.type == "cuda" else []):
+        torch.manual_seed(seed)
+        if from_scratch:
+            model = _random(name, loader, config)
+        else:
+            model = _pretrained(name, loader, config, revision, allow_pickle)
+            if prompt is None and not keeps and _is_classifier(config):
+                _renew_head(name, model, own_classes)
+    config.architectures = [type(model).__name__]
+    nn.Module.to(model, place)
+    return model.train(), tokenizer
+
+
+def _is_classifier(config: Any) -> bool:
+    named = config.architectures
+    return bool(named) and str(named[0]).endswith("ForSequenceClassification")
+
+
+def _classes_of(config: Any) -> list[str] | None:
+    """The names of a classifier's classes in index order; None where there are no such names."""
+    if not _is_classifier(config):
+        return None
+    names = [str(config.id2label[i]) for i in sorted(config.id2label)]
+    return None if are_generic(names) else names
+
+
+def _check_classes(
+    base: str, classes: Sequence[str] | None, own: Sequence[str] | None
+) -> Sequence[str]:
+    if classes is None and own is None:
+        raise InputError(
+            f"checkpoint {base}: names no classes; give the classes to learn (classes= in Python, "
+            "--labels on the command line)"
+        )
+    wanted = list(classes if classes is not None else own or ())
+    if len(wanted) < 2 or len({normal_name(each) for each in wanted} - {""}) < len(wanted):
+        raise InputError(
+            f"classes {', '.join(map(repr, wanted))}: expected at least two different names"
+        )
+    if are_generic(wanted):
+        raise InputError(
+            f"classes {', '.join(wanted)}: numbers have no agreed meaning; name the labels of the "
+            "data with --label-names (label_names= in Python), for example "
+            '"0=entailment,1=neutral,2=contradiction"'
+        )
+    return wanted
+
+
+def _name_classes(config: Any, names: Sequence[str]) -> None:
+    config.id2label = dict(enumerate(names))
+    config.label2id = {name: i for i, name in enumerate(names)}
+    config.problem_type = None  # a base may be made for regression
+
+
+def _loader(base: str, config: Any, prompt: str | None) -> Any:
+    kind = config.model_type
+    if prompt is None:
+        architecture = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
+        if architecture not in CLASSIFICATION_ADAPTERS:
+            raise InputError(
+                f"checkpoint {base}: is of the kind {kind!r}, of which mechcore reads no "
+                f"classifiers; expected a base for {', '.join(sorted(CLASSIFICATION_ADAPTERS))}"
+            )
+        return AutoModelForSequenceClassification
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        raise InputError(
+            f"checkpoint {base}: is of the kind {kind!r}, which is no causal language model; leave "
+            "out the prompt to train a classifier"
+        )
+    return AutoModelForCausalLM
+
+
+def _fit_tokenizer(
+    base: str, config: Any, tokenizer: PreTrainedTokenizerBase, from_scratch: bool
+) -> None:
+    """Give the configuration the tokenizer's padding token, and make sure of the vocabulary."""
+    # RoBERTa's positions are counted from the padding token of its pretraining.
+    if config.pad_token_id is None or config.model_type not in ("bert", "roberta") or from_scratch:
+        config.pad_token_id = tokenizer.pad_token_id
+    largest = max(tokenizer.get_vocab().values())
+    if largest >= config.vocab_size:
+        raise InputError(
+            f"checkpoint {base}: its tokenizer has token {largest}, its model only "
+            f"{config.vocab_size} tokens, counted from 0; resize its embeddings and save it again"
+        )
+
+
+def _random(base: str, loader: Any, config: Any) -> PreTrainedModel:
+    try:
+        return loader.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    except Exception as error:  # what transformers makes of a bad configuration is of any kind
+        raise InputError(f"checkpoint {base}: no model of it: {reason(error)}") from error
+
+
+def _pretrained(
+    base: str, loader: Any, config: Any, revision: str | None, allow_pickle: bool
+) -> PreTrainedModel:
+    named = config.architectures
+    architecture = str(named[0]) if named else "none"
+    weights = find_weights(base, architecture, config, revision, allow_pickle=allow_pickle)
+    try:
+        with without_bars(), without_conversion():
+            check_size(base, loader, config, weights.files)
+            model, report = loader.from_pretrained(
+                base,
+                config=config,
+                dtype=torch.float32,
+                revision=revision,
+                trust_remote_code=False,
+                use_safetensors=weights.safetensors,
+                weights_only=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=_is_classifier(config),
+            )
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"checkpoint {base}: its pickle is damaged, or holds something else than tensors"
+        ) from error
+    except InputError:
+        raise
+    except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
+        raise InputError(f"checkpoint {base}: cannot be loaded: {reason(error)}") from error
+    classifier = loader is AutoModelForSequenceClassification
+    missing = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+    if lacking := sorted(key for key in missing if not (classifier and _is_head(key))):
+        raise InputError(
+            f"checkpoint {base}: its files lack the weights {', '.join(lacking[:4])}"
+            f"{f' and {len(lacking) - 4} more' if len(lacking) > 4 else ''} of "
+            f"{type(model).__name__}, or have them in other sizes; expected all but a "
+            "classification head; or train from scratch"
+        )
+    return model
+
+
+def _is_head(key: str) -> bool:
+    return key.startswith(_HEAD) or key.split(".", 1)[-1].startswith(_POOLER)
+
+
+def _renew_head(base: str, model: PreTrainedModel, own: Sequence[str] | None) -> None:
+    """Put a new head in the place of a base's own, which is for other classes."""
+    wanted = cast(dict[int, str], model.config.id2label).values()
+    warnings.warn(
+        f"checkpoint {base}: its classification head is for "
+        f"{', '.join(own) if own else 'classes without names'}, and is replaced by a new one for "
+        f"{', '.join(wanted)}",
+        MechcoreWarning,
+        stacklevel=3,
+    )
+    fresh = type(model)(model.config)
+    new = {key: value for key, value in fresh.state_dict().items() if key.startswith(_HEAD)}
+    model.load_state_dict(new, strict=False)

@@ -1,0 +1,253 @@
+"""New models: heads, classes, vocabularies; trained, stored and read again by every part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import transformers as hf
+from helpers import CLASSES, WORDS, gpt2_language_model, hf_classifier, word_tokenizer
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.models import load_model
+from mechcore.models.running import forward
+from mechcore.tasks.embedded import tiny_decoder_dir
+from mechcore.tasks.examples import Examples
+from mechcore.training import (
+    TrainSettings,
+    accuracies,
+    classification,
+    new_model,
+    train_answering,
+    train_classifier,
+)
+
+SETTINGS = TrainSettings(
+    steps=3, learning_rate=1e-2, batch_size=4, evaluate_every=9, checkpoint_every=9
+)
+
+
+def examples(n: int = 12) -> Examples:
+    """Texts of different lengths whose label is told by a word."""
+    rows = [
+        (" ".join(WORDS[: 3 + i % 4]), f"a {('yes', 'no', 'if')[i % 3]} cat", CLASSES[i % 3], "all")
+        for i in range(n)
+    ]
+    return Examples("words", pd.DataFrame(rows, columns=["text_a", "text_b", "label", "subset"]))
+
+
+def no_padding_tokenizer() -> hf.PreTrainedTokenizerFast:
+    """As GPT-2's: an end-of-text token, and none for padding."""
+    names = ["<|endoftext|>", *WORDS]
+    tokenizer = Tokenizer(WordLevel({w: i for i, w in enumerate(names)}, unk_token=names[0]))
+    tokenizer.pre_tokenizer = Whitespace()
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=names[0])
+
+
+def save_body(architecture: str, folder: Path) -> dict[str, torch.Tensor]:
+    """A pretrained model without a head; returns its weights."""
+    model = hf_classifier(architecture)
+    body = model.base_model
+    causal = architecture in ("gpt2", "llama", "mistral", "qwen2")
+    body.config.pad_token_id = None if causal else body.config.pad_token_id
+    body.config.id2label = {0: "LABEL_0", 1: "LABEL_1"}
+    body.save_pretrained(folder)
+    (no_padding_tokenizer() if causal else word_tokenizer(architecture == "bert")).save_pretrained(
+        folder
+    )
+    return dict(body.state_dict())
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2", "llama", "qwen2"])
+def test_a_new_head_on_a_pretrained_body(architecture: str, tmp_path: Path) -> None:
+    body = save_body(architecture, tmp_path / "base")
+    model, tokenizer = new_model(tmp_path / "base", classes=CLASSES, seed=0)
+    assert model.config.id2label == dict(enumerate(CLASSES))
+    assert model.config.label2id == {name: i for i, name in enumerate(CLASSES)}
+    assert model.config.pad_token_id == tokenizer.pad_token_id is not None
+    assert model.dtype == torch.float32
+    kept = model.base_model.state_dict()
+    assert all(torch.equal(kept[name], value) for name, value in body.items() if name in kept)
+    assert {name.split(".")[0] for name in body.keys() - kept.keys()} <= {"pooler"}
+    again, _ = new_model(tmp_path / "base", classes=CLASSES, seed=0)
+    other, _ = new_model(tmp_path / "base", classes=CLASSES, seed=1)
+    weights, seed1 = again.state_dict(), other.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    changed = {n.split(".")[0] for n, v in weights.items() if not torch.equal(v, seed1[n])}
+    assert changed == {"score" if architecture in ("gpt2", "llama", "qwen2") else "classifier"}
+
+    data = examples()
+    train_classifier(model, tokenizer, data, {"id": data}, tmp_path / "run", SETTINGS, False)
+    final = tmp_path / "run" / "final"
+    reference = hf.AutoModelForSequenceClassification.from_pretrained(final).eval()
+    read = load_model(final)
+    batch = classification(reference, tokenizer).encode(data).rows(range(len(data)))
+    one_by_one = []
+    for ids, mask, *kinds in zip(*(batch[n] for n in batch if n != "index"), strict=True):
+        n = int(mask.sum())
+        kind = {"token_type_ids": kinds[0][None, :n]} if architecture == "bert" else {}
+        one_by_one.append(reference(input_ids=ids[None, :n], **kind).logits[0])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            forward(read, batch), torch.stack(one_by_one), atol=1e-5, rtol=1e-5
+        )
+
+
+def test_from_scratch_takes_nothing_but_configuration_and_tokenizer(tmp_path: Path) -> None:
+    body = save_body("bert", tmp_path / "base")
+    (tmp_path / "base" / "model.safetensors").unlink()
+    model, _ = new_model(tmp_path / "base", classes=CLASSES, from_scratch=True, seed=3)
+    again, _ = new_model(tmp_path / "base", classes=CLASSES, from_scratch=True, seed=3)
+    other, _ = new_model(tmp_path / "base", classes=CLASSES, from_scratch=True, seed=4)
+    name = "bert.encoder.layer.0.attention.self.query.weight"
+    found = model.state_dict()[name]
+    assert found.shape == body[name.removeprefix("bert.")].shape
+    assert torch.equal(found, again.state_dict()[name])
+    assert not torch.equal(found, other.state_dict()[name])
+    assert float(found.std()) == pytest.approx(model.config.initializer_range, rel=0.3)
+
+
+def test_the_random_numbers_of_the_caller_are_left_alone(tmp_path: Path) -> None:
+    save_body("bert", tmp_path)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    new_model(tmp_path, classes=CLASSES, seed=0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def save_classifier(folder: Path, classes: tuple[str, ...] = CLASSES) -> Any:
+    model = hf_classifier("bert", classes)
+    model.save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    return model
+
+
+def test_a_head_for_the_same_classes_is_kept_in_its_order(tmp_path: Path) -> None:
+    order = [2, 0, 1]
+    names = tuple(CLASSES[i] for i in order)
+    straight = save_classifier(tmp_path / "straight")
+    turned = save_classifier(tmp_path / "turned", names)
+    turned.load_state_dict(straight.state_dict())
+    with torch.no_grad():
+        turned.classifier.weight.copy_(straight.classifier.weight[order])
+        turned.classifier.bias.copy_(straight.classifier.bias[order])
+    turned.save_pretrained(tmp_path / "turned")
+    data, found = examples(), []
+    for name in ("straight", "turned"):
+        wanted = ["Entailment", "NEUTRAL", "contradiction"]
+        model, tokenizer = new_model(tmp_path / name, classes=wanted, seed=0)
+        objective = classification(model, tokenizer)
+        before = accuracies(model, objective, objective.encode(data))
+        history = train_classifier(
+            model.train(), tokenizer, data, {"id": data}, tmp_path / f"{name}-run", SETTINGS, False
+        )
+        found.append((before, history["accuracy"].tolist(), history["loss"].tolist()))
+        stored = hf.AutoConfig.from_pretrained(tmp_path / f"{name}-run" / "final").id2label
+        assert list(stored.values()) == list(CLASSES if name == "straight" else names)
+    assert found[0][:2] == found[1][:2]
+    assert found[0][2] == pytest.approx(found[1][2], rel=1e-4)
+    model, _ = new_model(tmp_path / "turned", seed=0)
+    assert list(model.config.id2label.values()) == list(names)
+
+
+@pytest.mark.parametrize("names", [CLASSES, ("LABEL_0", "LABEL_1"), ("a", "b", "c", "d")])
+def test_a_head_for_other_classes_is_replaced_and_announced(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    old = save_classifier(tmp_path, names)
+    with pytest.warns(MechcoreWarning, match="replaced by a new one for x, y, z"):
+        model, _ = new_model(tmp_path, classes=["x", "y", "z"], seed=0)
+    again: Any
+    with pytest.warns(MechcoreWarning, match="replaced"):
+        again, _ = new_model(tmp_path, classes=["x", "y", "z"], seed=0)
+    head = model.classifier.weight
+    assert head.shape == (3, 16)
+    assert torch.equal(head, again.classifier.weight)
+    assert float(head.detach().std()) == pytest.approx(0.02, rel=0.5)  # the old one has 0.3
+    kept = old.bert.state_dict()
+    assert all(torch.equal(v, kept[n]) for n, v in model.bert.state_dict().items())
+
+
+def test_a_language_model_learns_with_a_prompt(tmp_path: Path) -> None:
+    gpt2_language_model(pad_token_id=None).save_pretrained(tmp_path / "base")
+    no_padding_tokenizer().save_pretrained(tmp_path / "base")
+    model, tokenizer = new_model(tmp_path / "base", prompt="{a} {b}", seed=0)
+    data = examples()
+    answers = dict(zip(CLASSES, ("yes", "no", "if"), strict=True))
+    train_answering(
+        model, tokenizer, data, {"id": data}, tmp_path / "run", SETTINGS,
+        prompt="{a} {b}", answers=answers, progress=False,
+    )  # fmt: skip
+    final = tmp_path / "run" / "final"
+    reference = hf.AutoModelForCausalLM.from_pretrained(final).eval()
+    ids = torch.tensor([[3, 4, 5, 6, 7]])
+    with torch.no_grad():
+        torch.testing.assert_close(
+            forward(load_model(final), {"input_ids": ids}),
+            reference(ids).logits,
+            atol=1e-5,
+            rtol=1e-5,
+        )
+
+
+def test_bases_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    save_body("bert", tmp_path / "bert")
+    with pytest.raises(InputError, match="names no classes; give the classes to learn"):
+        new_model(tmp_path / "bert", seed=0)
+    with pytest.raises(InputError, match="numbers have no agreed meaning"):
+        new_model(tmp_path / "bert", classes=["0", "1"], seed=0)
+    with pytest.raises(InputError, match="expected at least two different names"):
+        new_model(tmp_path / "bert", classes=["non-x", "Non X"], seed=0)
+    with pytest.raises(InputError, match="is no causal language model; leave out the prompt"):
+        new_model(tmp_path / "bert", prompt="{a}", seed=0)
+    with pytest.raises(InputError, match="give one of both"):
+        new_model(tiny_decoder_dir(), prompt="{a}", classes=CLASSES, seed=0)
+    with pytest.raises(InputError, match="no such directory"):
+        new_model(tmp_path / "gone", classes=CLASSES, seed=0)
+    with pytest.raises(InputError, match="device gpu: expected cpu, cuda or mps"):
+        new_model(tmp_path / "bert", classes=CLASSES, seed=0, device="gpu")
+
+
+def test_a_base_of_a_kind_that_mechcore_cannot_read_is_refused(tmp_path: Path) -> None:
+    hf.DistilBertConfig(vocab_size=40).save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="of the kind 'distilbert', of which mechcore reads no"):
+        new_model(tmp_path, classes=CLASSES, seed=0)
+
+
+def test_weights_that_are_missing_beside_the_head_are_named(tmp_path: Path) -> None:
+    save_body("bert", tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    gone = "encoder.layer.1.output.dense.weight"
+    kept = {name: value for name, value in weights.items() if name != gone}
+    save_file(kept, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=f"lack the weights bert.{gone} of Bert"):
+        new_model(tmp_path, classes=CLASSES, seed=0)
+
+
+def test_a_pickle_is_read_only_when_it_is_allowed(tmp_path: Path) -> None:
+    body = save_body("bert", tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(body, tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="is a pickle"):
+        new_model(tmp_path, classes=CLASSES, seed=0)
+    model, _ = new_model(tmp_path, classes=CLASSES, seed=0, allow_pickle=True)
+    name = "encoder.layer.1.output.dense.weight"
+    assert torch.equal(model.base_model.state_dict()[name], body[name])
+
+
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    save_body("bert", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 20}))
+    with pytest.raises(InputError, match="its tokenizer has token 23, its model only 20"):
+        new_model(tmp_path, classes=CLASSES, seed=0)
