@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from mechcore.errors import InputError, MechcoreWarning
@@ -181,7 +182,7 @@ def _hans(folder: Path | None, subcases: tuple[str, ...]) -> tuple[dict[str, str
     if folder is None:
         return {name: name for name in subcases}, _source(HANS, None)
     source = _source(HANS, folder)
-    found = {_official_name(name): name for name in read_sources([source]).subset_names}
+    found = {_official_name(name): name for name in _subset_names(source)}
     missing = [name for name in subcases if _official_name(name) not in found]
     if missing:
         raise InputError(
@@ -189,6 +190,19 @@ def _hans(folder: Path | None, subcases: tuple[str, ...]) -> tuple[dict[str, str
             "subcase that has all of its 30 subcases"
         )
     return {name: found[_official_name(name)] for name in subcases}, source
+
+
+def _subset_names(source: Source) -> tuple[str, ...]:
+    status = Path(source.path or "").stat()
+    return _read_subset_names(source.path, source.split, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read_subset_names(
+    path: str | None, split: str | None, changed: int, size: int
+) -> tuple[str, ...]:
+    """Read once as long as the file stays the same: a study asks for its task often."""
+    return tuple(read_sources([Source(path=path, split=split)]).subset_names)
 
 
 def _official_name(subcase: str) -> str:
