@@ -24,8 +24,10 @@ SETTINGS = TrainSettings(
 
 
 def encoder(dropout: float = 0.0) -> BertForSequenceClassification:
-    """The tiny encoder, untrained, with the usual dropout in place of that of whole components."""
+    """Two layers of the tiny encoder, untrained, with the usual dropout for that of components."""
     model = tiny_world_training.tiny_encoder_model(seed=0)
+    model.config.num_hidden_layers = 2
+    model.bert.encoder.layer = model.bert.encoder.layer[:2]
     for layer in model.bert.encoder.layer:
         layer.attention.output.dense._forward_pre_hooks.clear()
         layer.output.dense._forward_hooks.clear()
@@ -38,7 +40,7 @@ def pairs(n: int = 40) -> Examples:
 
 
 def evaluations() -> dict[str, Examples]:
-    return {split: tiny_world.generate(split, 60, seed=0) for split in ("id", "ood")}
+    return {split: tiny_world.generate(split, 24, seed=0) for split in ("id", "ood")}
 
 
 def train_encoder(

@@ -1,0 +1,228 @@
+"""Interrupted runs end as if nothing had happened; damaged states and other runs are noticed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
+
+from mechcore.errors import InputError
+from mechcore.progress import _Lines, shown_on
+from mechcore.tasks import tiny_world
+from mechcore.training import TrainSettings, read_history, train_classifier
+from mechcore.training.objectives import Objective
+from mechcore.training.run_folder import newest_state
+
+LONG = replace(SETTINGS, steps=11, evaluate_every=2, checkpoint_every=4, accumulate=2)
+DROPOUT = 0.3
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.fixture
+def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Raise in the loss of this batch of training, counted from 1."""
+    plain = Objective.logits
+    state = {"left": 0}
+
+    def logits(self: Any, model: Any, batch: Any) -> Any:
+        if model.training and state["left"]:
+            state["left"] -= 1
+            if not state["left"]:
+                raise Stop
+        return plain(self, model, batch)
+
+    def stop(batch: int) -> None:
+        state["left"] = batch
+
+    monkeypatch.setattr(Objective, "logits", logits)
+    return stop
+
+
+def run(out: Path, settings: TrainSettings = LONG) -> pd.DataFrame:
+    return train_encoder(out, settings, encoder(DROPOUT))
+
+
+def weights(path: Path) -> dict[str, bytes]:
+    return {p.parent.name: p.read_bytes() for p in path.glob("*/model.safetensors")}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run(out)
+    assert sorted(weights(out)) == ["final", "step-0004", "step-0008"]
+    assert not (out / "state").exists()
+    return out
+
+
+def assert_same(out: Path, whole: Path) -> None:
+    pd.testing.assert_frame_equal(read_history(out), read_history(whole), check_exact=True)
+    assert weights(out) == weights(whole)
+    assert {p.name for p in out.iterdir()} == {p.name for p in whole.iterdir()}
+
+
+# Batches of step 2 (no state yet), 6 (twice, after a record that must go), 9 and 11.
+@pytest.mark.parametrize("batches", [[3], [14], [14, 5], [17, 6]])
+def test_an_interrupted_run_ends_with_the_same_bits(
+    batches: list[int], tmp_path: Path, whole: Path, stop_at: Callable[[int], None]
+) -> None:
+    out = tmp_path / "run"
+    for batch in batches:
+        stop_at(batch)
+        with pytest.raises(Stop):
+            run(out)
+    history = run(out)
+    pd.testing.assert_frame_equal(history, read_history(whole), check_exact=True)
+    assert_same(out, whole)
+
+
+def test_dropout_and_the_order_of_examples_matter_here(tmp_path: Path, whole: Path) -> None:
+    # Otherwise the tests above would show nothing.
+    train_encoder(tmp_path / "none", LONG, encoder(0.0))
+    run(tmp_path / "seed", replace(LONG, seed=1))
+    for name in ("none", "seed"):
+        assert weights(tmp_path / name)["final"] != weights(whole)["final"]
+
+
+def interrupted(out: Path, stop_at: Callable[[int], None]) -> Path:
+    """A run that was stopped in step 7; returns its newest state, of step 4."""
+    stop_at(13)
+    with pytest.raises(Stop):
+        run(out)
+    (state,) = (out / "state").iterdir()
+    assert state.name == "checkpoint-4"
+    return state
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def test_a_half_written_state_is_passed_over(
+    tmp_path: Path,
+    whole: Path,
+    stop_at: Callable[[int], None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    state = interrupted(tmp_path / "run", stop_at)
+    shutil.copytree(state, state.with_name("checkpoint-8"))
+    truncate(state.with_name("checkpoint-8") / "model.safetensors")
+    with shown_on(_Lines(Console(stderr=True, width=300))):
+        run(tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "checkpoint-8: is incomplete and passed over" in said
+    assert "goes on after step 4" in said
+    assert_same(tmp_path / "run", whole)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: truncate(state / "optimizer.pt"),
+        lambda state: (state / "rng_state.pth").unlink(),
+        lambda state: (state / "complete.json").unlink(),
+        lambda state: (state / "complete.json").write_text("{"),
+        lambda state: (state / "complete.json").write_text("[1]"),
+    ],
+    ids=["optimiser", "random", "unmarked", "mark", "list"],
+)
+def test_every_file_of_a_state_counts(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    for step in (4, 12):  # by number, not by name
+        folder = tmp_path / "state" / f"checkpoint-{step}"
+        folder.mkdir(parents=True)
+        files = {"optimizer.pt": 300, "rng_state.pth": 200}
+        for name, size in files.items():
+            (folder / name).write_bytes(b"x" * size)
+        (folder / "complete.json").write_text(json.dumps({"files": files, "weights": ""}))
+    (tmp_path / "state" / "notes").mkdir()
+    assert newest_state(tmp_path) == 12
+    damage(tmp_path / "state" / "checkpoint-12")
+    assert newest_state(tmp_path) == 4
+
+
+def test_without_a_whole_state_it_begins_anew(
+    tmp_path: Path, whole: Path, stop_at: Callable[[int], None]
+) -> None:
+    truncate(interrupted(tmp_path / "run", stop_at) / "model.safetensors")
+    run(tmp_path / "run")
+    assert_same(tmp_path / "run", whole)
+
+
+def test_half_written_checkpoints_are_removed(
+    tmp_path: Path, whole: Path, stop_at: Callable[[int], None]
+) -> None:
+    out = tmp_path / "run"
+    interrupted(out, stop_at)
+    for name in (".abc.step-0008/step-0008", "step-0008", ".abc.final", "final"):
+        (out / name).mkdir(parents=True)
+        (out / name / "config.json").write_text("{}")
+    run(out)
+    assert_same(out, whole)
+
+
+def test_a_finished_run_is_not_repeated_and_gives_its_weights(tmp_path: Path, whole: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    model = encoder(DROPOUT)
+    history = train_encoder(out, LONG, model)
+    pd.testing.assert_frame_equal(history, read_history(whole))
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    stored = load_file(out / "final" / "model.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+
+
+def test_another_run_in_the_same_folder_is_refused(tmp_path: Path, whole: Path) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    changes = {"learning_rate": 2e-3, "seed": 7}
+    with pytest.raises(InputError, match="holds another training run") as caught:
+        run(out, replace(LONG, **changes))
+    assert "settings.learning_rate (0.001 -> 0.002); settings.seed (0 -> 7)" in str(caught.value)
+    model = encoder(DROPOUT)
+    torch.nn.init.ones_(model.classifier.bias)
+    with pytest.raises(InputError, match=r"model\.initial_weights \(\w+ -> \w+\)"):
+        train_encoder(out, LONG, model)
+    with pytest.raises(InputError, match=r"examples\.n \(40 -> 41\); examples\.fingerprint"):
+        train_encoder(out, LONG, encoder(DROPOUT), pairs(41))
+    fewer = {"id": evaluations()["id"]}
+    with pytest.raises(InputError, match=r"evaluations\.ood \("):
+        train_classifier(
+            encoder(DROPOUT), tiny_world.encoder_tokenizer(), pairs(), fewer, out, LONG, False
+        )
+    assert_same(out, whole)
+
+
+def test_other_versions_are_told_and_accepted(
+    tmp_path: Path, whole: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(whole, out)
+    facts = json.loads((out / "training.json").read_text())
+    assert facts["settings"]["accumulate"] == 2
+    assert facts["objective"]["classes"] == ["entailment", "non-entailment"]
+    facts["made_with"]["versions"]["torch"] = "1.0"
+    (out / "training.json").write_text(json.dumps(facts))
+    with shown_on(_Lines(Console(stderr=True, width=300))):
+        run(out)
+    assert "versions.torch (1.0 -> " in capsys.readouterr().err
+
+
+def test_a_damaged_record_of_the_settings_is_named(tmp_path: Path) -> None:
+    (tmp_path / "training.json").write_text("{")
+    with pytest.raises(InputError, match=r"training\.json: is damaged"):
+        run(tmp_path)
