@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import total_ordering
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
@@ -153,6 +153,10 @@ class ModelShape:
     def components(self) -> list[Component]:
         """All components, by layer, heads before the MLP: the order of a flattened mask."""
         return sorted(self.heads + self.mlps)
+
+    def kind(self, name: Literal["heads", "mlps", "all"]) -> list[Component]:
+        """The heads, the MLP layers, or all components."""
+        return {"heads": self.heads, "mlps": self.mlps, "all": self.components}[name]
 
     def index(self, component: ComponentLike) -> tuple[int, int]:
         """Position of a component in a mask's last two axes.

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -93,6 +94,18 @@ def appearing(out: Path) -> Iterator[Path]:
             out.rmdir()  # empty; Windows cannot rename onto it
         folder.rename(out)
     _sync_folder(out.parent)
+
+
+def copy_linked(source: Path, target: Path) -> None:
+    """Copy a folder by giving its files a second name, where the file system can."""
+
+    def copy(old: str, new: str) -> None:
+        try:
+            os.link(old, new)
+        except OSError:
+            shutil.copyfile(old, new)
+
+    shutil.copytree(source, target, copy_function=copy)
 
 
 def _make_folder(folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from mechcore.errors import InputError, MechcoreError, reason
+from mechcore.report.blocks import FIGURES_FOLDER
 from mechcore.report.page import REPORT_FILES
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
 from mechcore.tasks.examples import ALL
@@ -137,8 +138,8 @@ def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
         for name, table in run.tables.items()
         if len(table)
     }
-    for path in sorted((run.path / "figures").glob("[!.]*.png")):
-        logged[f"figures/{path.stem}"] = wandb.Image(str(path))
+    for path in sorted((run.path / FIGURES_FOLDER).glob("[!.]*.png")):
+        logged[f"{FIGURES_FOLDER}/{path.stem}"] = wandb.Image(str(path))
     tracked.log(logged)
     artifact = wandb.Artifact(f"report-{tracked.id}", type="report")
     for name in (CONFIG_FILE, *REPORT_FILES.values()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ LARGEST = 2**18
 
 _DEEPEST = 20
 _MOST_ERRORS = 3
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 Settings = TypeVar("Settings")
 
@@ -150,6 +152,29 @@ def parse_yaml(text: str) -> Any:
         YAMLError: it is not YAML, or more than its plain part.
     """
     return yaml.load(text, Loader=_Loader)
+
+
+def located_path(text: str, folder: Path) -> str:
+    """A path of a file of settings made absolute, beginning at ``folder``.
+
+    ``~`` is the user's folder, ``${NAME}`` the variable of that name in the environment.
+
+    Raises:
+        InputError: there is no such variable or user.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        if match[1] not in os.environ:
+            raise InputError(
+                f"path {text!r}: {match[1]} is not set in the environment; set it, or write the "
+                "path out"
+            )
+        return os.environ[match[1]]
+
+    try:
+        return str(folder / Path(_VARIABLE.sub(value, text)).expanduser())
+    except RuntimeError as error:  # no such user
+        raise InputError(f"path {text!r}: {error}") from error
 
 
 def _check_depth(value: Any, left: int) -> None:

@@ -220,8 +220,9 @@ def effective_size(
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
     from mechcore.study import Analyses, SizesConfig, run
+    from mechcore.study.config import EMBEDDED
     from mechcore.study.folder import write_tables
-    from mechcore.study.sizes import EMBEDDED, checkpoint_series, size_tables
+    from mechcore.study.sizes import checkpoint_series, size_tables
 
     if model.model is not None:
         raise InputError("--model is for one checkpoint; name the series with --checkpoints")

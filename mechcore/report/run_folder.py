@@ -101,6 +101,12 @@ TABLES: Mapping[str, Columns] = {
     "accuracy_spread": Columns(
         _WHERE, ("target_sparsity", "n_seeds", "full", "mean", "std", "low", "high", "spread")
     ),
+    "group_accuracy": Columns(
+        ("subnetwork", "role", "group", "subsets", "missing"),
+        ("target_sparsity", "seed", "accuracy", "n_subsets"),
+    ),
+    "data": Columns((*_WHERE, "label"), ("n", "share")),
+    "training": Columns(_WHERE, ("step", "loss", "accuracy")),
     "core": Columns(("component",), ("layer", "head", "n_subnetworks")),
     "core_summary": Columns(
         (),

@@ -26,7 +26,8 @@ from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.interventions import Mode
 from mechcore.means import MeanActivations
-from mechcore.study.inputs import TEST_ROLES, Inputs
+from mechcore.study.config import TEST_ROLES
+from mechcore.study.inputs import Inputs
 
 
 def core_ablation_tables(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Literal
 
@@ -11,8 +11,21 @@ from pydantic import BeforeValidator, ConfigDict
 
 from mechcore.errors import InputError, shown
 from mechcore.pruning.settings import PruneSettings, check_runs, prune_settings
+from mechcore.tasks.examples import ALL
+from mechcore.tasks.sources import Source
+from mechcore.training.settings import TrainSettings, train_settings
 
 Embedded = Literal["encoder", "decoder"]
+
+EMBEDDED = "embedded"
+"""Among checkpoints: those of the embedded encoder's own training."""
+
+TRAINED = "training"
+"""Among checkpoints: those of the study's own training."""
+
+ROLES = ("train", "id", "ood")
+TEST_ROLES = ("id", "ood")
+"""Roles of data: training, in-domain and out-of-domain test examples."""
 
 MAX_DATA_SEED = 2**32
 """What numpy's generators take."""
@@ -67,6 +80,28 @@ def _check_count(what: str, value: int, least: int) -> None:
         )
 
 
+def _settings_by(make: Callable[..., Any], default: str) -> Callable[[Any], Any]:
+    """Read settings from a preset's name, or from changes to a preset; None stays."""
+
+    def read(value: Any) -> Any:
+        if value is None:
+            return None
+        if isinstance(value, str):
+            return make(value)
+        if not isinstance(value, Mapping):
+            raise InputError(f"found {value!r}; expected a preset's name, or settings by name")
+        preset = value.get("preset", default)
+        if not isinstance(preset, str):
+            raise InputError(f"preset is {preset!r}; expected a name")
+        return make(preset, **{k: v for k, v in value.items() if k != "preset"})
+
+    return read
+
+
+_prune_settings = _settings_by(prune_settings, "fast")
+_train_settings = _settings_by(train_settings, "quick")
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Which model, and how to read its answers.
@@ -81,7 +116,11 @@ class ModelConfig:
         class_labels: names of the classifier's classes in index order; None reads ``id2label``.
         prompt: for language models, see `mechcore.tasks.encoding.encode`.
         answers: for language models, the answer word of each label.
-        max_length: longest input in tokens.
+        max_length: tokens after which texts are cut, with a count of them; None for as many as the
+            model takes, and longer texts are refused.
+        dtype: precision of the weights.
+        device_map: how a large model is spread over devices, see `mechcore.load_model`; in place of
+            the device of the study's resources.
         allow_pickle: whether weights may come from a pickle, which can run any code.
     """
 
@@ -95,11 +134,14 @@ class ModelConfig:
     class_labels: tuple[str, ...] | None = None
     prompt: str | None = None
     answers: Mapping[str, str] | None = None
-    max_length: int = 128
+    max_length: int | None = None
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    device_map: str | Mapping[str, str] | None = None
     allow_pickle: bool = False
 
     def __post_init__(self) -> None:
-        _check_count("model: max_length", self.max_length, 1)
+        if self.max_length is not None:
+            _check_count("model: max_length", self.max_length, 1)
         check_name("model: checkpoint", self.checkpoint)
         for name in ("source", "revision"):
             _check_text(f"model: {name}", getattr(self, name))
@@ -107,14 +149,20 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Which data, and how much of it.
+    """Which data, and how much of it: a task, or what is given for each role.
 
     Attributes:
-        train: training examples, for means and pruning.
-        id: in-domain test examples.
-        ood: out-of-domain test examples.
-        columns: which column serves as what, see `mechcore.tasks.readers.read_examples`.
+        task: name of a task (``mnli-hans``, ``qqp-paws``), or a file that describes one, see
+            `mechcore.tasks.task.Task`.
+        folder: where the task's files are; None takes them from the hub.
+        train: training examples, for means and pruning: a file, or several sources.
+        id: in-domain test examples, likewise.
+        ood: out-of-domain test examples, likewise.
+        columns: which column serves as what, see `mechcore.tasks.readers.read_examples`; sources
+            can say otherwise.
         label_names: meanings of labels, likewise.
+        groups: named groups of out-of-domain subsets, whose means are tabulated; besides those of
+            the task.
         ood_label: keep only out-of-domain examples of this label.
         ood_subsets: keep only these out-of-domain subsets.
         max_train: draw at most this many training examples; None takes all.
@@ -125,11 +173,14 @@ class DataConfig:
 
     __pydantic_config__ = _FORBID
 
-    train: str | None = None
-    id: str | None = None
-    ood: str | None = None
+    task: str | None = None
+    folder: str | None = None
+    train: str | tuple[Source, ...] | None = None
+    id: str | tuple[Source, ...] | None = None
+    ood: str | tuple[Source, ...] | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     label_names: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     ood_label: str | None = None
     ood_subsets: tuple[str, ...] = ()
     max_train: int | None = 4000
@@ -142,11 +193,17 @@ class DataConfig:
             raise InputError(
                 f"data seed {self.seed}: expected a whole number from 0 to {MAX_DATA_SEED - 1}"
             )
-        for role in ("train", "id", "ood"):
-            _check_text(f"data: {role}", getattr(self, role))
+        for name in ("task", "folder", *ROLES):
+            if isinstance(value := getattr(self, name), str):
+                _check_text(f"data: {name}", value)
+        for role in ROLES:
             limit = getattr(self, f"max_{role}")
             if limit is not None:
                 _check_count(f"data: max_{role}", limit, 1)
+            if self.task is not None and getattr(self, role) is not None:
+                raise InputError(f"data: task and {role} exclude each other; leave one of them out")
+        if self.folder is not None and self.task is None:
+            raise InputError("data: folder is where a task's files are; name the task, too")
 
 
 @dataclass(frozen=True)
@@ -185,21 +242,50 @@ class AblationConfig:
 
 
 @dataclass(frozen=True)
+class SearchConfig:
+    """Search for superadditive sets, see `mechcore.find_superadditive`.
+
+    Attributes:
+        role: on which of the test data.
+        subset: on which subset of it; ``"all"`` takes every one.
+        components: to choose from; the core alone is of `AblationConfig`.
+        max_size: components of the largest sets.
+        n_pairs: pairs ablated exactly, the best by screening.
+    """
+
+    __pydantic_config__ = _FORBID
+
+    role: Literal["id", "ood"] = "ood"
+    subset: str = ALL
+    components: Literal["heads", "mlps", "all"] = "all"
+    max_size: int = 3
+    n_pairs: int = 100
+
+    def __post_init__(self) -> None:
+        _check_count("search: max_size", self.max_size, 2)
+        _check_count("search: n_pairs", self.n_pairs, 1)
+
+
+@dataclass(frozen=True)
 class SizesConfig:
     """Effective size over the checkpoints of a training run.
 
     Attributes:
         sparsities: the grid that every checkpoint is pruned to.
         margin: accuracy (share) that a subnetwork may lose and still be faithful.
+        seeds: of the pruning runs; None takes those of the study.
+        prune: the pruning schedule; None takes that of the study.
     """
 
     __pydantic_config__ = _FORBID
 
     sparsities: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     margin: float = 0.03
+    seeds: tuple[int, ...] | None = None
+    prune: Annotated[PruneSettings | None, BeforeValidator(_prune_settings)] = None
 
     def __post_init__(self) -> None:
-        check_runs((0,), self.sparsities)
+        check_runs((0,) if self.seeds is None else self.seeds, self.sparsities)
         if not 0 <= self.margin < 1:
             raise InputError(f"effective_size: margin is {self.margin}; expected a share in [0, 1)")
 
@@ -212,6 +298,7 @@ class Analyses:
         heads: head categories.
         ablation: single and joint ablation of the core.
         sweep: ablate each of these components alone.
+        search: for superadditive sets.
         effective_size: over the study's ``checkpoints``, if it has any.
     """
 
@@ -220,6 +307,7 @@ class Analyses:
     heads: HeadsConfig | None = HeadsConfig()
     ablation: AblationConfig | None = AblationConfig()
     sweep: Literal["heads", "mlps", "all"] | None = None
+    search: SearchConfig | None = None
     effective_size: SizesConfig | None = SizesConfig()
 
 
@@ -256,18 +344,6 @@ class Resources:
         return self.device or ("cuda" if self.gpus else "cpu")
 
 
-def _settings(value: Any) -> PruneSettings:
-    """A schedule from a preset's name and changes to it."""
-    if isinstance(value, str):
-        return prune_settings(value)
-    if not isinstance(value, Mapping):
-        raise InputError(f"found {value!r}; expected a preset's name, or settings by name")
-    preset = value.get("preset", "fast")
-    if not isinstance(preset, str):
-        raise InputError(f"preset is {preset!r}; expected a name")
-    return prune_settings(preset, **{k: v for k, v in value.items() if k != "preset"})
-
-
 @dataclass(frozen=True)
 class StudyConfig:
     """A whole study.
@@ -275,8 +351,11 @@ class StudyConfig:
     Attributes:
         model: see `ModelConfig`.
         models: several models instead, by name; everything else holds for each of them.
+        training: train the model first, beginning at ``model``; the study is then of what comes of
+            it. None takes the model as it is.
         checkpoints: of the model's training, for effective size: directories, or folders of
-            them; ``"embedded"`` alone stands for the embedded encoder's.
+            them; ``"embedded"`` alone stands for the embedded encoder's, ``"training"`` alone for
+            those of ``training``.
         data: see `DataConfig`.
         prune: the pruning schedule.
         seeds: of the pruning runs.
@@ -292,9 +371,10 @@ class StudyConfig:
 
     model: ModelConfig = ModelConfig()
     models: Mapping[str, ModelConfig] = field(default_factory=dict)
+    training: Annotated[TrainSettings | None, BeforeValidator(_train_settings)] = None
     checkpoints: tuple[str, ...] = ()
     data: DataConfig = DataConfig()
-    prune: Annotated[PruneSettings, BeforeValidator(_settings)] = field(
+    prune: Annotated[PruneSettings, BeforeValidator(_prune_settings)] = field(
         default_factory=PruneSettings
     )
     seeds: tuple[int, ...] = (42, 43, 44)
@@ -326,15 +406,29 @@ class StudyConfig:
             )
         if self.models and self.model != ModelConfig():
             raise InputError("model and models exclude each other; put all of them under models")
-        if self.models and self.checkpoints:
+        if self.models and self.checkpoints not in ((), (TRAINED,)):
             raise InputError(
                 "models and checkpoints exclude each other: a series belongs to one model; write "
                 "one study for each series"
             )
-        if self.checkpoints == ("embedded",) and self.model.source is not None:
+        if self.checkpoints == (EMBEDDED,) and self.model.source is not None:
             raise InputError(
                 "checkpoints: embedded stands for those of the embedded encoder, but model: source "
                 f"is {shown(repr(self.model.source))}; name the checkpoints of its training"
+            )
+        if self.training is not None and self.model.source is None and not self.models:
+            raise InputError(
+                "training: begins at a model of yours; name it as model: source (a pretrained "
+                "checkpoint, or with from_scratch one whose configuration and tokenizer to take)"
+            )
+        if self.checkpoints == (TRAINED,) and self.training is None:
+            raise InputError(
+                "checkpoints: training stands for those of the study's own training, of which "
+                "nothing is said; add training, or name checkpoints"
+            )
+        if self.training is not None and self.checkpoints not in ((), (TRAINED,)):
+            raise InputError(
+                "checkpoints: of a study with a training of its own they can only be [training]"
             )
 
     def each_model(self) -> dict[str, StudyConfig]:

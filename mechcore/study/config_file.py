@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from mechcore.errors import InputError
-from mechcore.study.config import ModelConfig, StudyConfig
-from mechcore.yaml_file import Place, parse_yaml, read_plain, validated
+from mechcore.study.config import EMBEDDED, ROLES, TRAINED, DataConfig, ModelConfig, StudyConfig
+from mechcore.yaml_file import Place, located_path, parse_yaml, read_plain, validated
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -56,46 +56,54 @@ def _settings_at(place: Place) -> str:
     """Names of the settings beside the one at ``place``."""
     owner: Any = StudyConfig
     for part in place[:-1]:
-        if part == "models":
-            owner = None
-        elif owner is None:
-            owner = ModelConfig
-        else:
-            default = owner.__dataclass_fields__[part].default
-            owner = type(default) if default is not dataclasses.MISSING else owner
-    return ", ".join(f.name for f in dataclasses.fields(owner or ModelConfig))
+        hints = get_type_hints(owner)
+        if part in hints:  # others are names of models, places in lists, choices between types
+            owner = _dataclass_in(hints[part]) or owner
+    return ", ".join(f.name for f in dataclasses.fields(owner))
+
+
+def _dataclass_in(hint: Any) -> Any:
+    """The dataclass that a type is, or has in it."""
+    if dataclasses.is_dataclass(hint):
+        return hint
+    return next((found for each in get_args(hint) if (found := _dataclass_in(each))), None)
 
 
 def located(config: StudyConfig, folder: Path) -> StudyConfig:
     """The same study with relative paths made absolute, beginning at ``folder``."""
-    files: dict[str, Any] = {
-        role: _path(value, folder)
-        for role in ("train", "id", "ood")
-        if (value := getattr(config.data, role)) is not None
-    }
     return replace(
         config,
         model=_located_model(config.model, folder),
         models={name: _located_model(each, folder) for name, each in config.models.items()},
         checkpoints=tuple(
-            path if path == "embedded" else _path(path, folder) for path in config.checkpoints
+            path if path in (EMBEDDED, TRAINED) else located_path(path, folder)
+            for path in config.checkpoints
         ),
-        data=replace(config.data, **files),
+        data=_located_data(config.data, folder),
     )
+
+
+def _located_data(data: DataConfig, folder: Path) -> DataConfig:
+    def placed(value: Any) -> Any:
+        return located_path(value, folder) if isinstance(value, str) else value
+
+    def sources(value: Any) -> Any:
+        if not isinstance(value, tuple):
+            return placed(value)
+        return tuple(replace(source, path=placed(source.path)) for source in value)
+
+    task = data.task
+    if task is not None and Path(task).suffix in (".yaml", ".yml"):
+        task = placed(task)
+    roles = {role: sources(getattr(data, role)) for role in ROLES}
+    return replace(data, task=task, folder=placed(data.folder), **roles)
 
 
 def _located_model(model: ModelConfig, folder: Path) -> ModelConfig:
     """A source that is no folder there is the id of a hub."""
-    if model.source is None or not (place := Path(_path(model.source, folder))).exists():
+    if model.source is None or not (place := Path(located_path(model.source, folder))).exists():
         return model
     return replace(model, source=str(place))
-
-
-def _path(text: str, folder: Path) -> str:
-    try:
-        return str(folder / Path(text).expanduser())
-    except RuntimeError as error:  # no such user
-        raise InputError(f"path {text!r}: {error}") from error
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {

@@ -21,7 +21,9 @@ model:
   class_labels: null       # [entailment, neutral, contradiction] if id2label does not name them
   prompt: null             # language models: "{{a}} So {{b}}?"
   answers: null            # language models: {{entailment: " Yes", non-entailment: " No"}}
-  max_length: 128          # longest input in tokens
+  max_length: null         # tokens after which texts are cut; null: cut nothing
+  dtype: float32           # of the weights; or bfloat16, float16
+  device_map: null         # auto, or {{module: device}}: a large model over several devices
   allow_pickle: false      # weights from a pickle can run any code on loading
 
 # Several models instead, by name; everything else holds for each of them.
@@ -29,17 +31,25 @@ model:
 #   base: {{source: my-bert-mnli}}
 #   large: {{source: my-bert-large-mnli}}
 
+# Train the model first; the study is then of what comes of it. Presets are quick, bert-mnli and
+# others; any other setting of TrainSettings changes the preset.
+training: null             # {{preset: quick, steps: 3000, checkpoint_every: 500}}
+
 # Checkpoints of the model's training, for effective size: directories, or folders of them.
-# [embedded] stands for the embedded encoder's.
+# [embedded] stands for the embedded encoder's, [training] for those of training above.
 checkpoints: []
 
-# .csv, .tsv, .jsonl or .parquet files; none for the embedded models.
+# A task, or for each role a file (.csv, .tsv, .jsonl, .parquet), or a list of sources such as
+# {{path: FILE, labels: [neutral], max: 1000}}; nothing for the embedded models.
 data:
-  train: null              # for means and pruning
+  task: null               # mnli-hans, qqp-paws or a file that describes a task
+  folder: null             # with the task's files; null: from the hub
+  train: null              # for training, means and pruning
   id: null                 # in-domain test examples
   ood: null                # out-of-domain test examples
   columns: {{}}              # {{text_a: NAME, text_b: NAME, label: NAME, subset: NAME}}
   label_names: {{}}          # {{"0": entailment, "1": neutral, "2": contradiction}}
+  groups: {{}}               # {{NAME: [SUBSET, ...]}}: means over out-of-domain subsets
   ood_label: null          # keep only this label
   ood_subsets: []          # keep only these subsets
   max_train: 4000          # examples to draw at most, by subset; null takes all
@@ -64,9 +74,12 @@ analyses:
     max_joint: 4           # core heads to ablate in pairs
     max_non_core: 16       # heads outside the core, for comparison
   sweep: null              # heads, mlps or all: each of them ablated alone
+  search: null             # for superadditive sets: {{role: ood, components: heads, max_size: 3}}
   effective_size:          # over the checkpoints above
     sparsities: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
     margin: 0.03           # accuracy that may be lost
+    seeds: null            # null: those above
+    prune: null            # null: the schedule above
 
 batch_size: 64             # examples per evaluation batch
 n_resamples: 1000          # bootstrap resamples
@@ -85,8 +98,11 @@ _TOML = """\
 # mechcore run {name} --dry-run lists the units of work with an estimate of time and memory.
 
 # Checkpoints of the model's training, for effective size: directories, or folders of them.
-# ["embedded"] stands for the embedded encoder's.
+# ["embedded"] stands for the embedded encoder's, ["training"] for those of training below.
 checkpoints = []
+# Train the model first; the study is then of what comes of it. Presets are quick, bert-mnli and
+# others; any other setting of TrainSettings changes the preset.
+# training = {{ preset = "quick", steps = 3000, checkpoint_every = 500 }}
 # One subnetwork for every seed and sparsity.
 seeds = [42, 43, 44]
 sparsities = [0.5, 0.7]
@@ -104,7 +120,9 @@ checkpoint = "final"         # of the embedded encoder
 # class_labels = ["entailment", "neutral", "contradiction"]    # if id2label does not name them
 # prompt = "{{a}} So {{b}}?"     # language models
 # answers = {{ entailment = " Yes", non-entailment = " No" }}    # language models
-max_length = 128             # longest input in tokens
+# max_length = 128           # tokens after which texts are cut; else nothing is cut
+dtype = "float32"            # of the weights; or bfloat16, float16
+# device_map = "auto"        # or a table of modules: a large model over several devices
 allow_pickle = false         # weights from a pickle can run any code on loading
 
 # Several models instead, by name; everything else holds for each of them.
@@ -112,9 +130,12 @@ allow_pickle = false         # weights from a pickle can run any code on loading
 # base = {{ source = "my-bert-mnli" }}
 # large = {{ source = "my-bert-large-mnli" }}
 
-# .csv, .tsv, .jsonl or .parquet files; none for the embedded models.
+# A task, or for each role a file (.csv, .tsv, .jsonl, .parquet), or a list of sources such as
+# {{ path = "FILE", labels = ["neutral"], max = 1000 }}; nothing for the embedded models.
 [data]
-# train = "train.tsv"        # for means and pruning
+# task = "mnli-hans"         # or qqp-paws, or a file that describes a task
+# folder = "FOLDER"          # with the task's files; else from the hub
+# train = "train.tsv"        # for training, means and pruning
 # id = "dev_matched.tsv"     # in-domain test examples
 # ood = "hans.tsv"           # out-of-domain test examples
 # ood_label = "non-entailment"    # keep only this label
@@ -125,6 +146,7 @@ max_ood = 2000
 seed = 0                     # of the draws
 columns = {{}}                 # {{ text_a = "NAME", text_b = "NAME", label = "NAME" }}
 label_names = {{}}             # {{ 0 = "entailment", 1 = "neutral", 2 = "contradiction" }}
+groups = {{}}                  # {{ NAME = ["SUBSET"] }}: means over out-of-domain subsets
 
 [prune]
 preset = "fast"              # or paper; any other setting of PruneSettings changes the preset
@@ -133,6 +155,7 @@ preset = "fast"              # or paper; any other setting of PruneSettings chan
 
 [analyses]
 # sweep = "heads"            # or mlps or all: each of them ablated alone
+# search = {{ role = "ood", components = "heads", max_size = 3 }}    # for superadditive sets
 heads.max_examples = 512     # head categories
 ablation.max_joint = 4       # core heads to ablate in pairs
 ablation.max_non_core = 16   # heads outside the core, for comparison
@@ -140,6 +163,8 @@ ablation.max_non_core = 16   # heads outside the core, for comparison
 [analyses.effective_size]    # over the checkpoints above
 sparsities = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 margin = 0.03                # accuracy that may be lost
+# seeds = [42, 43, 44]       # else those above
+# prune = {{ steps = 300 }}    # else the schedule above
 
 # Of one unit of work. They are no part of the results, which are equal to the last bit between
 # runs with equal cores on equal hardware.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,12 @@ from mechcore.means import MeanActivations
 from mechcore.models.running import device_of
 from mechcore.pruning import prune, prune_settings
 from mechcore.study.bench import Workbench
-from mechcore.study.inputs import Inputs
+from mechcore.study.config import ROLES, TEST_ROLES, DataConfig
+from mechcore.study.fitting import fitting_of
+from mechcore.study.inputs import Inputs, open_model, read_role
+from mechcore.study.units import TRAINING as NEEDS_TRAINING
 from mechcore.study.units import Unit
+from mechcore.training.run_folder import publish
 
 TRAINING = 3.0
 """A pass forward and back, in passes forward."""
@@ -70,19 +75,25 @@ def passes(unit: Unit, size: Size | None = None, masks: Mapping[str, int] | None
     n = {role: counts.get(role) or unit.recipe["data"][role]["limit"] or _UNKNOWN
          for role in unit.roles}  # fmt: skip
     n_heads, n_mlps = (size.n_heads, size.n_mlps) if size is not None else (144, 12)
-    tested = sum(n.get(role, 0) for role in ("id", "ood"))
+    tested = sum(n.get(role, 0) for role in TEST_ROLES)
+    if unit.kind == "train":
+        schedule = settings["training"]
+        return TRAINING * settings["steps"] * schedule["batch_size"] * schedule["accumulate"]
     if unit.kind == "prune":
         schedule = prune_settings(**settings["schedule"])
         steps = schedule.total_steps(settings["target"])
         return TRAINING * steps * schedule.batch_size * len(settings["seeds"])
     if unit.kind == "answers":
         return n[settings["role"]] * (masks or {}).get(unit.needs.get("subnetworks", ""), 1)
-    if unit.kind in ("heads", "pictures"):
-        return float(min(settings["max_examples"], n["id"])) if unit.kind == "heads" else _TABLES
+    if unit.kind == "heads":
+        return float(min(settings["max_examples"], n["id"]))
     if unit.kind == "ablate":
         joint = settings["max_joint"]
         n_sets = CORE * n_heads + joint * (joint - 1) / 2 + settings["max_non_core"]
         return SHARED * n_sets * tested
+    if unit.kind == "search":
+        pairs = settings["n_pairs"] * (settings["max_size"] - 1)
+        return SHARED * pairs * n[settings["role"]]
     if unit.kind == "sweep":
         chosen = {"heads": n_heads, "mlps": n_mlps, "all": n_heads + n_mlps}
         return SHARED * chosen[settings["components"]] * tested
@@ -120,16 +131,23 @@ def estimate(
         if unit.model is None:
             rows.append((unit.kind, unit.name, 1.0, 0.0))
             continue
-        model = str(unit.recipe["model"])
+        model = _model_of(unit)
         if model not in measured:
             measured[model] = _measure(unit, all_units, bench)
         found = measured[model]
-        training = unit.kind == "prune"
+        training = unit.kind in ("prune", "train")
         rate = found.training if training else found.forward
         cost = passes(unit, found.size, masks) / (TRAINING if training else 1)
         memory = found.memory_training if training else found.memory
         rows.append((unit.kind, unit.name, cost * rate, memory))
     return pd.DataFrame(rows, columns=["kind", "name", "seconds", "memory"])
+
+
+def _model_of(unit: Unit) -> str:
+    """What units of one model have in common; all checkpoints of a training cost the same."""
+    if unit.kind == "train":
+        return unit.key
+    return unit.needs.get(NEEDS_TRAINING) or str(unit.recipe["model"])
 
 
 @dataclass(frozen=True)
@@ -144,9 +162,17 @@ class _Measured:
 
 
 def _measure(unit: Unit, units: Mapping[str, Unit], bench: Workbench) -> _Measured:
-    of_model = [u for u in units.values() if u.recipe["model"] == unit.recipe["model"]]
-    roles = {role: u for u in of_model for role in u.roles}
-    inputs = Inputs.merged([bench.inputs(u) for u in dict.fromkeys(roles.values())])
+    of_model = [
+        u
+        for u in units.values()
+        if u.model is not None and u.kind != "train" and _model_of(u) == _model_of(unit)
+    ]
+    training = units.get(_model_of(unit))
+    if training is None or bench.store.has(training.key):
+        roles = {role: u for u in of_model for role in u.roles}
+        inputs = Inputs.merged([bench.inputs(u) for u in dict.fromkeys(roles.values())])
+    else:
+        inputs = _untrained(training, of_model[0].data, bench.device)
     model, size = inputs.model, Size.of(inputs)
     role = next(role for role in ("id", "ood", "train") if role in inputs.data)
     data = inputs.data[role]
@@ -174,6 +200,20 @@ def _measure(unit: Unit, units: Mapping[str, Unit], bench: Workbench) -> _Measur
     seconds = min(_seconds(lambda: prune(model, sample, means, **options)) for _ in range(2))
     training = seconds / (_PRUNE_STEPS * schedule.batch_size * len(seeds))
     return _Measured(size, forward, training, memory, _peak(model))
+
+
+def _untrained(training: Unit, data: DataConfig, device: str) -> Inputs:
+    """What a training begins with, in place of what will come of it."""
+    fitting = fitting_of(training, device)
+    assert training.model is not None
+    with tempfile.TemporaryDirectory() as folder:
+        publish(fitting.model, fitting.objective.tokenizer, Path(folder) / "untrained")
+        source = str(Path(folder) / "untrained")
+        model = replace(training.model, source=source, class_labels=None, revision=None)
+        inputs = open_model(model, device=device)
+    for role in ROLES:
+        inputs.add(role, *read_role(role, training.model, data))
+    return inputs
 
 
 def _seconds(action: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ from mechcore.files import write_csv
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    packages = ("torch", "transformers", "transformer-lens", "numpy", "scipy")
+    packages = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")
     return {"python": platform.python_version()} | {name: version(name) for name in packages}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError, MechcoreWarning
@@ -13,22 +12,19 @@ from mechcore.models import load_model, load_tokenizer
 from mechcore.models.loading import has_hooked_transformer
 from mechcore.models.running import class_names, longest_input
 from mechcore.readout import Readout
-from mechcore.study.config import DataConfig, ModelConfig
+from mechcore.study.config import ROLES, DataConfig, ModelConfig
 from mechcore.tasks import tiny_world
 from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
 from mechcore.tasks.labels import normal_name
-from mechcore.tasks.readers import read_examples
+from mechcore.tasks.sources import Source, read_sources, sources_name
+from mechcore.tasks.task import Task, find_task
 
-ROLES = ("train", "id", "ood")
-TEST_ROLES = ("id", "ood")
-"""Roles of data: training, in-domain and out-of-domain test examples."""
-
-EMBEDDED_SEED = 2024
+_EMBEDDED_SEED = 2024
 """Seed of the embedded world's examples; the splits are disjoint whatever it is."""
 
-EMBEDDED_SIZE = 2000
+_EMBEDDED_SIZE = 2000
 """Embedded examples where no number is given."""
 
 
@@ -66,13 +62,13 @@ class Inputs:
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
         """Tokenize further examples the same way."""
-        limit = min(
-            self.config.max_length, self.tokenizer.model_max_length, longest_input(self.model)
-        )
+        limits = [self.tokenizer.model_max_length, longest_input(self.model)]
+        asked = self.config.max_length
         return encode(
             examples,
             self.tokenizer,
-            max_length=limit,
+            max_length=min(limits if asked is None else [asked, *limits]),
+            truncate=asked is not None,
             prompt=self.config.prompt,
             answers=self.config.answers,
             words=words,
@@ -119,7 +115,9 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
         load_model(
             config.source,
             backend=config.backend,
-            device=device,
+            **({"device": device} if config.device_map is None else {}),
+            dtype=config.dtype,
+            device_map=config.device_map,
             revision=config.revision,
             head=answers,
             allow_pickle=config.allow_pickle,
@@ -138,20 +136,21 @@ def check_sources(model: ModelConfig, data: DataConfig, roles: Sequence[str]) ->
     Raises:
         InputError: they are not.
     """
-    files = {role: getattr(data, role) for role in ("train", "id", "ood")}
-    missing = [f"--{role}" for role in roles if files[role] is None]
+    files = {role: getattr(data, role) for role in ROLES}
+    missing = [f"--{role}" for role in roles if files[role] is None and data.task is None]
     if model.source is not None and missing:
         raise InputError(
-            f"data: a checkpoint of your own needs files of your own; missing {', '.join(missing)}"
+            f"data: a checkpoint of your own needs data of your own; missing {', '.join(missing)} "
+            "(or name a task: --task)"
         )
-    if model.source is None and any(files.values()):
+    if model.source is None and (data.task or any(files.values())):
         raise InputError(
             "data: files were given without --model; name the checkpoint they are for, or leave "
             "them out to work on the embedded world"
         )
     if model.source is None and (model.prompt or model.answers or model.class_labels):
         raise InputError(
-            "model: --prompt, --answers and --classes are for checkpoints of your own; leave them "
+            "model: --prompt, --answers and --labels are for checkpoints of your own; leave them "
             "out for an embedded model"
         )
 
@@ -166,7 +165,7 @@ def _check_reading(config: ModelConfig, model: Any) -> None:
     if not classifier and config.class_labels:
         raise InputError(
             f"checkpoint {config.source}: is a language model, whose classes are its answers; name "
-            "them with --answers instead of --classes"
+            "them with --answers instead of --labels"
         )
 
 
@@ -188,23 +187,65 @@ def resolved(model: ModelConfig) -> ModelConfig:
     )
 
 
-def read_role(role: str, model: ModelConfig, data: DataConfig) -> tuple[Examples, int]:
-    """The examples to use, and how many there were to draw from."""
-    limit = getattr(data, f"max_{role}")
-    path = getattr(data, role)
-    if model.source is None:
-        size = limit or EMBEDDED_SIZE
-        seed = EMBEDDED_SEED + data.seed
-        examples = tiny_world.generate(role, size, seed)  # type: ignore[arg-type]
-    else:
-        examples = read_examples(
-            Path(path),
-            columns=data.columns,
-            label_names=data.label_names,
-            labelled=role != "train",
+def task_of(data: DataConfig) -> Task | None:
+    """The task that the data are of, if one is named.
+
+    Raises:
+        InputError: there is no such task, or its files are missing.
+    """
+    return None if data.task is None else find_task(data.task, data.folder)
+
+
+def groups_of(data: DataConfig) -> dict[str, tuple[str, ...]]:
+    """Named groups of out-of-domain subsets."""
+    task = task_of(data)
+    return {**(task.groups if task is not None else {}), **data.groups}
+
+
+def sources_of(role: str, data: DataConfig) -> tuple[Source, ...]:
+    """Where the examples of a role come from; none if nothing is said of it."""
+    given = getattr(task_of(data) or data, role)
+    sources = (Source(path=given),) if isinstance(given, str) else given or ()
+    return tuple(
+        replace(
+            source,
+            columns={**data.columns, **source.columns},
+            label_names={**data.label_names, **source.label_names},
         )
+        for source in sources
+    )
+
+
+def data_name(role: str, model: ModelConfig, data: DataConfig) -> str:
+    """What the data of a role is called in tables."""
+    return role if model.source is None else sources_name(sources_of(role, data))
+
+
+def embedded_draw(role: str, data: DataConfig) -> dict[str, int]:
+    """Number and seed of the embedded examples of a role."""
+    size = getattr(data, f"max_{role}") or _EMBEDDED_SIZE
+    return {"size": size, "seed": _EMBEDDED_SEED + data.seed}
+
+
+def read_role(
+    role: str, model: ModelConfig, data: DataConfig, *, labelled: bool | None = None
+) -> tuple[Examples, int]:
+    """The examples to use, and how many there were to draw from.
+
+    Test data are read with labels, training data only if asked to.
+
+    Raises:
+        InputError: they cannot be read, or none is left of those asked for.
+    """
+    limit = getattr(data, f"max_{role}")
+    if model.source is None:
+        draw = embedded_draw(role, data)
+        examples = tiny_world.generate(role, draw["size"], draw["seed"])  # type: ignore[arg-type]
+    else:
+        with_labels = role != "train" if labelled is None else labelled
+        examples = read_sources(sources_of(role, data), labelled=with_labels)
     if role == "ood":
-        examples = _choose(examples, data, path or "the embedded out-of-domain examples")
+        examples = _choose(examples, data)
     drawn = examples if limit is None else examples.sample(limit, data.seed)
     if len(drawn) < len(examples):
         warnings.warn(
@@ -216,14 +257,14 @@ def read_role(role: str, model: ModelConfig, data: DataConfig) -> tuple[Examples
     return drawn, len(examples)
 
 
-def _choose(examples: Examples, data: DataConfig, path: str) -> Examples:
+def _choose(examples: Examples, data: DataConfig) -> Examples:
     if data.ood_label is not None:
         wanted = normal_name(data.ood_label)
         chosen = examples.frame[examples.frame["label"].map(normal_name) == wanted]
         if chosen.empty:
             raise InputError(
-                f"{path}: no example with label {data.ood_label!r} (--ood-label); labels are "
-                f"{', '.join(examples.label_names)}"
+                f"examples {examples.name!r}: none with label {data.ood_label!r} (--ood-label); "
+                f"labels are {', '.join(examples.label_names)}"
             )
         examples = Examples(examples.name, chosen)
     if data.ood_subsets:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mechcore.errors import InputError
+from mechcore.errors import MechcoreWarning
 from mechcore.pruning.settings import PruneSettings
-from mechcore.study.config import DataConfig, ModelConfig, SizesConfig, StudyConfig
+from mechcore.study.config import (
+    EMBEDDED,
+    ROLES,
+    TEST_ROLES,
+    TRAINED,
+    SizesConfig,
+    StudyConfig,
+)
 from mechcore.study.fingerprints import Hasher, hash_file
-from mechcore.study.inputs import ROLES, TEST_ROLES, check_sources
-from mechcore.study.sizes import EMBEDDED, checkpoint_series
+from mechcore.study.inputs import check_sources, data_name, groups_of, read_role
+from mechcore.study.sizes import checkpoint_series
 from mechcore.study.units import Recipes, Unit
+from mechcore.training import TrainSettings
+from mechcore.training.run_folder import FINAL, checkpoint_path
 
 
 @dataclass(frozen=True)
@@ -63,21 +73,26 @@ class _Planner:
     def __init__(self, name: str, config: StudyConfig, hasher: Hasher) -> None:
         self.name, self.config, self.hasher = name, config, hasher
         self.made: list[Unit] = []
-        self._recipes = self._recipes_of(config.model)
-        self._names = data_names(config.model, config.data)
+        check_sources(config.model, config.data, ROLES)
+        self._names = {role: data_name(role, config.model, config.data) for role in ROLES}
         self._test_names = {role: self._names[role] for role in TEST_ROLES}
+        self._groups = groups_of(config.data)
+        self._series: dict[Any, Recipes] = {}
+        self._recipes = Recipes(config.model, config.data, hasher)
 
     def part(self) -> Part:
         """The units of the whole study."""
-        describe = self._unit("describe", "inputs", {"names": self._names}, roles=ROLES)
-        found = {"describe": describe}
-        if self.config.sparsities:
-            found |= self._subnetworks(self.config.sparsities)
+        config, found = self.config, {}
+        if config.training is not None:
+            found["training"] = self._train(config.training)
+        found["describe"] = self._unit("describe", "inputs", {"names": self._names}, roles=ROLES)
+        if config.sparsities:
+            found |= self._subnetworks(config.sparsities, config.seeds, config.prune)
         pruned = [unit for unit in self.made if unit.kind == "prune"]
         if pruned:
             found |= self._analyses(found["means"], pruned)
-        sizes = self.config.analyses.effective_size
-        if self.config.checkpoints and sizes is not None:
+        sizes = config.analyses.effective_size
+        if config.checkpoints and sizes is not None:
             found["sizes"] = self._sizes(sizes)
         return Part(self.name, self.config, found, pruned, self.made)
 
@@ -87,19 +102,41 @@ class _Planner:
         self.made.append(unit)
         return unit
 
-    def _recipes_of(self, model: ModelConfig) -> Recipes:
-        data = self.config.data
-        check_sources(model, data, ROLES)
-        for role in ROLES if model.source is not None else ():
-            path = Path(str(getattr(data, role)))
-            if not path.is_file():
-                raise InputError(f"{path}: no such file (data: {role})")
-        return Recipes(model, data, self.hasher)
+    def _train(self, settings: TrainSettings) -> Unit:
+        """The training, on all training data; from now on units are of what comes of it."""
+        base = self.config.model
+        data = replace(self.config.data, max_train=None)
+        with warnings.catch_warnings():  # they come when the examples are used
+            warnings.simplefilter("ignore", MechcoreWarning)
+            n = len(read_role("train", base, data, labelled=True)[0])
+        steps = {step: checkpoint_path(Path(), step).name for step in settings.checkpoint_steps(n)}
+        steps[settings.total_steps(n)] = FINAL
+        self._recipes = Recipes(base, data, self.hasher)
+        unit = self._unit(
+            "train",
+            "training",
+            {"training": asdict(settings), "steps": max(steps), "names": self._names},
+            roles=ROLES,
+        )
+        # Its classes have names of their own from now on.
+        model = replace(base, class_labels=None, revision=None, allow_pickle=False)
+        self._series = {
+            step: Recipes(model, self.config.data, self.hasher, (unit, name))
+            for step, name in steps.items()
+        }
+        self._recipes = self._series[max(steps)]
+        return unit
 
-    def _subnetworks(self, sparsities: Sequence[float], of: str = "") -> dict[str, Unit]:
+    def _subnetworks(
+        self,
+        sparsities: Sequence[float],
+        seeds: Sequence[int],
+        schedule: PruneSettings,
+        of: str = "",
+    ) -> dict[str, Unit]:
         """Means and accuracies, and what these need; ``of`` is what the units' names end with."""
         config, n = self.config, self.config.seeds_per_unit
-        seeds = sorted(config.seeds)
+        seeds = sorted(seeds)
         means = self._unit("means", f"means{of}", roles=("train",))
         needs = {f"full {role}": self._answers("full model", role, of, {}) for role in TEST_ROLES}
         for target in sorted(sparsities):
@@ -108,7 +145,7 @@ class _Planner:
                 settings = {
                     "target": target,
                     "seeds": chunk,
-                    "schedule": _schedule(config.prune),
+                    "schedule": _schedule(schedule),
                     "data_seed": config.data.seed,
                 }
                 pruned = self._unit(
@@ -117,14 +154,18 @@ class _Planner:
                     settings,
                     roles=("train",),
                     needs={"means": means},
-                    without_effect={"save_every": config.prune.save_every},
+                    without_effect={"save_every": schedule.save_every},
                 )
                 needs[f"prune {name}"] = pruned
                 for role in TEST_ROLES:
                     needs[f"answers {role} {name}"] = self._answers(
                         name, role, of, {"means": means, "subnetworks": pruned}
                     )
-        settings = {"names": self._test_names, "n_resamples": config.n_resamples}
+        settings = {
+            "names": self._test_names,
+            "groups": self._groups,
+            "n_resamples": config.n_resamples,
+        }
         accuracy = self._unit(
             "accuracy", f"accuracies{of}", settings, needs=needs, with_model=False
         )
@@ -171,33 +212,51 @@ class _Planner:
                 roles=TEST_ROLES,
                 needs={"means": means},
             )
+        if wanted.search is not None:
+            search = asdict(wanted.search)
+            found["search"] = self._unit(
+                "search",
+                "search for superadditive sets",
+                {**search, **common},
+                roles=(search["role"],),
+                needs={"means": means},
+            )
         return found
 
     def _sizes(self, sizes: SizesConfig) -> Unit:
         """Effective sizes, from all checkpoints; units that the model itself has occur again."""
         config = self.config
-        paths = () if config.checkpoints == (EMBEDDED,) else config.checkpoints
         accuracies, own = {}, self._recipes
-        series = checkpoint_series(paths, config.model)
-        for step, model in series.items():
-            self._recipes = self._recipes_of(model)
+        series = self._checkpoints()
+        seeds = config.seeds if sizes.seeds is None else sizes.seeds
+        schedule = config.prune if sizes.prune is None else sizes.prune
+        for step, recipes in series.items():
+            self._recipes = recipes
             of = f", checkpoint {step}"
-            accuracies[str(step)] = self._subnetworks(sizes.sparsities, of)["accuracy"]
+            found = self._subnetworks(sizes.sparsities, seeds, schedule, of)
+            accuracies[str(step)] = found["accuracy"]
         self._recipes = own
-        settings = {"margin": sizes.margin, "checkpoints": list(series)}
+        settings = {
+            "margin": sizes.margin,
+            "groups": self._groups,
+            "checkpoints": list(series),
+        }
         return self._unit("sizes", "effective size", settings, needs=accuracies, with_model=False)
+
+    def _checkpoints(self) -> dict[Any, Recipes]:
+        config = self.config
+        if config.checkpoints == (TRAINED,):
+            return self._series
+        paths = () if config.checkpoints == (EMBEDDED,) else config.checkpoints
+        return {
+            step: Recipes(model, config.data, self.hasher)
+            for step, model in checkpoint_series(paths, config.model).items()
+        }
 
 
 def _mask_names(unit: Unit) -> str:
     """Which masks a unit finds."""
     return f"{unit.settings['target']!r} {unit.settings['seeds']}"
-
-
-def data_names(model: ModelConfig, data: DataConfig) -> dict[str, str]:
-    """What the data of each role is called in tables."""
-    if model.source is None:
-        return {role: role for role in ROLES}
-    return {role: Path(str(getattr(data, role))).name.split(".")[0] for role in ROLES}
 
 
 def _schedule(settings: PruneSettings) -> dict[str, Any]:

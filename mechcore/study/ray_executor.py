@@ -34,7 +34,6 @@ _LOOK = 0.5
 class Receipt:
     """What a worker says of a unit: done, or failed and why."""
 
-    key: str
     error: str | None = None
     full: bool = False
     warnings: tuple[str, ...] = ()
@@ -112,7 +111,8 @@ def _settle(
         receipt: Receipt = ray.get(ref)
     except ray.exceptions.RayError as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return Failure(unit, f"its worker died {RETRIES + 1} times or could not start: {reason}")
+        message = f"its worker died {RETRIES + 1} times or could not start: {reason}"
+        return blocking(unit, failures) or Failure(unit, message)
     for message in receipt.warnings:
         if message not in told:  # every worker that reads the data says the same
             told.add(message)
@@ -133,7 +133,7 @@ def _settle(
 def _work(path: str, unit: Unit, place: str, cpus: int, board: Any, *needs: Receipt) -> Receipt:
     """Do a unit; runs on a worker, which keeps its models open for the next one."""
     if any(need.error is not None for need in needs):
-        return Receipt(unit.key, "needs a unit that failed")
+        return Receipt("needs a unit that failed")
     store = Store(path)
     relay = progress.Relay(lambda share: board.tell.remote(unit.key, share))
     with warnings.catch_warnings(record=True) as caught, threads(cpus), progress.shown_on(relay):
@@ -145,7 +145,7 @@ def _work(path: str, unit: Unit, place: str, cpus: int, board: Any, *needs: Rece
         except MechcoreError as failure:
             error, full = str(failure), isinstance(failure, StoreError)
     said = [str(each.message) for each in caught if issubclass(each.category, MechcoreWarning)]
-    return Receipt(unit.key, error, full, tuple(said))
+    return Receipt(error, full, tuple(said))
 
 
 class _Board:

@@ -13,6 +13,10 @@ from typing import Any
 
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
+from mechcore.report.blocks import FIGURES_FOLDER
+from mechcore.report.page import REPORT_FILES
+from mechcore.report.run_folder import ATTENTION_FILE, CONFIG_FILE, TABLES_FOLDER
+from mechcore.study.bench import CHECKPOINTS, trained_path
 from mechcore.study.config import StudyConfig
 from mechcore.study.config_file import from_json
 from mechcore.study.folder import versions
@@ -20,13 +24,12 @@ from mechcore.study.inputs import resolved
 from mechcore.study.plan import Part, Plan
 from mechcore.study.store import Store
 from mechcore.study.units import Unit
-from mechcore.study.work import FACTS
+from mechcore.study.work import FACTS, MASKS, MEANS
 
 STUDY = "study.json"
-CONFIG = "config.json"
 STORE = "store"
-OWN_FILES = ("means.safetensors", "attention_examples.json", "report.html", "report.md")
-OWN_FOLDERS = ("masks", "tables", "figures")
+OWN_FILES = (MEANS, ATTENTION_FILE, *REPORT_FILES.values())
+OWN_FOLDERS = (MASKS, TABLES_FOLDER, FIGURES_FOLDER)
 
 
 def check_out(out: Path) -> None:
@@ -72,20 +75,15 @@ def opened(out: Path) -> tuple[StudyConfig, Store]:
         content = json.loads(path.read_text(encoding="utf-8"))
         config = from_json(content["settings"], str(path))
         store = Store(out / content["store"])
+    except InputError:
+        raise
     except FileNotFoundError as error:
         raise InputError(
             f"{out}: no study in this folder (no {STUDY}); expected the --out of mechcore run"
         ) from error
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path}: cannot be read ({error}); run the study again") from error
     return config, store
-
-
-def part_folder(out: Path, part: Part) -> Path:
-    """Where the results of one model go."""
-    return out / part.name if part.name else out
 
 
 def write_results(plan: Plan, store: Store, out: Path) -> list[Path]:
@@ -102,12 +100,12 @@ def write_results(plan: Plan, store: Store, out: Path) -> list[Path]:
     if "" not in names:  # what is left of a study of one model
         _remove_results(out)
     for part in plan.parts:
-        folder = part_folder(out, part)
+        folder = out / part.name
         wanted = _files(part, store)
         _remove_others(folder, wanted)
         for name, source in wanted.items():
             _copy(source, folder / name)
-        write_json(folder / CONFIG, _facts(part, store))
+        write_json(folder / CONFIG_FILE, _facts(part, store))
         folders.append(folder)
     return folders
 
@@ -117,7 +115,8 @@ def _files(part: Part, store: Store) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for unit in _units(part):
         folder = store.whole(unit.key)
-        names = [name for name in store.manifest(unit.key).files if name != FACTS]
+        files = store.manifest(unit.key).files
+        names = [name for name in files if name != FACTS and Path(name).parts[0] != CHECKPOINTS]
         found |= {name: folder / name for name in names}
     return found
 
@@ -128,21 +127,21 @@ def _units(part: Part) -> Iterable[Unit]:
 
 def _remove_others(folder: Path, wanted: Mapping[str, Path]) -> None:
     """Remove results of settings that no longer hold, and temporary files of a killed process."""
-    shutil.rmtree(folder / "figures", ignore_errors=True)
+    shutil.rmtree(folder / FIGURES_FOLDER, ignore_errors=True)
     for name in OWN_FILES:
         if name not in wanted:
             (folder / name).unlink(missing_ok=True)
     for path in [p for inner in OWN_FOLDERS for p in (folder / inner).glob("*")]:
         if path.relative_to(folder).as_posix() not in wanted:
             path.unlink(missing_ok=True)
-    own = (*OWN_FILES, CONFIG, STUDY)
+    own = (*OWN_FILES, CONFIG_FILE, STUDY)
     for path in [p for name in own for p in folder.glob(f".*.{name}")]:
         path.unlink(missing_ok=True)
 
 
 def _is_of_study(folder: Path) -> bool:
     try:
-        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         return {"mechcore", "units", "seconds"} <= content.keys()
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
@@ -150,7 +149,7 @@ def _is_of_study(folder: Path) -> bool:
 
 def _remove_results(folder: Path) -> None:
     _remove_others(folder, {})
-    (folder / CONFIG).unlink(missing_ok=True)
+    (folder / CONFIG_FILE).unlink(missing_ok=True)
     for inner in (*(folder / name for name in OWN_FOLDERS), folder):
         with suppress(OSError):  # not empty: it holds things of others
             inner.rmdir()
@@ -171,7 +170,7 @@ def _facts(part: Part, store: Store) -> dict[str, Any]:
     for unit in {unit.key: unit for unit in part.made}.values():
         spent = store.manifest(unit.key).seconds
         seconds[unit.kind] = round(seconds.get(unit.kind, 0.0) + spent, 1)
-    facts["model"] = {"source": resolved(config.model).source, **facts["model"]}
+    facts["model"] = {**_origin(part, store), **facts["model"]}
     return {
         "mechcore": version("mechcore"),
         "versions": versions(),
@@ -183,3 +182,11 @@ def _facts(part: Part, store: Store) -> dict[str, Any]:
         "seconds": seconds,
         "units": {unit.name: unit.key for unit in _units(part)},
     }
+
+
+def _origin(part: Part, store: Store) -> dict[str, str | None]:
+    """Where the model is from; one that the study trained lies in the store."""
+    base = resolved(part.config.model).source
+    if "training" not in part.units:
+        return {"source": base}
+    return {"source": str(trained_path(store, part.units["describe"])), "base": base}

@@ -13,12 +13,9 @@ import pandas as pd
 from mechcore.effective_size import effective_size, mean_effective_size
 from mechcore.errors import InputError
 from mechcore.study.config import ModelConfig
+from mechcore.study.steps import proper_subsets
 from mechcore.tasks.embedded import encoder_checkpoints
-from mechcore.tasks.examples import ALL
 from mechcore.training import HISTORY_FILE, read_history
-
-EMBEDDED = "embedded"
-"""Stands for the embedded encoder's own series of checkpoints."""
 
 _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 
@@ -73,13 +70,17 @@ def _step(path: Path) -> int | str:
 
 
 def accuracies_by_checkpoint(
-    tables: Mapping[Any, pd.DataFrame],
+    tables: Mapping[Any, pd.DataFrame], groups: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
     """Tables ``accuracy`` of all checkpoints as effective sizes are worked out from them.
 
+    Args:
+        tables: by checkpoint.
+        groups: further groups of out-of-domain subsets by name.
+
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
-        ``mixed`` (both), each with the subsets of its data, as ``role:subset``.
+        ``mixed`` (both), each with the subsets of its data, as ``role:subset``, and those given.
     """
     fulls, grids = [], []
     for name, table in tables.items():
@@ -90,18 +91,20 @@ def accuracies_by_checkpoint(
         grids.append(accuracy[~is_full])
     full, grid = pd.concat(fulls, ignore_index=True), pd.concat(grids, ignore_index=True)
     names = {role: full[full["role"] == role]["subset"].unique().tolist() for role in ("id", "ood")}
-    groups = {"ID": names["id"], "OOD": names["ood"], "mixed": names["id"] + names["ood"]}
+    chosen = {"ID": names["id"], "OOD": names["ood"], "mixed": names["id"] + names["ood"]}
+    chosen |= {
+        name: [f"ood:{subset}" for subset in subsets] for name, subsets in (groups or {}).items()
+    }
     return (
         full[["checkpoint", "subset", "accuracy"]],
         grid[["checkpoint", "seed", "sparsity", "subset", "accuracy"]].astype({"seed": int}),
-        groups,
+        chosen,
     )
 
 
 def _by_subset(accuracy: pd.DataFrame) -> pd.DataFrame:
     """Rows of subsets proper, or of all examples where there are no others."""
-    others = accuracy.groupby("role")["subset"].transform("nunique") > 1
-    rows = accuracy[(accuracy["subset"] != ALL) | ~others]
+    rows = proper_subsets(accuracy)
     return rows.assign(subset=rows["role"] + ":" + rows["subset"], sparsity=rows["target_sparsity"])
 
 

@@ -23,7 +23,8 @@ from mechcore.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergenc
 from mechcore.means import MeanActivations
 from mechcore.pruning import Subnetwork
 from mechcore.report.heads_page import build_heads_page
-from mechcore.study.inputs import TEST_ROLES, Inputs
+from mechcore.study.config import TEST_ROLES
+from mechcore.study.inputs import Inputs
 from mechcore.subnetworks import (
     HeuristicCore,
     accuracy_spread,
@@ -102,11 +103,16 @@ def answer_tables(
     masked: dict[str, list[Evaluation]],
     names: Mapping[str, str],
     n_resamples: int,
+    groups: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """The tables ``accuracy``, ``accuracy_spread`` and ``subnetworks``; see `accuracy_table`."""
+    """The tables ``accuracy``, ``group_accuracy``, ``accuracy_spread`` and ``subnetworks``.
+
+    See `accuracy_table`, which has the arguments, and `group_table`.
+    """
     accuracy = accuracy_table(full, subnetworks, masked, names, n_resamples)
     return {
         "accuracy": accuracy,
+        "group_accuracy": group_table(accuracy, groups or {}),
         "accuracy_spread": accuracy_spread(accuracy),
         "subnetworks": subnetwork_table(subnetworks, full, masked),
     }
@@ -161,6 +167,69 @@ def accuracy_table(
                     }
                 )
     return pd.DataFrame(rows).astype({"seed": "Int64"})
+
+
+def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Means over subsets, each counting the same, of the table of `accuracy_table`.
+
+    Args:
+        accuracy: the table.
+        groups: out-of-domain subsets by the name of their group; besides all subsets in domain
+            (``ID``) and all out of domain (``OOD``).
+
+    Returns:
+        Columns subnetwork, target_sparsity, seed, role, group, accuracy (share; missing if the data
+        lack a subset of the group), n_subsets, subsets (what the mean is over, by semicolons) and
+        missing (those of the group that have no example).
+    """
+    subsets = proper_subsets(accuracy)
+    chosen = [
+        ("id", "ID", subsets.loc[subsets["role"] == "id", "subset"].unique()),
+        ("ood", "OOD", subsets.loc[subsets["role"] == "ood", "subset"].unique()),
+        *(("ood", name, members) for name, members in groups.items() if name not in ("ID", "OOD")),
+    ]
+    by = ["subnetwork", "target_sparsity", "seed"]
+    rows = []
+    for names, part in subsets.groupby(by, sort=False, dropna=False):
+        for role, group, members in chosen:
+            found = part[(part["role"] == role) & part["subset"].isin(members)]
+            missing = [each for each in members if each not in set(found["subset"])]
+            rows.append(
+                {
+                    **dict(zip(by, names, strict=True)),
+                    "role": role,
+                    "group": group,
+                    "accuracy": float("nan") if missing else found["accuracy"].mean(),
+                    "n_subsets": len(members),
+                    "subsets": "; ".join(members),
+                    "missing": "; ".join(missing),
+                }
+            )
+    return pd.DataFrame(rows).astype({"seed": "Int64"})
+
+
+def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a table of accuracies for subsets; for all examples where there are no subsets."""
+    others = accuracy.groupby("role")["subset"].transform("nunique") > 1
+    return accuracy[(accuracy["subset"] != ALL) | ~others]
+
+
+def data_table(data: Mapping[str, EncodedExamples]) -> pd.DataFrame:
+    """How many examples of each label every subset has.
+
+    Returns:
+        Columns data, role, subset, label (empty where training data have none), n, and share (of
+        the subset's examples).
+    """
+    tables = []
+    for role, encoded in data.items():
+        counts = encoded.examples.frame.groupby(["subset", "label"], sort=False).size()
+        table = counts.reset_index(name="n")
+        table["share"] = table["n"] / table.groupby("subset")["n"].transform("sum")
+        table.insert(0, "data", encoded.examples.name)
+        table.insert(1, "role", role)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
 
 
 def subnetwork_table(

@@ -32,6 +32,7 @@ from mechcore.study.index import COLUMNS, Index, IndexFailure
 MANIFEST = "manifest.json"
 MARK = "mechcore-store.json"
 STUDIES = "studies"
+PARTIAL = "partial"
 FORMAT = 1
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Those of writing."""
@@ -102,7 +103,7 @@ class Store:
                     "another --store"
                 )
             return
-        known = {"objects", "partial", "locks", STUDIES, "index.sqlite"}
+        known = {"objects", PARTIAL, "locks", STUDIES, "index.sqlite"}
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
         if self.path.exists():
@@ -220,10 +221,10 @@ class Store:
 
     def keys(self) -> list[str]:
         """Keys of all artefacts, and of those that were only begun."""
-        return sorted({*self.all_keys(), *(path.stem for path in self._states())})
+        return sorted({*self.all_keys(), *(path.name for path in self._states())})
 
     def _states(self) -> Iterable[Path]:
-        return (self.path / "partial").glob("[!.]*.safetensors")
+        return (self.path / PARTIAL).glob("[!.]*")
 
     # -- making -----------------------------------------------------------------------------------
 
@@ -252,8 +253,7 @@ class Store:
 
     def _unfinished(self, key: str) -> list[Path]:
         """What is left of attempts to make ``key``, or to remove it."""
-        folder, partial = self.folder(key), self.partial(key)
-        return [*folder.parent.glob(f".*.{key}"), *partial.parent.glob(f".*.{partial.name}")]
+        return [*self.folder(key).parent.glob(f".*.{key}"), *self.partial(key).glob(".*")]
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
@@ -317,8 +317,12 @@ class Store:
             lock.release()
 
     def partial(self, key: str) -> Path:
-        """The file in which an unfinished unit keeps what it needs to go on."""
-        return self.path / "partial" / f"{key}.safetensors"
+        """The folder in which an unfinished unit keeps what it needs to go on."""
+        return self.path / PARTIAL / key
+
+    def forget_partial(self, key: str) -> None:
+        """Remove what an unfinished unit kept."""
+        _discard(self.partial(key))
 
     def record(self, key: str) -> None:
         """Enter a finished artefact in the index."""
@@ -392,7 +396,7 @@ class Store:
                 _discard(grave)
                 folder.rename(grave)
                 _discard(grave)
-            self.partial(key).unlink(missing_ok=True)
+            self.forget_partial(key)
         with self.writing("the index"):
             self.index.forget([key])
         return True
@@ -405,11 +409,11 @@ class Store:
         """Temporary files and folders, and states of what is finished."""
         hidden = [
             path
-            for pattern in ("objects/*/.*", "partial/.*", f"{STUDIES}/.*", f".*.{MARK}")
+            for pattern in ("objects/*/.*", f"{PARTIAL}/*/.*", f"{STUDIES}/.*", f".*.{MARK}")
             for path in self.path.glob(pattern)
         ]
-        ended = [path for path in self._states() if (self.folder(path.stem) / MANIFEST).exists()]
-        return [*hidden, *ended]
+        ended = [path for path in self._states() if (self.folder(path.name) / MANIFEST).exists()]
+        return [*(path for path in hidden if path.parent not in ended), *ended]
 
     def _is_locked(self, key: str) -> bool:
         if not (self.path / "locks" / f"{key}.lock").exists():
@@ -447,8 +451,10 @@ def _contents(folder: Path) -> tuple[dict[str, str], int]:
 
 
 def _key_of(path: Path) -> str:
-    """The key in the name of a temporary file or folder."""
-    return path.name.removesuffix(".safetensors").removesuffix(".json").rpartition(".")[2]
+    """The key of a temporary file or folder, in its name or in that of its folder."""
+    if path.parent.parent.name == PARTIAL:
+        return path.parent.name
+    return path.name.removesuffix(".json").rpartition(".")[2]
 
 
 def _discard(path: Path) -> None:

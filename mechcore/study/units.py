@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 from mechcore.study.config import DataConfig, ModelConfig, plain
 from mechcore.study.fingerprints import Hasher, checkpoint_content, digest_of, hash_file
 from mechcore.study.folder import versions
-from mechcore.study.inputs import EMBEDDED_SEED, EMBEDDED_SIZE, resolved
+from mechcore.study.inputs import embedded_draw, resolved, sources_of
+from mechcore.tasks.sources import sources_content
 
-WORK_FORMAT = 1
+WORK_FORMAT = 2
 """Counts up whenever the same recipe gives other results than before."""
 
-
-_ENDINGS = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet", ".gz")
-"""Those that decide how a file is read."""
+TRAINING = "training"
+"""Among what a unit needs: the unit that trains its model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +34,8 @@ class Unit:
         model: where the model is; None if it reads none.
         data: where the data are.
         roles: which of them it reads.
+        checkpoint: which checkpoint of the training among ``needs`` the model is; None if it is
+            ``model`` itself.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Unit:
     model: ModelConfig | None
     data: DataConfig
     roles: tuple[str, ...]
+    checkpoint: str | None = None
 
     @cached_property
     def key(self) -> str:
@@ -59,10 +61,18 @@ class Recipes:
         model: the model.
         data: the data.
         hasher: of files.
+        trained: the unit that trains the model first, and which checkpoint of it is meant.
     """
 
-    def __init__(self, model: ModelConfig, data: DataConfig, hasher: Hasher = hash_file) -> None:
-        self.model, self.data, self.hasher = model, data, hasher
+    def __init__(
+        self,
+        model: ModelConfig,
+        data: DataConfig,
+        hasher: Hasher = hash_file,
+        trained: tuple[Unit, str] | None = None,
+    ) -> None:
+        self.model, self.data, self.hasher, self.trained = model, data, hasher, trained
+        self._versions = {"mechcore": version("mechcore"), **versions()}
         self._contents: dict[str, Any] = {}
 
     def unit(
@@ -79,6 +89,10 @@ class Recipes:
         """A unit with its recipe, which leaves out settings ``without_effect`` on the results."""
         settings = plain(settings or {})
         keys = {what: unit.key for what, unit in (needs or {}).items()}
+        checkpoint = None
+        if with_model and self.trained is not None:
+            training, checkpoint = self.trained
+            keys[TRAINING] = training.key
         recipe = {
             "kind": kind,
             "format": WORK_FORMAT,
@@ -86,19 +100,21 @@ class Recipes:
             "needs": keys,
             "model": self._content("model") if with_model else None,
             "data": {role: self._content(role) for role in roles},
-            "versions": {"mechcore": version("mechcore"), **versions()},
+            "versions": self._versions,
         }
         model = self.model if with_model else None
         settings = {**settings, **plain(without_effect or {})}
-        return Unit(kind, name, recipe, settings, keys, model, self.data, roles)
+        return Unit(kind, name, recipe, settings, keys, model, self.data, roles, checkpoint)
 
     def _content(self, what: str) -> Any:
         if what not in self._contents:
-            self._contents[what] = (
-                model_content(self.model, self.hasher)
-                if what == "model"
-                else data_content(what, self.model, self.data, self.hasher)
-            )
+            if what != "model":
+                content = data_content(what, self.model, self.data, self.hasher)
+            elif self.trained is None:
+                content = model_content(self.model, self.hasher)
+            else:
+                content = {"checkpoint": self.trained[1], **_reading(self.model)}
+            self._contents[what] = content
         return self._contents[what]
 
 
@@ -110,33 +126,25 @@ def model_content(model: ModelConfig, hasher: Hasher = hash_file) -> dict[str, A
     """
     config = resolved(model)
     assert config.source is not None
-    facts = asdict(config)
-    for name in ("source", "embedded", "checkpoint", "revision", "allow_pickle"):
-        facts.pop(name)
     files = checkpoint_content(config.source, config.revision, hasher)
-    return {"files": files, **plain(facts)}
+    return {"files": files, **_reading(config)}
+
+
+def _reading(model: ModelConfig) -> dict[str, Any]:
+    """How a model is used, without what it is and where it lies."""
+    place = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "device_map")
+    return plain({name: value for name, value in asdict(model).items() if name not in place})
 
 
 def data_content(
     role: str, model: ModelConfig, data: DataConfig, hasher: Hasher = hash_file
 ) -> dict[str, Any]:
     """What the examples of a role are drawn from, and how, as a JSON value; not where it lies."""
-    limit, path = getattr(data, f"max_{role}"), getattr(data, role)
-    content: dict[str, Any] = {"limit": limit, "seed": data.seed}
+    content: dict[str, Any] = {"limit": getattr(data, f"max_{role}"), "seed": data.seed}
     if model.source is None:
-        content |= {
-            "world": role,
-            "size": limit or EMBEDDED_SIZE,
-            "seed": EMBEDDED_SEED + data.seed,
-        }
+        content |= {"world": role, **embedded_draw(role, data)}
     else:
-        file = Path(path)
-        content |= {
-            "sha256": hasher(file),
-            "format": [ending for ending in file.suffixes[-2:] if ending in _ENDINGS],
-            "columns": data.columns,
-            "label_names": data.label_names,
-        }
+        content["sources"] = sources_content(sources_of(role, data), hasher)
     if role == "ood":
         content |= {"label": data.ood_label, "subsets": data.ood_subsets}
     return plain(content)

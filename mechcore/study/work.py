@@ -10,23 +10,25 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation import ComponentSet
+from mechcore.ablation import ComponentSet, find_superadditive
 from mechcore.components import ModelShape, parse_components
 from mechcore.errors import MechcoreWarning
 from mechcore.evaluate import Evaluation
-from mechcore.files import write_json
+from mechcore.files import copy_linked, write_json
 from mechcore.means import MeanActivations
 from mechcore.models.running import ModelIdentity, class_names, kind_of, weights_of
 from mechcore.pruning import Subnetwork, prune, prune_settings
+from mechcore.report.run_folder import ATTENTION_FILE, TABLES_FOLDER, read_table
 from mechcore.report.run_folder import TABLES as COLUMNS
-from mechcore.report.run_folder import TABLES_FOLDER, read_table
 from mechcore.state import StateError
 from mechcore.study import steps
 from mechcore.study.ablation import core_ablation_tables, sweep_tables
 from mechcore.study.answers import load_answers, save_answers
-from mechcore.study.bench import Workbench
+from mechcore.study.bench import CHECKPOINTS, Workbench
+from mechcore.study.config import TEST_ROLES
+from mechcore.study.fitting import fitting_of
 from mechcore.study.folder import write_tables
-from mechcore.study.inputs import TEST_ROLES, Inputs
+from mechcore.study.inputs import Inputs
 from mechcore.study.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.study.store import Store
 from mechcore.study.units import Unit
@@ -34,7 +36,6 @@ from mechcore.study.units import Unit
 MEANS = "means.safetensors"
 ANSWERS = "answers.safetensors"
 FACTS = "facts.json"
-PICTURES = "attention_examples.json"
 HEADS = "heads.parquet"
 MASKS = "masks"
 
@@ -91,6 +92,15 @@ def subnetworks_in(folder: Path) -> list[Subnetwork]:
     return sorted(found, key=lambda each: each.seed)
 
 
+def trained(context: Context) -> None:
+    """A model trained for the task, with its checkpoints; interrupted, it goes on."""
+    place = context.store.partial(context.unit.key)
+    history = fitting_of(context.unit, context.bench.device).run(place)
+    copy_linked(place, context.folder / CHECKPOINTS)
+    history.insert(1, "data", history["dataset"].map(context.settings["names"]))
+    context.write_tables({"training": history.rename(columns={"dataset": "role"})})
+
+
 def describe(context: Context) -> None:
     """What the study works on, for ``config.json`` and the report."""
     inputs = context.inputs()
@@ -100,6 +110,7 @@ def describe(context: Context) -> None:
             "name": encoded.examples.name,
             "n": len(encoded),
             "n_available": inputs.available[role],
+            "n_cut": encoded.n_cut,
             "subsets": encoded.examples.subset_names,
             "fingerprint": encoded.fingerprint,
         }
@@ -115,6 +126,7 @@ def describe(context: Context) -> None:
     }
     mapping = {role: inputs.readout(role).mapping for role in TEST_ROLES}
     write_json(context.folder / FACTS, {"model": facts, "data": data, "label_mapping": mapping})
+    context.write_tables({"data": steps.data_table(inputs.data)})
 
 
 def means(context: Context) -> None:
@@ -127,7 +139,7 @@ def pruned(context: Context) -> None:
     """Subnetworks of one sparsity and some seeds; interrupted, it goes on from the last saving."""
     inputs, settings = context.inputs(), context.settings
     averages = context.means(inputs)
-    state = context.store.partial(context.unit.key)
+    state = context.store.partial(context.unit.key) / "masks.safetensors"
 
     schedule = prune_settings(**settings["schedule"], save_every=settings["save_every"])
 
@@ -193,6 +205,7 @@ def accuracy(context: Context) -> None:
             {role: [each[i] for i in order] for role, each in masked.items()},
             context.settings["names"],
             context.settings["n_resamples"],
+            context.settings["groups"],
         )
     )
 
@@ -221,7 +234,7 @@ def pictures(context: Context) -> None:
     shown = steps.attention_pictures(
         inputs, _sampled(context, inputs), table, parse_components(members)
     )
-    write_json(context.folder / PICTURES, shown)
+    write_json(context.folder / ATTENTION_FILE, shown)
     context.write_tables({"head_categories": table})
 
 
@@ -253,8 +266,7 @@ def sweep(context: Context) -> None:
     """Every component of a kind ablated alone."""
     inputs, settings = context.inputs(), context.settings
     shape = ModelShape.of(inputs.model)
-    groups = {"heads": shape.heads, "mlps": shape.mlps, "all": shape.components}
-    kinds = {ComponentSet((each,)): "single" for each in groups[settings["components"]]}
+    kinds = {ComponentSet((each,)): "single" for each in shape.kind(settings["components"])}
     tables, _ = sweep_tables(
         inputs,
         context.means(inputs),
@@ -266,14 +278,38 @@ def sweep(context: Context) -> None:
     context.write_tables({"sweep": tables["ablation"]})
 
 
+def search(context: Context) -> None:
+    """The sets that lose most beyond the sum of their members' losses."""
+    inputs, settings = context.inputs(), context.settings
+    role = settings["role"]
+    shape = ModelShape.of(inputs.model)
+    found = find_superadditive(
+        inputs.model,
+        inputs.data[role],
+        context.means(inputs),
+        components=shape.kind(settings["components"]),
+        subset=settings["subset"],
+        max_size=settings["max_size"],
+        n_pairs=settings["n_pairs"],
+        n_resamples=settings["n_resamples"],
+        seed=settings["seed"],
+        class_labels=inputs.config.class_labels,
+        batch_size=settings["batch_size"],
+        role=role,
+    )
+    context.write_tables({"superadditive": found.found, "screening": found.screening})
+
+
 def sizes(context: Context) -> None:
     """Effective sizes over checkpoints."""
-    found = {step: context.table(str(step), "accuracy") for step in context.settings["checkpoints"]}
-    tables = size_tables(*accuracies_by_checkpoint(found), context.settings["margin"])
+    settings = context.settings
+    found = {step: context.table(str(step), "accuracy") for step in settings["checkpoints"]}
+    tables = size_tables(*accuracies_by_checkpoint(found, settings["groups"]), settings["margin"])
     context.write_tables(tables)
 
 
 KINDS: Mapping[str, Callable[[Context], None]] = {
+    "train": trained,
     "describe": describe,
     "means": means,
     "prune": pruned,
@@ -284,6 +320,7 @@ KINDS: Mapping[str, Callable[[Context], None]] = {
     "pictures": pictures,
     "ablate": ablation,
     "sweep": sweep,
+    "search": search,
     "sizes": sizes,
 }
 
@@ -306,5 +343,5 @@ def perform(
             KINDS[unit.kind](Context(unit, folder, store, bench))
             if unit.model is not None:
                 bench.check(unit)
-        store.partial(unit.key).unlink(missing_ok=True)
+        store.forget_partial(unit.key)
     return True

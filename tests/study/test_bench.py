@@ -16,9 +16,7 @@ from mechcore.errors import InputError
 from mechcore.models.running import forward
 from mechcore.study import bench as module
 from mechcore.study.bench import MOST_MODELS, Workbench, bench_of
-from mechcore.study.config import DataConfig, ModelConfig
-from mechcore.study.fingerprints import hash_file
-from mechcore.study.inputs import ROLES
+from mechcore.study.config import ROLES, DataConfig, ModelConfig
 from mechcore.study.store import Store
 from mechcore.study.units import Recipes, Unit
 from mechcore.tasks.readers import read_examples
@@ -60,8 +58,8 @@ def sources(tmp_path: Path, cases: Cases, monkeypatch: pytest.MonkeyPatch) -> So
 
 
 @pytest.fixture
-def bench() -> Workbench:
-    return Workbench(hash_file)
+def bench(tmp_path: Path) -> Workbench:
+    return Workbench(Store(tmp_path / "store"))
 
 
 def test_inputs_are_those_of_the_unit(sources: Sources, bench: Workbench, cases: Cases) -> None:
@@ -136,7 +134,7 @@ def test_data_that_changed_after_planning_are_refused(
     others = tuple(each for each in ROLES if each != role)
     bench.inputs(sources.unit(roles=others))
     path.unlink()
-    with pytest.raises(InputError, match=rf"{role}-data\.csv: No such file.*when the study was"):
+    with pytest.raises(InputError, match=rf"{role}-data\.csv: no such file.*when the study was"):
         bench.inputs(unit)
 
 

@@ -22,12 +22,15 @@ from mechcore.study.config import (
     HeadsConfig,
     ModelConfig,
     Resources,
+    SearchConfig,
     SizesConfig,
     StudyConfig,
     check_name,
     plain,
 )
 from mechcore.study.config_file import from_json
+from mechcore.tasks.sources import Source
+from mechcore.training.settings import train_settings
 
 # -- values ---------------------------------------------------------------------------------------
 
@@ -97,7 +100,8 @@ def test_names_that_would_lead_elsewhere_are_refused(name: str) -> None:
 
 
 def test_models_cannot_take_the_names_of_the_study_s_own_files() -> None:
-    own = {*results.OWN_FILES, *results.OWN_FOLDERS, results.STORE, results.STUDY, results.CONFIG}
+    singles = (results.STORE, results.STUDY, results.CONFIG_FILE)
+    own = {*results.OWN_FILES, *results.OWN_FOLDERS, *singles}
     assert own == set(RESERVED)
     for name in [*own, "Store", "MASKS"]:
         with pytest.raises(InputError, match="study's own files; choose another"):
@@ -176,6 +180,7 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,8}", fullmatch=True).filter(
     lambda name: name.lower() not in RESERVED
 )
 counts = st.integers(1, 2**31 - 1)
+runs = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True).map(tuple)
 shares = st.floats(0, 1, exclude_max=True)
 grids = st.lists(shares, min_size=1, max_size=4, unique=True).map(tuple)
 
@@ -194,30 +199,48 @@ models = st.builds(
     class_labels=maybe(st.lists(texts, max_size=3).map(tuple)),
     prompt=maybe(st.text(st.characters(codec="utf-8"))),
     answers=maybe(st.dictionaries(texts, texts, max_size=3)),
-    max_length=counts,
+    max_length=maybe(counts),
+    dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
+    device_map=st.sampled_from([None, "auto", {"": "cpu"}]),
     allow_pickle=st.booleans(),
+)
+sources = st.lists(
+    st.builds(Source, path=words, labels=st.lists(words, max_size=2).map(tuple), max=maybe(counts)),
+    min_size=1,
+    max_size=2,
+).map(tuple)
+schedules = st.builds(
+    prune_settings,
+    st.sampled_from(["fast", "paper"]),
+    steps=counts,
+    lr=st.floats(0, 1e6),
+    log_alpha_mean=st.floats(-1e6, 1e6),
+    ramp=st.floats(0, 1, exclude_min=True),
+    precision=st.sampled_from(["float32", "bfloat16", "auto"]),
+)
+trainings = st.builds(
+    train_settings,
+    st.sampled_from(["quick", "bert-mnli"]),
+    steps=st.integers(1, 10**6),
+    warmup_steps=st.just(0),
+    learning_rate=st.floats(0, 1, exclude_min=True),
+    precision=st.sampled_from(["float32", "bfloat16"]),
+    seed=st.integers(0, 2**31),
 )
 configs = st.builds(
     StudyConfig,
     data=st.builds(
         DataConfig,
-        **dict.fromkeys(("train", "id", "ood"), maybe(words)),
+        **dict.fromkeys(("train", "id", "ood"), maybe(words | sources)),
+        groups=st.dictionaries(texts, st.lists(texts, max_size=2).map(tuple), max_size=2),
         **dict.fromkeys(("columns", "label_names"), st.dictionaries(texts, texts, max_size=3)),
         ood_label=maybe(texts),
         ood_subsets=st.lists(texts, max_size=3).map(tuple),
         **dict.fromkeys(("max_train", "max_id", "max_ood"), maybe(counts)),
         seed=st.integers(0, 2**32 - 1),
     ),
-    prune=st.builds(
-        prune_settings,
-        st.sampled_from(["fast", "paper"]),
-        steps=counts,
-        lr=st.floats(0, 1e6),
-        log_alpha_mean=st.floats(-1e6, 1e6),
-        ramp=st.floats(0, 1, exclude_min=True),
-        precision=st.sampled_from(["float32", "bfloat16", "auto"]),
-    ),
-    seeds=st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=4, unique=True).map(tuple),
+    prune=schedules,
+    seeds=runs,
     sparsities=grids,
     seeds_per_unit=counts,
     analyses=st.builds(
@@ -225,7 +248,10 @@ configs = st.builds(
         heads=maybe(st.builds(HeadsConfig, counts)),
         ablation=maybe(st.builds(AblationConfig, st.integers(0, 99), st.integers(0, 99))),
         sweep=st.sampled_from([None, "heads", "mlps", "all"]),
-        effective_size=st.builds(SizesConfig, grids, shares),
+        search=maybe(st.builds(SearchConfig, subset=words, max_size=st.integers(2, 9))),
+        effective_size=st.builds(
+            SizesConfig, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
+        ),
     ),
     batch_size=counts,
     n_resamples=counts,
@@ -247,6 +273,18 @@ studies = (
     | st.builds(
         replace,
         configs,
+        model=models.map(lambda model: replace(model, source="base")),
+        training=trainings,
+        checkpoints=st.sampled_from([(), ("training",)]),
+    )
+    | st.builds(
+        replace,
+        configs,
+        data=st.builds(DataConfig, task=words, folder=maybe(words)),
+    )
+    | st.builds(
+        replace,
+        configs,
         model=models.map(lambda model: replace(model, source=None)),
         checkpoints=st.lists(words, min_size=1, max_size=3).map(tuple),
         sparsities=st.just(()) | grids,
@@ -263,13 +301,13 @@ def test_a_study_comes_back_from_a_file(config: StudyConfig) -> None:
 def test_every_setting_is_drawn_above() -> None:
     """Or the property would not hold for what it leaves at its default."""
     drawn = {
-        StudyConfig: "model models checkpoints data prune seeds sparsities seeds_per_unit analyses "
-        "batch_size n_resamples resources",
+        StudyConfig: "model models training checkpoints data prune seeds sparsities "
+        "seeds_per_unit analyses batch_size n_resamples resources",
         ModelConfig: "source embedded checkpoint revision backend class_labels prompt answers "
-        "max_length allow_pickle",
-        DataConfig: "train id ood columns label_names ood_label ood_subsets max_train max_id "
-        "max_ood seed",
-        Analyses: "heads ablation sweep effective_size",
+        "max_length dtype device_map allow_pickle",
+        DataConfig: "task folder train id ood columns label_names groups ood_label ood_subsets "
+        "max_train max_id max_ood seed",
+        Analyses: "heads ablation sweep search effective_size",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():

@@ -16,8 +16,8 @@ from mechcore.study import prepare
 from mechcore.study.bench import Workbench, bench_of
 from mechcore.study.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
 from mechcore.study.estimate import Size, estimate, masks_of, passes
-from mechcore.study.fingerprints import hash_file
 from mechcore.study.plan import make_plan
+from mechcore.study.store import Store
 from mechcore.study.units import Unit
 
 SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
@@ -121,10 +121,10 @@ def test_an_estimate_measures_and_leaves_nothing(config: StudyConfig, tmp_path: 
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-def test_what_is_left_can_be_estimated_without_pruning(config: StudyConfig) -> None:
+def test_what_is_left_can_be_estimated_without_pruning(config: StudyConfig, tmp_path: Path) -> None:
     units = make_plan(config).units
     wanted: list[Unit] = [unit for unit in units.values() if unit.kind in ("sweep", "core")]
-    bench = Workbench(hash_file)
+    bench = Workbench(Store(tmp_path / "store"))
     table = estimate(wanted, units, bench)
     assert sorted(table["kind"]) == ["core", "sweep"]
     assert table.set_index("kind").loc["core"].tolist()[1:] == [1.0, 0.0]

@@ -25,7 +25,7 @@ from mechcore.study.config import (
     SizesConfig,
     StudyConfig,
 )
-from mechcore.study.plan import Plan, data_names, make_plan
+from mechcore.study.plan import Plan, make_plan
 from mechcore.study.units import Unit
 
 
@@ -36,7 +36,7 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("loaded by a plan")
 
-    for name in ("load_model", "load_tokenizer", "read_examples", "encode"):
+    for name in ("load_model", "load_tokenizer", "read_sources", "encode"):
         monkeypatch.setattr(inputs, name, refuse)
 
 
@@ -368,9 +368,9 @@ def test_a_checkpoint_that_changes_invalidates_its_own_units(
 def test_missing_files_are_named(config: StudyConfig, tmp_path: Path) -> None:
     for role in ("train", "id", "ood"):
         data = replace(config.data, **{role: str(tmp_path / "no.csv")})
-        with pytest.raises(InputError, match=rf"no\.csv: no such file \(data: {role}\)"):
+        with pytest.raises(InputError, match=r"no\.csv: no such file"):
             make_plan(replace(config, data=data))
-    with pytest.raises(InputError, match="files of your own; missing --train, --id, --ood"):
+    with pytest.raises(InputError, match="data of your own; missing --train, --id, --ood"):
         make_plan(replace(config, data=DataConfig()))
     with pytest.raises(InputError, match="without --model"):
         make_plan(replace(config, model=ModelConfig()))
@@ -383,11 +383,13 @@ def test_missing_files_are_named(config: StudyConfig, tmp_path: Path) -> None:
         make_plan(embedded(checkpoints=(str(tmp_path),)))
 
 
-def test_names_of_data(config: StudyConfig) -> None:
-    data = DataConfig(train="/a/mnli.train.tsv.gz", id="dev.csv", ood="x/hans.jsonl")
-    found = data_names(config.model, data)
-    assert found == {"train": "mnli", "id": "dev", "ood": "hans"}
-    assert data_names(ModelConfig(), DataConfig()) == {r: r for r in ("train", "id", "ood")}
+def test_names_of_data(config: StudyConfig, tmp_path: Path) -> None:
+    data = write_data(tmp_path / "mnli.train.csv", 3)
+    study = replace(config, data=replace(config.data, train=str(data)))
+    names = make_plan(study).parts[0].units["describe"].settings["names"]
+    assert names == {"train": "mnli", "id": "id-data", "ood": "ood-data"}
+    own = make_plan(embedded()).parts[0].units["describe"].settings["names"]
+    assert own == {role: role for role in ("train", "id", "ood")}
 
 
 def test_the_hasher_reads_each_file_once(config: StudyConfig) -> None:

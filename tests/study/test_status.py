@@ -62,8 +62,7 @@ def test_states_of_units(study: Study) -> None:
     study.do(study.of("means", "describe"))
     first, second = study.of("prune")
     study.do([first])
-    study.store.partial(second.key).parent.mkdir()
-    study.store.partial(second.key).write_bytes(b"state")
+    study.store.partial(second.key).mkdir(parents=True)
     table, store = unit_table(study.out)
     assert store.path.resolve() == study.store.path.resolve()
     assert table["key"].tolist() == list(study.plan.units)
@@ -158,12 +157,12 @@ def test_damage_is_listed_and_left_alone(study: Study) -> None:
 def test_what_could_go(study: Study) -> None:
     study.do(study.plan.units.values(), size=1000)
     key = study.of("prune")[0].key
-    study.store.partial(key).parent.mkdir()
-    study.store.partial(key).write_bytes(bytes(100))  # its unit is done
-    (study.store.partial(key).parent / f".abc.{key}.safetensors").write_bytes(bytes(10))
+    study.store.partial(key).mkdir(parents=True)
+    (study.store.partial(key) / "state").write_bytes(bytes(100))  # its unit is done
+    (study.store.partial(key) / ".abc.state").write_bytes(bytes(10))
     keys, leftovers, size = removable(study.store, everything=False)
     assert keys == []
-    assert len(leftovers) == 2
+    assert leftovers == [study.store.partial(key)]
     assert size == 110
 
     study.planned(replace(study.config, seeds=(1,)))
@@ -176,7 +175,8 @@ def test_what_could_go(study: Study) -> None:
     assert size == 110 + 5000 + sum(path.stat().st_size for path in manifests)
 
     begun = "ab" * 32
-    study.store.partial(begun).write_bytes(bytes(7))
+    study.store.partial(begun).mkdir()
+    (study.store.partial(begun) / "state").write_bytes(bytes(7))
     keys, leftovers, whole = removable(study.store, everything=True)
     assert set(keys) == {*study.plan.units, begun}
     manifests = [study.store.folder(each) / "manifest.json" for each in study.plan.units]

@@ -45,6 +45,11 @@ def fill(folder: Path, content: Mapping[str, bytes] = CONTENT) -> None:
         (folder / name).write_bytes(data)
 
 
+def keep_state(store: Store, key: str) -> None:
+    store.partial(key).mkdir(parents=True)
+    (store.partial(key) / "state").write_bytes(b"state")
+
+
 def make(store: Store, n: Any = 1, content: Mapping[str, bytes] = CONTENT) -> str:
     key = key_of(n)
     with store.lock(key), store.making(key, "means", f"unit {n}", {"n": n}) as folder:
@@ -208,13 +213,12 @@ def test_what_an_earlier_attempt_left_is_gone_when_a_new_one_begins(store: Store
     for name in (f".abc.{key}/{key}/half", f".removed.{key}/half", f".abc.{other}/{other}/half"):
         (parent / name).parent.mkdir(parents=True)
         (parent / name).write_text("half")
-    store.partial(key).parent.mkdir()
-    store.partial(key).write_text("state")
-    store.partial(key).with_name(f".abc.{key}.safetensors").write_text("half a state")
+    keep_state(store, key)
+    (store.partial(key) / ".abc.state").write_text("half a state")
     with store.lock(key), store.making(key, "means", "unit", {"n": 1}) as folder:
         mine = folder.parent.name
         assert {path.name for path in parent.iterdir()} == {mine, f".abc.{other}"}
-        assert [path.name for path in store.partial(key).parent.iterdir()] == [f"{key}.safetensors"]
+        assert [path.name for path in store.partial(key).iterdir()] == ["state"]
 
 
 # -- damage ---------------------------------------------------------------------------------------
@@ -445,15 +449,14 @@ def begin(pipe: Connection, path: Path, n: int) -> None:
     store, key = Store(path), key_of(n)
     with store.lock(key), store.making(key, "prune", f"unit {n}", {"n": n}) as folder:
         (folder / "a.bin").write_bytes(CONTENT["a.bin"])
-        temporary = store.partial(key).with_name(f".abc.{key}.safetensors")
-        for state in (store.partial(key), temporary):
-            state.parent.mkdir(exist_ok=True)
-            state.write_bytes(b"state")
+        keep_state(store, key)
+        temporary = store.partial(key) / ".abc.state"
+        temporary.write_bytes(b"sta")
         pipe.send("half done")
         pipe.recv()
         temporary.unlink()
         fill(folder)
-    store.partial(key).unlink()
+    store.forget_partial(key)
     store.record(key)
 
 
@@ -466,11 +469,11 @@ def test_what_a_killed_process_left_is_tidied_but_not_its_state(store: Store) ->
     left = store.leftovers()
     assert len(left) == 2
     assert left[0].parent == store.folder(key).parent
-    assert left[1] == store.partial(key).with_name(f".abc.{key}.safetensors")
+    assert left[1] == store.partial(key) / ".abc.state"
     assert left == store.leftovers()
     store.tidy()
     assert store.leftovers() == []
-    state = store.partial(key).relative_to(store.path).as_posix()
+    state = (store.partial(key) / "state").relative_to(store.path).as_posix()
     assert everything(store.path) == {MARK, state}
     make(store)
     assert store.leftovers() == [store.partial(key)]  # of no use any more
@@ -730,14 +733,13 @@ def test_unused_is_what_no_study_has_use_for(store: Store, outs: list[Path]) -> 
 
 def test_states_of_prunings_that_no_study_wants_are_unused(store: Store, outs: list[Path]) -> None:
     a, b = key_of(1), key_of(2)
-    store.partial(a).parent.mkdir()
     for key in (a, b):
-        store.partial(key).write_bytes(b"state")
+        keep_state(store, key)
     store.remember(outs[0], [a])
     assert store.unused() == [b]
     assert store.leftovers() == []
     assert store.remove(b)
-    assert [path.stem for path in (store.path / "partial").iterdir()] == [a]
+    assert [path.name for path in (store.path / "partial").iterdir()] == [a]
 
 
 def test_a_study_moved_together_with_its_store_keeps_its_artefacts(tmp_path: Path) -> None:
@@ -768,8 +770,7 @@ def test_removing(store: Store) -> None:
     key, other = make(store, 1), make(store, 2)
     for each in (key, other):
         store.record(each)
-    store.partial(key).parent.mkdir()
-    store.partial(key).write_bytes(b"state")
+    keep_state(store, key)
     assert store.remove(key)
     assert store.remove(key_of("never there"))
     assert not store.has(key)

@@ -1,0 +1,118 @@
+"""Training a model as a step of a study, or by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedModel
+
+from mechcore.study.config import TEST_ROLES, DataConfig, ModelConfig
+from mechcore.study.inputs import read_role, task_of
+from mechcore.study.units import Unit
+from mechcore.tasks.examples import Examples
+from mechcore.training import (
+    Objective,
+    TrainSettings,
+    answering,
+    classification,
+    new_model,
+    train,
+    train_settings,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """Everything that a training reads, checked.
+
+    Attributes:
+        model: the untrained model.
+        objective: what it learns.
+        examples: training examples.
+        evaluations: test examples by role.
+        settings: see `TrainSettings`.
+        device: where the model is put.
+    """
+
+    model: PreTrainedModel
+    objective: Objective
+    examples: Examples
+    evaluations: Mapping[str, Examples]
+    settings: TrainSettings
+    device: str
+
+    @classmethod
+    def of(
+        cls,
+        model: ModelConfig,
+        data: DataConfig,
+        settings: TrainSettings,
+        device: str = "cpu",
+        roles: Sequence[str] = TEST_ROLES,
+    ) -> Fitting:
+        """Read the data, then build the model.
+
+        A classifier gets the classes of ``model.class_labels``, else those of the task, else the
+        labels of the training data in alphabetical order.
+
+        Args:
+            model: what to begin with; with a prompt it is a language model.
+            data: all training examples are read, whatever ``max_train`` is set to in studies.
+            settings: of the training.
+            device: where the model is put.
+            roles: of the test data.
+
+        Raises:
+            InputError: a file or checkpoint cannot be used, or labels and classes do not match.
+        """
+        assert model.source is not None
+        examples, _ = read_role("train", model, data, labelled=True)
+        evaluations = {role: read_role(role, model, data)[0] for role in roles}
+        if settings.max_length is None:
+            settings = replace(settings, max_length=model.max_length)
+        task = task_of(data)
+        classes = model.class_labels or (task.classes if task is not None else ())
+        built, tokenizer = new_model(
+            model.source,
+            classes=None if model.prompt else classes or tuple(examples.label_names),
+            prompt=model.prompt,
+            from_scratch=settings.from_scratch,
+            seed=settings.seed,
+            revision=model.revision,
+            allow_pickle=model.allow_pickle,
+            device=device,
+        )
+        if model.prompt is None:
+            objective = classification(built, tokenizer, settings.max_length)
+        else:
+            answers: Any = model.answers or {}
+            objective = answering(built, tokenizer, model.prompt, answers, settings.max_length)
+        objective.targets(examples)
+        return cls(built, objective, examples, evaluations, settings, device)
+
+    def run(self, out: str | Path) -> pd.DataFrame:
+        """Train, or go on with it; the history, see `mechcore.training.train`."""
+        return train(
+            self.model,
+            self.objective,
+            self.examples,
+            self.evaluations,
+            out,
+            self.settings,
+            device=self.device,
+        )
+
+
+def fitting_of(unit: Unit, device: str) -> Fitting:
+    """What a unit of training reads.
+
+    Raises:
+        InputError: see `Fitting.of`.
+    """
+    assert unit.model is not None
+    settings = train_settings("quick", **unit.settings["training"])
+    return Fitting.of(unit.model, unit.data, settings, device)
