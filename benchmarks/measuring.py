@@ -1,4 +1,4 @@
-"""Peak memory, and ratios within rounds."""
+"""Peak memory, shortest times, and ratios within rounds."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +21,31 @@ def peak(device: str) -> float:
     # Not getrusage: a new process begins there with the peak of the one that started it.
     status = Path("/proc/self/status").read_text()
     return float(status.split("VmHWM:")[1].split()[0]) / 2**10
+
+
+def forget_peak(device: str) -> None:
+    """Let the next `peak` be that of what runs from here on."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def shortest(run: Callable[[], Any], repeats: int, device: str) -> tuple[float, float]:
+    """Seconds of the fastest of several runs, and the peak memory of all of them, MiB.
+
+    The peak is that of the whole process (of the device, if there is one), what it holds already
+    included.
+    """
+    forget_peak(device)
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), peak(device)
 
 
 def peak_alone(script: str, arguments: Sequence[str]) -> float:

@@ -47,13 +47,25 @@ def minilm_shaped(device: str) -> Any:
         return load_model(folder, device=device)
 
 
-def examples(n: int, labels: Sequence[str] = CLASSES) -> EncodedExamples:
+def examples(
+    n: int, labels: Sequence[str] = CLASSES, vocabulary: int = VOCABULARY
+) -> EncodedExamples:
     """Random tokens with MNLI's lengths, labels in turn."""
     rng = np.random.default_rng(0)
     places = np.linspace(0, 1, len(MNLI_LENGTHS))
     lengths = np.interp(rng.random(n), places, MNLI_LENGTHS).astype(int)
-    ids = [rng.integers(1000, VOCABULARY, k).tolist() for k in lengths]
-    label = [labels[i % len(labels)] for i in range(n)]
+    return of_lengths(lengths.tolist(), rng, labels, vocabulary)
+
+
+def of_lengths(
+    lengths: Sequence[int],
+    rng: np.random.Generator,
+    labels: Sequence[str] = CLASSES,
+    vocabulary: int = VOCABULARY,
+) -> EncodedExamples:
+    """Random tokens in texts of these lengths, labels in turn."""
+    ids = [rng.integers(1000, vocabulary, k).tolist() for k in lengths]
+    label = [labels[i % len(labels)] for i in range(len(lengths))]
     frame = pd.DataFrame({"text_a": "", "text_b": "", "label": label, "subset": "all"})
     types = [[0] * (k // 2) + [1] * (k - k // 2) for k in lengths]
     return EncodedExamples(Examples("lengths of MNLI", frame), ids, types, None, None, None, 0)
