@@ -13,8 +13,9 @@ weights, which cost as much as trained ones. Each model is measured in a process
 
     python benchmarks/exact_shapes.py [--models bert-base-cased,...] [--repeats 2] [--threads 1]
 
-Times are the shortest of the repeats. Peaks are those of the whole process during a step, or of the
-GPU with ``--device cuda``. ``--quick`` runs everything at toy size.
+Times are the shortest of the repeats: seconds of the processor with one thread, of the clock with
+more. Peaks are those of the whole process during a step, or of the GPU with ``--device cuda``.
+``--quick`` runs everything at toy size.
 """
 
 from __future__ import annotations
@@ -198,11 +199,11 @@ def main() -> None:
         for step, (seconds, peak) in json.loads(done.stdout.splitlines()[-1]):
             row = {"model": name, "parameters": n_parameters, "step": step}
             rows.append({**row, "seconds": round(seconds, 3), "peak GiB": round(peak / 1024, 2)})
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows, indent=1))
     versions = f"torch {torch.__version__}, transformers {hf.__version__}"
     print(f"{versions}, {arguments.device}, {arguments.threads} threads")
     print(pd.DataFrame(rows).to_string(index=False))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

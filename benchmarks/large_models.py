@@ -20,7 +20,8 @@ tokens), read at two answer tokens. SmolLM2 135M and 360M and Llama 3.2 1B are m
 The first table says for every figure whether it was measured. The second predicts each measured
 model from the next smaller one, and gives the error. For other hardware, put in the FLOP/s that it
 reaches with ``--flops``: computed seconds then are of that, measured ones stay of this machine.
-Times are the shortest of the repeats. ``--quick`` runs everything at toy size.
+Times are the shortest of the repeats: seconds of the processor with one thread, of the clock with
+more. ``--quick`` runs everything at toy size.
 """
 
 from __future__ import annotations

@@ -34,17 +34,20 @@ def forget_peak(device: str) -> None:
 def shortest(run: Callable[[], Any], repeats: int, device: str) -> tuple[float, float]:
     """Seconds of the fastest of several runs, and the peak memory of all of them, MiB.
 
-    The peak is that of the whole process (of the device, if there is one), what it holds already
-    included.
+    Seconds are of the processor where one thread computes, which others on the machine do not make
+    longer by taking their turn; else of the clock. The peak is that of the whole process (of the
+    device, if there is one), what it holds already included.
     """
     forget_peak(device)
+    alone = device == "cpu" and torch.get_num_threads() == 1
+    clock = time.process_time if alone else time.perf_counter
     seconds = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = clock()
         run()
         if device == "cuda":
             torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return min(seconds), peak(device)
 
 
