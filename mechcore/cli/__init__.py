@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import ablation, components, report, study, subnetworks
+from mechcore.cli import ablation, components, report, study, subnetworks, training
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 
 INTERRUPTED = 130
@@ -56,6 +56,7 @@ for _command in (
     ablation.ablate,
     ablation.superadditive,
     report.report,
+    training.train,
     study.train_world,
 ):
     app.command(_command.__name__.replace("_", "-"))(_command)
@@ -99,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run and effective-size go on when run again, prune, compare and ablate "
-            "with --resume",
+            "interrupted; run, effective-size and train go on when run again, prune, compare and "
+            "ablate with --resume",
             code,
         )
     sys.exit(code or 0)

@@ -82,6 +82,7 @@ def train(
         objective.correct(data)
     begin(out, facts_of(model, objective, examples, evaluations, settings), place)
     if _is_finished(out, total):
+        display.say(f"{out}: was finished before")
         _take_weights(model, out / FINAL, place)
         return read_history(out)
     if place.type == "cuda" and torch.cuda.device_count() > 1:

@@ -130,8 +130,12 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = 
             gone = {key: None for key in old if key not in value}
             found += _differences(old, {**value, **gone}, f"{where}.")
         elif old != value:
-            found.append(f"{where} ({shown(old)} -> {shown(value)})")
+            found.append(f"{where} ({_brief(old)} -> {_brief(value)})")
     return found
+
+
+def _brief(value: Any) -> str:
+    return "given" if isinstance(value, dict) else shown(value)
 
 
 # -- checkpoints ----------------------------------------------------------------------------------
