@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import total_ordering
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
@@ -22,6 +22,9 @@ from torch import Tensor
 
 from mechcore.errors import InputError, MismatchError, reason
 from mechcore.files import write_safetensors, write_text
+
+KINDS = ("heads", "mlps", "all")
+"""Names of groups of components, see `ModelShape.kind`."""
 
 _NAME = re.compile(r"[Ll]?(\d+)\.(?:[Hh]?(\d+)|([Mm][Ll][Pp]))")
 
@@ -154,8 +157,8 @@ class ModelShape:
         """All components, by layer, heads before the MLP: the order of a flattened mask."""
         return sorted(self.heads + self.mlps)
 
-    def kind(self, name: Literal["heads", "mlps", "all"]) -> list[Component]:
-        """The heads, the MLP layers, or all components."""
+    def kind(self, name: str) -> list[Component]:
+        """The heads, the MLP layers, or all components, by a name in `KINDS`."""
         return {"heads": self.heads, "mlps": self.mlps, "all": self.components}[name]
 
     def index(self, component: ComponentLike) -> tuple[int, int]:

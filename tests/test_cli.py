@@ -181,7 +181,7 @@ def test_all_formats_give_the_same_results(files: Path) -> None:
     for kind in KINDS:
         assert call(f"prune {own(files, kind)} {QUICK} --out {kind}") == 0
         found.append(tables(Path(kind) / "tables"))
-    assert sorted(found[0]) == ["accuracy", "accuracy_spread", "subnetworks"]
+    assert sorted(found[0]) == ["accuracy", "accuracy_spread", "group_accuracy", "subnetworks"]
     assert found[0] == found[1] == found[2] == found[3]
 
 

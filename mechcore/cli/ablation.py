@@ -12,9 +12,9 @@ from mechcore import progress
 from mechcore.cli.shared import Resume, load, means_of, must_not_exist, show
 from mechcore.errors import InputError
 from mechcore.options import (
-    FileOptions,
     MeansOptions,
     ModelOptions,
+    TaskOptions,
     TestOptions,
     TrainOptions,
     data_config,
@@ -61,12 +61,12 @@ class SetOptions:
         """The sets, and what each is called in the tables."""
         from mechcore.ablation import ComponentSet, as_sets, sets
         from mechcore.ablation.reading import read_components, read_sets
+        from mechcore.components import KINDS
 
         named = [] if self.core is None else read_components(self.core)
-        groups = {"heads": shape.heads, "mlps": shape.mlps, "all": shape.components}
-        whole = self.components in groups
+        whole = self.components in KINDS
         for part in split(self.components):
-            named += groups.get(part) or [ComponentSet.of([part]).components[0]]
+            named += (part in KINDS and shape.kind(part)) or ComponentSet.of([part]).components
         named = sorted(set(named))
         chosen = [ComponentSet((c,)) for c in named]
         if self.subsets:
@@ -97,7 +97,7 @@ def ablate(
     model: ModelOptions,
     train: TrainOptions,
     test: TestOptions,
-    files: FileOptions,
+    files: TaskOptions,
     means: MeansOptions,
     mode: Annotated[
         Literal["mean", "zero", "resample"],
@@ -164,7 +164,7 @@ def superadditive(
     model: ModelOptions,
     train: TrainOptions,
     test: TestOptions,
-    files: FileOptions,
+    files: TaskOptions,
     means: MeansOptions,
     components: Annotated[
         str, typer.Option("--components", help="To choose from: heads, mlps, all, or names.")
@@ -191,16 +191,15 @@ def superadditive(
 ) -> None:
     """Search for the pairs and larger sets with the largest interactions."""
     from mechcore.ablation.search import check_search, find_superadditive
-    from mechcore.components import ModelShape
+    from mechcore.components import KINDS, ModelShape
     from mechcore.study.folder import write_tables
 
     must_not_exist(out)
     roles = (role,) if means.means is not None else ("train", role)
     inputs = load(model, data_config(files, train, test), roles)
     shape = ModelShape.of(inputs.model)
-    groups = {"heads": shape.heads, "mlps": shape.mlps, "all": shape.components}
     options: dict[str, Any] = {
-        "components": groups.get(components) or split(components),
+        "components": shape.kind(components) if components in KINDS else split(components),
         "subset": subset,
         "max_size": max_size,
         "n_pairs": n_pairs,

@@ -12,11 +12,11 @@ from mechcore import progress
 from mechcore.cli.shared import must_not_exist, show, show_run
 from mechcore.errors import InputError
 from mechcore.options import (
-    FileOptions,
     ModelOptions,
     PruneOptions,
     ResourceOptions,
     StoreOptions,
+    TaskOptions,
     TestOptions,
     TrackingOptions,
     TrainOptions,
@@ -30,7 +30,7 @@ def run(
     model: ModelOptions,
     train: TrainOptions,
     test: TestOptions,
-    files: FileOptions,
+    files: TaskOptions,
     prune: PruneOptions,
     resources: ResourceOptions,
     keep: StoreOptions,

@@ -22,11 +22,11 @@ from mechcore.cli.shared import (
 from mechcore.errors import InputError
 from mechcore.options import (
     CompareOptions,
-    FileOptions,
     GridOptions,
     MeansOptions,
     ModelOptions,
     PruneOptions,
+    TaskOptions,
     TestOptions,
     TrainOptions,
     data_config,
@@ -41,7 +41,7 @@ from mechcore.options import (
 def means(
     model: ModelOptions,
     train: TrainOptions,
-    files: FileOptions,
+    files: TaskOptions,
     include_padding: Annotated[
         bool, typer.Option("--include-padding", help="Pool padding in, as the authors did.")
     ] = False,
@@ -71,7 +71,7 @@ def prune(
     model: ModelOptions,
     train: TrainOptions,
     test: TestOptions,
-    files: FileOptions,
+    files: TaskOptions,
     prune: PruneOptions,
     means: MeansOptions,
     method: Annotated[
@@ -115,7 +115,7 @@ def compare(
     model: ModelOptions,
     train: TrainOptions,
     test: TestOptions,
-    files: FileOptions,
+    files: TaskOptions,
     prune: CompareOptions,
     means: MeansOptions,
     methods: Annotated[
@@ -187,7 +187,7 @@ def effective_size(
     model: ModelOptions,
     train: TrainOptions,
     test: TestOptions,
-    files: FileOptions,
+    files: TaskOptions,
     prune: GridOptions,
     checkpoints: Annotated[
         str | None,
@@ -260,7 +260,7 @@ def effective_size(
 def export(
     model: ModelOptions,
     train: TrainOptions,
-    files: FileOptions,
+    files: TaskOptions,
     means: MeansOptions,
     mask: Annotated[
         Path | None, typer.Option("--mask", help="Mask file, as in masks/s0.50-seed42.safetensors.")
