@@ -14,8 +14,8 @@ from mechcore.files import check_can_write
 from mechcore.options import (
     AllTrainOptions,
     BaseOptions,
-    FileOptions,
     FineTuneOptions,
+    TaskOptions,
     TrainTestOptions,
     data_config,
     grouped,
@@ -31,7 +31,7 @@ def train(
     base: BaseOptions,
     train: AllTrainOptions,
     test: TrainTestOptions,
-    files: FileOptions,
+    files: TaskOptions,
     how: FineTuneOptions,
     device: Annotated[
         str | None,
