@@ -52,6 +52,7 @@ from mechcore.models.loading import DTYPES
 from mechcore.models.running import forward
 from mechcore.pruning import prune_settings
 
+ALL = "all"
 FORWARD, STEP, PAIR = 25, 32, 40
 """Rows of a forward and of a pruning step, and tokens of a row."""
 
@@ -285,13 +286,16 @@ def main() -> None:
     rows = (2, 3) if arguments.quick else (FORWARD, STEP)
     if arguments.only:
         dtype, name = arguments.only.split(",")
+        if name == ALL:
+            print(json.dumps({name: kept_bytes(shape, dtype) for name, shape in shapes.items()}))
+            return
         found = measure(shapes[name], dtype, arguments.repeats, arguments.device, rows)
         print(json.dumps(asdict(found)))
         return
     table: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
     for dtype in arguments.dtypes.split(","):
-        kept = {name: kept_bytes(shape, dtype) for name, shape in shapes.items()}
+        kept = alone(dtype, ALL)
         costs: dict[str, Cost] = {}
         rates: dict[str, Rates] = {}
         for name in list(QUICK)[:2] if arguments.quick else MEASURED[dtype]:
@@ -301,7 +305,7 @@ def main() -> None:
                 predicted = rates[list(rates)[-1]].cost(shape, dtype, kept[name], rows)
                 if predicted.step_gib > arguments.most_gib:
                     continue
-            costs[name] = alone(dtype, name)
+            costs[name] = Cost(**alone(dtype, name))
             rates[name] = Rates.of(shape, dtype, costs[name], kept[name], rows)
             if predicted is not None:
                 checks.append(check(name, dtype, list(costs)[-2], costs[name], predicted))
@@ -329,11 +333,11 @@ def main() -> None:
         arguments.json.write_text(json.dumps({"models": table, "checks": checks}, indent=1))
 
 
-def alone(dtype: str, name: str) -> Cost:
-    """A model measured by another process."""
+def alone(dtype: str, name: str) -> dict[str, float]:
+    """What another process measured of a model, or the bytes that all of them keep."""
     command = [sys.executable, __file__, *sys.argv[1:], "--only", f"{dtype},{name}"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return Cost(**json.loads(done.stdout.splitlines()[-1]))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def described(
