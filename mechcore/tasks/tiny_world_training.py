@@ -28,6 +28,8 @@ from transformers import (
 from mechcore.tasks import tiny_world
 from mechcore.tasks.examples import ALL, Examples
 from mechcore.training import (
+    SETTINGS_FILE,
+    STATE_FOLDER,
     TrainSettings,
     checkpoint_path,
     train_answering,
@@ -153,10 +155,12 @@ def train_tiny_encoder(
 
     With the defaults this is the run under ``data/tiny_encoder``. The series (stored in half
     precision) has the evaluation at which in-domain accuracy first reaches 0.9, one half-way to it
-    and up to three evenly spread after it; ``final`` is in float32.
+    and up to three evenly spread after it; ``final`` is in float32. A run that was interrupted
+    begins anew: which heads and MLPs are dropped comes from a generator of its own, which the
+    state of a run does not hold.
 
     Args:
-        out: directory to create.
+        out: directory to create, or that of the same run.
         steps: optimiser steps.
         seed: seed of the weights, of the training pairs and of their order.
         minority: share of counter-heuristic training pairs.
@@ -166,8 +170,10 @@ def train_tiny_encoder(
         The history, see ``mechcore.training.read_history``.
 
     Raises:
-        InputError: ``out`` is not empty or an argument is out of its range.
+        InputError: ``out`` holds something else, or an argument is out of its range.
     """
+    if (Path(out) / SETTINGS_FILE).is_file():
+        shutil.rmtree(Path(out) / STATE_FOLDER, ignore_errors=True)
     with _one_thread():
         history = train_classifier(
             tiny_encoder_model(seed),

@@ -128,6 +128,16 @@ class Loop(Trainer):
             )
         return self.optimizer
 
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save weights under their names in the model, by which the Trainer restores them.
+
+        Old checkpoints call some otherwise (``LayerNorm.gamma``), and transformers stores them
+        under the names that they came with.
+        """
+        model = cast(PreTrainedModel, self.model)
+        folder = cast(str, output_dir or self.args.output_dir)
+        model.save_pretrained(folder, save_original_format=False)
+
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
         """Mean cross-entropy of one batch.
 

@@ -13,15 +13,15 @@ import pandas as pd
 import pytest
 import torch
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError
 from mechcore.progress import _Lines, shown_on
 from mechcore.tasks import tiny_world
-from mechcore.training import TrainSettings, read_history, train_classifier
+from mechcore.training import TrainSettings, new_model, read_history, train_classifier
 from mechcore.training.objectives import Objective
-from mechcore.training.run_folder import newest_state
+from mechcore.training.run_folder import newest_state, publish
 
 LONG = replace(SETTINGS, steps=11, evaluate_every=2, checkpoint_every=4, accumulate=2)
 DROPOUT = 0.3
@@ -152,6 +152,43 @@ def test_every_file_of_a_state_counts(damage: Callable[[Path], None], tmp_path: 
     assert newest_state(tmp_path) == 12
     damage(tmp_path / "state" / "checkpoint-12")
     assert newest_state(tmp_path) == 4
+
+
+def test_old_names_of_weights_are_restored(tmp_path: Path, stop_at: Callable[[int], None]) -> None:
+    # As bert-base-cased has them; transformers reads them, and stores them as they came.
+    publish(encoder(DROPOUT), tiny_world.encoder_tokenizer(), tmp_path / "base")
+    file = tmp_path / "base" / "model.safetensors"
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    renamed = {}
+    for name, value in load_file(file).items():
+        for new, former in old.items():
+            name = name.replace(new, former)
+        renamed[name] = value
+    save_file(renamed, file, {"format": "pt"})
+
+    def run_again(out: Path) -> pd.DataFrame:
+        return train_encoder(out, LONG, new_model(tmp_path / "base", seed=0)[0])
+
+    run_again(tmp_path / "whole")
+    stop_at(13)
+    with pytest.raises(Stop):
+        run_again(tmp_path / "run")
+    run_again(tmp_path / "run")
+    assert_same(tmp_path / "run", tmp_path / "whole")
+    model, _ = new_model(tmp_path / "run" / "final", seed=0)
+    norm = model.bert.encoder.layer[0].output.LayerNorm.weight
+    assert float(norm.detach().sub(1).abs().max()) > 1e-4  # trained, not made anew
+
+
+def test_a_state_that_does_not_fit_is_an_error(
+    tmp_path: Path, stop_at: Callable[[int], None]
+) -> None:
+    state = interrupted(tmp_path / "run", stop_at)
+    weights = load_file(state / "model.safetensors")
+    weights["bert.pooler.dense.bias"] += 1
+    save_file(weights, state / "model.safetensors", {"format": "pt"})
+    with pytest.raises(MechcoreError, match="the state of step 4 does not fit this model"):
+        run(tmp_path / "run")
 
 
 def test_without_a_whole_state_it_begins_anew(

@@ -16,6 +16,7 @@ from mechcore.errors import InputError, MechcoreError
 from mechcore.tasks import tiny_world, tiny_world_training
 from mechcore.tasks.examples import Examples
 from mechcore.training import (
+    Objective,
     TrainSettings,
     accuracies,
     answering,
@@ -129,6 +130,33 @@ def test_the_tiny_encoder_run_keeps_a_short_series(
     names = sorted(p.name for p in (tmp_path / "run").iterdir())
     steps = ["step-0001", "step-0003", "step-0005", "step-0007"]
     assert names == ["final", "history.json", *steps, "training.json"]
+    tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)  # finished before
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == names
+
+
+def test_the_tiny_encoder_begins_anew_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The generator of its dropped heads cannot be restored.
+    monkeypatch.setattr(tiny_world_training, "TRAINING_PAIRS", 40)
+    monkeypatch.setattr(tiny_world_training, "EVALUATION_PAIRS", {"id": 30, "ood": 4})
+    settings = TrainSettings(
+        steps=4, learning_rate=1e-3, batch_size=4, evaluate_every=1, checkpoint_every=1
+    )
+    monkeypatch.setattr(tiny_world_training, "_options", lambda *_, **__: settings)
+    tiny_world_training.train_tiny_encoder(tmp_path / "whole", progress=False)
+    plain = Objective.logits
+    left = iter([True] * 3)
+    with monkeypatch.context() as patch:
+        patch.setattr(Objective, "logits", lambda self, model, batch: (
+            plain(self, model, batch) if not model.training or next(left) else None
+        ))  # fmt: skip
+        with pytest.raises(StopIteration):
+            tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)
+    assert (tmp_path / "run" / "state" / "checkpoint-3").is_dir()
+    tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)
+    whole, run = (tmp_path / n / "final" / "model.safetensors" for n in ("whole", "run"))
+    assert whole.read_bytes() == run.read_bytes()
 
 
 def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
