@@ -162,17 +162,14 @@ def located_path(text: str, folder: Path) -> str:
     Raises:
         InputError: there is no such variable or user.
     """
-
-    def value(match: re.Match[str]) -> str:
-        if match[1] not in os.environ:
-            raise InputError(
-                f"path {text!r}: {match[1]} is not set in the environment; set it, or write the "
-                "path out"
-            )
-        return os.environ[match[1]]
-
+    missing = [name for name in _VARIABLE.findall(text) if not os.environ.get(name)]
+    if missing:
+        raise InputError(
+            f"path {text!r}: the variable {missing[0]} is not set; set it, or write the path out"
+        )
+    filled = _VARIABLE.sub(lambda match: os.environ[match[1]], text)
     try:
-        return str(folder / Path(_VARIABLE.sub(value, text)).expanduser())
+        return str(folder / Path(filled).expanduser())
     except RuntimeError as error:  # no such user
         raise InputError(f"path {text!r}: {error}") from error
 

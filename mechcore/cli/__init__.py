@@ -64,10 +64,12 @@ for _command in (
 
 @contextmanager
 def _one_line_warnings() -> Iterator[None]:
-    """Show mechcore's warnings as one line each, and no one else's."""
+    """Show mechcore's warnings as one line each, and once, and no one else's."""
+    told: set[str] = set()
 
     def show(message: Any, category: Any, *_: Any, **__: Any) -> None:
-        if issubclass(category, MechcoreWarning):
+        if issubclass(category, MechcoreWarning) and str(message) not in told:
+            told.add(str(message))
             print(f"mechcore: warning: {message}", file=sys.stderr)
 
     with warnings.catch_warnings():

@@ -7,6 +7,7 @@ from mechcore.study.config import (
     HeadsConfig,
     ModelConfig,
     Resources,
+    SearchConfig,
     SizesConfig,
     StudyConfig,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "HeadsConfig",
     "ModelConfig",
     "Resources",
+    "SearchConfig",
     "SizesConfig",
     "StudyConfig",
     "prepare",

@@ -101,9 +101,10 @@ def _located_data(data: DataConfig, folder: Path) -> DataConfig:
 
 def _located_model(model: ModelConfig, folder: Path) -> ModelConfig:
     """A source that is no folder there is the id of a hub."""
-    if model.source is None or not (place := Path(located_path(model.source, folder))).exists():
+    if model.source is None:
         return model
-    return replace(model, source=str(place))
+    place = located_path(model.source, folder)
+    return replace(model, source=place) if Path(place).exists() else model
 
 
 _PARSERS: Mapping[str, Callable[[str], Any]] = {

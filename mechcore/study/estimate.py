@@ -23,6 +23,7 @@ from mechcore.study.fitting import fitting_of
 from mechcore.study.inputs import Inputs, open_model, read_role
 from mechcore.study.units import TRAINING as NEEDS_TRAINING
 from mechcore.study.units import Unit
+from mechcore.tasks.encoding import EncodedExamples
 from mechcore.training.run_folder import publish
 
 TRAINING = 3.0
@@ -42,6 +43,7 @@ _UNKNOWN = 2000
 
 _PRUNE_STEPS = 3
 _EXAMPLES = 64
+_BATCH = 16
 _REPEATS = 3
 """The first run is slower, and others disturb; the shortest time counts."""
 
@@ -176,11 +178,11 @@ def _measure(unit: Unit, units: Mapping[str, Unit], bench: Workbench) -> _Measur
     model, size = inputs.model, Size.of(inputs)
     role = next(role for role in ("id", "ood", "train") if role in inputs.data)
     data = inputs.data[role]
-    part = data.part(range(0, len(data), max(1, len(data) // _EXAMPLES)))
+    part = data.part(_typical(data))
     labels = inputs.config.class_labels
 
     def run() -> None:
-        evaluate(model, part, class_labels=labels, in_domain=False)
+        evaluate(model, part, class_labels=labels, in_domain=False, batch_size=_BATCH)
 
     forward = min(_seconds(run) for _ in range(_REPEATS)) / len(part)
     memory = _peak(model)
@@ -198,8 +200,16 @@ def _measure(unit: Unit, units: Mapping[str, Unit], bench: Workbench) -> _Measur
     seeds = pruning.settings["seeds"]
     options = {"sparsity": 0.5, "seeds": seeds, "preset": schedule}
     seconds = min(_seconds(lambda: prune(model, sample, means, **options)) for _ in range(2))
-    training = seconds / (_PRUNE_STEPS * schedule.batch_size * len(seeds))
-    return _Measured(size, forward, training, memory, _peak(model))
+    with_gradient = seconds / (_PRUNE_STEPS * schedule.batch_size * len(seeds))
+    return _Measured(size, forward, with_gradient, memory, _peak(model))
+
+
+def _typical(data: EncodedExamples) -> list[int]:
+    """Rows whose batches are as those of all data: each of texts of about one length."""
+    order = sorted(range(len(data)), key=lambda i: len(data.input_ids[i]))
+    n = _EXAMPLES // _BATCH
+    starts = [i * max(0, len(order) - _BATCH) // max(1, n - 1) for i in range(n)]
+    return sorted({row for start in starts for row in order[start : start + _BATCH]})
 
 
 def _untrained(training: Unit, data: DataConfig, device: str) -> Inputs:

@@ -115,7 +115,7 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
         load_model(
             config.source,
             backend=config.backend,
-            **({"device": device} if config.device_map is None else {}),
+            device=device if config.device_map is None else None,
             dtype=config.dtype,
             device_map=config.device_map,
             revision=config.revision,

@@ -183,9 +183,9 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
         missing (those of the group that have no example).
     """
     subsets = proper_subsets(accuracy)
-    chosen = [
-        ("id", "ID", subsets.loc[subsets["role"] == "id", "subset"].unique()),
-        ("ood", "OOD", subsets.loc[subsets["role"] == "ood", "subset"].unique()),
+    chosen: list[tuple[str, str, Sequence[str]]] = [
+        ("id", "ID", subsets.loc[subsets["role"] == "id", "subset"].unique().tolist()),
+        ("ood", "OOD", subsets.loc[subsets["role"] == "ood", "subset"].unique().tolist()),
         *(("ood", name, members) for name, members in groups.items() if name not in ("ID", "OOD")),
     ]
     by = ["subnetwork", "target_sparsity", "seed"]

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,14 @@ def sources_content(sources: Sequence[Source], hasher: Callable[[Path], str]) ->
     return contents
 
 
+@lru_cache(maxsize=64)
+def _fingerprint(source: str) -> str:
+    """Of all examples of a source, given as JSON; a process reads it once."""
+    with warnings.catch_warnings():  # they come again when the examples are used
+        warnings.simplefilter("ignore", MechcoreWarning)
+        return _read(Source(**json.loads(source)), labelled=False).fingerprint
+
+
 def _reading(source: Source) -> dict[str, Any]:
     """How examples are made from what a source holds, as far as it is asked for."""
     settings = asdict(source)
@@ -188,9 +197,7 @@ def _reading(source: Source) -> dict[str, Any]:
 def _held(source: Source, hasher: Callable[[Path], str]) -> dict[str, Any]:
     if source.path is None:
         every = replace(source, label_names={}, labels=(), subsets=(), subset=None, max=None)
-        with warnings.catch_warnings():  # they come again when the examples are used
-            warnings.simplefilter("ignore", MechcoreWarning)
-            return {"examples": _read(every, labelled=False).fingerprint}
+        return {"examples": _fingerprint(json.dumps(asdict(every)))}
     path = Path(source.path)
     if not path.is_dir():
         kind = kind_of_file(path)

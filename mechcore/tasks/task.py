@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +13,12 @@ from pydantic import ConfigDict
 from mechcore.errors import InputError, shown
 from mechcore.tasks.labels import normal_name
 from mechcore.tasks.sources import Source
-from mechcore.yaml_file import Place, parse_yaml, read_plain, validated
+from mechcore.yaml_file import Place, located_path, parse_yaml, read_plain, validated
 
 ROLES = ("train", "id", "ood")
 """Roles of examples: training, in-domain test and out-of-domain test."""
 
 _ENDINGS = (".yaml", ".yml")
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -176,21 +173,9 @@ def _located(source: Any, folder: Path, where: str) -> Any:
     if not isinstance(source, Mapping) or not isinstance(source.get("path"), str):
         return source
     try:
-        path = Path(_filled_in(source["path"], where)).expanduser()
-    except RuntimeError as error:  # no such user
-        raise InputError(f"{where}: path {source['path']!r}: {error}") from error
-    return {**source, "path": str(folder / path)}
-
-
-def _filled_in(path: str, where: str) -> str:
-    """A path with the values of the variables in it."""
-    missing = [name for name in _VARIABLE.findall(path) if not os.environ.get(name)]
-    if missing:
-        raise InputError(
-            f"{where}: path {path!r}: the variable {missing[0]} is not set; set it, or write the "
-            "path out"
-        )
-    return _VARIABLE.sub(lambda match: os.environ[match[1]], path)
+        return {**source, "path": located_path(source["path"], folder)}
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def _settings_at(place: Place) -> str:

@@ -1,0 +1,312 @@
+"""Studies that train their model first: every architecture from its base to the report."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from helpers import CLASSES, Cases, randomise
+from study.small_study import results
+from study.sources import data_config
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from mechcore.errors import InputError
+from mechcore.pruning import PruneSettings
+from mechcore.study import (
+    AblationConfig,
+    Analyses,
+    HeadsConfig,
+    ModelConfig,
+    Resources,
+    SearchConfig,
+    SizesConfig,
+    StudyConfig,
+    read_config,
+    run,
+)
+from mechcore.study.plan import make_plan
+from mechcore.study.status import unit_table
+from mechcore.training import train_settings
+from mechcore.training.loop import Loop
+
+TRAINING = train_settings(
+    "quick",
+    steps=4,
+    batch_size=4,
+    warmup_steps=1,
+    learning_rate=1e-2,
+    evaluate_every=2,
+    checkpoint_every=2,
+    checkpoint_dtype="float16",
+)
+SMALL = PruneSettings(steps=3, warmup=0, batch_size=4, tolerance=1)
+
+
+def study(source: Path, folder: Path) -> StudyConfig:
+    return StudyConfig(
+        model=ModelConfig(source=str(source), class_labels=CLASSES),
+        training=TRAINING,
+        checkpoints=("training",),
+        data=replace(data_config(folder), max_train=6, groups={"one": ("x",)}),
+        prune=SMALL,
+        seeds=(1, 2),
+        sparsities=(0.5,),
+        n_resamples=5,
+        analyses=Analyses(
+            heads=HeadsConfig(4),
+            ablation=AblationConfig(1, 1),
+            search=SearchConfig(max_size=2, n_pairs=2),
+            effective_size=SizesConfig((0.4,), seeds=(1,), prune=replace(SMALL, steps=2)),
+        ),
+        resources=Resources(cpus=1),
+    )
+
+
+@pytest.fixture
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = importlib.import_module("mechcore.study.run")
+    monkeypatch.setattr(module, "build_report", lambda out: out / "report.html")
+
+
+def trained(out: Path) -> Path:
+    """The final checkpoint of the study's training."""
+    return Path(json.loads((out / "config.json").read_text())["model"]["source"])
+
+
+def table(out: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(out / "tables" / f"{name}.csv")
+
+
+def accuracy_by_hand(checkpoint: Path, data: Path) -> float:
+    """Share of right answers of a plain Hugging Face model, text by text."""
+    model = AutoModelForSequenceClassification.from_pretrained(checkpoint).eval()
+    tokenizer = AutoTokenizer.from_pretrained(checkpoint)
+    frame = pd.read_csv(data)
+    right = 0
+    for row in frame.itertuples():
+        with torch.no_grad():
+            inputs = tokenizer(row.text_a, row.text_b, return_tensors="pt")
+            if model.config.model_type == "gpt2":
+                inputs.pop("token_type_ids", None)
+            best = int(model(**inputs).logits.argmax())
+        right += model.config.id2label[best] == row.label
+    return right / len(frame)
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2", "llama"])
+def test_every_architecture_is_trained_studied_and_reported(
+    cases: Cases, tmp_path: Path, architecture: str
+) -> None:
+    config, out = study(cases.path(architecture), tmp_path), tmp_path / "out"
+    (report,) = run(config, out)
+    text = report.read_text(encoding="utf-8")
+    assert "Training" in text
+    full = table(out, "accuracy").query(
+        "subnetwork == 'full' and role == 'ood' and subset == 'all'"
+    )
+    by_hand = accuracy_by_hand(trained(out), tmp_path / "ood-data.csv")
+    assert full["accuracy"].item() == pytest.approx(by_hand)
+    history = table(out, "training").query("role == 'ood' and subset == 'all'")
+    assert history["step"].tolist() == [2, 4]
+    assert history["accuracy"].iloc[-1] == pytest.approx(by_hand)
+    sizes = table(out, "mean_effective_size").query("group == 'OOD'")
+    assert sizes["checkpoint"].tolist() == [2, 4]
+    assert sizes["full_accuracy"].iloc[-1] == pytest.approx(
+        table(out, "group_accuracy")
+        .query("subnetwork == 'full' and group == 'OOD'")["accuracy"]
+        .item()
+    )
+    assert set(table(out, "superadditive")["metric"]) == {"accuracy", "margin"}
+    before = AutoModelForSequenceClassification.from_pretrained(cases.path(architecture))
+    after = AutoModelForSequenceClassification.from_pretrained(trained(out))
+    changed = [
+        not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)
+    ]
+    assert all(changed) or architecture == "bert"  # its pooler's bias may stay
+    assert sum(changed) > len(changed) / 2
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+@pytest.mark.usefixtures("no_drawing")
+def test_training_goes_on_where_it_was_interrupted(
+    cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(study(cases.path("bert"), tmp_path), sparsities=(0.5,), checkpoints=())
+    run(config, tmp_path / "whole")
+    losses, compute = [], Loop.compute_loss
+
+    def interrupted(self: Loop, *given: Any, **named: Any) -> Any:
+        losses.append(1)
+        if len(losses) == 4:
+            raise KeyboardInterrupt
+        return compute(self, *given, **named)
+
+    monkeypatch.setattr(Loop, "compute_loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "out")
+    state = unit_table(tmp_path / "out")[0].set_index("kind")["state"]
+    assert state["train"] == "begun"
+    run(config, tmp_path / "out")
+    assert len(losses) == 4 + 2  # steps 3 and 4 again
+    assert results(tmp_path / "out") == results(tmp_path / "whole")
+    assert set(unit_table(tmp_path / "out")[0]["state"]) == {"done"}
+    run(config, tmp_path / "out")
+    assert len(losses) == 6
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+@pytest.mark.usefixtures("no_drawing")
+def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
+    cases: Cases, tmp_path: Path
+) -> None:
+    """Labels are matched by name: the order of a checkpoint's classes has no effect."""
+    order = [2, 0, 1]
+    model = AutoModelForSequenceClassification.from_pretrained(cases.path("bert"))
+    randomise(model)
+    tokenizer = AutoTokenizer.from_pretrained(cases.path("bert"))
+    found = []
+    for name, places in (("plain", [0, 1, 2]), ("permuted", order)):
+        with torch.no_grad():
+            model.classifier.weight.copy_(model.classifier.weight[places])
+            model.classifier.bias.copy_(model.classifier.bias[places])
+        model.config.id2label = {i: CLASSES[place] for i, place in enumerate(places)}
+        model.config.label2id = {CLASSES[place]: i for i, place in enumerate(places)}
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+        config = study(tmp_path / name, tmp_path)
+        config = replace(config, checkpoints=(), analyses=Analyses(None, None))
+        run(config, tmp_path / f"out-{name}")
+        found.append(table(tmp_path / f"out-{name}", "accuracy"))
+    pd.testing.assert_frame_equal(found[0], found[1], atol=1e-4)
+
+
+def test_a_changed_training_changes_every_unit(cases: Cases, tmp_path: Path) -> None:
+    config = study(cases.path("bert"), tmp_path)
+    other = replace(config, training=replace(TRAINING, seed=1))
+    before, after = make_plan(config).units, make_plan(other).units
+    assert not set(before) & set(after)
+    kinds = {unit.kind for unit in make_plan(config).units.values()}
+    assert kinds >= {"train", "prune", "search", "sizes"}
+
+
+def test_the_training_reads_all_data_and_pruning_a_draw(cases: Cases, tmp_path: Path) -> None:
+    units = make_plan(study(cases.path("bert"), tmp_path)).units.values()
+    limits = {
+        unit.kind: unit.recipe["data"]["train"]["limit"] for unit in units if "train" in unit.roles
+    }
+    assert limits["train"] is None
+    assert limits["prune"] == limits["means"] == 6
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": ("yes", "no")}, "label 'contradiction': not a class"),
+        ({"training": {"batch_size": 50}}, "12 examples for batches of 50"),
+        ({"training": {"max_length": 9999}}, "max_length 9999: expected 1 to"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_before_anything_is_written(
+    cases: Cases, tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
+    config = study(cases.path("bert"), tmp_path)
+    if "classes" in change:
+        config = replace(config, model=replace(config.model, class_labels=change["classes"]))
+    config = replace(config, training=replace(TRAINING, **change.get("training", {})))
+    with pytest.raises(InputError, match=message):
+        run(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+# -- the published study --------------------------------------------------------------------------
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "results" / "minilm-mnli-hans.yaml"
+
+
+@pytest.fixture
+def published(cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyConfig:
+    """The published study, of a tiny model and few examples of the same form."""
+    header = "premise\thypothesis\tlabel"
+    hans = "gold_label\tsentence1\tsentence2\theuristic\tsubcase\ttemplate"
+    cases_of = [*read_config_groups(), "lexical_overlap_le_passive"]
+    rows = [f"the cat {i % 7} ran\ta dog\t{CLASSES[i % 3]}" for i in range(48)]
+    odd = [
+        f"{'entailment' if '_le_' in name else 'non-entailment'}\tthe cat\ta dog\tx\t{name}\tt"
+        for name in cases_of
+        for _ in range(12)
+    ]
+    for name, lines in (
+        ("mnli_train_29k", [header, *rows]),
+        ("mnli_dev_matched", [header, *rows]),
+        ("hans_train", [hans, *odd]),
+        ("hans_validation", [hans, *odd]),
+    ):
+        with gzip.open(tmp_path / f"{name}.tsv.gz", "wt") as file:
+            file.write("\n".join([*lines, ""]))
+    monkeypatch.setenv("MINILM", str(cases.path("bert")))
+    monkeypatch.setenv("NLI_DATA", str(tmp_path))
+    config = read_config(PUBLISHED)
+    assert config.training is not None
+    sizes = config.analyses.effective_size
+    assert sizes is not None
+    return replace(
+        config,
+        model=replace(config.model, max_length=None),
+        training=replace(
+            config.training,
+            steps=16,
+            warmup_steps=1,
+            evaluate_every=2,
+            checkpoint_every=2,
+            batch_size=4,
+        ),
+        prune=replace(config.prune, steps=2, warmup=0, tolerance=1, batch_size=4),
+        seeds=config.seeds[:2],
+        n_resamples=5,
+        analyses=replace(
+            config.analyses,
+            effective_size=replace(
+                sizes, sparsities=(0.4,), seeds=(42,), prune=replace(SMALL, steps=1)
+            ),
+        ),
+    )
+
+
+def read_config_groups() -> tuple[str, ...]:
+    import yaml
+
+    return tuple(yaml.safe_load(PUBLISHED.read_text())["data"]["groups"]["main text"])
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+@pytest.mark.usefixtures("no_drawing")
+def test_the_published_study_gives_the_same_tables_again(
+    published: StudyConfig, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        run(published, tmp_path / name)
+    first, second = (results(tmp_path / name) for name in ("first", "second"))
+    assert first == second
+    tables = {Path(name).stem for name in first if name.startswith("tables/")}
+    assert tables >= {
+        "training",
+        "core",
+        "head_categories",
+        "interactions",
+        "superadditive",
+        "sweep",
+    }
+    sizes = table(tmp_path / "first", "mean_effective_size")
+    assert set(sizes["group"]) == {"ID", "OOD", "mixed", "main text"}
+    assert sizes["checkpoint"].nunique() == 8
