@@ -9,19 +9,15 @@ import typer
 
 from mechcore import progress
 from mechcore.cli.shared import show
-from mechcore.errors import InputError
-from mechcore.files import check_can_write
-from mechcore.options import (
+from mechcore.cli.training_options import (
     AllTrainOptions,
     BaseOptions,
     FineTuneOptions,
-    TaskOptions,
     TrainTestOptions,
-    data_config,
-    grouped,
-    pairs,
-    split,
 )
+from mechcore.errors import InputError
+from mechcore.files import check_can_write
+from mechcore.options import TaskOptions, data_config, grouped
 
 _MOST_ROWS = 20
 
@@ -45,16 +41,22 @@ def train(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.training import train as train_model
+    import torch
+
+    from mechcore.study.config import TEST_ROLES
+    from mechcore.study.fitting import Fitting
+    from mechcore.study.inputs import check_sources
 
     settings = how.settings(test.batch_size, base.max_length)
     _check_base(base)
     check_can_write(out)
-    examples = _read(base, data_config(files, train, test))
-    training = examples.pop("train")
-    model, objective = _begin(base, training.label_names, settings, device)
+    model, data = base.config(), data_config(files, train, test)
+    roles = [role for role in TEST_ROLES if data.task or getattr(data, role) is not None]
+    check_sources(model, data, ["train", *roles])
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    fitting = Fitting.of(model, data, settings, place, roles)
     with progress.shown():
-        history = train_model(model, objective, training, examples, out, settings)
+        history = fitting.run(out)
     _show_history(history)
     print(f"checkpoints and history: {out}")
 
@@ -70,45 +72,6 @@ def _check_base(base: BaseOptions) -> None:
             "--prompt and --answers belong together: the text of a language model and the words "
             "that complete it; give both, or none to train a classifier"
         )
-
-
-def _read(base: BaseOptions, data: Any) -> dict[str, Any]:
-    """Labelled examples of every role that is given."""
-    from mechcore.study import ModelConfig
-    from mechcore.study.inputs import check_sources, read_role
-
-    given = [role for role in ("id", "ood") if data.task or getattr(data, role) is not None]
-    roles = ["train", *given]
-    model = ModelConfig(source=base.model)
-    check_sources(model, data, roles)
-    return {role: read_role(role, model, data, labelled=True)[0] for role in roles}
-
-
-def _begin(
-    base: BaseOptions, labels: list[str], settings: Any, device: str | None
-) -> tuple[Any, Any]:
-    """The model to train and its objective."""
-    import torch
-
-    from mechcore.training import answering, classification, new_model
-
-    classes = split(base.classes) or None
-    if base.prompt is None and classes is None:
-        classes = labels
-    model, tokenizer = new_model(
-        str(base.model),
-        classes=classes,
-        prompt=base.prompt,
-        from_scratch=settings.from_scratch,
-        seed=settings.seed,
-        revision=base.revision,
-        allow_pickle=base.allow_pickle,
-        device=device or ("cuda" if torch.cuda.is_available() else "cpu"),
-    )
-    if base.prompt is None:
-        return model, classification(model, tokenizer, settings.max_length)
-    answers = pairs("--answers", base.answers)
-    return model, answering(model, tokenizer, base.prompt, answers, settings.max_length)
 
 
 def _show_history(history: Any) -> None:
