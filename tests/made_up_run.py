@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +14,7 @@ import pandas as pd
 
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.effective_size import mean_effective_size
+from mechcore.study.steps import group_table
 from mechcore.subnetworks import accuracy_spread, head_overlap, joint_frequency
 
 CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
@@ -38,6 +39,10 @@ class World:
     sweep: bool = False
     found: Sequence[str] = ()
     checkpoints: Sequence[int] = ()
+    training: Sequence[int] = ()
+    balance: bool = False
+    groups: Mapping[str, Sequence[str]] | None = None
+    n_cut: int = 0
 
     @property
     def shape(self) -> ModelShape:
@@ -145,6 +150,14 @@ def write_run(path: Path, world: World = World()) -> Path:
         save("sweep", rows, ABLATION)
     if world.found:
         save("superadditive", _found(world), (*INTERACTIONS, "interaction_in_search"))
+        save("screening", _screening(world), ("set", "predicted", "interaction"))
+    if world.training:
+        save("training", _training(world), TRAINING)
+    if world.balance:
+        save("data", _balance(world), ("data", "role", "subset", "label", "n", "share"))
+    if world.groups is not None:
+        groups = group_table(pd.DataFrame(accuracy), world.groups)
+        save("group_accuracy", groups.to_dict("records"), list(groups.columns))
     if world.checkpoints:
         sizes = _sizes(world)
         means = mean_effective_size(sizes).merge(
@@ -220,10 +233,41 @@ def _found(world: World) -> list[dict[str, Any]]:
     return rows
 
 
+def _screening(world: World) -> list[dict[str, Any]]:
+    """All pairs of heads; those found were ablated exactly."""
+    names = ["+".join(pair) for pair in combinations(map(str, world.shape.heads), 2)]
+    exact = [1.0 if name in world.found else None for name in names]
+    rows = zip(names, range(len(names), 0, -1), exact, strict=True)
+    return [dict(zip(("set", "predicted", "interaction"), row, strict=True)) for row in rows]
+
+
+def _training(world: World) -> list[dict[str, Any]]:
+    """Accuracies that grow over training, those of later subsets more slowly."""
+    rows = []
+    for i, step in enumerate(world.training):
+        for data, role, subset, _ in world.places():
+            late = 1 + (world.subsets.index(subset) if subset in world.subsets else 1)
+            accuracy = (i + 1) / (i + 2) if role == "id" else (i + 1) / (i + 2 + late)
+            rows.append((step, data, 1 / (i + 1), role, subset, accuracy))
+    return [dict(zip(TRAINING, row, strict=True)) for row in rows]
+
+
+def _balance(world: World) -> list[dict[str, Any]]:
+    """Three labels in domain, one alone out of domain."""
+    rows: list[tuple[str, str, str, str, int, float]] = []
+    for data, role in (("tiny-train", "train"), *((name, "id") for name in world.id_data)):
+        for label, share in (("entailment", 0.5), ("neutral", 0.3), ("contradiction", 0.2)):
+            rows.append((data, role, "all", label, round(2000 * share), share))
+    rows += [(world.ood_data, "ood", name, "non-entailment", 500, 1.0) for name in world.subsets]
+    names = ("data", "role", "subset", "label", "n", "share")
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
 def _sizes(world: World) -> pd.DataFrame:
     """Sizes that shrink over training; no subnetwork of the first checkpoint is faithful."""
     rows = []
-    for group, full in (("ID", 0.95), ("OOD", 0.6)):
+    further = [(name, 0.5) for name in world.groups or ()]
+    for group, full in (("ID", 0.95), ("OOD", 0.6), *further):
         for i, checkpoint in enumerate(world.checkpoints):
             for seed in world.seeds:
                 size = 1.0 if i == 0 else 0.8 - 0.1 * i - 0.01 * seed
@@ -266,11 +310,16 @@ def _write_attention(path: Path, save: Callable, world: World, rng: np.random.Ge
 
 
 def _config(world: World) -> dict[str, Any]:
+    more = {"n_available": 30000, "n_cut": world.n_cut} if world.balance else {}
+    settings: dict[str, Any] = {}
+    if world.training:
+        settings = {"training": TRAIN_SETTINGS, "model": {"max_length": 128}}
     return {
         "mechcore": "0.1.0",
         "versions": {"python": "3.11.2", "torch": "2.9.0", "transformer-lens": "3.9.0"},
         "command": "mechcore study --model checkpoints/tiny-world --seeds 0,1,2",
         "model": {
+            **({"base": "hub/base"} if world.training else {}),
             "source": world.source,
             "kind": "bridge",
             "architecture": "BertForSequenceClassification",
@@ -280,7 +329,7 @@ def _config(world: World) -> dict[str, Any]:
             "class_labels": ["entailment", "non-entailment"],
         },
         "data": {
-            "train": {"name": "tiny-train", "n": 20000, "fingerprint": "9f2c41aa70be13d5"},
+            "train": {"name": "tiny-train", "n": 20000, "fingerprint": "9f2c41aa70be13d5"} | more,
             "id": {"name": world.id_data[0], "n": 2000, "fingerprint": "1d80cc52e9a7b364"},
             "ood": {
                 "name": world.ood_data,
@@ -294,6 +343,7 @@ def _config(world: World) -> dict[str, Any]:
         "settings": {
             "prune": {"steps": 1200, "learning_rate": 0.1, "lambda_learning_rate": 0.3},
             "max_heads_examples": 256,
+            **settings,
         },
         "label_mapping": dict.fromkeys(("id", "ood"), "0 <- entailment; 1 <- non-entailment"),
         "seconds": {"means": 12.3, "prune": 412.0, "ablation": 33.25},
@@ -311,6 +361,9 @@ SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_val
 SUMMARY += ("spearman_rho", "spearman_p")
 SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]
 SIZES += ["full_accuracy"]
+TRAINING = ("step", "data", "loss", "role", "subset", "accuracy")
+TRAIN_SETTINGS = {"batch_size": 64, "accumulate": 2, "learning_rate": 2e-5, "warmup_steps": 10}
+TRAIN_SETTINGS |= {"schedule": "linear", "checkpoint_every": 200, "precision": "float32", "seed": 7}
 ABLATION = ("set", "kind", "size", *_PLACE, "accuracy", "accuracy_drop", "accuracy_drop_low")
 ABLATION += ("accuracy_drop_high", "margin", "margin_drop", "margin_drop_low", "margin_drop_high")
 ABLATION += ("kl",)

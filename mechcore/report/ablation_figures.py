@@ -191,6 +191,17 @@ def set_bars(
     return figure
 
 
+def largest_interactions(overall: pd.DataFrame, limit: int = 30) -> list[str]:
+    """Sets in the order of the table; of too many, those with the largest interactions."""
+    names = list(dict.fromkeys(overall["set"]))
+    if len(names) <= limit:
+        return names
+    margin = overall[overall["metric"] == "margin"]
+    size = margin["interaction"].abs().groupby(margin["set"]).max()
+    keep = set(size.nlargest(limit).index)
+    return [name for name in names if name in keep]
+
+
 def by_components(table: pd.DataFrame, size: int) -> pd.DataFrame:
     """Sets of this size that are called by their components."""
     name = r"\+".join([_COMPONENT] * size)

@@ -140,17 +140,12 @@ def _drop(row: pd.Series, metric: str) -> str:
 
 
 def interactions_section(run: RunFolder, gallery: Gallery) -> Section:
-    """What sets cost beyond their members: those of the core, and those that a search found."""
-    title, files = "Interactions", ["interactions.csv", "superadditive.csv"]
-    table, found = run.table("interactions"), run.table("superadditive")
-    blocks: list[Block] = (
-        [*not_run("interactions", title, "the joint ablation of sets of core heads").blocks]
-        if table is None
-        else [*_interactions(run, table, gallery)]
-    )
-    if found is not None and len(found):
-        blocks += _found(found, gallery)
-    return Section("interactions", title, blocks, files)
+    """What sets of core heads cost beyond their members."""
+    title, table = "Interactions", run.table("interactions")
+    if table is None:
+        return not_run("interactions", title, "the joint ablation of sets of core heads")
+    blocks = [*_interactions(run, table, gallery)]
+    return Section("interactions", title, blocks, ["interactions.csv"])
 
 
 def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
@@ -161,7 +156,7 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
     for sentence in interaction_sentences(run):
         yield Paragraph(sentence)
     overall = table[table["subset"] == ALL]
-    drawn = _largest_interactions(overall)
+    drawn = ablation_figures.largest_interactions(overall)
     n_sets = overall["set"].nunique()
     left_out = (
         f" Of {n_sets} sets the {len(drawn)} with the largest interaction on a margin, in either "
@@ -194,24 +189,6 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
     yield _interaction_table(overall, caption, folded=len(overall) > 40)
 
 
-def _found(found: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
-    n = found["set"].nunique()
-    yield Paragraph(
-        f"A search among components found {n} sets with large interactions. The numbers are from "
-        "examples that the search did not see."
-    )
-    drawn = _largest_interactions(found)
-    yield gallery.add(
-        figures.interactions(found, drawn),
-        "superadditive",
-        "Interaction of the sets that the search found, largest first.",
-        "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
-    )
-    overall = found[found["subset"] == ALL]
-    caption = "Sets that the search found, over all examples; every subset is in superadditive.csv"
-    yield _interaction_table(overall, caption, folded=len(overall) > 40)
-
-
 def _interaction_table(overall: pd.DataFrame, caption: str, folded: bool) -> Table:
     rows = [interaction_cells(row) for _, row in overall.iterrows()]
     return Table(caption, INTERACTION_HEADER, rows, INTERACTION_WORDS, folded)
@@ -229,16 +206,6 @@ def interaction_cells(row: pd.Series) -> list[str]:
         with_interval(row["interaction"], row["low"], row["high"], metric),
         _verdict(row),
     ]
-
-
-def _largest_interactions(overall: pd.DataFrame, limit: int = 30) -> list[str]:
-    names = list(dict.fromkeys(overall["set"]))
-    if len(names) <= limit:
-        return names
-    margin = overall[overall["metric"] == "margin"]
-    size = margin["interaction"].abs().groupby(margin["set"]).max()
-    keep = set(size.nlargest(limit).index)
-    return [name for name in names if name in keep]
 
 
 def _verdict(row: pd.Series) -> str:

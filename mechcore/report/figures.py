@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import matplotlib
 import numpy as np
@@ -88,10 +88,13 @@ def subsets_of(frame: pd.DataFrame, role: str, data: str) -> list[str]:
 
 
 @styled
-def accuracy_by_subset(accuracy: pd.DataFrame) -> Figure:
+def accuracy_by_subset(
+    accuracy: pd.DataFrame, majority: Mapping[tuple[str, str, str], float] | None = None
+) -> Figure:
     """Accuracy of the full model and of every subnetwork, one row per subset.
 
-    Dots are seeds; the line joins the lowest and highest seed of one target sparsity.
+    Dots are seeds; the line joins the lowest and highest seed of one target sparsity. Grey strokes
+    are ``majority``, the shares of the most frequent labels by role, data and subset.
     """
     places = [
         (role, data, subset)
@@ -142,6 +145,12 @@ def accuracy_by_subset(accuracy: pd.DataFrame) -> Figure:
         f"{role_name(role)}: {data}" if subset == ALL else subset for role, data, subset in places
     ]
     handles = draw_dots(ax, series, labels)
+    if majority:
+        label = "always the most frequent label"
+        shares = [100 * majority.get(place, float("nan")) for place in places]
+        rows = range(len(places))
+        ax.scatter(shares, rows, s=330, color=GREY, marker="|", linewidths=2.0, zorder=1)
+        handles.append(Line2D([], [], color=GREY, marker="|", ms=11, mew=2, ls="none", label=label))
     for i, (_, _, subset) in enumerate(places):
         if subset == ALL:
             ax.get_yticklabels()[i].set_fontweight("bold")

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from mechcore.report import method
 from mechcore.report.blocks import Block, Paragraph, Picture, Section, Table
+from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder
 from mechcore.report.summary import findings, tiles
 from mechcore.report.wording import visible
@@ -49,7 +50,7 @@ def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str)
         yield _with_variables(text)
     for term, meaning in method.TERMS:
         yield f"**{escaped(term)}.** {_with_variables(meaning)}"
-    for table in method.method_tables(run.config):
+    for table in method.method_tables(run.config, shown_elsewhere(run)):
         yield from _block(table)
     yield "## Files"
     names = [(CONFIG_FILE, CONFIG_FILE)]

@@ -5,7 +5,7 @@ Stars stand around ``*variables*``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mechcore.report.blocks import Table
@@ -32,6 +32,11 @@ TERMS: Sequence[tuple[str, str]] = (
         "In-domain and out-of-domain",
         "Data like the training data, and data that differs from it, usually so that a shallow "
         "rule which works in-domain fails.",
+    ),
+    (
+        "Means over subsets",
+        "Where a number is a mean over subsets, every subset counts the same, however many "
+        "examples it has; a number of a data set is over all its examples.",
     ),
     (
         "Subnetwork",
@@ -74,8 +79,13 @@ TERMS: Sequence[tuple[str, str]] = (
 CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 2403.03942)."
 
 
-def method_tables(config: Mapping[str, Any]) -> list[Table]:
-    """What was run, on what and how, as far as the configuration says."""
+def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> list[Table]:
+    """What was run, on what and how, as far as the configuration says.
+
+    Args:
+        config: what ``config.json`` holds.
+        shown: facts of the data that stand elsewhere on the page, and need not be repeated.
+    """
     model = dict(config.get("model") or {})
     run = {key: config[key] for key in ("command", "seeds", "sparsities") if key in config}
     if "label_mapping" in config:
@@ -85,6 +95,7 @@ def method_tables(config: Mapping[str, Any]) -> list[Table]:
         for part, entries in dict(config.get("data") or {}).items()
         for entry in (entries if isinstance(entries, list) else [entries])
         for key, value in _flat(entry if isinstance(entry, dict) else {"name": entry})
+        if key.replace(" ", "_") not in shown
     ]
     versions = {"mechcore": config.get("mechcore", ""), **dict(config.get("versions") or {})}
     settings = dict(config.get("settings") or {})

@@ -18,12 +18,14 @@ from mechcore.report import method
 from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Section
+from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
 from mechcore.report.grid import grid_of
 from mechcore.report.markdown import markdown
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
 from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
+from mechcore.report.wording import short_source
 
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
 Format = Literal["html", "md"]
@@ -100,7 +102,7 @@ def _html(run: RunFolder, parts: Sequence[Section]) -> str:
             sections=parts,
             grid=grid,
             words=method,
-            method=method.method_tables(run.config),
+            method=method.method_tables(run.config, shown_elsewhere(run)),
             downloads=_downloads(run),
             data=Markup(script_json(data)),
             script=Markup(_script()),
@@ -123,9 +125,10 @@ def _downloads(run: RunFolder) -> list[Download]:
 def title(config: dict[str, Any]) -> str:
     """What a report is called."""
     model = config.get("model") or {}
-    name = str(model.get("source") or model.get("architecture") or "a model")
-    # Two parts: a hub id whole, and more than "final" or "checkpoint-500" of a local path.
-    return f"Heuristic core of {'/'.join(name.strip('/').split('/')[-2:])}"
+    # A model that the study trained lies somewhere in its store, which tells nobody anything.
+    found = (model.get(each) for each in ("base", "source", "architecture"))
+    name = str(next(filter(None, found), "a model"))
+    return f"Heuristic core of {short_source(name)}{', trained here' if model.get('base') else ''}"
 
 
 def subtitle(config: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,15 +28,16 @@ CATEGORIES = ("repeated", "previous", "next", "separator", "first", "self", "ind
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns a table must have, by how they are read."""
+    """The columns a table must have, by how they are read; ``optional`` are numbers it may lack."""
 
     text: tuple[str, ...]
     numbers: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        """All of them."""
+        """All that it must have."""
         return [*self.text, *self.numbers, *self.flags]
 
 
@@ -123,7 +124,8 @@ TABLES: Mapping[str, Columns] = {
     "ablation": _ABLATION,
     "sweep": _ABLATION,
     "interactions": _INTERACTIONS,
-    "superadditive": _INTERACTIONS,
+    "superadditive": replace(_INTERACTIONS, optional=("interaction_in_search",)),
+    "screening": Columns(("set",), ("predicted", "interaction")),
     "effective_size": Columns(
         ("group", "checkpoint"),
         ("seed", "effective_size", "sparsity", "accuracy", "full_accuracy"),
@@ -240,6 +242,7 @@ def read_table(path: Path, columns: Columns) -> pd.DataFrame:
         )
     numbers = [
         *columns.numbers,
+        *(name for name in columns.optional if name in frame.columns),
         *(name for name in frame.columns if str(name).startswith(_PER_CATEGORY)),
     ]
     for name in numbers:

@@ -8,22 +8,25 @@ import pandas as pd
 
 from mechcore.report import figures, subnetwork_figures
 from mechcore.report.ablation_sections import ablation_section, interactions_section
+from mechcore.report.accuracy_section import accuracy_section
 from mechcore.report.attention_views import attention_view
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, View, not_run
-from mechcore.report.figures import FULL, data_sets, of_data, subsets_of
+from mechcore.report.data_section import data_section
+from mechcore.report.figures import data_sets
+from mechcore.report.groups import proper_subsets
 from mechcore.report.run_folder import RunFolder
+from mechcore.report.search_section import search_section
 from mechcore.report.size_section import size_section
 from mechcore.report.summary import core_row, core_sentences
+from mechcore.report.training_section import training_section
 from mechcore.report.wording import (
     SIGNIFICANT,
-    interval,
     number,
-    number_range,
     p_value,
     percent,
-    percent_range,
     role_name,
     sparsity,
+    subsets_named,
     whole,
 )
 
@@ -33,74 +36,21 @@ HEADS_PER_FIGURE = 6
 def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
     """All sections between the summary and the method, in the order of the page."""
     steps = (
-        _accuracy,
+        data_section,
+        training_section,
+        accuracy_section,
         _subnetworks,
         _core,
         _categories,
         ablation_section,
         interactions_section,
+        search_section,
         size_section,
     )
     for make in steps:
         section = make(run, gallery)
         if section is not None:
             yield section
-
-
-# -- accuracy -----------------------------------------------------------------------------------
-
-
-def _accuracy(run: RunFolder, gallery: Gallery) -> Section:
-    accuracy = run.table("accuracy")
-    if accuracy is None or len(accuracy) == 0:
-        return not_run("accuracy", "Accuracy", "the accuracy of the full model and subnetworks")
-    picture = gallery.add(
-        figures.accuracy_by_subset(accuracy),
-        "accuracy",
-        "Accuracy of the full model and of every subnetwork. The line through the dots of one "
-        "target sparsity joins its lowest and highest seed.",
-        "Dot plot of accuracy by data set and subset; its numbers are in the table below.",
-    )
-    blocks: list[Block] = [
-        picture,
-        _by_subset(
-            accuracy,
-            "Accuracy (%); for subnetworks the lowest and highest over seeds",
-            "accuracy",
-        ),
-        _by_subset(
-            accuracy,
-            "Margin (nats): mean log-odds of the correct classes; over seeds as above",
-            "margin",
-        ),
-    ]
-    return Section("accuracy", "Accuracy", blocks, ["accuracy.csv"])
-
-
-def _by_subset(accuracy: pd.DataFrame, caption: str, metric: str) -> Table:
-    targets = sorted(accuracy["target_sparsity"].dropna().unique())
-    header = ["data", "subset", "n", "full model", *(f"at {sparsity(t)}" for t in targets)]
-    rows = []
-    for role, data in data_sets(accuracy):
-        for subset in subsets_of(accuracy, role, data):
-            part = of_data(accuracy, role, data, subset)
-            full = part[part["subnetwork"] == FULL]
-            cells = [f"{data} ({role_name(role)})", subset, whole(part["n"].iloc[0])]
-            cells.append(_full_cell(full.iloc[0], metric) if len(full) else "")
-            for target in targets:
-                values = part.loc[part["target_sparsity"] == target, metric]
-                over_seeds = percent_range if metric == "accuracy" else number_range
-                cells.append(over_seeds(values))
-            rows.append(cells)
-    folded = metric == "margin"
-    return Table(caption, header, rows, text_columns=frozenset({0, 1}), folded=folded)
-
-
-def _full_cell(row: pd.Series, metric: str) -> str:
-    if metric == "margin":
-        return number(row["margin"])
-    ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
-    return f"{percent(row['accuracy'])} {ends}".rstrip()
 
 
 # -- subnetworks and core -----------------------------------------------------------------------
@@ -140,7 +90,7 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
         for _, row in subnetworks.iterrows()
     ]
     caption = "Every subnetwork: what it keeps, its divergence from the full model's answers (KL), "
-    caption += "and its accuracy over all examples"
+    caption += f"and its accuracy over all examples{_of_which(run)}"
     kept = [[row["subnetwork"], row["kept"]] for _, row in subnetworks.iterrows()]
     blocks += [
         Table(caption, header, rows),
@@ -150,6 +100,17 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
     names = ("subnetworks", "head_frequency", "joint_frequency", "head_overlap", "accuracy_spread")
     files = [f"{name}.csv" for name in names if run.table(name) is not None]
     return Section("subnetworks", title, blocks, files)
+
+
+def _of_which(run: RunFolder) -> str:
+    """Which subsets the out-of-domain examples are from."""
+    accuracy = run.table("accuracy")
+    if accuracy is None:
+        return ""
+    pairs = [pair for pair in data_sets(accuracy) if pair[0] == "ood"]
+    named = [(data, proper_subsets(accuracy, role, data)) for role, data in pairs]
+    parts = [f"{data}, {subsets_named(names)}" for data, names in named if names]
+    return f" (out-of-domain: {'; '.join(parts)})" if parts else ""
 
 
 def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:

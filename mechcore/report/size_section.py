@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
+from mechcore.report.groups import members_sentence
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.subnetwork_figures import effective_sizes
 from mechcore.report.summary import size_sentences
@@ -18,8 +19,10 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
     means = run.table("mean_effective_size")
     if means is None or len(means) == 0:
         return None
+    members = members_sentence(run, list(dict.fromkeys(means["group"])))
     blocks: list[Block] = [
         *map(Paragraph, size_sentences(run)),
+        *([Paragraph(members)] if members else []),
         gallery.add(
             effective_sizes(means),
             "effective-size",

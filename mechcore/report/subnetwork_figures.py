@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from mechcore.report.drawing import (
@@ -19,8 +20,10 @@ from mechcore.report.drawing import (
     GREY,
     ORANGE,
     PURPLE,
+    SERIES_MARKERS,
     VERMILION,
     ink,
+    legend_below,
     new_figure,
     shorten,
     styled,
@@ -34,8 +37,11 @@ _METHOD_LOOK = {
     "layer-matched": ("random, matched by layer", PURPLE, "v"),
     "random": ("random", GREY, "D"),
 }
+_DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
 _GROUP_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
 _MAX_LABELLED = 24
+_LEGEND_ROOM = 70
+"""Letters of a legend in one row."""
 
 
 @styled
@@ -120,22 +126,31 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
     Shades span the seeds. An open marker says that some seed had no faithful subnetwork, which
     counts as 100 %.
     """
-    figure = new_figure(8.6, 3.6)
+    groups = list(dict.fromkeys(means["group"]))
+    figure = new_figure(8.6, 3.9 + 0.2 * (len(groups) // 3))
     left, right = figure.subplots(1, 2)
     checkpoints = list(dict.fromkeys(means["checkpoint"]))
     numeric = pd.to_numeric(pd.Series(checkpoints), errors="coerce").notna().all()
     place = {c: float(c) if numeric else i for i, c in enumerate(checkpoints)}
-    for i, group in enumerate(dict.fromkeys(means["group"])):
+    shade = 0.15 if len(groups) <= 3 else 0.07
+    handles = []
+    for i, group in enumerate(groups):
         part = means[means["group"] == group]
         x, colour = part["checkpoint"].map(place), _GROUP_COLOURS[i % len(_GROUP_COLOURS)]
-        left.plot(x, 100 * part["full_accuracy"], color=colour, marker="o", label=group)
+        marker = SERIES_MARKERS[i % len(SERIES_MARKERS)]
+        # Earlier groups are wider, so that they show under others of the same values.
+        look: dict[str, Any] = {"color": colour, "ls": _DASHES[i % len(_DASHES)]}
+        look |= {"lw": max(2.6 - 0.4 * i, 1.2)}
+        label = shorten(group, 30)
+        handles += left.plot(x, 100 * part["full_accuracy"], marker=marker, label=label, **look)
         right.fill_between(
-            x, 100 * part["low"], 100 * part["high"], color=colour, alpha=0.15, linewidth=0
+            x, 100 * part["low"], 100 * part["high"], color=colour, alpha=shade, linewidth=0
         )
-        right.plot(x, 100 * part["effective_size"], color=colour, label=group)
+        right.plot(x, 100 * part["effective_size"], **look)
         every = part["n_faithful"] == part["n_seeds"]
         for chosen, face in ((every, colour), (~every, "white")):
-            right.plot(x[chosen], 100 * part["effective_size"][chosen], "o", color=colour, mfc=face)
+            sizes = 100 * part["effective_size"][chosen]
+            right.plot(x[chosen], sizes, marker, color=colour, mfc=face)
     left.set_ylabel("accuracy of the full model (%)")
     right.set_ylabel("effective size (% of components)")
     for ax in (left, right):
@@ -146,7 +161,8 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
         else:
             ax.set_xticks(list(place.values()), [shorten(str(c), 16) for c in checkpoints])
     if (means["n_faithful"] < means["n_seeds"]).any():
-        right.plot([], [], "o", color=BLACK, mfc="white", label="not faithful for every seed")
-    left.legend(frameon=False)
-    right.legend(frameon=False)
+        look = {"ls": "none", "marker": "o", "color": BLACK, "mfc": "white"}
+        handles += [Line2D([], [], label="not faithful for every seed", **look)]
+    long = sum(len(str(handle.get_label())) for handle in handles) > _LEGEND_ROOM
+    legend_below(figure, handles, columns=3 if long else len(handles))
     return figure

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from mechcore.report.data_section import majority_sentences
 from mechcore.report.figures import FULL, NON_CORE, data_sets, of_data
+from mechcore.report.groups import group_sentences, proper_subsets
 from mechcore.report.run_folder import SINGLE, RunFolder
+from mechcore.report.search_section import search_sentences
+from mechcore.report.training_section import training_sentences
 from mechcore.report.wording import (
     ALL,
     SIGNIFICANT,
@@ -23,9 +27,13 @@ from mechcore.report.wording import (
     role_name,
     small,
     sparsity,
+    subsets_named,
     whole,
     with_interval,
 )
+
+_MOST_TOLD = 3
+"""Groups whose effective size is told in words."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,8 @@ def tiles(run: RunFolder) -> list[Tile]:
         for role, data in data_sets(full):
             row = of_data(full, role, data).iloc[0]
             label = f"Full model, {role_name(role)}"
-            found.append(Tile(label, percent(row["accuracy"]), data))
+            note = f"{data}{_over_subsets(accuracy, role, data)}"
+            found.append(Tile(label, percent(row["accuracy"]), note))
     summary = core_row(run)
     if summary is not None:
         note = f"of {count(summary['n_heads'], 'head')}"
@@ -56,7 +65,8 @@ def tiles(run: RunFolder) -> list[Tile]:
     worst = worst_single(run)
     if worst is not None:
         value = f"{effect(-worst['accuracy_drop'], 'accuracy', unit=False)} points"
-        found.append(Tile(f"Without {worst['set']}, out-of-domain", value, str(worst["data"])))
+        note = f"{worst['data']}{_over_subsets(accuracy, 'ood', worst['data'])}"
+        found.append(Tile(f"Without {worst['set']}, out-of-domain", value, note))
     return found
 
 
@@ -71,12 +81,16 @@ class Finding:
 def findings(run: RunFolder) -> list[Finding]:
     """What the run found."""
     steps: list[tuple[str, Callable[[RunFolder], Iterator[str]]]] = [
+        ("training", training_sentences),
         ("accuracy", _full_model),
+        ("accuracy", group_sentences),
+        ("data", majority_sentences),
         ("subnetworks", _subnetworks),
         ("core", core_sentences),
         ("categories", _categories),
         ("ablation", _single_ablation),
         ("interactions", interaction_sentences),
+        ("search", search_sentences),
         ("effective-size", size_sentences),
     ]
     return [Finding(text, section) for section, say in steps for text in say(run)]
@@ -84,6 +98,13 @@ def findings(run: RunFolder) -> list[Finding]:
 
 def _full(accuracy: pd.DataFrame) -> pd.DataFrame:
     return accuracy[(accuracy["subnetwork"] == FULL) & (accuracy["subset"] == ALL)]
+
+
+def _over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
+    if accuracy is None:
+        return ""
+    n = len(proper_subsets(accuracy, role, data))
+    return f", all examples of {count(n, 'subset')}" if n else ""
 
 
 def _full_model(run: RunFolder) -> Iterator[str]:
@@ -94,8 +115,10 @@ def _full_model(run: RunFolder) -> Iterator[str]:
     for role, data in data_sets(full):
         row = of_data(full, role, data).iloc[0]
         ends = _percent_interval(row)
-        n = whole(row["n"])
-        parts.append(f"{percent(row['accuracy'])}{ends} {role_name(role)} ({data}, n = {n})")
+        about = f"{data}, n = {whole(row['n'])}"
+        if role == "ood" and (names := proper_subsets(accuracy, role, data)):
+            about += f", {subsets_named(names)}"
+        parts.append(f"{percent(row['accuracy'])}{ends} {role_name(role)} ({about})")
     yield f"The full model's accuracy is {listed(parts)}."
 
 
@@ -299,9 +322,13 @@ def size_sentences(run: RunFolder) -> Iterator[str]:
     if means is None or len(means) == 0:
         return
     parts = []
-    for group, part in means.groupby("group", sort=False):
+    groups = list(dict.fromkeys(means["group"]))
+    told = groups if len(groups) <= _MOST_TOLD else groups[: _MOST_TOLD - 1]
+    for group, part in means[means["group"].isin(told)].groupby("group", sort=False):
         ends = [part.iloc[0], part.iloc[-1]][: len(part)]
         sizes = [f"{percent(end['effective_size'])} at {end['checkpoint']}" for end in ends]
         parts.append(f"{' to '.join(sizes)} on {group}")
     changes = "goes, by checkpoint, from" if means["checkpoint"].nunique() > 1 else "is"
-    yield f"The effective size {changes} {listed(parts)}."
+    rest = groups[len(told) :]
+    further = f" The table also has {listed(rest)}." if rest else ""
+    yield f"The effective size {changes} {listed(parts)}.{further}"

@@ -11,7 +11,7 @@ SPACE = "\u00a0"  # keeps a number and its unit on one line
 MINUS = "\u2212"
 DASH = "\u2013"
 NOT_AVAILABLE = "n/a"
-ROLES = {"id": "in-domain", "ood": "out-of-domain"}
+ROLES = {"train": "training", "id": "in-domain", "ood": "out-of-domain"}
 ALL = "all"
 """The subset that holds every example of a data set."""
 
@@ -20,7 +20,7 @@ SIGNIFICANT = 0.05
 
 
 def role_name(role: str) -> str:
-    """``in-domain`` for ``id``, ``out-of-domain`` for ``ood``, else the role itself."""
+    """``in-domain`` for ``id``, and so on; a role of no name is its own."""
     return ROLES.get(role, role)
 
 
@@ -139,6 +139,21 @@ def whole(value: float) -> str:
 def listed(items: Sequence[str]) -> str:
     """``a, b and c``."""
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
+
+
+def short_source(source: str) -> str:
+    """The end of a model's path, long enough to tell: a hub id whole, and "run/final" of a path."""
+    return "/".join(source.strip("/").split("/")[-2:])
+
+
+def subsets_named(names: Sequence[str], limit: int = 100) -> str:
+    """How many subsets there are and, where that takes few letters, which.
+
+    >>> subsets_named(["a", "b"]), subsets_named(["a", "b", "c"], 6)
+    ('2 subsets: a, b', '3 subsets')
+    """
+    number_of, which = count(len(names), "subset"), ", ".join(names)
+    return f"{number_of}: {which}" if len(which) <= limit else number_of
 
 
 _HIDDEN = re.compile(

@@ -12,7 +12,15 @@ from mechcore.report import build_report
 @pytest.fixture(scope="session")
 def rich_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """4 layers x 8 heads with a core of four, and every table."""
-    world = World(sweep=True, found=("L0.H3+L1.H5", "L1.H2+L3.MLP"), checkpoints=(100, 500))
+    world = World(
+        sweep=True,
+        found=("L0.H3+L1.H5", "L1.H2+L3.MLP"),
+        checkpoints=(100, 500),
+        training=(100, 200, 500),
+        balance=True,
+        groups={"main text": ("so_swap", "preposition"), "rare": ("so_swap", "absent")},
+        n_cut=12,
+    )
     return write_run(tmp_path_factory.mktemp("report") / "rich", world)
 
 

@@ -76,15 +76,18 @@ def test_headings_are_those_of_the_page(tokens: list[Token]) -> None:
         for i, token in enumerate(tokens)
         if token.type == "heading_open"
     ]
-    assert headings[0] == ("h1", "Heuristic core of checkpoints/tiny-world")
+    assert headings[0] == ("h1", "Heuristic core of hub/base, trained here")
     assert [title for tag, title in headings if tag == "h2"] == [
         "Summary",
+        "Data",
+        "Training",
         "Accuracy",
         "Subnetworks",
         "Heuristic core",
         "What heads attend to",
         "Ablation",
         "Interactions",
+        "Search for superadditive sets",
         "Effective size over training",
         "Method",
         "Files",
@@ -93,7 +96,7 @@ def test_headings_are_those_of_the_page(tokens: list[Token]) -> None:
 
 def test_figures_and_tables_lie_beside_it(tokens: list[Token], rich_run: Path) -> None:
     images = [str(token.attrs["src"]) for token in inline(tokens) if token.type == "image"]
-    assert len(images) == 15
+    assert len(images) == 16
     assert all(re.fullmatch(r"figures/[a-z0-9-]+\.png", image) for image in images)
     links = [str(token.attrs["href"]) for token in inline(tokens) if token.type == "link_open"]
     assert {"config.json", "tables/core.csv"} <= set(links)

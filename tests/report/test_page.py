@@ -23,6 +23,7 @@ from mechcore.report import (
     figures,
     size_section,
     subnetwork_figures,
+    training_section,
 )
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Picture
@@ -34,6 +35,7 @@ FIGURES = {
     ablation_figures: "single_drops",
     size_section: "effective_sizes",
     subnetwork_figures: "joint_frequency head_overlap",
+    training_section: "training_curves",
 }
 VOID = {"meta", "link", "img", "br", "hr", "input"}
 
@@ -204,7 +206,7 @@ def test_the_page_carries_its_tables(rich: Page, rich_run: Path) -> None:
         assert {name: archive.read(name) for name in archive.namelist()} == tables
     assert carried.pop("config.json") == (rich_run / "config.json").read_bytes()
     assert carried == tables
-    assert len(tables) == 15
+    assert len(tables) == 19
 
 
 def test_every_table_is_offered_with_its_section(rich: Page, rich_run: Path) -> None:
@@ -218,7 +220,7 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     assert all(b - a <= 1 for a, b in zip(rich.headings, rich.headings[1:], strict=False))
     assert {"header", "nav", "main", "footer"} <= {tag for tag, _ in rich.tags}
     images = [attrs for tag, attrs in rich.tags if tag == "img"]
-    assert len(images) == 15
+    assert len(images) == 16
     assert all(attrs.get("alt") for attrs in images)
     views = rich.attributes("figure", "class")
     assert views == ["view"]
@@ -342,11 +344,22 @@ def test_effective_sizes_are_those_of_the_table(rich: Page) -> None:
 
 
 def test_sets_that_a_search_found_have_their_intervals(rich: Page) -> None:
-    assert "A search among components found 2 sets" in rich.text
+    assert "496 pairs of components were screened by gradients" in rich.text
     assert (
-        "L1.H2+L3.MLP tiny-ood (out-of-domain) margin (nats) +2.50 +1.25 +1.25 [+0.62, +1.88]"
-        in (rich.text)
-    )
+        "L1.H2+L3.MLP +1.25 [+0.62, +1.88] 0.02 +1.25 nats +12.5 [+6.2, +18.8] 0.02"
+    ) in rich.text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_what_is_told_of_the_data_is_told_once(rich: Page, copy_of_rich: Path) -> None:
+    assert "12 of 20,000 texts of tiny-train (training) were cut at 128 tokens." in rich.text
+    assert "train n available" not in rich.text
+    (copy_of_rich / "tables" / "data.csv").unlink()
+    assert "train n available 30000" in page_of(copy_of_rich).text
+
+
+def test_a_model_that_was_trained_is_called_by_its_base(rich: Page) -> None:
+    assert "Heuristic core of hub/base, trained here" in rich.text
 
 
 def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:

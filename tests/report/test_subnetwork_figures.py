@@ -74,7 +74,8 @@ def test_effective_sizes_and_which_are_not_faithful(checkpoints: list) -> None:
         ("OOD", checkpoints[1], 0.9, 0.8, 1.0, 3, 3),
     ]
     table = pd.DataFrame(rows, columns=columns).assign(full_accuracy=[0.9, 0.95, 0.1, 0.5])
-    left, right = figures.effective_sizes(table).axes
+    figure = figures.effective_sizes(table)
+    left, right = figure.axes
     xs = checkpoints if checkpoints[0] == 100 else [0, 1]
     assert [line.get_xydata().tolist() for line in left.lines] == [
         [[xs[0], 90], [xs[1], 95]],
@@ -85,10 +86,22 @@ def test_effective_sizes_and_which_are_not_faithful(checkpoints: list) -> None:
     open_markers = [
         line.get_xydata().tolist()
         for line in right.lines
-        if line.get_marker() == "o"
+        if line.get_marker() != "None"
         and to_rgba(line.get_markerfacecolor()) == to_rgba("white")
         and len(line.get_xdata())
     ]
     assert open_markers == [[[xs[0], 100]]]
-    legend = [text.get_text() for text in right.get_legend().get_texts()]
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["ID", "OOD", "not faithful for every seed"]
+
+
+def test_every_group_has_a_look_of_its_own() -> None:
+    groups = ["ID", "OOD", "mixed", "main text", "OOD-E"]
+    columns = ["group", "checkpoint", "effective_size", "low", "high", "n_seeds", "n_faithful"]
+    rows = [(group, step, 0.5, 0.4, 0.6, 3, 3) for group in groups for step in (1, 2)]
+    table = pd.DataFrame(rows, columns=columns).assign(full_accuracy=0.9)
+    figure = figures.effective_sizes(table)
+    left = figure.axes[0]
+    looks = {(line.get_color(), line.get_marker()) for line in left.lines}
+    assert len(looks) == len(left.lines) == len(groups)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == groups

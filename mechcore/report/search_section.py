@@ -1,0 +1,140 @@
+"""The section on the sets that a search for superadditive ones found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from mechcore.report import figures
+from mechcore.report.ablation_figures import largest_interactions
+from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.wording import (
+    ALL,
+    DASH,
+    SIGNIFICANT,
+    count,
+    effect,
+    role_name,
+    small,
+    subsets_named,
+    whole,
+    with_interval,
+)
+
+_MOST_ROWS = 40
+
+
+def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
+    """The sets found, measured on data that the search did not see; None without a search."""
+    found = run.table("superadditive")
+    if found is None:
+        return None
+    title, files = "Search for superadditive sets", ["superadditive.csv", "screening.csv"]
+    overall = found[found["subset"] == ALL]
+    if len(overall) == 0:
+        return Section("search", title, [Paragraph("The search found no set.", note=True)], files)
+    drawn = largest_interactions(overall)
+    n = overall["set"].nunique()
+    rest = f" Of {n} sets, the {len(drawn)} with the largest are drawn." if len(drawn) < n else ""
+    blocks: list[Block] = [
+        *map(Paragraph, _how(run, found, overall)),
+        *map(Paragraph, search_sentences(run)),
+        gallery.add(
+            figures.interactions(overall, drawn),
+            "superadditive",
+            "Interaction of the sets that the search found, in the order in which it ranked them, "
+            f"on the half of the data that it did not see.{rest}",
+            "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
+        ),
+        _table(overall),
+    ]
+    return Section("search", title, blocks, files)
+
+
+def search_sentences(run: RunFolder) -> Iterator[str]:
+    """How many of the sets found are superadditive on data that the search did not see."""
+    found = run.table("superadditive")
+    if found is None:
+        return
+    overall = found[found["subset"] == ALL]
+    for metric, name in (("margin", "the margin"), ("accuracy", "accuracy")):
+        part = overall[overall["metric"] == metric].dropna(subset=["interaction"])
+        if len(part) == 0:
+            continue
+        above = part[part["low"] > 0]
+        small_p = int((above["p_adjusted"] < SIGNIFICANT).sum())
+        top = part.iloc[int(part["interaction"].argmax())]
+        size = with_interval(top["interaction"], top["low"], top["high"], metric, unit=True)
+        text = (
+            f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
+            f"{len(above)} {'is' if len(above) == 1 else 'are'} superadditive on {name} on the "
+            f"other half, with an interval above zero ({small_p} with an adjusted p below "
+            f"{SIGNIFICANT:g}). The largest interaction is {size} ({top['set']})."
+        )
+        floors = int(part["floor"].sum()) if metric == "accuracy" else 0
+        if floors:
+            text += f" Accuracy has next to nothing left to lose for {floors} of {len(part)}."
+        yield text
+
+
+def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
+    screening = run.table("screening")
+    if screening is not None and len(screening):
+        exact = int(screening["interaction"].notna().sum())
+        were = "was" if len(screening) == 1 else "were"
+        yield (
+            f"{count(len(screening), 'pair')} of components {were} screened by gradients, and the "
+            f"best {whole(exact)} ablated exactly; larger sets grew from the best smaller ones."
+        )
+    first = overall.iloc[0]
+    names = [name for name in dict.fromkeys(found["subset"]) if name != ALL]
+    which = f" in {subsets_named(names)}" if names else ""
+    yield (
+        f"All figures are from the half of {first['data']} ({role_name(first['role'])}) that the "
+        f"search did not see: {count(first['n'], 'example')}{which}. Those on the half that it "
+        "chose the sets by stand beside them; as the largest of many they come out too high."
+    )
+
+
+def _table(overall: pd.DataFrame) -> Table:
+    rows = []
+    for name, part in overall.groupby("set", sort=False):
+        by_metric = {row["metric"]: row for _, row in part.iterrows()}
+        margin, accuracy = by_metric.get("margin"), by_metric.get("accuracy")
+        rows.append([str(name), *_cells(margin), _searched(part), *_cells(accuracy)])
+        rows[-1].append(_limit(accuracy))
+    header = ["set", "interaction on margin (nats)", "adjusted p", "in the search half"]
+    header += ["interaction on accuracy (points)", "adjusted p", "accuracy is cut off"]
+    caption = "Sets that the search found, over all examples of the half that it did not see; "
+    caption += "joint and single drops, and every subset, are in superadditive.csv"
+    words = frozenset({0, len(header) - 1})
+    return Table(caption, header, rows, words, folded=len(rows) > _MOST_ROWS)
+
+
+def _cells(row: pd.Series | None) -> list[str]:
+    if row is None:
+        return [DASH] * 2
+    metric = row["metric"]
+    return [
+        with_interval(row["interaction"], row["low"], row["high"], metric),
+        small(row["p_adjusted"]),
+    ]
+
+
+def _searched(part: pd.DataFrame) -> str:
+    """The interaction that the search saw, on the one metric that it ranked by."""
+    if "interaction_in_search" not in part:
+        return DASH
+    seen = part.dropna(subset=["interaction_in_search"])
+    if len(seen) == 0:
+        return DASH
+    return effect(seen["interaction_in_search"].iloc[0], seen["metric"].iloc[0])
+
+
+def _limit(row: pd.Series | None) -> str:
+    if row is None:
+        return ""
+    ends = [name for name in ("floor", "ceiling") if row[name]]
+    return f"at the {' and '.join(ends)}" if ends else "no"
