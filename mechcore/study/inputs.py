@@ -197,9 +197,15 @@ def task_of(data: DataConfig) -> Task | None:
 
 
 def groups_of(data: DataConfig) -> dict[str, tuple[str, ...]]:
-    """Named groups of out-of-domain subsets."""
+    """Named groups of out-of-domain subsets, of those that the data are limited to."""
     task = task_of(data)
-    return {**(task.groups if task is not None else {}), **data.groups}
+    groups = {**(task.groups if task is not None else {}), **data.groups}
+    if not data.ood_subsets:
+        return groups
+    kept = {
+        name: tuple(s for s in group if s in data.ood_subsets) for name, group in groups.items()
+    }
+    return {name: group for name, group in kept.items() if group}
 
 
 def sources_of(role: str, data: DataConfig) -> tuple[Source, ...]:

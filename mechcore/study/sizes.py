@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,9 @@ from typing import Any
 import pandas as pd
 
 from mechcore.effective_size import effective_size, mean_effective_size
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.study.config import ModelConfig
-from mechcore.study.steps import proper_subsets
+from mechcore.study.steps import proper_subsets, subset_groups
 from mechcore.tasks.embedded import encoder_checkpoints
 from mechcore.training import HISTORY_FILE, read_history
 
@@ -76,7 +77,8 @@ def accuracies_by_checkpoint(
 
     Args:
         tables: by checkpoint.
-        groups: further groups of out-of-domain subsets by name.
+        groups: see `mechcore.study.steps.subset_groups`; one of which a subset has no example is
+            left out, with a warning.
 
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
@@ -84,17 +86,22 @@ def accuracies_by_checkpoint(
     """
     fulls, grids = [], []
     for name, table in tables.items():
-        accuracy = _by_subset(table)
+        subsets = proper_subsets(table)
+        accuracy = subsets.assign(
+            subset=subsets["role"] + ":" + subsets["subset"], sparsity=subsets["target_sparsity"]
+        )
         accuracy.insert(0, "checkpoint", name)
         is_full = accuracy["seed"].isna()
         fulls.append(accuracy[is_full])
         grids.append(accuracy[~is_full])
     full, grid = pd.concat(fulls, ignore_index=True), pd.concat(grids, ignore_index=True)
-    names = {role: full[full["role"] == role]["subset"].unique().tolist() for role in ("id", "ood")}
-    chosen = {"ID": names["id"], "OOD": names["ood"], "mixed": names["id"] + names["ood"]}
-    chosen |= {
-        name: [f"ood:{subset}" for subset in subsets] for name, subsets in (groups or {}).items()
+    chosen = {
+        name: [f"{role}:{subset}" for subset in subsets]
+        for name, (role, subsets) in subset_groups(subsets, groups or {}).items()
     }
+    chosen["mixed"] = chosen["ID"] + chosen["OOD"]
+    for name in _incomplete(chosen, set(full["subset"])):
+        del chosen[name]
     return (
         full[["checkpoint", "subset", "accuracy"]],
         grid[["checkpoint", "seed", "sparsity", "subset", "accuracy"]].astype({"seed": int}),
@@ -102,10 +109,17 @@ def accuracies_by_checkpoint(
     )
 
 
-def _by_subset(accuracy: pd.DataFrame) -> pd.DataFrame:
-    """Rows of subsets proper, or of all examples where there are no others."""
-    rows = proper_subsets(accuracy)
-    return rows.assign(subset=rows["role"] + ":" + rows["subset"], sparsity=rows["target_sparsity"])
+def _incomplete(groups: Mapping[str, Sequence[str]], there: set[str]) -> list[str]:
+    missing = {name: [s for s in subsets if s not in there] for name, subsets in groups.items()}
+    missing = {name: subsets for name, subsets in missing.items() if subsets}
+    for name, subsets in missing.items():
+        warnings.warn(
+            f"effective size: left out of group {name!r}, as there is no example of "
+            f"{', '.join(subsets)}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+    return list(missing)
 
 
 def size_tables(

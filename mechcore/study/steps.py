@@ -174,8 +174,7 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
 
     Args:
         accuracy: the table.
-        groups: out-of-domain subsets by the name of their group; besides all subsets in domain
-            (``ID``) and all out of domain (``OOD``).
+        groups: see `subset_groups`.
 
     Returns:
         Columns subnetwork, target_sparsity, seed, role, group, accuracy (share; missing if the data
@@ -183,15 +182,10 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
         missing (those of the group that have no example).
     """
     subsets = proper_subsets(accuracy)
-    chosen: list[tuple[str, str, Sequence[str]]] = [
-        ("id", "ID", subsets.loc[subsets["role"] == "id", "subset"].unique().tolist()),
-        ("ood", "OOD", subsets.loc[subsets["role"] == "ood", "subset"].unique().tolist()),
-        *(("ood", name, members) for name, members in groups.items() if name not in ("ID", "OOD")),
-    ]
     by = ["subnetwork", "target_sparsity", "seed"]
     rows = []
     for names, part in subsets.groupby(by, sort=False, dropna=False):
-        for role, group, members in chosen:
+        for group, (role, members) in subset_groups(subsets, groups).items():
             found = part[(part["role"] == role) & part["subset"].isin(members)]
             missing = [each for each in members if each not in set(found["subset"])]
             rows.append(
@@ -206,6 +200,27 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
                 }
             )
     return pd.DataFrame(rows).astype({"seed": "Int64"})
+
+
+def subset_groups(
+    subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, list[str]]]:
+    """Which subsets the means are over.
+
+    Args:
+        subsets: of `proper_subsets`.
+        groups: out-of-domain subsets by the name of their group.
+
+    Returns:
+        Role and subsets by group: ``ID`` and ``OOD`` with all there are, unless ``groups`` says
+        which subsets ``OOD`` has, and the others of ``groups``.
+    """
+    there = {
+        role: list(dict.fromkeys(subsets.loc[subsets["role"] == role, "subset"]))
+        for role in TEST_ROLES
+    }
+    every = {"ID": ("id", there["id"]), "OOD": ("ood", there["ood"])}
+    return every | {name: ("ood", list(members)) for name, members in groups.items()}
 
 
 def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:

@@ -50,6 +50,8 @@ CONFIG = StudyConfig(
 )
 KINDS = ["describe", "means", "answers", "prune", "accuracy", "core", "heads", "pictures", "ablate"]
 COLUMNS = {
+    "data": "data role subset label n share",
+    "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets missing",
     "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
     "accuracy_high margin",
     "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
@@ -116,6 +118,29 @@ def test_every_table_has_its_columns(finished: Finished) -> None:
     categories = finished.table("head_categories")
     assert {"component", "layer", "head", "category", "in_core"} <= set(categories.columns)
     assert len(categories) == 8 * finished.n_layers
+
+
+def test_the_balance_of_labels(finished: Finished) -> None:
+    table = finished.table("data")
+    for role, facts in finished.facts["data"].items():
+        rows = table[table["role"] == role]
+        assert rows["n"].sum() == facts["n"]
+        assert set(rows["subset"]) == set(facts["subsets"])
+        assert rows.groupby("subset")["share"].sum().tolist() == pytest.approx(
+            [1.0] * len(facts["subsets"])
+        )
+    assert set(table[table["role"] == "ood"]["label"]) == {"non-entailment"}
+
+
+def test_means_over_subsets_count_each_subset_the_same(finished: Finished) -> None:
+    accuracy, groups = finished.table("accuracy"), finished.table("group_accuracy")
+    assert set(groups["group"]) == {"ID", "OOD"}
+    row = groups[(groups["subnetwork"] == "s0.30-seed43") & (groups["group"] == "OOD")].iloc[0]
+    rows = accuracy[(accuracy["subnetwork"] == "s0.30-seed43") & (accuracy["role"] == "ood")]
+    rows = rows[rows["subset"] != "all"]
+    assert row["accuracy"] == pytest.approx(rows["accuracy"].sum() / len(rows))
+    assert row["subsets"].split("; ") == rows["subset"].tolist()
+    assert row["n_subsets"] == len(rows)
 
 
 def test_the_other_files(finished: Finished) -> None:
