@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import hashlib
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+import torch
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -94,6 +96,16 @@ def appearing(out: Path) -> Iterator[Path]:
             out.rmdir()  # empty; Windows cannot rename onto it
         folder.rename(out)
     _sync_folder(out.parent)
+
+
+def tensors_digest(tensors: Mapping[str, Tensor], first: bytes = b"") -> str:
+    """SHA-256 of names, shapes, types and values, and of what comes ``first``, hexadecimal."""
+    digest = hashlib.sha256(first)
+    for name in sorted(tensors):
+        tensor = tensors[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def copy_linked(source: Path, target: Path) -> None:

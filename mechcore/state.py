@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechcore.errors import InputError
-from mechcore.files import check_can_write, write_safetensors
+from mechcore.files import check_can_write, tensors_digest, write_safetensors
 from mechcore.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.tasks.encoding import EncodedExamples
@@ -109,10 +109,5 @@ class StateFile:
 
 
 def _digest(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> str:
-    """SHA-256 of everything in a file, hexadecimal."""
-    digest = hashlib.sha256(json.dumps(dict(texts), sort_keys=True).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    """Of everything in a file."""
+    return tensors_digest(tensors, json.dumps(dict(texts), sort_keys=True).encode())

@@ -7,7 +7,6 @@ module needs to know.
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
+from mechcore.files import tensors_digest
 from mechcore.models.padding import real_tokens_first
 
 Batch: TypeAlias = Mapping[str, Any]
@@ -281,14 +281,9 @@ class ModelIdentity:
             name.replace("_original_component.", ""): tensor
             for name, tensor in weights_of(model).state_dict().items()
         }
-        digest = hashlib.sha256()
-        for name in sorted(state):
-            tensor = state[name].detach().cpu().contiguous()
-            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-            digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
         dtype = str(next(weights_of(model).parameters()).dtype).removeprefix("torch.")
         return cls(
-            shape.n_layers, shape.n_heads, cfg.d_head, cfg.d_model, dtype, digest.hexdigest()
+            shape.n_layers, shape.n_heads, cfg.d_head, cfg.d_model, dtype, tensors_digest(state)
         )
 
     def differences(self, other: ModelIdentity) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -19,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.errors import InputError, shown
-from mechcore.files import appearing, check_can_write, write_json
+from mechcore.files import appearing, check_can_write, tensors_digest, write_json
 from mechcore.models.loading import without_bars
 from mechcore.progress import say
 from mechcore.tasks.examples import Examples
@@ -80,12 +79,7 @@ def versions() -> dict[str, str]:
 
 def weights_digest(model: nn.Module) -> str:
     """SHA-256 of all weights and buffers, hexadecimal."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        values = tensor.detach().cpu().contiguous()
-        digest.update(f"{name} {tuple(values.shape)} {values.dtype}".encode())
-        digest.update(values.reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()
+    return tensors_digest(model.state_dict())
 
 
 def begin(out: Path, facts: Mapping[str, Any], device: torch.device) -> None:
