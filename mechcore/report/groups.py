@@ -48,7 +48,8 @@ def members_sentence(run: RunFolder, groups: Sequence[str]) -> str:
     parts = [f"{group}: {_members(rows[group])}" for group in groups if group in rows]
     if parts and MIXED in groups and MIXED not in rows:
         parts.append(f"{MIXED}: all subsets, in-domain and out-of-domain")
-    return f"Groups are means over subsets. {'; '.join(parts)}." if parts else ""
+    text = f"Groups are means over subsets, named under Accuracy. {'; '.join(parts)}."
+    return text if parts else ""
 
 
 def _members(row: pd.Series) -> str:

@@ -21,6 +21,7 @@ from mechcore.report.drawing import (
     ORANGE,
     PURPLE,
     SERIES_MARKERS,
+    SKY,
     VERMILION,
     ink,
     legend_below,
@@ -38,7 +39,7 @@ _METHOD_LOOK = {
     "random": ("random", GREY, "D"),
 }
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
-_GROUP_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
+_GROUP_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 _MAX_LABELLED = 24
 _LEGEND_ROOM = 70
 """Letters of a legend in one row."""

@@ -212,7 +212,8 @@ def test_groups_of_effective_sizes_are_named(run: RunFolder) -> None:
     words, _ = made(size_section.size_section, run)
     assert "The table also has main text and rare." in words
     assert (
-        "Groups are means over subsets. ID: all examples; OOD: 4 subsets: so_swap, preposition, "
+        "Groups are means over subsets, named under Accuracy. ID: all examples; OOD: 4 subsets: "
+        "so_swap, preposition, "
         "embedded_under_if, embedded_under_verb; main text: 2 subsets: so_swap, preposition; "
         "rare: 2 subsets: so_swap, absent."
     ) in words
