@@ -129,7 +129,8 @@ class Cases:
         if not path.exists():
             lm = architecture == "gpt2-lm"
             (gpt2_language_model() if lm else hf_classifier(architecture)).save_pretrained(path)
-            word_tokenizer().save_pretrained(path)
+            # Only BERT tells segments apart.
+            word_tokenizer(segments=architecture == "bert").save_pretrained(path)
         return path
 
     def get(self, architecture: str, dtype: torch.dtype = torch.float32) -> Case:
