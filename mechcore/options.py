@@ -15,25 +15,11 @@ from mechcore.errors import InputError
 
 
 @dataclass(frozen=True)
-class ModelOptions:
-    """Which model, and how to read its answers."""
+class CheckpointOptions:
+    """Which checkpoint, and how to read its answers."""
 
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="Checkpoint directory or hub id; else an embedded model."),
-    ] = None
-    embedded: Annotated[
-        Literal["encoder", "decoder"],
-        typer.Option("--embedded", help="Embedded model to use when there is no --model."),
-    ] = "encoder"
-    backend: Annotated[
-        Literal["bridge", "hooked"] | None,
-        typer.Option(
-            "--backend",
-            help="TransformerBridge or HookedTransformer (TransformerLens 3, GPT-2 language "
-            "models); by default a bridge, but a HookedTransformer for the embedded decoder where "
-            "TransformerLens has one.",
-        ),
+        str | None, typer.Option("--model", help="Checkpoint directory or hub id to begin from.")
     ] = None
     classes: Annotated[
         str | None,
@@ -60,14 +46,6 @@ class ModelOptions:
             min=1,
         ),
     ] = None
-    dtype: Annotated[
-        Literal["float32", "bfloat16", "float16"],
-        typer.Option("--dtype", help="Precision of the weights."),
-    ] = "float32"
-    device_map: Annotated[
-        str | None,
-        typer.Option("--device-map", help="Spread a large model over devices: auto or balanced."),
-    ] = None
     revision: Annotated[
         str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id.")
     ] = None
@@ -84,16 +62,53 @@ class ModelOptions:
 
         return ModelConfig(
             source=self.model,
-            embedded=self.embedded,
             revision=self.revision,
-            backend=self.backend,
             class_labels=tuple(split(self.classes)) or None,
             prompt=self.prompt,
             answers=pairs("--answers", self.answers) or None,
             max_length=self.max_length,
+            allow_pickle=self.allow_pickle,
+        )
+
+
+@dataclass(frozen=True)
+class ModelOptions(CheckpointOptions):
+    """Which model, and how it is used."""
+
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="Checkpoint directory or hub id; else an embedded model."),
+    ] = None
+    embedded: Annotated[
+        Literal["encoder", "decoder"],
+        typer.Option("--embedded", help="Embedded model to use when there is no --model."),
+    ] = "encoder"
+    backend: Annotated[
+        Literal["bridge", "hooked"] | None,
+        typer.Option(
+            "--backend",
+            help="TransformerBridge or HookedTransformer (TransformerLens 3, GPT-2 language "
+            "models); by default a bridge, but a HookedTransformer for the embedded decoder where "
+            "TransformerLens has one.",
+        ),
+    ] = None
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"],
+        typer.Option("--dtype", help="Precision of the weights."),
+    ] = "float32"
+    device_map: Annotated[
+        str | None,
+        typer.Option("--device-map", help="Spread a large model over devices: auto or balanced."),
+    ] = None
+
+    def config(self) -> Any:
+        """The study's `ModelConfig`."""
+        return replace(
+            super().config(),
+            embedded=self.embedded,
+            backend=self.backend,
             dtype=self.dtype,
             device_map=self.device_map,
-            allow_pickle=self.allow_pickle,
         )
 
 

@@ -8,65 +8,33 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore.errors import InputError
-from mechcore.options import TestOptions, TrainOptions, number_or_text, pairs, split
+from mechcore.options import CheckpointOptions, TestOptions, TrainOptions, number_or_text, pairs
 
 
 @dataclass(frozen=True)
-class BaseOptions:
+class BaseOptions(CheckpointOptions):
     """Which checkpoint to train, and for what."""
 
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="Checkpoint directory or hub id to begin from."),
-    ] = None
     classes: Annotated[
         str | None,
         typer.Option(
             "--labels",
             "--classes",
-            help="Names of the classes to learn, by commas; else the labels of the training data.",
+            help="Names of the classes to learn, by commas; else those of the task, else the "
+            "labels of the training data.",
         ),
-    ] = None
-    prompt: Annotated[
-        str | None,
-        typer.Option("--prompt", help='Language models: text with {a} and {b}: "{a} So {b}?".'),
-    ] = None
-    answers: Annotated[
-        str | None,
-        typer.Option("--answers", help='Language models: LABEL=WORD by commas: "yes= Yes".'),
     ] = None
     max_length: Annotated[
         int | None,
         typer.Option("--max-length", help="Tokens after which inputs are cut; else the preset's."),
     ] = None
-    revision: Annotated[
-        str | None, typer.Option("--revision", help="Branch, tag or commit of a hub id.")
-    ] = None
-    allow_pickle: Annotated[
-        bool,
-        typer.Option(
-            "--allow-pickle", help="Read weights from a pickle, which can run any code on loading."
-        ),
-    ] = False
-
-    def config(self) -> Any:
-        """The study's `ModelConfig`."""
-        from mechcore.study import ModelConfig
-
-        return ModelConfig(
-            source=self.model,
-            revision=self.revision,
-            class_labels=tuple(split(self.classes)) or None,
-            prompt=self.prompt,
-            answers=pairs("--answers", self.answers) or None,
-            allow_pickle=self.allow_pickle,
-        )
 
 
 @dataclass(frozen=True)
 class AllTrainOptions(TrainOptions):
     """Training data, all of it unless told otherwise."""
 
+    train: Annotated[str | None, typer.Option("--train", help="Labelled training file.")] = None
     max_train: Annotated[
         int, typer.Option("--max-train", help="Training examples at most; 0: all.", min=0)
     ] = 0

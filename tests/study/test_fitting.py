@@ -28,9 +28,12 @@ from mechcore.study import (
     SearchConfig,
     SizesConfig,
     StudyConfig,
+    prepare,
     read_config,
     run,
 )
+from mechcore.study.bench import bench_of
+from mechcore.study.estimate import estimate, passes
 from mechcore.study.plan import make_plan
 from mechcore.study.status import unit_table
 from mechcore.training import train_settings
@@ -226,6 +229,22 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     with pytest.raises(InputError, match=message):
         run(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+def test_what_a_study_costs_is_told_before_its_model_is_trained(
+    cases: Cases, tmp_path: Path
+) -> None:
+    config, out = study(cases.path("bert"), tmp_path), tmp_path / "out"
+    prepared = prepare(config, out)
+    table = estimate(prepared.pending, prepared.plan.units, bench_of(prepared.store, "cpu"))
+    assert len(table) == len(prepared.plan.units)
+    seconds = table.groupby("kind")["seconds"].min()
+    assert (seconds[["train", "prune", "answers", "search", "heads"]] > 0).all()
+    assert not out.exists()
+    training = next(unit for unit in prepared.pending if unit.kind == "train")
+    assert passes(training) == 3 * 4 * 4  # forward and back, four steps of four examples
+    assert passes(replace(training, settings={**training.settings, "steps": 8})) == 2 * 3 * 4 * 4
 
 
 # -- the published study --------------------------------------------------------------------------
