@@ -230,7 +230,7 @@ def test_run_again_to_go_on_or_to_change(
         assert call(f"{command} --out parts") == 130
     error = capsys.readouterr().err
     assert "Traceback" not in error
-    assert "run and effective-size go on when run again" in error
+    assert "run, effective-size and train go on when run again" in error
     assert not Path("parts/tables").exists()
     with monkeypatch.context() as patch:
         patch.setitem(work.KINDS, "prune", interrupted)
@@ -338,7 +338,8 @@ def test_prune_and_core_repeat_what_a_run_does(
     whole = tables(Path("whole/tables"))
     assert call(f"prune {own(files)} {QUICK} --out masks") == 0
     assert tables(Path("masks/tables")) == {
-        name: whole[name] for name in ("accuracy", "accuracy_spread", "subnetworks")
+        name: whole[name]
+        for name in ("accuracy", "accuracy_spread", "group_accuracy", "subnetworks")
     }
     for path in Path("whole/masks").iterdir():
         assert Mask.load(Path("masks/masks") / path.name) == Mask.load(path)
@@ -445,7 +446,7 @@ def test_effective_size_of_checkpoints(
         assert call(f"{command} --out out") == 130
     assert call(f"{command} --out out") == 0
     found = {path.stem: pd.read_csv(path) for path in Path("out/tables").iterdir()}
-    assert set(found) == {"full", "grid", "effective_size", "mean_effective_size"}
+    assert set(found) == {"data", "full", "grid", "effective_size", "mean_effective_size"}
     means = found["mean_effective_size"]
     assert means["group"].tolist() == ["ID"] * 2 + ["OOD"] * 2 + ["mixed"] * 2
     steps = means["checkpoint"].unique().tolist()
@@ -790,8 +791,8 @@ def test_an_interrupted_sweep_goes_on(
             capsys.readouterr()
             assert call(f"{command} --out parts{resume}") == 130
         assert (
-            "interrupted; run and effective-size go on when run again, prune, compare and ablate "
-            "with --resume" in (capsys.readouterr().err)
+            "interrupted; run, effective-size and train go on when run again, prune, compare and "
+            "ablate with --resume" in (capsys.readouterr().err)
         )
         assert sorted(map(str, Path("parts").iterdir())) == left
     before = contents(Path("parts"))
@@ -948,7 +949,7 @@ def refused(
     ("options", "message"),
     [
         ("--train {files}/nosuch.csv", "{files}/nosuch.csv: no such file"),
-        ("--id {files}", "{files}: no such file"),
+        ("--id {files}", "{files}: a folder without"),
         ("--ood {files}/no-label.csv", "no-label.csv: no column for label"),
         ("--train {files}/no-text.csv", "no-text.csv: no column for text_a"),
         ("--id {files}/empty.csv", "empty.csv: no labelled example"),
@@ -961,7 +962,7 @@ def refused(
         ("--ood-subsets prep,nosuch", "subset 'nosuch' is empty"),
         ("--ood-label nosuch", "no example with label 'nosuch' (--ood-label)"),
         ("--columns label=nosuch", "no column 'nosuch'"),
-        ("--columns truth=label", "unknown role 'truth'"),
+        ("--columns truth=label", "columns has 'truth'; expected text_a"),
         ("--columns label", "--columns 'label': expected NAME=VALUE pairs"),
         ("--labels a", "1 given (a), but the checkpoint has 2 classes"),
         ("--max-id -1", "--max-id"),

@@ -269,8 +269,8 @@ def _choose(examples: Examples, data: DataConfig) -> Examples:
         chosen = examples.frame[examples.frame["label"].map(normal_name) == wanted]
         if chosen.empty:
             raise InputError(
-                f"examples {examples.name!r}: none with label {data.ood_label!r} (--ood-label); "
-                f"labels are {', '.join(examples.label_names)}"
+                f"examples {examples.name!r}: no example with label {data.ood_label!r} "
+                f"(--ood-label); labels are {', '.join(examples.label_names)}"
             )
         examples = Examples(examples.name, chosen)
     if data.ood_subsets:

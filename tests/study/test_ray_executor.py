@@ -86,7 +86,7 @@ def test_a_worker_killed_in_the_middle_of_a_unit(whole: Path, tmp_path: Path) ->
     def kill() -> None:
         """Wait until a pruning has saved its state, then kill every worker at it."""
         while not over.is_set() and not killed:
-            if any(path.suffix == ".safetensors" for path in partial.glob("[!.]*")):
+            if any(partial.glob("*/[!.]*.safetensors")):
                 for process in workers():
                     process.kill()
                     killed.append(process.pid)

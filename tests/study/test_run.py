@@ -51,7 +51,8 @@ CONFIG = StudyConfig(
 KINDS = ["describe", "means", "answers", "prune", "accuracy", "core", "heads", "pictures", "ablate"]
 COLUMNS = {
     "data": "data role subset label n share",
-    "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets missing",
+    "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
+    "missing",
     "accuracy": "subnetwork target_sparsity seed data role subset n accuracy accuracy_low "
     "accuracy_high margin",
     "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
@@ -512,7 +513,7 @@ def test_a_damaged_unfinished_state_is_begun_anew(
         patch.setattr(training.MaskTraining, "update", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(config, tmp_path / "parts")
-    (state,) = (tmp_path / "parts" / "store" / "partial").glob("[!.]*")
+    (state,) = (tmp_path / "parts" / "store" / "partial").glob("*/[!.]*")
     data = bytearray(state.read_bytes())
     data[-1] ^= 1
     state.write_bytes(data)
