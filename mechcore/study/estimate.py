@@ -21,12 +21,11 @@ from mechcore.study.bench import Workbench
 from mechcore.study.config import ROLES, TEST_ROLES, DataConfig
 from mechcore.study.fitting import fitting_of
 from mechcore.study.inputs import Inputs, open_model, read_role
-from mechcore.study.units import TRAINING as NEEDS_TRAINING
-from mechcore.study.units import Unit
+from mechcore.study.units import TRAINING, Unit
 from mechcore.tasks.encoding import EncodedExamples
 from mechcore.training.run_folder import publish
 
-TRAINING = 3.0
+WITH_GRADIENT = 3.0
 """A pass forward and back, in passes forward."""
 
 SHARED = 0.5
@@ -80,11 +79,11 @@ def passes(unit: Unit, size: Size | None = None, masks: Mapping[str, int] | None
     tested = sum(n.get(role, 0) for role in TEST_ROLES)
     if unit.kind == "train":
         schedule = settings["training"]
-        return TRAINING * settings["steps"] * schedule["batch_size"] * schedule["accumulate"]
+        return WITH_GRADIENT * settings["steps"] * schedule["batch_size"] * schedule["accumulate"]
     if unit.kind == "prune":
         schedule = prune_settings(**settings["schedule"])
         steps = schedule.total_steps(settings["target"])
-        return TRAINING * steps * schedule.batch_size * len(settings["seeds"])
+        return WITH_GRADIENT * steps * schedule.batch_size * len(settings["seeds"])
     if unit.kind == "answers":
         return n[settings["role"]] * (masks or {}).get(unit.needs.get("subnetworks", ""), 1)
     if unit.kind == "heads":
@@ -139,7 +138,7 @@ def estimate(
         found = measured[model]
         training = unit.kind in ("prune", "train")
         rate = found.training if training else found.forward
-        cost = passes(unit, found.size, masks) / (TRAINING if training else 1)
+        cost = passes(unit, found.size, masks) / (WITH_GRADIENT if training else 1)
         memory = found.memory_training if training else found.memory
         rows.append((unit.kind, unit.name, cost * rate, memory))
     return pd.DataFrame(rows, columns=["kind", "name", "seconds", "memory"])
@@ -149,7 +148,7 @@ def _model_of(unit: Unit) -> str:
     """What units of one model have in common; all checkpoints of a training cost the same."""
     if unit.kind == "train":
         return unit.key
-    return unit.needs.get(NEEDS_TRAINING) or str(unit.recipe["model"])
+    return unit.needs.get(TRAINING) or str(unit.recipe["model"])
 
 
 @dataclass(frozen=True)
@@ -188,7 +187,7 @@ def _measure(unit: Unit, units: Mapping[str, Unit], bench: Workbench) -> _Measur
     memory = _peak(model)
     pruning = next((u for u in of_model if u.kind == "prune"), None)
     if pruning is None:
-        return _Measured(size, forward, TRAINING * forward, memory, memory)
+        return _Measured(size, forward, WITH_GRADIENT * forward, memory, memory)
     schedule = replace(
         prune_settings(**pruning.settings["schedule"]),
         steps=_PRUNE_STEPS, steps_per_percent=0.0, ramp_per_percent=0.0, tolerance=1.0,

@@ -61,7 +61,7 @@ class Fitting:
 
         Args:
             model: what to begin with; with a prompt it is a language model.
-            data: all training examples are read, whatever ``max_train`` is set to in studies.
+            data: the data, whose training examples need labels.
             settings: of the training.
             device: where the model is put.
             roles: of the test data.

@@ -80,7 +80,7 @@ def train(
     measured = {name: objective.encode(data) for name, data in evaluations.items()}
     for data in evaluations.values():
         objective.correct(data)
-    begin(out, facts_of(model, objective, examples, evaluations, settings), place)
+    begin(out, facts_of(model, objective, encoded, measured, settings), place)
     if _is_finished(out, total):
         display.say(f"{out}: was finished before")
         _take_weights(model, out / FINAL, place)

@@ -21,7 +21,7 @@ from mechcore.errors import InputError, shown
 from mechcore.files import appearing, check_can_write, tensors_digest, write_json
 from mechcore.models.loading import without_bars
 from mechcore.progress import say
-from mechcore.tasks.examples import Examples
+from mechcore.tasks.encoding import EncodedExamples
 from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
 
@@ -43,8 +43,8 @@ def checkpoint_path(out: Path, step: int) -> Path:
 def facts_of(
     model: PreTrainedModel,
     objective: Objective,
-    examples: Examples,
-    evaluations: Mapping[str, Examples],
+    examples: EncodedExamples,
+    evaluations: Mapping[str, EncodedExamples],
     settings: TrainSettings,
 ) -> dict[str, Any]:
     """Everything that decides the result of a run, as JSON values."""
@@ -63,8 +63,13 @@ def facts_of(
     return dict(json.loads(json.dumps(facts)))
 
 
-def _facts_of_examples(examples: Examples) -> dict[str, Any]:
-    return {"name": examples.name, "n": len(examples), "fingerprint": examples.fingerprint}
+def _facts_of_examples(data: EncodedExamples) -> dict[str, Any]:
+    return {
+        "name": data.examples.name,
+        "n": len(data),
+        "n_cut": data.n_cut,
+        "fingerprint": data.fingerprint,
+    }
 
 
 def versions() -> dict[str, str]:

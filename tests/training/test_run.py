@@ -1,5 +1,7 @@
 """Training runs: checkpoints, history, what is refused."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +14,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-from mechcore.errors import InputError, MechcoreError
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.tasks import tiny_world, tiny_world_training
 from mechcore.tasks.examples import Examples
 from mechcore.training import (
@@ -198,3 +200,17 @@ def test_a_missing_history_is_named(tmp_path: Path) -> None:
 def test_too_long_a_limit_is_named() -> None:
     with pytest.raises(InputError, match="max_length 100: expected 1 to 48"):
         classification(encoder(), tiny_world.encoder_tokenizer(), max_length=100)
+
+
+def test_texts_are_cut_with_a_word_alone_and_counted(tmp_path: Path) -> None:
+    tokenizer, texts = tiny_world.encoder_tokenizer(), pairs().frame
+    lengths = [len(ids) for ids in tokenizer(*map(list, (texts.text_a, texts.text_b))).input_ids]
+    limit = sorted(lengths)[len(lengths) // 2]
+    tokenizer.model_max_length = limit
+    with pytest.raises(InputError, match="nothing was said about cutting them"):
+        train_classifier(encoder(), tokenizer, pairs(), {}, tmp_path / "run", SETTINGS)
+    settings = replace(SETTINGS, max_length=limit)
+    with pytest.warns(MechcoreWarning, match=f"longer than {limit} tokens .* were cut"):
+        train_classifier(encoder(), tokenizer, pairs(), {}, tmp_path / "run", settings)
+    facts = json.loads((tmp_path / "run" / "training.json").read_text())
+    assert facts["examples"]["n_cut"] == sum(length > limit for length in lengths) > 0
