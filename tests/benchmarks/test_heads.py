@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "heads.py"
 
 def test_table(tmp_path: Path) -> None:
     saved = tmp_path / "figures.json"
-    options = ["--examples", "8", "--rounds", "2", "--threads", "1", "--json", str(saved)]
+    options = ["--examples", "8", "--rounds", "1", "--threads", "1", "--json", str(saved)]
     done = subprocess.run(
         [sys.executable, str(SCRIPT), *options], capture_output=True, text=True, env={**os.environ}
     )

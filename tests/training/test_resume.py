@@ -23,6 +23,8 @@ from mechcore.training import TrainSettings, new_model, read_history, train_clas
 from mechcore.training.objectives import Objective
 from mechcore.training.run_folder import newest_state, publish
 
+pytestmark = pytest.mark.once
+
 LONG = replace(SETTINGS, steps=11, evaluate_every=2, checkpoint_every=4, accumulate=2)
 DROPOUT = 0.3
 

@@ -28,6 +28,8 @@ from mechcore.training import (
     train_classifier,
 )
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

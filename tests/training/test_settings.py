@@ -10,6 +10,8 @@ import pytest
 from mechcore.errors import InputError
 from mechcore.training import PRESETS, TrainSettings, train_settings
 
+pytestmark = pytest.mark.once
+
 MNLI, QQP = 392_702, 363_846
 """Training examples of the data sets."""
 
