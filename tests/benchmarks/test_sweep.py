@@ -1,30 +1,24 @@
 """The sweep benchmark runs, and all that it compares gives the same logits."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.in_process import benchmark, printed_by
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "sweep.py"
 
-
-def run(*options: str) -> str:
-    command = [sys.executable, str(SCRIPT), "--quick", "--threads", "1", *options]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def run(monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
+    sweep = benchmark("sweep", monkeypatch)
+    return printed_by(sweep, ["--quick", "--threads", "1", *options], monkeypatch)
 
 
 def saved(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def test_tables(tmp_path: Path) -> None:
-    printed = run("--json", str(tmp_path / "figures.json"))
+def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    printed = run(monkeypatch, "--json", str(tmp_path / "figures.json"))
     found = saved(tmp_path / "figures.json")
     singles, pairs = found["sweeps"]
     assert (singles["sets"], pairs["sets"]) == (24, 276)
@@ -56,17 +50,18 @@ def test_tables(tmp_path: Path) -> None:
     assert found["peak MiB"]["mechcore tree, float32"] > 100
 
 
-def test_scaling(tmp_path: Path) -> None:
+def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figure, figures = tmp_path / "scaling.png", tmp_path / "figures.json"
-    run("--scaling", "--figure", str(figure), "--json", str(figures))
+    run(monkeypatch, "--scaling", "--figure", str(figure), "--json", str(figures))
     assert figure.read_bytes().startswith(b"\x89PNG")
     rows = saved(figures)["scaling"]
     assert {row["axis"] for row in rows} == {"examples", "sets", "layers"}
     assert all(0 < row["lowest"] <= row["seconds"] <= row["highest"] for row in rows)
 
 
-def test_real_data_needs_a_checkpoint() -> None:
-    command = [sys.executable, str(SCRIPT), "--data", "missing.tsv"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "--model and --data belong together" in done.stderr
+def test_real_data_needs_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(monkeypatch, "--data", "missing.tsv")
+    assert "--model and --data belong together" in capsys.readouterr().err

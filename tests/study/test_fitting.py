@@ -137,6 +137,7 @@ def test_every_architecture_is_trained_studied_and_reported(
     assert sum(changed) > len(changed) / 2
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 @pytest.mark.usefixtures("no_drawing")
 def test_training_goes_on_where_it_was_interrupted(
@@ -165,6 +166,7 @@ def test_training_goes_on_where_it_was_interrupted(
     assert len(losses) == 6
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 @pytest.mark.usefixtures("no_drawing")
 def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
@@ -231,6 +233,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 def test_what_a_study_costs_is_told_before_its_model_is_trained(
     cases: Cases, tmp_path: Path
