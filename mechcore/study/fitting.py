@@ -11,7 +11,7 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from mechcore.study.config import TEST_ROLES, DataConfig, ModelConfig
-from mechcore.study.inputs import read_role, task_of
+from mechcore.study.inputs import classes_of, read_role
 from mechcore.study.units import Unit
 from mechcore.tasks.examples import Examples
 from mechcore.training import (
@@ -74,8 +74,7 @@ class Fitting:
         evaluations = {role: read_role(role, model, data)[0] for role in roles}
         if settings.max_length is None:
             settings = replace(settings, max_length=model.max_length)
-        task = task_of(data)
-        classes = model.class_labels or (task.classes if task is not None else ())
+        classes = classes_of(model, data)
         built, tokenizer = new_model(
             model.source,
             classes=None if model.prompt else classes or tuple(examples.label_names),

@@ -196,6 +196,12 @@ def task_of(data: DataConfig) -> Task | None:
     return None if data.task is None else find_task(data.task, data.folder)
 
 
+def classes_of(model: ModelConfig, data: DataConfig) -> tuple[str, ...]:
+    """Classes of a model that is to be trained, as far as it or the task names them."""
+    task = task_of(data)
+    return model.class_labels or (task.classes if task is not None else ())
+
+
 def groups_of(data: DataConfig) -> dict[str, tuple[str, ...]]:
     """Named groups of out-of-domain subsets, of those that the data are limited to."""
     task = task_of(data)

@@ -19,7 +19,7 @@ from mechcore.study.config import (
     StudyConfig,
 )
 from mechcore.study.fingerprints import Hasher, hash_file
-from mechcore.study.inputs import check_sources, data_name, groups_of, read_role
+from mechcore.study.inputs import check_sources, classes_of, data_name, groups_of, read_role
 from mechcore.study.sizes import checkpoint_series
 from mechcore.study.units import Recipes, Unit
 from mechcore.training import TrainSettings
@@ -112,12 +112,10 @@ class _Planner:
         steps = {step: checkpoint_path(Path(), step).name for step in settings.checkpoint_steps(n)}
         steps[settings.total_steps(n)] = FINAL
         self._recipes = Recipes(base, data, self.hasher)
-        unit = self._unit(
-            "train",
-            "training",
-            {"training": asdict(settings), "steps": max(steps), "names": self._names},
-            roles=ROLES,
-        )
+        facts = {"training": asdict(settings), "steps": max(steps), "names": self._names}
+        if base.class_labels is None and (classes := classes_of(base, data)):
+            facts["classes"] = classes
+        unit = self._unit("train", "training", facts, roles=ROLES)
         # Its classes have names of their own from now on.
         model = replace(base, class_labels=None, revision=None, allow_pickle=False)
         self._series = {

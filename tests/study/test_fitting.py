@@ -22,6 +22,7 @@ from mechcore.pruning import PruneSettings
 from mechcore.study import (
     AblationConfig,
     Analyses,
+    DataConfig,
     HeadsConfig,
     ModelConfig,
     Resources,
@@ -200,6 +201,20 @@ def test_a_changed_training_changes_every_unit(cases: Cases, tmp_path: Path) -> 
     assert not set(before) & set(after)
     kinds = {unit.kind for unit in make_plan(config).units.values()}
     assert kinds >= {"train", "prune", "search", "sizes"}
+
+
+def test_other_classes_of_a_task_are_another_training(cases: Cases, tmp_path: Path) -> None:
+    config = study(cases.path("bert"), tmp_path)
+    files = "".join(f"{role}: {role}-data.csv\n" for role in ("train", "id", "ood"))
+    found = []
+    for classes in ("[contradiction, entailment, neutral]", "[neutral, entailment, contradiction]"):
+        (tmp_path / "task.yaml").write_text(f"{files}classes: {classes}\n")
+        data = DataConfig(task=str(tmp_path / "task.yaml"))
+        model = replace(config.model, class_labels=None)
+        units = make_plan(replace(config, model=model, data=data)).units.values()
+        found.append({unit.kind: unit.key for unit in units})
+    assert found[0]["train"] != found[1]["train"]
+    assert found[0]["means"] != found[1]["means"]
 
 
 def test_the_training_reads_all_data_and_pruning_a_draw(cases: Cases, tmp_path: Path) -> None:
