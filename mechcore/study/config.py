@@ -13,6 +13,7 @@ from mechcore.errors import InputError, shown
 from mechcore.pruning.settings import PruneSettings, check_runs, prune_settings
 from mechcore.tasks.examples import ALL
 from mechcore.tasks.sources import Source
+from mechcore.tasks.task import ROLES
 from mechcore.training.settings import TrainSettings, train_settings
 
 Embedded = Literal["encoder", "decoder"]
@@ -23,9 +24,8 @@ EMBEDDED = "embedded"
 TRAINED = "training"
 """Among checkpoints: those of the study's own training."""
 
-ROLES = ("train", "id", "ood")
 TEST_ROLES = ("id", "ood")
-"""Roles of data: training, in-domain and out-of-domain test examples."""
+"""Roles of test data: in-domain and out-of-domain."""
 
 MAX_DATA_SEED = 2**32
 """What numpy's generators take."""

@@ -12,14 +12,14 @@ from mechcore.models import load_model, load_tokenizer
 from mechcore.models.loading import has_hooked_transformer
 from mechcore.models.running import class_names, longest_input
 from mechcore.readout import Readout
-from mechcore.study.config import ROLES, DataConfig, ModelConfig
+from mechcore.study.config import DataConfig, ModelConfig
 from mechcore.tasks import tiny_world
 from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
 from mechcore.tasks.labels import normal_name
 from mechcore.tasks.sources import Source, read_sources, sources_name
-from mechcore.tasks.task import Task, find_task
+from mechcore.tasks.task import ROLES, Task, find_task
 
 _EMBEDDED_SEED = 2024
 """Seed of the embedded world's examples; the splits are disjoint whatever it is."""

@@ -12,7 +12,6 @@ from mechcore.errors import MechcoreWarning
 from mechcore.pruning.settings import PruneSettings
 from mechcore.study.config import (
     EMBEDDED,
-    ROLES,
     TEST_ROLES,
     TRAINED,
     SizesConfig,
@@ -22,6 +21,7 @@ from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.inputs import check_sources, classes_of, data_name, groups_of, read_role
 from mechcore.study.sizes import checkpoint_series
 from mechcore.study.units import Recipes, Unit
+from mechcore.tasks.task import ROLES
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
 

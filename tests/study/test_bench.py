@@ -16,10 +16,11 @@ from mechcore.errors import InputError
 from mechcore.models.running import forward
 from mechcore.study import bench as module
 from mechcore.study.bench import MOST_MODELS, Workbench, bench_of
-from mechcore.study.config import ROLES, DataConfig, ModelConfig
+from mechcore.study.config import DataConfig, ModelConfig
 from mechcore.study.store import Store
 from mechcore.study.units import Recipes, Unit
 from mechcore.tasks.readers import read_examples
+from mechcore.tasks.task import ROLES
 
 pytestmark = pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")  # of draws
 
