@@ -8,7 +8,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import torch
 from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -24,7 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, reason, shown
+from mechcore.errors import InputError, reason
 from mechcore.models.checkpoint_files import (
     Weights,
     check_config,
@@ -35,6 +35,9 @@ from mechcore.models.checkpoint_files import (
     without_conversion,
 )
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
+from mechcore.models.placing import DTYPES as DTYPES  # also known from here
+from mechcore.models.placing import DeviceMap, DtypeName, as_dtype, check_covers, check_placing
+from mechcore.models.placing import check_device as check_device
 from mechcore.models.running import (
     check_hooks,
     check_in_memory,
@@ -46,18 +49,6 @@ from mechcore.models.running import (
 )
 
 Backend = Literal["bridge", "hooked"]
-DtypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
-DeviceMap: TypeAlias = str | Mapping[str, str | int | torch.device]
-
-DTYPES: dict[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-"""Precisions of weights by name."""
-
-DEVICE_MAPS = ("auto", "balanced", "cpu")
-"""Device maps by name."""
 
 CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
 _LOADERS = {
@@ -114,7 +105,7 @@ def load_model(
             allowed, has no head that mechcore can read, or its architecture has no adapter; or
             the devices are none of this machine's, or do not hold all weights.
     """
-    _check_placing(source, backend, device, device_map)
+    check_placing(source, backend, device, device_map)
     if not isinstance(source, (str, Path)):
         kind_of(source)
         check_in_memory("model", weights_of(source))
@@ -123,7 +114,7 @@ def load_model(
         return source
     name = str(source)
     where = _place(name)
-    precision = _as_dtype(dtype)
+    precision = as_dtype(dtype)
     config = read_config(name, revision)
     architecture = _architecture(config, where)
     found = _task_of(name, architecture, config, head)
@@ -149,104 +140,6 @@ def load_model(
         parameter.requires_grad_(False)
     _check_hook_points(model)
     return model
-
-
-def _as_dtype(dtype: Any) -> torch.dtype:
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if not isinstance(found, torch.dtype):
-        raise InputError(
-            f"dtype: found {shown(dtype)}; expected {', '.join(DTYPES)} or a dtype of torch"
-        )
-    return found
-
-
-def _check_placing(
-    source: Any, backend: Backend, device: str | torch.device | None, device_map: DeviceMap | None
-) -> None:
-    """Make sure that the weights can go where they are to go."""
-    if device_map is None:
-        check_device(torch.device(device or "cpu"))
-        return
-    if device is not None:
-        raise InputError(
-            f"device_map and device ({device}) exclude each other; name one of the two"
-        )
-    if backend == "hooked":
-        raise InputError(
-            'device_map: is for backend "bridge"; a HookedTransformer lies on one device, which '
-            "device names"
-        )
-    if not isinstance(source, (str, Path)):
-        raise InputError(
-            f"device_map: the model is built already ({type(source).__name__}); expected a "
-            "checkpoint: place a model's weights where it is built"
-        )
-    if isinstance(device_map, str):
-        if device_map not in DEVICE_MAPS:
-            raise InputError(
-                f"device_map: found {shown(device_map)}; expected {', '.join(DEVICE_MAPS)}, or "
-                "the device of every module by name"
-            )
-        return
-    for module, place in device_map.items():
-        check_device(_mapped_device(module, place))
-
-
-def _mapped_device(module: str, place: str | int | torch.device) -> torch.device:
-    """A device of a device map, where an int is the number of a CUDA device."""
-    try:
-        device = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
-    except (RuntimeError, TypeError) as error:
-        if place != "disk":
-            raise InputError(
-                f"device_map: {module!r} is on {shown(place)}; expected a device, as cpu or cuda:0"
-            ) from error
-        device = torch.device("meta")
-    if device.type == "meta":
-        raise InputError(
-            f"device_map: {module!r} is on {place}; expected devices that hold their weights in "
-            "memory, as mechcore reads them there"
-        )
-    return device
-
-
-def _check_covers(device_map: Mapping[str, Any], hf_model: Any) -> None:
-    """Make sure that a device map is of this model; transformers would make up the rest of it."""
-    weights = [name for name, _ in hf_model.named_parameters()]
-    known = {name for name, _ in hf_model.named_modules()} | set(weights)
-    if unknown := [name for name in device_map if name not in known]:
-        parts = ", ".join(name for name, _ in hf_model.named_children())
-        raise InputError(
-            f"device_map: {type(hf_model).__name__} has no module {unknown[0]!r}; expected names "
-            f"of its modules: {parts} and what they hold"
-        )
-    for weight in weights:
-        parents = weight.split(".")
-        names = ("", *(".".join(parents[:n]) for n in range(1, len(parents) + 1)))
-        if not any(name in device_map for name in names):
-            raise InputError(
-                f"device_map: gives no device for {weight}; expected one for every module"
-            )
-
-
-def check_device(device: torch.device) -> None:
-    """Make sure that this machine has the device.
-
-    Raises:
-        InputError: it has not.
-    """
-    backends: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
-    if device.type not in backends:
-        return
-    if not backends[device.type].is_available():
-        raise InputError(
-            f"device {device}: this machine has none that torch {torch.__version__} can use; "
-            "choose cpu"
-        )
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise InputError(
-            f"device {device}: this machine has {torch.cuda.device_count()}, counted from 0"
-        )
 
 
 def _load(
@@ -295,7 +188,7 @@ def _load(
             f"{architecture}, which would be random; save the whole fine-tuned model again"
         )
     if isinstance(device_map, Mapping):
-        _check_covers(device_map, hf_model)
+        check_covers(device_map, hf_model)
     check_in_memory(f"checkpoint {name}", hf_model)
     return hf_model
 

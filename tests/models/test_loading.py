@@ -28,7 +28,6 @@ from mechcore.models.running import (
     last_real_position,
     model_inputs,
 )
-from mechcore.tasks.embedded import tiny_encoder_dir
 
 
 def refusal(source: Any, **options: Any) -> str:
@@ -474,10 +473,3 @@ def test_masking_does_not_change_the_identity(cases: Cases) -> None:
     with masked(case.model, Mask.full(case.model).without("0.0"), mode="zero") as run:
         run(padded(texts()))
         assert ModelIdentity._compute(case.model) == first
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")])
-def test_a_device_that_is_not_there(device: Any) -> None:
-    with pytest.raises(InputError, match=r"device cuda(:1)?: this machine has none that torch"):
-        load_model(tiny_encoder_dir(), device=device)

@@ -16,6 +16,7 @@ from mechcore.evaluate import evaluate
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
 from mechcore.models import load_model, loading
+from mechcore.models.placing import as_dtype, check_device
 from mechcore.models.running import ModelIdentity, devices_of, forward
 from mechcore.models.stack_of import stack_of
 
@@ -135,6 +136,36 @@ def test_places_and_precisions_that_are_none(
 def test_a_built_model_stays_where_it_is(cases: Cases) -> None:
     message = refusal(cases.get("bert").model, device_map="auto")
     assert "device_map: the model is built already (TransformerBridge)" in message
+
+
+# -- devices of this machine, and precisions ------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", torch.device("cuda")])
+def test_a_device_that_is_not_there(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch, device: Any
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    message = refusal(cases.path("bert"), device=device)
+    assert message == (
+        f"device {device}: this machine has none that torch {torch.__version__} can use; choose cpu"
+    )
+
+
+def test_devices_are_counted_from_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for there in ("cpu", "meta", "cuda", "cuda:0", "cuda:1"):
+        check_device(torch.device(there))
+    with pytest.raises(InputError, match=r"^device cuda:2: this machine has 2, counted from 0$"):
+        check_device(torch.device("cuda:2"))
+
+
+def test_precisions_by_name_and_as_torch_has_them() -> None:
+    names = ("float32", "bfloat16", "float16")
+    wanted = [torch.float32, torch.bfloat16, torch.float16]
+    assert [as_dtype(name) for name in names] == wanted
+    assert as_dtype(torch.float64) == torch.float64
 
 
 # -- weights that are not in memory, or on several devices ----------------------------------------

@@ -1,0 +1,135 @@
+"""Where the weights of a checkpoint go, and in which precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from mechcore.errors import InputError, shown
+
+DtypeName: TypeAlias = Literal["float32", "bfloat16", "float16"]
+DeviceMap: TypeAlias = str | Mapping[str, str | int | torch.device]
+
+DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+"""Precisions of weights by name."""
+
+DEVICE_MAPS = ("auto", "balanced", "cpu")
+"""Device maps by name."""
+
+
+def as_dtype(dtype: Any) -> torch.dtype:
+    """A precision given by name or as torch has it.
+
+    Raises:
+        InputError: it is neither.
+    """
+    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if not isinstance(found, torch.dtype):
+        raise InputError(
+            f"dtype: found {shown(dtype)}; expected {', '.join(DTYPES)} or a dtype of torch"
+        )
+    return found
+
+
+def check_placing(
+    source: Any, backend: str, device: str | torch.device | None, device_map: DeviceMap | None
+) -> None:
+    """Make sure that the weights can go where they are to go; see `load_model`.
+
+    Raises:
+        InputError: they cannot.
+    """
+    if device_map is None:
+        check_device(torch.device(device or "cpu"))
+        return
+    if device is not None:
+        raise InputError(
+            f"device_map and device ({device}) exclude each other; name one of the two"
+        )
+    if backend == "hooked":
+        raise InputError(
+            'device_map: is for backend "bridge"; a HookedTransformer lies on one device, which '
+            "device names"
+        )
+    if not isinstance(source, (str, Path)):
+        raise InputError(
+            f"device_map: the model is built already ({type(source).__name__}); expected a "
+            "checkpoint: place a model's weights where it is built"
+        )
+    if isinstance(device_map, str):
+        if device_map not in DEVICE_MAPS:
+            raise InputError(
+                f"device_map: found {shown(device_map)}; expected {', '.join(DEVICE_MAPS)}, or "
+                "the device of every module by name"
+            )
+        return
+    for module, place in device_map.items():
+        check_device(_mapped_device(module, place))
+
+
+def _mapped_device(module: str, place: str | int | torch.device) -> torch.device:
+    """A device of a device map, where an int is the number of a CUDA device."""
+    try:
+        device = torch.device("cuda", place) if isinstance(place, int) else torch.device(place)
+    except (RuntimeError, TypeError) as error:
+        if place != "disk":
+            raise InputError(
+                f"device_map: {module!r} is on {shown(place)}; expected a device, as cpu or cuda:0"
+            ) from error
+        device = torch.device("meta")
+    if device.type == "meta":
+        raise InputError(
+            f"device_map: {module!r} is on {place}; expected devices that hold their weights in "
+            "memory, as mechcore reads them there"
+        )
+    return device
+
+
+def check_covers(device_map: Mapping[str, Any], hf_model: Any) -> None:
+    """Make sure that a device map is of this model; transformers would make up the rest of it.
+
+    Raises:
+        InputError: it names other modules, or leaves some out.
+    """
+    weights = [name for name, _ in hf_model.named_parameters()]
+    known = {name for name, _ in hf_model.named_modules()} | set(weights)
+    if unknown := [name for name in device_map if name not in known]:
+        parts = ", ".join(name for name, _ in hf_model.named_children())
+        raise InputError(
+            f"device_map: {type(hf_model).__name__} has no module {unknown[0]!r}; expected names "
+            f"of its modules: {parts} and what they hold"
+        )
+    for weight in weights:
+        parents = accumulate(weight.split("."), "{}.{}".format)
+        if device_map.keys().isdisjoint(("", *parents)):
+            raise InputError(
+                f"device_map: gives no device for {weight}; expected one for every module"
+            )
+
+
+def check_device(device: torch.device) -> None:
+    """Make sure that this machine has the device.
+
+    Raises:
+        InputError: it has not.
+    """
+    backends: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
+    if device.type not in backends:
+        return
+    if not backends[device.type].is_available():
+        raise InputError(
+            f"device {device}: this machine has none that torch {torch.__version__} can use; "
+            "choose cpu"
+        )
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device {device}: this machine has {torch.cuda.device_count()}, counted from 0"
+        )
