@@ -1,0 +1,490 @@
+"""Selectivity of units: designs worked out by hand, a literal Freedman-Lane loop, and its level."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.probing.selectivity import Selectivity, selectivity
+
+# Two variables of correlation 1/2, and a residual w that is orthogonal to them and to 1.
+X1 = np.array([-1, -1, -1, -1, 1, 1, 1, 1])
+X2 = np.array([-1, -1, -1, 1, -1, 1, 1, 1])
+W = np.array([1, -1, 0, 0, 0, 1, -1, 0])
+
+
+def cognitive(n: int, seed: int = 0, graded: bool = True) -> dict[str, np.ndarray]:
+    """Variables of the cognitive task, balanced where n is a multiple of 8.
+
+    The choice is the sign of the evidence that is cued.
+    """
+    conditions = 2 * np.array(list(np.ndindex(2, 2, 2))) - 1
+    context, motion, color = np.resize(conditions, (n, 3)).T
+    choice = np.where(context > 0, motion, color)
+    if graded:
+        strengths = np.random.default_rng(seed).uniform(0.1, 1, (2, n))
+        motion, color = motion * strengths[0], color * strengths[1]
+    return {"context": context, "motion": motion, "color": color, "choice": choice}
+
+
+def noise(n: int, units: int, seed: int = 1) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, units))
+
+
+def by_term(result: Selectivity, column: str) -> pd.DataFrame:
+    """[unit, term]."""
+    return result.table.pivot(index="unit", columns="term", values=column)
+
+
+def kinds(result: Selectivity) -> list[str]:
+    return result.units()["kind"].tolist()
+
+
+# -- coefficients ---------------------------------------------------------------------------------
+
+
+def test_coefficients_of_correlated_variables_by_hand() -> None:
+    # 2 x1 + x2 + w has the variance 4 + 1 + 2 * 2 * 1/2 + 1/2 = 15/2. What is left of x1 given x2
+    # is x1 - x2 / 2, of variance 3/4; given x2 the unit has 4 * 3/4 + 1/2, of which x1 gives 3.
+    states = (7 + 2 * X1 + X2 + W)[:, None]
+    found = selectivity(states, {"a": X1, "b": X2}, permutations=99, alpha=0.05)
+    assert found.table["unit"].tolist() == [0, 0]
+    assert found.table["term"].tolist() == ["a", "b"]
+    np.testing.assert_allclose(found.table["coefficient"], [2 / 7.5**0.5, 1 / 7.5**0.5])
+    np.testing.assert_allclose(found.table["partial_r"], [(6 / 7) ** 0.5, (3 / 5) ** 0.5])
+    assert found.vif["term"].tolist() == ["a", "b"]
+    np.testing.assert_allclose(found.vif["vif"], [4 / 3, 4 / 3])
+
+
+def test_interaction_by_hand() -> None:
+    a, b, c = (np.array(each) for each in zip(*np.ndindex(2, 2, 2), strict=True))
+    signs = {"a": 2 * a - 1, "b": 2 * b - 1}
+    rest = 2 * c - 1
+    product = signs["a"] * signs["b"]
+    states = (3 * signs["a"] - signs["b"] - 2 * product + rest)[:, None]  # variance 9 + 1 + 4 + 1
+    found = selectivity(states, signs, interactions=[("a", "b")], permutations=99, alpha=0.05)
+    assert found.table["term"].tolist() == ["a", "b", "a x b"]
+    np.testing.assert_allclose(found.table["coefficient"], np.array([3, -1, -2]) / 15**0.5)
+    expected = [3 / 10**0.5, -1 / 2**0.5, -2 / 5**0.5]
+    np.testing.assert_allclose(found.table["partial_r"], expected)
+    np.testing.assert_allclose(found.vif["vif"], 1)
+
+
+def test_coefficients_are_those_of_least_squares_on_standardised_columns() -> None:
+    variables = cognitive(60)
+    states = noise(60, 5) + np.outer(variables["choice"], range(5))
+    found = selectivity(states, variables, permutations=99, alpha=0.05)
+    columns = np.stack(list(variables.values()), 1)
+    z = (columns - columns.mean(0)) / columns.std(0)
+    y = (states - states.mean(0)) / states.std(0)
+    design = np.column_stack([np.ones(60), z])
+    beta = np.linalg.solve(design.T @ design, design.T @ y)[1:]
+    np.testing.assert_allclose(by_term(found, "coefficient")[list(variables)].to_numpy(), beta.T)
+
+
+def test_a_unit_that_the_terms_explain_wholly() -> None:
+    states = np.stack([2 * X1 + X2, X1, X1 + W], axis=1).astype(float)
+    found = selectivity(states, {"a": X1, "b": X2}, permutations=999, alpha=0.05)
+    partial_r, p = by_term(found, "partial_r"), by_term(found, "p")
+    np.testing.assert_allclose(partial_r, [[1, 1], [1, 0], [(3 / 5) ** 0.5, 0]], atol=1e-7)
+    assert (p.to_numpy()[1:, 1] > 0.9).all()
+
+
+# -- the permutation null -------------------------------------------------------------------------
+
+
+def t_value(y: np.ndarray, design: np.ndarray, term: int) -> float:
+    """Student's t of one term of a regression with a constant."""
+    full = np.column_stack([np.ones(len(y)), design])
+    beta, *_ = np.linalg.lstsq(full, y, rcond=None)
+    variance = ((y - full @ beta) ** 2).sum() / (len(y) - full.shape[1])
+    place = term + 1
+    return float(beta[place] / np.sqrt(variance * np.linalg.inv(full.T @ full)[place, place]))
+
+
+def literal_p(y: np.ndarray, design: np.ndarray, term: int, n: int, seed: int) -> float:
+    """Freedman and Lane word by word: permute residuals, add the fit back, fit all, compare t."""
+    others = np.column_stack([np.ones(len(y)), np.delete(design, term, axis=1)])
+    fit = others @ np.linalg.lstsq(others, y, rcond=None)[0]
+    generator = np.random.default_rng(seed)
+    larger = 0
+    for _ in range(n):
+        permuted = np.empty_like(y)
+        permuted[generator.permutation(len(y))] = y - fit
+        larger += abs(t_value(fit + permuted, design, term)) >= abs(t_value(y, design, term))
+    return (1 + larger) / (1 + n)
+
+
+def test_p_and_partial_r_are_those_of_a_literal_loop() -> None:
+    variables = cognitive(24)
+    product = variables["context"] * (variables["motion"] - variables["motion"].mean())
+    design = np.stack([*variables.values(), product], 1)
+    states = noise(24, 3) + 0.3 * np.stack([design[:, 3], design[:, 1], 0 * design[:, 0]], 1)
+    found = selectivity(
+        states,
+        variables,
+        interactions=[("context", "motion")],
+        permutations=79,
+        alpha=0.05,
+        seed=5,
+    )
+    terms = [*variables, "context x motion"]
+    p, partial_r = by_term(found, "p")[terms], by_term(found, "partial_r")[terms]
+    for unit in range(3):
+        for j, term in enumerate(terms):
+            t = t_value(states[:, unit], design, j)
+            assert partial_r[term][unit] == pytest.approx(t / np.sqrt(t**2 + 24 - 6))
+            assert p[term][unit] == literal_p(states[:, unit], design, j, 79, seed=5)
+
+
+def test_permutations_that_tie_count() -> None:
+    # Of the 70 ways to deal 4 ones to 8 places, 2 have |r| = 1 with the variable, 32 more 1/2.
+    x = np.repeat([-1, 1], 4)
+    states = np.stack([x, np.array([1, -1, -1, -1, -1, 1, 1, 1])], axis=1)
+    p = selectivity(states, {"x": x}, permutations=20_000).table["p"]
+    assert p[0] == pytest.approx(2 / 70, abs=0.004)
+    assert p[1] == pytest.approx(34 / 70, abs=0.011)
+
+
+def test_blocks_of_permutations_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables, states = cognitive(30), noise(30, 4)
+    whole = selectivity(states, variables, permutations=49, alpha=0.05)
+    module = importlib.import_module("mechcore.probing.selectivity")
+    monkeypatch.setattr(module, "_BLOCK", 30 * 4 * 8)  # 8 permutations
+    pd.testing.assert_frame_equal(
+        selectivity(states, variables, permutations=49, alpha=0.05).table, whole.table
+    )
+
+
+def test_the_seed_draws_the_permutations() -> None:
+    variables, states = cognitive(30), noise(30, 4)
+    one, same, other = (
+        selectivity(states, variables, permutations=49, alpha=0.05, seed=seed) for seed in (1, 1, 2)
+    )
+    pd.testing.assert_frame_equal(one.table, same.table)
+    assert (one.table["p"] != other.table["p"]).any()
+    assert (one.table["partial_r"] == other.table["partial_r"]).all()
+
+
+@pytest.fixture(scope="module")
+def of_noise() -> Selectivity:
+    """2000 units of pure noise, at the level 0.05."""
+    pairs = [("context", "motion"), ("context", "color")]
+    states, variables = noise(60, 2000), cognitive(60)
+    return selectivity(states, variables, interactions=pairs, permutations=199, alpha=0.05)
+
+
+def test_noise_is_selective_at_the_level_alone(of_noise: Selectivity) -> None:
+    shares = by_term(of_noise, "selective").mean()
+    assert len(shares) == 6
+    error = (0.05 * 0.95 / 2000) ** 0.5
+    assert (shares <= 0.05 + 3 * error).all()
+    assert (shares >= 0.05 - 3 * error).all()  # exact, not only safe
+    assert not (of_noise.table["q"] <= 0.05).any()
+
+
+def test_p_of_noise_is_uniform(of_noise: Selectivity) -> None:
+    p = by_term(of_noise, "p")
+    for term in p:
+        assert kstest(p[term], "uniform").pvalue > 0.01, term
+
+
+def largest_z(counts: pd.DataFrame, column: str) -> float:
+    """How far counts are from what is expected, in standard errors, at rows where that is not 0."""
+    rows = counts[counts[column] > 1e-4]
+    error = np.sqrt(rows[column] * (1 - rows[column]) / counts["units"].sum())
+    return float((abs(rows["share"] - rows[column]) / error).max())
+
+
+def test_the_share_expected_by_chance_of_uncorrelated_terms() -> None:
+    signs = cognitive(320, graded=False)
+    del signs["choice"]
+    counts = selectivity(noise(320, 3000), signs, permutations=199, alpha=0.05).counts()
+    expected = [0.857375, 0.135375, 0.007125, 0.000125]  # Binomial(3, 0.05)
+    np.testing.assert_allclose(counts["expected_by_chance"], expected)
+    np.testing.assert_allclose(counts["expected_correlated"], expected, atol=0.002)
+    assert largest_z(counts, "expected_by_chance") < 3
+
+
+def test_the_share_expected_by_chance_of_correlated_terms(of_noise: Selectivity) -> None:
+    counts = of_noise.counts()
+    assert largest_z(counts, "expected_correlated") < 3
+    assert largest_z(counts, "expected_by_chance") > 4  # which takes them as uncorrelated
+    assert counts["expected_correlated"].sum() == pytest.approx(1)
+    some = of_noise.counts(["motion", "choice"])
+    assert largest_z(some, "expected_correlated") < 3
+    assert counts["with_interaction"].sum() == some["with_interaction"].sum()
+    either = counts["with_interaction"].sum() / 2000  # at most 0.1, at least that of one term
+    assert 0.05 - 3 * 0.0049 < either < 0.1 + 3 * 0.0067
+
+
+def test_correlations_of_coefficients() -> None:
+    # Two terms of correlation 1/2: their coefficients have the correlation -1/2.
+    found = selectivity(noise(8, 1), {"a": X1, "b": X2}, permutations=99)
+    np.testing.assert_allclose(found.correlations.to_numpy(), [[1, -0.5], [-0.5, 1]])
+    assert list(found.correlations) == found.correlations.index.tolist() == ["a", "b"]
+
+
+def test_a_correlated_variable_does_not_leak() -> None:
+    variables = cognitive(100)
+    states = noise(100, 1000) + variables["choice"][:, None]
+    naive = [abs(np.corrcoef(variables["motion"], unit)[0, 1]) for unit in states.T]
+    assert np.mean(naive) > 0.25  # which a regression on motion alone would find
+    shares = by_term(selectivity(states, variables, permutations=99, alpha=0.05), "selective")
+    assert shares["choice"].mean() > 0.95
+    error = (0.05 * 0.95 / 1000) ** 0.5
+    assert (shares[["context", "motion", "color"]].mean() <= 0.05 + 3 * error).all()
+
+
+def test_q_is_benjamini_and_hochbergs_within_each_term() -> None:
+    variables = cognitive(40)
+    states = noise(40, 12) + np.outer(variables["choice"], np.arange(12) / 6)
+    states[:, 3] = 1.0
+    found = selectivity(states, variables, permutations=199)
+    for _, rows in found.table.groupby("term"):
+        p = rows["p"].to_numpy()[~rows["constant"]]
+        ranks = np.array([(p <= each).sum() for each in p])
+        q = [min((len(p) * p / ranks)[p >= each].min(), 1) for each in p]
+        np.testing.assert_allclose(rows["q"].to_numpy()[~rows["constant"]], q)
+
+
+# -- kinds of units -------------------------------------------------------------------------------
+
+
+def test_a_planted_mixed_unit_is_counted() -> None:
+    variables = cognitive(400)
+    states = noise(400, 20)
+    states[:, 4] += variables["context"] - 2 * variables["motion"]
+    states[:, 7] += variables["choice"]
+    found = selectivity(states, variables, permutations=999, alpha=0.001)
+    assert kinds(found)[4] == "linear mixed"
+    assert kinds(found)[7] == "pure"
+    assert [kind for i, kind in enumerate(kinds(found)) if i not in (4, 7)] == ["none"] * 18
+    counts = found.counts()
+    assert counts["n_variables"].tolist() == [0, 1, 2, 3, 4]
+    assert counts["units"].tolist() == [18, 1, 1, 0, 0]
+    assert counts["share"].tolist() == [0.9, 0.05, 0.05, 0, 0]
+    signs = np.sign(by_term(found, "coefficient").loc[4, ["context", "motion"]].to_numpy(float))
+    assert signs.tolist() == [1, -1]
+
+
+def test_counts_of_some_terms() -> None:
+    variables = cognitive(400)
+    states = noise(400, 3)
+    states[:, 0] += variables["context"] - 2 * variables["motion"]
+    found = selectivity(states, variables, permutations=999, alpha=0.001)
+    counts = found.counts(terms=["motion", "choice"])
+    assert counts["units"].tolist() == [2, 1, 0]
+    np.testing.assert_allclose(counts["expected_by_chance"], [0.998001, 0.001998, 0.000001])
+
+
+def test_a_nonlinear_unit_is_found_by_interactions_alone() -> None:
+    variables = cognitive(400)
+    states = noise(400, 3)
+    states[:, 1] += 2 * variables["context"] * variables["color"]
+    states[:, 2] += variables["context"]
+    interactions = [("context", "motion"), ("color", "context")]
+    # Without the choice, which this product goes with.
+    del variables["choice"]
+    settings: Any = {"permutations": 999, "alpha": 0.001}
+    assert kinds(selectivity(states, variables, **settings)) == ["none", "none", "pure"]
+    found = selectivity(states, variables, interactions=interactions, **settings)
+    assert kinds(found) == ["none", "nonlinear mixed", "pure"]
+    assert found.interactions == ("context x motion", "color x context")
+    assert by_term(found, "selective").loc[1].to_dict() == {
+        "context": False,
+        "motion": False,
+        "color": False,
+        "context x motion": False,
+        "color x context": True,
+    }
+    assert found.counts()["with_interaction"].tolist() == [1, 0, 0, 0]
+
+
+def test_a_saturating_unit_passes_for_selective_unless_its_sign_is_a_variable() -> None:
+    """The limit of a linear model that the module's docstring speaks of."""
+    variables = cognitive(400)
+    sign = np.sign(variables["motion"])
+    states = noise(400, 1) * 0.3 + sign[:, None]
+    settings: Any = {"permutations": 199, "alpha": 0.005}
+    assert by_term(selectivity(states, variables, **settings), "selective")["choice"][0]
+    found = selectivity(states, {**variables, "motion sign": sign}, **settings)
+    assert not by_term(found, "selective")["choice"][0]
+    assert by_term(found, "selective")["motion sign"][0]
+
+
+def test_constant_units_are_reported() -> None:
+    variables = cognitive(60)
+    states = noise(60, 4) + variables["context"][:, None]
+    states[:, 1] = 3.7
+    states[:, 2] = 0.1 + np.spacing(0.1) * (np.arange(60) % 2)  # rounding
+    found = selectivity(states, variables, permutations=199)
+    assert found.constant == (1, 2)
+    rows = found.table[found.table["constant"]]
+    assert rows["unit"].unique().tolist() == [1, 2]
+    assert (rows[["coefficient", "partial_r"]] == 0).all(axis=None)
+    assert (rows[["p", "q"]] == 1).all(axis=None)
+    assert not rows["selective"].any()
+    assert kinds(found) == ["pure", "constant", "constant", "pure"]
+    counts = found.counts()
+    assert counts["units"].tolist() == [2, 2, 0, 0, 0]
+    assert counts["expected_by_chance"].sum() == pytest.approx(1)
+    # Half of the units are not selective by necessity, the others with 0.99 to the power of 4.
+    assert counts["expected_by_chance"][0] == pytest.approx(0.5 + 0.5 * 0.96059601)
+
+
+def test_constant_units_alone() -> None:
+    found = selectivity(np.ones((30, 2)), cognitive(30))
+    assert kinds(found) == ["constant", "constant"]
+    assert (found.table["q"] == 1).all()
+
+
+# -- the design -----------------------------------------------------------------------------------
+
+
+def test_signs_with_both_interactions_are_collinear() -> None:
+    signs = cognitive(80, graded=False)
+    pairs = [("context", "motion"), ("context", "color")]
+    with pytest.raises(InputError) as raised:
+        selectivity(noise(80, 2), signs, interactions=pairs)
+    message = str(raised.value)
+    names = "motion, color, choice, context x motion, context x color"
+    assert message.startswith(f"terms {names}: collinear")
+    assert "graded evidence" in message
+    # Graded evidence is not, nor are signs without the interactions.
+    selectivity(noise(80, 2), cognitive(80), interactions=pairs, permutations=99)
+    selectivity(noise(80, 2), signs, permutations=99)
+
+
+def test_a_sum_of_variables_is_collinear() -> None:
+    a, b, c = noise(20, 3).T
+    with pytest.raises(InputError, match=r"^terms a, c, sum: collinear"):
+        selectivity(noise(20, 2), {"a": a, "b": b, "c": c, "sum": 2 * a - c + 5})
+
+
+def test_high_variance_inflation_warns() -> None:
+    a, b, c = noise(50, 3).T
+    near = a + 0.2 * b
+    with pytest.warns(MechcoreWarning, match=r"above 10: a \d+\.\d, near \d+\.\d;"):
+        found = selectivity(noise(50, 2), {"a": a, "near": near, "c": c}, permutations=99)
+    # As defined: by the share of each term that the others explain.
+    for term, rest in (("a", [near, c]), ("near", [a, c]), ("c", [a, near])):
+        y = {"a": a, "near": near, "c": c}[term]
+        full = np.column_stack([np.ones(50), *rest])
+        residual = y - full @ np.linalg.lstsq(full, y, rcond=None)[0]
+        vif = found.vif.set_index("term")["vif"][term]
+        assert vif == pytest.approx(y.var() / residual.var())
+
+
+def test_no_warning_without_inflation() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        selectivity(noise(60, 2), cognitive(60), permutations=99)
+
+
+# -- what goes in ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(
+    scales=st.lists(st.sampled_from([-1e6, -3.0, 1e-9, 0.5, 2e4]), min_size=4, max_size=4),
+    shift=st.floats(-50, 50),
+    order=st.permutations(range(4)),
+)
+def test_units_of_another_scale_and_in_another_order(
+    scales: list[float], shift: float, order: list[int]
+) -> None:
+    variables, states = cognitive(24), noise(24, 4)
+    plain = selectivity(states, variables, permutations=39, alpha=0.05)
+    changed = selectivity(
+        ((states + shift) * scales)[:, order], variables, permutations=39, alpha=0.05
+    )
+    signs = np.sign(scales)[order, None]
+    for column in ("coefficient", "partial_r"):
+        wanted = by_term(plain, column).to_numpy()[order] * signs
+        np.testing.assert_allclose(by_term(changed, column).to_numpy(), wanted, atol=1e-9)
+    for column in ("p", "q", "selective"):
+        wanted = by_term(plain, column).to_numpy()[order]
+        np.testing.assert_array_equal(by_term(changed, column).to_numpy(), wanted)
+
+
+def test_variables_of_another_scale() -> None:
+    variables, states = cognitive(24), noise(24, 4)
+    changed = {name: 1e5 * column - 7 for name, column in variables.items()}
+    pd.testing.assert_frame_equal(
+        selectivity(states, changed, permutations=99).table,
+        selectivity(states, variables, permutations=99).table,
+    )
+
+
+def test_tensors_and_tables_are_taken() -> None:
+    variables, states = cognitive(24), noise(24, 4).astype(np.float32)
+    plain = selectivity(states, variables, permutations=99)
+    tensors = {name: torch.tensor(column) for name, column in variables.items()}
+    for other, columns in ((torch.tensor(states), tensors), (states, pd.DataFrame(variables))):
+        found = selectivity(other, columns, permutations=99)  # type: ignore[arg-type]
+        pd.testing.assert_frame_equal(found.table, plain.table)
+    low = selectivity(torch.tensor(states).bfloat16(), variables, permutations=99)
+    np.testing.assert_allclose(low.table["partial_r"], plain.table["partial_r"], atol=0.02)
+
+
+def test_the_result_says_what_was_done() -> None:
+    found = selectivity(noise(30, 2), cognitive(30), permutations=99, alpha=0.02, seed=3)
+    assert found.variables == ("context", "motion", "color", "choice")
+    assert (found.n_units, found.n_examples, found.alpha) == (2, 30, 0.02)
+    assert (found.permutations, found.seed, found.interactions) == (99, 3, ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"permutations": 98}, r"permutations: found 98.*alpha = 0.01"),
+        ({"permutations": 0}, r"permutations: found 0"),
+        ({"alpha": 0}, r"alpha: found 0"),
+        ({"alpha": 1}, r"alpha: found 1"),
+        ({"variables": {}}, r"variables: found none"),
+        ({"variables": {"a": [1, 2]}}, r"variable 'a': shape \(2,\).*each of the 8 examples"),
+        ({"variables": {"a": ["x"] * 8}}, r"variable 'a': found <U1 values; expected numbers"),
+        ({"variables": {"a": [None] * 8}}, r"variable 'a': found object values"),
+        ({"variables": {"a": [4] * 8}}, r"variable 'a': 4 at all examples"),
+        ({"variables": {"a": [1.0, np.nan] * 4}}, r"variable 'a': nan at example 1"),
+        ({"states": np.ones(8)}, r"states: shape \(8,\)"),
+        ({"states": np.ones((8, 0))}, r"states: shape \(8, 0\)"),
+        ({"states": np.full((8, 2), np.inf)}, r"states: inf at example 0, unit 0"),
+        ({"states": np.full((8, 2), "x")}, r"states: found <U1 values"),
+        ({"interactions": [("a", "c")]}, r"interactions: found \('a', 'c'\).*out of a, b"),
+        ({"interactions": [("a", "a")]}, r"interactions: found \('a', 'a'\)"),
+        ({"interactions": [("a", "b"), ("b", "a")]}, r"interactions: found \('b', 'a'\)"),
+        ({"interactions": [("a", "b", "a")]}, r"interactions: found \('a', 'b', 'a'\)"),
+        ({"interactions": ["ab"]}, r"interactions: found 'ab'"),
+        ({"variables": {"a": X1, "b": X2, "a x b": W}, "interactions": [("a", "b")]}, r"found \("),
+    ],
+)
+def test_what_cannot_be_used_is_named(changes: dict[str, Any], message: str) -> None:
+    arguments = {"states": noise(8, 2), "variables": {"a": X1, "b": X2}, "permutations": 99}
+    with pytest.raises(InputError, match=message):
+        selectivity(**(arguments | changes))
+
+
+def test_too_few_examples() -> None:
+    a, b = noise(5, 2).T
+    selectivity(noise(5, 2), {"a": a, "b": b}, permutations=99)
+    with pytest.raises(InputError, match=r"states: 4 examples for 2 terms.*at least 5"):
+        selectivity(noise(4, 2), {"a": a[:4], "b": b[:4]}, permutations=99)
+
+
+@pytest.mark.parametrize("terms", [["noise"], "context", ["context", "context"], []])
+def test_terms_that_cannot_be_counted(terms: Any) -> None:
+    found = selectivity(noise(24, 2), cognitive(24), permutations=99)
+    with pytest.raises(InputError, match=r"^terms: found .* out of context, motion, color, choice"):
+        found.counts(terms)
