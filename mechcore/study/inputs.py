@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.loading import has_hooked_transformer
 from mechcore.models.running import class_names, longest_input
@@ -18,7 +17,7 @@ from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
 from mechcore.tasks.labels import normal_name
-from mechcore.tasks.sources import Source, read_sources, sources_name
+from mechcore.tasks.sources import Source, at_most, read_sources, sources_name
 from mechcore.tasks.task import ROLES, Task, find_task
 
 _EMBEDDED_SEED = 2024
@@ -258,15 +257,9 @@ def read_role(
         examples = read_sources(sources_of(role, data), labelled=with_labels)
     if role == "ood":
         examples = _choose(examples, data)
-    drawn = examples if limit is None else examples.sample(limit, data.seed)
-    if len(drawn) < len(examples):
-        warnings.warn(
-            f"examples {drawn.name!r}: {len(drawn)} of {len(examples)} drawn at random, by "
-            f"subset, with seed {data.seed}; --max-... 0 takes all",
-            MechcoreWarning,
-            stacklevel=3,
-        )
-    return drawn, len(examples)
+    name = f"examples {examples.name!r}"
+    advice = f"--max-... 0 (max_{role}: null in a study's file) takes all"
+    return at_most(limit, examples, data.seed, name, advice), len(examples)
 
 
 def _choose(examples: Examples, data: DataConfig) -> Examples:

@@ -147,6 +147,27 @@ def read_sources(
     return Examples(name or sources_name(sources), pd.concat([part.frame for part in parts]))
 
 
+def at_most(n: int | None, examples: Examples, seed: int, name: str, advice: str) -> Examples:
+    """So many of the examples, drawn by subset; a warning tells if that leaves any out.
+
+    Args:
+        n: how many at most; None takes all.
+        examples: to draw from.
+        seed: of the draw.
+        name: what the warning calls the examples.
+        advice: how to take all of them, the end of the warning.
+    """
+    drawn = examples if n is None else examples.sample(n, seed)
+    if len(drawn) < len(examples):
+        warnings.warn(
+            f"{name}: {len(drawn)} of {len(examples)} drawn at random, by subset, with seed "
+            f"{seed}; {advice}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+    return drawn
+
+
 def sources_name(sources: Sequence[Source]) -> str:
     """What the data of these sources is called in tables."""
     return "+".join(source.name for source in sources)
@@ -228,19 +249,8 @@ def _read(source: Source, labelled: bool) -> Examples:
         examples = Examples(examples.name, examples.frame[kept])
     if source.subset is not None:
         examples = Examples(examples.name, examples.frame.assign(subset=source.subset))
-    return _drawn(source, examples)
-
-
-def _drawn(source: Source, examples: Examples) -> Examples:
-    drawn = examples if source.max is None else examples.sample(source.max, source.seed)
-    if len(drawn) < len(examples):
-        warnings.warn(
-            f"{source.place}: {len(drawn)} of {len(examples)} examples drawn at random, by subset, "
-            f"with seed {source.seed}; leave out max to take all",
-            MechcoreWarning,
-            stacklevel=4,
-        )
-    return drawn
+    name, advice = f"examples of {source.place}", "leave out max to take all"
+    return at_most(source.max, examples, source.seed, name, advice)
 
 
 def _check_none(source: Source, what: str, missing: list[str], found: Sequence[str]) -> None:

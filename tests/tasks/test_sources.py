@@ -111,8 +111,12 @@ def test_what_is_not_there_is_named(save: Save, chosen: Any, message: str) -> No
 
 def test_a_draw_is_told(save: Save) -> None:
     source = Source(path=save(), max=2, seed=3)
-    with pytest.warns(MechcoreWarning, match=r"2 of 4 examples drawn .* with seed 3; leave out"):
+    with pytest.warns(MechcoreWarning) as caught:
         drawn = rows([source])
+    assert [str(warning.message) for warning in caught] == [
+        f"examples of {source.place}: 2 of 4 drawn at random, by subset, with seed 3; leave out "
+        "max to take all"
+    ]
     assert len(drawn) == 2
     assert {row[3] for row in drawn} == {"x", "y"}
     with warnings.catch_warnings():
