@@ -46,6 +46,7 @@ def train(
     from mechcore.study.config import TEST_ROLES
     from mechcore.study.fitting import Fitting
     from mechcore.study.inputs import check_sources
+    from mechcore.training import best_step
 
     settings = how.settings(test.batch_size, base.max_length)
     _check_base(base)
@@ -58,6 +59,8 @@ def train(
     with progress.shown():
         history = fitting.run(out)
     _show_history(history)
+    if (best := best_step(out)) is not None:
+        print(f"the best evaluation is that of step {best}, whose weights are in {out / 'final'}")
     print(f"checkpoints and history: {out}")
 
 

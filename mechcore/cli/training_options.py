@@ -85,6 +85,14 @@ class FineTuneOptions:
     checkpoint_every: Annotated[
         int | None, typer.Option("--checkpoint-every", help="Steps between checkpoints.")
     ] = None
+    patience: Annotated[
+        int | None,
+        typer.Option(
+            "--patience",
+            help="Evaluations without a higher accuracy (of --id, else --ood) after which training "
+            "ends, with the weights of the best; else all steps.",
+        ),
+    ] = None
     precision: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,
         typer.Option("--precision", help="Of forward and backward passes; weights stay float32."),

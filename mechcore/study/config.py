@@ -430,6 +430,21 @@ class StudyConfig:
             raise InputError(
                 "checkpoints: of a study with a training of its own they can only be [training]"
             )
+        if self.training is not None and self.training.patience is not None:
+            self._check_patience(self.training)
+
+    def _check_patience(self, training: TrainSettings) -> None:
+        if self.checkpoints == (TRAINED,):
+            raise InputError(
+                "checkpoints: [training] needs to know beforehand at which steps there are some, "
+                f"and with patience ({training.patience}) training ends when it will; leave out "
+                "checkpoints, or train without patience"
+            )
+        if training.watch not in (None, *TEST_ROLES):
+            raise InputError(
+                f"training: watch is {shown(repr(training.watch))}; expected "
+                f"{' or '.join(TEST_ROLES)}, the roles of a study's test data"
+            )
 
     def each_model(self) -> dict[str, StudyConfig]:
         """The study of each model by name; of one model alone, by an empty name."""

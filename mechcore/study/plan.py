@@ -112,7 +112,7 @@ class _Planner:
         steps = {step: checkpoint_path(Path(), step).name for step in settings.checkpoint_steps(n)}
         steps[settings.total_steps(n)] = FINAL
         self._recipes = Recipes(base, data, self.hasher)
-        facts = {"training": asdict(settings), "steps": max(steps), "names": self._names}
+        facts = {"training": settings.facts(), "steps": max(steps), "names": self._names}
         if base.class_labels is None and (classes := classes_of(base, data)):
             facts["classes"] = classes
         unit = self._unit("train", "training", facts, roles=ROLES)

@@ -10,7 +10,7 @@ which an interrupted run goes on.
 """
 
 from mechcore.training.fresh import new_model
-from mechcore.training.history import HISTORY_FILE, read_history
+from mechcore.training.history import HISTORY_FILE, best_step, read_history
 from mechcore.training.objectives import Objective, accuracies, answering, classification
 from mechcore.training.run import train, train_answering, train_classifier
 from mechcore.training.run_folder import SETTINGS_FILE, STATE_FOLDER, checkpoint_path
@@ -25,6 +25,7 @@ __all__ = [
     "TrainSettings",
     "accuracies",
     "answering",
+    "best_step",
     "checkpoint_path",
     "classification",
     "new_model",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,26 +15,27 @@ from torch import nn
 from transformers import PreTrainedModel, TrainerCallback
 
 from mechcore.errors import MechcoreError
-from mechcore.files import write_json
 from mechcore.progress import say
 from mechcore.tasks.encoding import EncodedExamples
 from mechcore.tasks.examples import ALL
-from mechcore.training.history import HISTORY_FILE, read_records
+from mechcore.training.history import read_records, write_records
 from mechcore.training.loop import Loop
 from mechcore.training.objectives import accuracies
 from mechcore.training.run_folder import (
     FINAL,
     STATE_FOLDER,
+    best_path,
     checkpoint_path,
     complete_state,
     publish,
     state_weights,
     weights_digest,
 )
+from mechcore.training.stopping import has_ended, standing
 
 
 class Recorder(TrainerCallback):
-    """Evaluates, writes checkpoints and the history, and has the Trainer save its state.
+    """Evaluates, writes checkpoints and the history, has the Trainer save its state, and ends it.
 
     Args:
         loop: the Trainer.
@@ -54,6 +56,7 @@ class Recorder(TrainerCallback):
         self.loop, self.measured, self.out, self.resumed = loop, measured, out, resumed
         self.advance = advance
         self.records = [record for record in read_records(out) if record["step"] <= resumed]
+        self.saved_best = self._best()
         self.started = time.monotonic() - (self.records[-1]["seconds"] if self.records else 0)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -70,38 +73,42 @@ class Recorder(TrainerCallback):
             )
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Evaluate, and ask for a state, when it is time."""
+        """Evaluate, and ask for a state or for the end, when it is time."""
         settings, step, last = self.loop.settings, state.global_step, self.loop.total
+        ended = False
         if step % settings.evaluate_every == 0 or step == last:
             self._evaluate(step)
-        control.should_save = step % settings.checkpoint_every == 0 and step < last
+            ended = has_ended(self.records, settings, last)
+        control.should_save = step % settings.checkpoint_every == 0 and not ended
+        control.should_training_stop = control.should_training_stop or ended
         self.advance()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Mark a state as complete."""
-        complete_state(self.out, state.global_step, cast(nn.Module, self.loop.model))
+        self.saved_best = self._best()
+        model = cast(nn.Module, self.loop.model)
+        complete_state(self.out, state.global_step, model, self.saved_best)
+
+    def _best(self) -> int | None:
+        now = standing(self.records, self.loop.settings)
+        return None if now is None else now.best
 
     def _evaluate(self, step: int) -> None:
-        settings, final = self.loop.settings, step == self.loop.total
-        path = None
-        if final or step % settings.checkpoint_every == 0:
-            path = self.out / FINAL if final else checkpoint_path(self.out, step)
-        dtype = torch.float32 if final else getattr(torch, settings.checkpoint_dtype)
+        before = self._best()
         losses, self.loop.losses = self.loop.losses, []
-        record = {
-            "step": step,
-            "loss": sum(losses) / len(losses),
-            "accuracy": self._accuracies(dtype, path),
-            "seconds": round(time.monotonic() - self.started, 1),
-        }
+        record: dict[str, Any] = {"step": step, "loss": sum(losses) / len(losses)}
         self.records.append(record)
-        write_json(self.out / HISTORY_FILE, {"evaluations": self.records})
-        accuracy: Any = record["accuracy"]
-        shown = ", ".join(f"{name} {values[ALL]:.3f}" for name, values in accuracy.items())
-        say(f"step {step}: loss {record['loss']:.3f}" + (f", accuracy {shown}" if shown else ""))
+        self._measure(record)
+        write_records(self.out, self.records, self._best())
+        # An interrupted run goes on with the best weights of its last state.
+        if before is not None and before not in (self._best(), self.saved_best):
+            shutil.rmtree(best_path(self.out, before))
+        self._tell(record)
 
-    def _accuracies(self, dtype: torch.dtype, path: Path | None) -> dict[str, dict[str, float]]:
-        """Accuracies of the weights as stored, which are also stored if there is a path."""
+    def _measure(self, record: dict[str, Any]) -> None:
+        """Add the accuracies of the weights as stored, and store them where they are wanted."""
+        step = record["step"]
+        path, dtype = self._stored_as(step)
         model, objective = cast(PreTrainedModel, self.loop.model), self.loop.objective
         with _without_autocast(model):
             stored: Any = model if dtype == torch.float32 else copy.deepcopy(model)
@@ -109,9 +116,29 @@ class Recorder(TrainerCallback):
             if path is not None:
                 publish(stored, objective.tokenizer, path)
             stored = stored.float()
-            found = {name: accuracies(stored, objective, d) for name, d in self.measured.items()}
+            record["accuracy"] = {
+                name: accuracies(stored, objective, data) for name, data in self.measured.items()
+            }
+            record["seconds"] = round(time.monotonic() - self.started, 1)
+            if self._best() == step:
+                publish(stored.to(dtype), objective.tokenizer, best_path(self.out, step))
         model.train()
-        return found
+
+    def _stored_as(self, step: int) -> tuple[Path | None, torch.dtype]:
+        """Where the checkpoint of a step goes, if there is one, and its precision."""
+        settings = self.loop.settings
+        if settings.patience is None and step == self.loop.total:
+            return self.out / FINAL, torch.float32
+        kept = step % settings.checkpoint_every == 0
+        path = checkpoint_path(self.out, step) if kept else None
+        return path, getattr(torch, settings.checkpoint_dtype)
+
+    def _tell(self, record: Mapping[str, Any]) -> None:
+        shown = ", ".join(f"{name} {v[ALL]:.3f}" for name, v in record["accuracy"].items())
+        text = f"step {record['step']}: loss {record['loss']:.3f}"
+        say(text + (f", accuracy {shown}" if shown else ""))
+        if (best := self._best()) and has_ended(self.records, self.loop.settings, self.loop.total):
+            say(f"training ends with the weights of step {best}, the best evaluation")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from mechcore import progress as display
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.loading import without_bars
 from mechcore.tasks.examples import Examples
-from mechcore.training.history import read_history, read_records
+from mechcore.training.history import best_step, read_history, read_records
 from mechcore.training.loop import Loop
 from mechcore.training.machine import arguments_for, device_of, own_randomness, unprepared
 from mechcore.training.objectives import Objective, answering, classification
@@ -27,11 +27,13 @@ from mechcore.training.run_folder import (
     STATE_FOLDER,
     begin,
     facts_of,
+    finish_with,
     newest_state,
     remove_after,
     state_path,
 )
 from mechcore.training.settings import TrainSettings
+from mechcore.training.stopping import has_ended, watching
 
 
 def train(
@@ -50,13 +52,17 @@ def train(
     goes on after its last checkpoint and ends with the same history and weights, to the last bit
     on the same machine; a finished run is not repeated, and ``model`` gets its weights.
 
+    With ``settings.patience`` training ends early, and ``model`` and ``final`` get the weights of
+    the best evaluation, see `best_step`; checkpoints of later steps stay.
+
     Training is on one device. Where several GPUs are visible, the first one alone is used.
 
     Args:
         model: a Hugging Face model with float32 weights and the head that ``objective`` reads.
         objective: from `classification` or `answering`; its tokenizer is saved with the model.
         examples: the training examples.
-        evaluations: data sets to measure accuracy on, by the name used in the history.
+        evaluations: data sets to measure accuracy on, by the name used in the history; the first
+            is the one that a patience watches, unless ``settings.watch`` names another.
         out: folder to make, or that of the same run.
         settings: see `TrainSettings`, and `train_settings` for recipes.
         progress: whether to show progress on standard error, where none is shown yet.
@@ -67,11 +73,12 @@ def train(
 
     Raises:
         InputError: ``out`` holds another run or something else, there are fewer examples than a
-            batch, an input is too long, labels and classes do not match, or the device cannot
-            train in this way.
+            batch, an input is too long, labels and classes do not match, there is nothing to
+            watch, or the device cannot train in this way.
         MechcoreError: the loss is no longer finite.
     """
     out, place = Path(out), device_of(device or model.device)
+    settings = watching(settings, evaluations)
     total = settings.total_steps(len(examples))
     _check_weights(model)
     arguments = arguments_for(settings, total, out / STATE_FOLDER, place)
@@ -81,7 +88,7 @@ def train(
     for data in evaluations.values():
         objective.correct(data)
     begin(out, facts_of(model, objective, encoded, measured, settings), place)
-    if _is_finished(out, total):
+    if _is_finished(out, settings, total):
         display.say(f"{out}: was finished before")
         _take_weights(model, out / FINAL, place)
         return read_history(out)
@@ -101,13 +108,16 @@ def train(
             own_randomness(place),
             unprepared(model),
             without_bars(),
-            display.bar("training", total) as advance,
+            _bar(total, settings) as advance,
         ):
-            for _ in range(resumed):
-                advance()
+            advance(resumed)
             loop = Loop(model, objective, encoded, settings, total, arguments)
-            loop.add_callback(Recorder(loop, measured, out, resumed, advance))
+            loop.add_callback(Recorder(loop, measured, out, resumed, lambda: advance(1)))
             loop.train(str(state_path(out, resumed)) if resumed else None)
+            advance(total - loop.state.global_step)
+    if (best := best_step(out)) is not None:
+        finish_with(out, best)
+        _take_weights(model, out / FINAL, place)
     shutil.rmtree(out / STATE_FOLDER)
     return read_history(out)
 
@@ -126,9 +136,8 @@ def _check_weights(model: PreTrainedModel) -> None:
         )
 
 
-def _is_finished(out: Path, total: int) -> bool:
-    records = read_records(out)
-    finished = bool(records) and records[-1]["step"] == total and (out / FINAL).is_dir()
+def _is_finished(out: Path, settings: TrainSettings, total: int) -> bool:
+    finished = has_ended(read_records(out), settings, total) and (out / FINAL).is_dir()
     if finished and (out / STATE_FOLDER).is_dir():
         shutil.rmtree(out / STATE_FOLDER)
     return finished
@@ -139,6 +148,22 @@ def _take_weights(model: PreTrainedModel, path: Path, device: torch.device) -> N
         trained = type(model).from_pretrained(path, dtype=torch.float32)
     model.load_state_dict(trained.state_dict())
     nn.Module.to(model, device)
+
+
+@contextmanager
+def _bar(total: int, settings: TrainSettings) -> Iterator[display.Advance]:
+    """Progress in steps, or in shares where the rest of the steps may be passed over at once."""
+    if settings.patience is not None:
+        with display.work("training", total) as advance:
+            yield advance
+        return
+    with display.bar("training", total) as advance_one:
+
+        def advance_each(steps: float) -> None:
+            for _ in range(int(steps)):
+                advance_one()
+
+        yield advance_each
 
 
 @contextmanager

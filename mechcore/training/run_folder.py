@@ -7,7 +7,6 @@ import os
 import platform
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ def facts_of(
 ) -> dict[str, Any]:
     """Everything that decides the result of a run, as JSON values."""
     facts = {
-        "settings": asdict(settings),
+        "settings": settings.facts(),
         "objective": {
             "classes": objective.classes,
             "prompt": objective.prompt,
@@ -154,7 +153,10 @@ def publish(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Pa
 
 
 def remove_after(out: Path, step: int) -> None:
-    """Remove the checkpoints after a step, which are made again, and half-written ones."""
+    """Remove the weights of steps after one, which are made again, and half-written ones."""
+    for path in (out / STATE_FOLDER).glob("best-*"):
+        if int(path.name.removeprefix("best-")) > step:
+            shutil.rmtree(path)
     for path in out.iterdir():
         number = path.name.removeprefix("step-")
         later = number != path.name and number.isdigit() and int(number) > step
@@ -171,17 +173,32 @@ def state_path(out: Path, step: int) -> Path:
     return out / STATE_FOLDER / f"checkpoint-{step}"
 
 
-def complete_state(out: Path, step: int, model: nn.Module) -> None:
-    """Mark the state of a step as complete, and remove the others."""
+def best_path(out: Path, step: int) -> Path:
+    """Where the weights of the best evaluation are kept until training ends."""
+    return out / STATE_FOLDER / f"best-{step}"
+
+
+def finish_with(out: Path, best: int) -> None:
+    """Make the weights of the best evaluation the last checkpoint."""
+    with appearing(out / FINAL) as folder:
+        shutil.copytree(best_path(out, best), folder, dirs_exist_ok=True)
+
+
+def complete_state(out: Path, step: int, model: nn.Module, best: int | None = None) -> None:
+    """Mark the state of a step as complete, and remove the others.
+
+    The weights of the ``best`` step so far, where there is one, are part of the state.
+    """
     path = state_path(out, step)
+    kept = [path] if best is None else [path, best_path(out, best)]
     files = {}
-    for file in sorted(path.iterdir()):
+    for file in [file for folder in kept for file in sorted(folder.iterdir())]:
         with file.open("r+b") as handle:
             os.fsync(handle.fileno())
-        files[file.name] = file.stat().st_size
+        files[Path(os.path.relpath(file, path)).as_posix()] = file.stat().st_size
     write_json(path / _COMPLETE, {"files": files, "weights": weights_digest(model)})
     for other in path.parent.iterdir():
-        if other != path:
+        if other not in kept:
             shutil.rmtree(other)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from pydantic import ConfigDict
@@ -37,7 +37,8 @@ class TrainSettings:
         checkpoint_every: steps between checkpoints, a multiple of ``evaluate_every``. An
             interrupted run goes on from the last of them.
         checkpoint_dtype: precision in which the checkpoints before the last are stored (the last
-            is float32). What the history records is the accuracy of the weights as stored.
+            is float32, but with a patience a copy of an earlier one). What the history records is
+            the accuracy of the weights as stored.
         max_length: tokens after which an input is cut, with a warning; None for as many as the
             model takes, where longer inputs are refused.
         by_length: make batches of examples of similar length, which saves padding. Every pass is
@@ -47,6 +48,14 @@ class TrainSettings:
         from_scratch: begin with random weights; only the base's configuration and tokenizer are
             taken. It is for `new_model` and for studies: `train` takes a model as it is.
         seed: of the order of examples, of dropout, and of new weights.
+        patience: evaluations in a row without improvement, after which training ends; the last
+            checkpoint then has the weights of the best evaluation. The rate falls as if training
+            went on to the last step. None trains all steps and keeps the weights of the last.
+        min_delta: how much higher than the best so far an accuracy (share from 0 to 1) must be to
+            improve on it; at 0 anything higher does. The same accuracy never does: of equals the
+            earlier weights are kept.
+        watch: the evaluation data set whose accuracy, over all its examples, is meant; None for
+            the first. It takes part in the choice of the weights: report results on another.
 
     Raises:
         InputError: a value is out of its range.
@@ -73,11 +82,14 @@ class TrainSettings:
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     from_scratch: bool = False
     seed: int = 0
+    patience: int | None = None
+    min_delta: float = 0.0
+    watch: str | None = None
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
             self._check(name, _whole(getattr(self, name), 1), "a whole number from 1")
-        for name in ("steps", "max_length"):
+        for name in ("steps", "max_length", "patience"):
             value = getattr(self, name)
             self._check(name, value is None or _whole(value, 1), "a whole number from 1, or none")
         self._check("warmup_steps", _whole(self.warmup_steps, 0), "a whole number from 0")
@@ -95,6 +107,7 @@ class TrainSettings:
         self._check("betas", pair and all(_number(b, 0) and b < 1 for b in betas), "two in [0, 1)")
         object.__setattr__(self, "betas", tuple(betas))
         self._check("seed", _whole(self.seed, 0) and self.seed < MAX_SEED, f"0 to {MAX_SEED - 1}")
+        self._check_stopping()
         self._check_length()
         if self.checkpoint_every % self.evaluate_every:
             raise InputError(
@@ -102,6 +115,15 @@ class TrainSettings:
                 f"evaluate_every ({self.evaluate_every}), so that each checkpoint has its "
                 "accuracies in the history"
             )
+
+    def _check_stopping(self) -> None:
+        share = _number(self.min_delta, 0) and self.min_delta < 1
+        self._check("min_delta", share, "a share of at least 0 and below 1")
+        named = self.watch is None or (isinstance(self.watch, str) and self.watch != "")
+        self._check("watch", named, "the name of an evaluation data set, or none")
+        for name in ("min_delta", "watch"):
+            idle = self.patience is None and getattr(self, name) != getattr(TrainSettings, name)
+            self._check(name, not idle, "it together with patience, without which it does nothing")
 
     def _check_length(self) -> None:
         if (self.epochs is None) == (self.steps is None):
@@ -148,13 +170,32 @@ class TrainSettings:
         return steps
 
     def checkpoint_steps(self, n_examples: int) -> list[int]:
-        """Steps whose checkpoints come before the last one, ``final``."""
-        return list(
-            range(self.checkpoint_every, self.total_steps(n_examples), self.checkpoint_every)
-        )
+        """Steps whose checkpoints are kept beside ``final``.
+
+        With a patience they are those that there can be: training may end before them. The last
+        step of all can then be among them, as ``final`` is a copy of an earlier one.
+        """
+        end = self.total_steps(n_examples) + (self.patience is not None)
+        return list(range(self.checkpoint_every, end, self.checkpoint_every))
+
+    def facts(self) -> dict[str, Any]:
+        """All settings by name, as they decide the result of a run or of a unit of a study.
+
+        Settings that were added later are left out while they have their default, so that runs
+        and units from before are still known by the same facts.
+        """
+        return {
+            name: value
+            for name, value in asdict(self).items()
+            if name not in _ADDED or value != getattr(TrainSettings, name)
+        }
 
 
 _COUNTS = ("batch_size", "accumulate", "evaluate_every", "checkpoint_every")
+
+_ADDED = ("patience", "min_delta", "watch")
+"""Settings that came after the first runs were stored; their defaults do what was done before."""
+
 _CHOICES = {
     "schedule": ("linear", "constant"),
     "checkpoint_dtype": ("float32", "float16", "bfloat16"),

@@ -118,6 +118,24 @@ def test_settings_reach_the_run(files: Path, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_it_ends_without_improvement(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    # At this rate no answer ever changes: the first evaluation is the best.
+    slow = ["--learning-rate", "1e-30", "--steps", 9, "--checkpoint-every", 1, "--patience", 2]
+    assert call(*own(files), *SHORT, *slow, "--out", out) == 0
+    assert sorted(read_history(out)["step"].unique()) == [1, 2, 3]
+    best = f"the best evaluation is that of step 1, whose weights are in {out / 'final'}"
+    assert best in capsys.readouterr().out
+    settings = pd.read_json(out / "training.json", typ="series")["settings"]
+    assert settings["watch"] == "id"
+    files_of = ["--setting", "watch=ood,min_delta=0.5"]
+    assert call(*own(files), *SHORT, *slow, *files_of, "--out", out) == 2
+    error = capsys.readouterr().err
+    assert "settings.min_delta (None -> 0.5); settings.watch (id -> ood)" in error
+
+
 def test_a_language_model_is_trained_to_answer(files: Path, tmp_path: Path) -> None:
     command = ["--model", tiny_decoder_dir(), *own(files)[2:], *SHORT, "--steps", 1]
     reading = ["--prompt", tiny_world.DECODER_PROMPT, "--answers"]
@@ -150,6 +168,8 @@ def test_every_preset_can_be_named(files: Path, capsys: pytest.CaptureFixture[st
         ("--model BASE --train FILES/train.csv --device gpu", "device gpu: expected cpu"),
         ("--model BASE --train FILES/train.csv --precision float16", "needs a CUDA GPU"),
         ("--model BASE --train FILES/train.csv --warmup-steps 3", "the whole run has 3 steps"),
+        ("--model BASE --train FILES/train.csv --patience 2", "no evaluation data to watch"),
+        ("--model BASE --train FILES/train.csv --patience 0", "patience is 0"),
         ("--model BASE --train FILES/train.csv --labels one", "at least two different names"),
     ],
 )

@@ -130,6 +130,16 @@ def test_the_embedded_checkpoints_are_those_of_no_other_model() -> None:
         StudyConfig(checkpoints=("embedded",), model=ModelConfig(source="my-bert"))
 
 
+def test_a_training_that_ends_when_it_will_has_no_series_and_watches_a_role() -> None:
+    model, training = ModelConfig(source="base"), train_settings("quick", patience=3)
+    assert StudyConfig(model=model, training=training).training == training
+    with pytest.raises(InputError, match=r"and with patience \(3\) training ends when it will"):
+        StudyConfig(model=model, training=training, checkpoints=("training",))
+    with pytest.raises(InputError, match="watch is 'dev'; expected id or ood, the roles of"):
+        StudyConfig(model=model, training=replace(training, watch="dev"))
+    assert StudyConfig(model=model, training=replace(training, watch="ood")).training is not None
+
+
 def test_without_sparsities_there_must_be_checkpoints() -> None:
     config = StudyConfig(sparsities=(), checkpoints=("embedded",))
     assert config.sparsities == ()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from study.sources import checkpoint_like, data_config
 
 from mechcore.errors import InputError
+from mechcore.study import ModelConfig, StudyConfig
+from mechcore.study.plan import make_plan
 from mechcore.training import PRESETS, TrainSettings, train_settings
 
 pytestmark = pytest.mark.once
@@ -100,6 +105,15 @@ def test_steps_replace_the_epochs_of_a_preset_and_the_other_way_round() -> None:
         ({"steps": 5, "by_length": 1}, "by_length is 1"),
         ({"steps": 5, "seed": -1}, "seed is -1"),
         ({"steps": 5, "seed": 2**32}, "seed is 4294967296"),
+        ({"steps": 5, "patience": 0}, "patience is 0; expected a whole number from 1"),
+        ({"steps": 5, "patience": 2.0}, "patience is 2.0"),
+        ({"steps": 5, "patience": 2, "min_delta": -0.1}, "min_delta is -0.1; expected a share"),
+        ({"steps": 5, "patience": 2, "min_delta": 1}, "min_delta is 1; expected a share"),
+        ({"steps": 5, "patience": 2, "min_delta": math.nan}, "min_delta is nan"),
+        ({"steps": 5, "patience": 2, "watch": ""}, "watch is ''; expected the name"),
+        ({"steps": 5, "patience": 2, "watch": 1}, "watch is 1; expected the name"),
+        ({"steps": 5, "min_delta": 0.1}, "min_delta is 0.1; expected it together with patience"),
+        ({"steps": 5, "watch": "id"}, "watch is 'id'; expected it together with patience"),
     ],
 )
 def test_values_that_make_no_sense_are_named(changes: dict[str, Any], message: str) -> None:
@@ -119,3 +133,60 @@ def test_unknown_presets_and_settings_are_named() -> None:
         train_settings("bert")
     with pytest.raises(InputError, match=r"unknown setting 'lr'; expected epochs, steps"):
         train_settings("quick", lr=1e-5)
+
+
+QUICK: dict[str, Any] = {
+    "epochs": 3, "steps": None, "learning_rate": 5e-5, "batch_size": 32, "accumulate": 1,
+    "warmup_steps": 200, "schedule": "linear", "weight_decay": 0.01, "betas": (0.9, 0.999),
+    "epsilon": 1e-8, "max_grad_norm": 1.0, "evaluate_every": 300, "checkpoint_every": 300,
+    "checkpoint_dtype": "float32", "max_length": None, "by_length": True, "precision": "float32",
+    "from_scratch": False, "seed": 0,
+}  # fmt: skip
+"""What the first stored runs and units of studies are known by: it must not change."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "further"),
+    [
+        ({}, {}),
+        ({"patience": 3}, {"patience": 3}),
+        (
+            {"patience": 3, "min_delta": 0.01, "watch": "id"},
+            {"patience": 3, "min_delta": 0.01, "watch": "id"},
+        ),
+    ],
+)
+def test_settings_that_came_later_are_facts_where_they_are_used(
+    changes: dict[str, Any], further: dict[str, Any]
+) -> None:
+    settings = train_settings("quick", **changes)
+    assert settings.facts() == {**QUICK, **further}
+    assert train_settings("quick", **settings.facts()) == settings
+
+
+def test_a_study_s_training_is_known_as_before(tmp_path: Path) -> None:
+    source = checkpoint_like(tmp_path / "model")
+    config = StudyConfig(
+        model=ModelConfig(source=str(source), class_labels=("no", "yes")),
+        data=data_config(tmp_path / "data"),
+        training=train_settings("quick", steps=4, batch_size=2, warmup_steps=0),
+    )
+    names = {"train": "train-data", "id": "id-data", "ood": "ood-data"}
+    recipe = {
+        "training": {
+            **QUICK, "epochs": None, "steps": 4, "batch_size": 2, "warmup_steps": 0,
+            "betas": [0.9, 0.999],
+        },
+        "steps": 4,
+        "names": names,
+    }  # fmt: skip
+    known = make_plan(config).units
+    (unit,) = [unit for unit in known.values() if unit.kind == "train"]
+    assert unit.recipe["settings"] == recipe
+    assert config.training is not None
+    patient = replace(config, training=replace(config.training, patience=2))
+    units = make_plan(patient).units
+    (other,) = [unit for unit in units.values() if unit.kind == "train"]
+    recipe["training"]["patience"] = 2
+    assert other.recipe["settings"] == recipe
+    assert not known.keys() & units.keys()  # nor is anything of what comes of it the same

@@ -1,0 +1,389 @@
+"""Training with a patience: when it ends, which weights it keeps, and how it is interrupted."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from safetensors.torch import load_file
+from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from mechcore.errors import InputError
+from mechcore.progress import _Lines, shown_on
+from mechcore.tasks import tiny_world
+from mechcore.tasks.examples import Examples
+from mechcore.training import (
+    TrainSettings,
+    accuracies,
+    best_step,
+    classification,
+    read_history,
+    recorder,
+    run_folder,
+    train_classifier,
+)
+from mechcore.training import run as running
+from mechcore.training.recorder import Recorder
+from mechcore.training.run_folder import newest_state
+from mechcore.training.stopping import Standing, has_ended, standing
+
+pytestmark = pytest.mark.once
+
+WATCHED = replace(
+    SETTINGS, steps=20, evaluate_every=2, checkpoint_every=6, checkpoint_dtype="float32", patience=2
+)
+# States are of steps 6 (with the weights of 4) and 12 (with those of 10). What comes after 14 would
+# be better, and is never seen: 12 is worse than 10, and 14 no better.
+ID = {2: 0.5, 4: 0.6, 6: 0.55, 8: 0.7, 10: 0.8, 12: 0.75, 14: 0.8, 16: 1.0, 18: 1.0, 20: 1.0}
+OOD = {2: 0.1, 4: 0.4, 6: 0.4, 8: 0.4, 10: 0.9, 12: 0.9, 14: 0.9, 16: 0.9, 18: 0.9, 20: 0.9}
+DROPOUT = 0.3
+
+Script = dict[str, Mapping[int, float]]
+
+
+class Stop(Exception):
+    pass
+
+
+@contextmanager
+def scripted() -> Iterator[Script]:
+    """Let evaluations find the accuracies of tables, by data set and step."""
+    tables: Script = {"id": ID, "ood": OOD}
+    now = {"step": 0}
+    plain = Recorder.on_step_end
+
+    def on_step_end(self: Any, args: Any, state: Any, control: Any, **options: Any) -> None:
+        now["step"] = state.global_step
+        plain(self, args, state, control, **options)
+
+    def find(model: Any, objective: Any, encoded: Any) -> dict[str, float]:
+        return {"all": tables[encoded.examples.name][now["step"]]}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "on_step_end", on_step_end)
+        patch.setattr(recorder, "accuracies", find)
+        yield tables
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    with scripted() as tables:
+        yield tables
+
+
+def run(out: Path, settings: TrainSettings = WATCHED, model: Any = None) -> pd.DataFrame:
+    return train_encoder(out, settings, encoder(DROPOUT) if model is None else model)
+
+
+def weights(out: Path, name: str = "final") -> bytes:
+    return (out / name / "model.safetensors").read_bytes()
+
+
+def watched(history: pd.DataFrame) -> pd.Series[float]:
+    """Accuracies of the first data set by step."""
+    rows = history.query("dataset == 'id' and subset == 'all'")
+    return rows.set_index("step")["accuracy"]
+
+
+@pytest.fixture(scope="module")
+def every_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without a patience that keeps the weights of each evaluation."""
+    out = tmp_path_factory.mktemp("every") / "run"
+    run(out, replace(WATCHED, patience=None, checkpoint_every=2))
+    assert len({weights(out, path.name) for path in out.glob("step-*")}) == 9
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a patience that was never interrupted."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    with scripted():
+        run(out)
+    return out
+
+
+# -- by hand --------------------------------------------------------------------------------------
+
+
+def recorded(values: Sequence[float]) -> list[dict[str, Any]]:
+    """Evaluations of steps 10, 20, ..."""
+    return [{"step": 10 * i, "accuracy": {"id": {"all": v}}} for i, v in enumerate(values, 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "min_delta", "best", "waited"),
+    [
+        ([0.5], 0.0, 10, 0),
+        ([0.0, 0.0], 0.0, 10, 1),  # even the worst first evaluation is the best so far
+        ([0.5, 0.6, 0.6], 0.0, 20, 1),  # a tie is no improvement
+        ([0.5, 0.6, 0.4, 0.61], 0.0, 40, 0),
+        ([0.50, 0.51], 0.01, 10, 1),  # not more than 0.01, though 0.51 - 0.50 > 0.01 in binary
+        ([0.50, 0.51, 0.52], 0.01, 30, 0),  # two small steps are one of 0.02
+        ([0.5, 0.505, 0.509, 0.4], 0.01, 10, 3),
+    ],
+)
+def test_the_best_evaluation_and_the_wait(
+    values: list[float], min_delta: float, best: int, waited: int
+) -> None:
+    settings = TrainSettings(steps=90, patience=3, min_delta=min_delta, watch="id")
+    accuracy = values[best // 10 - 1]
+    assert standing(recorded(values), settings) == Standing(best, accuracy, waited)
+    assert has_ended(recorded(values), settings, 90) is (waited == 3)
+
+
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=12))
+def test_without_a_least_difference_the_best_is_the_first_of_the_highest(right: list[int]) -> None:
+    settings = TrainSettings(steps=900, patience=100, watch="id")
+    found = standing(recorded([n / 7 for n in right]), settings)
+    assert found is not None
+    first = int(np.argmax(right))
+    assert (found.best, found.waited) == (10 * (first + 1), len(right) - 1 - first)
+
+
+def test_the_last_step_is_the_end_in_any_case() -> None:
+    for patience in (None, 5):
+        settings = TrainSettings(steps=20, patience=patience, watch=patience and "id")
+        assert not has_ended([], settings, 20)
+        assert not has_ended(recorded([0.5]), settings, 20)
+        assert has_ended(recorded([0.5, 0.6]), settings, 20)
+    assert standing(recorded([0.5]), TrainSettings(steps=20)) is None
+
+
+# -- whole runs -----------------------------------------------------------------------------------
+
+
+def test_it_ends_after_the_patience_with_the_weights_of_the_best_evaluation(
+    whole: Path, every_step: Path
+) -> None:
+    accuracy = watched(read_history(whole))
+    assert accuracy.to_dict() == {step: ID[step] for step in (2, 4, 6, 8, 10, 12, 14)}
+    assert best_step(whole) == 10
+    # The other run took all steps: until here the learning rate was the same.
+    assert weights(whole) == weights(every_step, "step-0010")
+    # Checkpoints after the best stay.
+    names = {"step-0006", "step-0012", "final", "history.json", "training.json"}
+    assert {path.name for path in whole.iterdir()} == names
+    assert weights(whole, "step-0012") == weights(every_step, "step-0012")
+
+
+def test_another_data_set_can_be_watched_and_the_model_gets_its_best(
+    tmp_path: Path, script: Script, every_step: Path
+) -> None:
+    def drawn() -> tuple[Any, ...]:
+        return random.random(), np.random.rand(), torch.rand(1)  # noqa: NPY002
+
+    model = encoder(DROPOUT)
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)  # noqa: NPY002
+    expected = drawn()
+    random.seed(1), np.random.seed(2), torch.manual_seed(3)  # noqa: NPY002
+    history = run(tmp_path / "run", replace(WATCHED, watch="ood"), model)  # no better at 6 and 8
+    assert drawn() == expected
+    assert history["step"].max() == 8
+    assert best_step(tmp_path / "run") == 4
+    assert weights(tmp_path / "run") == weights(every_step, "step-0004")
+    stored = load_file(every_step / "step-0004" / "model.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+
+
+def test_a_least_difference_ends_earlier(tmp_path: Path, script: Script) -> None:
+    history = run(tmp_path / "run", replace(WATCHED, min_delta=0.1))  # 0.6 is not more than it
+    assert history["step"].max() == 6
+    assert best_step(tmp_path / "run") == 2
+
+
+def test_a_patience_that_is_never_exhausted_keeps_the_best_of_all_steps(tmp_path: Path) -> None:
+    # True accuracies, of weights as stored.
+    settings = replace(
+        WATCHED, steps=8, checkpoint_every=2, checkpoint_dtype="bfloat16", patience=9
+    )
+    out = tmp_path / "run"
+    accuracy = watched(run(out, settings))
+    assert accuracy.index.tolist() == settings.checkpoint_steps(40) == [2, 4, 6, 8]
+    assert {path.name for path in out.glob("step-*")} == {f"step-000{n}" for n in (2, 4, 6, 8)}
+    best = accuracy.idxmax()  # the first of the highest
+    assert best_step(out) == best
+    assert weights(out) == weights(out, f"step-000{best}")
+    model = AutoModelForSequenceClassification.from_pretrained(out / "final")
+    objective = classification(model, AutoTokenizer.from_pretrained(out / "final"))
+    assert accuracies(model, objective, objective.encode(evaluations()["id"]))["all"] == (
+        accuracy.max()
+    )
+
+
+def test_without_a_patience_nothing_of_it_is_written(every_step: Path) -> None:
+    settings = json.loads((every_step / "training.json").read_text())["settings"]
+    assert not {"patience", "min_delta", "watch"} & set(settings)
+    assert set(json.loads((every_step / "history.json").read_text())) == {"evaluations"}
+    assert best_step(every_step) is None
+
+
+def test_the_end_is_told_and_the_progress_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # At this rate no answer ever changes.
+    settings = replace(WATCHED, learning_rate=1e-30, evaluate_every=1)
+    with shown_on(_Lines(Console(stderr=True, width=300))):
+        run(tmp_path / "run", settings)
+    said = capsys.readouterr().err.splitlines()
+    assert said[-2:] == [
+        "training ends with the weights of step 1, the best evaluation",
+        "training: 100 %",
+    ]
+
+
+def test_there_must_be_what_is_to_be_watched(tmp_path: Path) -> None:
+    def refused(given: dict[str, Examples], settings: TrainSettings, message: str) -> None:
+        with pytest.raises(InputError, match=message):
+            train_classifier(
+                encoder(), tiny_world.encoder_tokenizer(), pairs(), given, out, settings, False
+            )
+
+    out = tmp_path / "run"
+    refused({}, WATCHED, "patience is 2, and there are no evaluation data to watch")
+    refused(evaluations(), replace(WATCHED, watch="dev"), "watch is 'dev'; .* data set: id, ood")
+    assert not out.exists()
+
+
+# -- interruptions --------------------------------------------------------------------------------
+
+Kill = Callable[[Sequence[str]], list[str]]
+
+
+@pytest.fixture
+def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
+    """Raise once before each of these stages; those that were reached are in the list returned."""
+    wanted: list[str] = []
+    reached: list[str] = []
+
+    def watch(holder: Any, function: str, stage_of: Callable[..., str]) -> None:
+        plain = getattr(holder, function)
+
+        def call(*values: Any, **options: Any) -> Any:
+            stage = stage_of(*values)
+            if stage in wanted:
+                wanted.remove(stage)
+                reached.append(stage)
+                raise Stop(stage)
+            return plain(*values, **options)
+
+        monkeypatch.setattr(holder, function, call)
+
+    watch(recorder, "publish", lambda _, __, path: f"store {path.name}")
+    watch(recorder, "write_records", lambda _, records, __: f"history {records[-1]['step']}")
+    watch(recorder, "complete_state", lambda _, step, *__: f"complete {step}")
+    watch(run_folder, "write_json", lambda path, _: f"mark {path.parent.name} {path.name}")
+    watch(shutil, "rmtree", lambda path, *_: f"remove {Path(path).name}")
+    watch(running, "finish_with", lambda *_: "finish")
+    watch(running, "_take_weights", lambda *_: "take")
+
+    def ask(stages: Sequence[str]) -> list[str]:
+        wanted.extend(stages)
+        return reached
+
+    return ask
+
+
+STAGES = (
+    *("store best-4", "history 4", "remove best-2"),
+    *("complete 6", "mark checkpoint-6 complete.json"),
+    *("store best-10", "history 10", "remove best-8"),
+    *("complete 12", "mark checkpoint-12 complete.json", "remove checkpoint-6", "remove best-10"),
+    *("history 14", "finish", "take", "remove state"),
+)
+
+
+def test_a_run_that_is_killed_at_every_stage_ends_with_the_same_bits(
+    tmp_path: Path, whole: Path, script: Script, kill: Kill
+) -> None:
+    out, reached, states = tmp_path / "run", kill(STAGES), [0]
+    for _ in STAGES:
+        with pytest.raises(Stop):
+            run(out)
+        states.append(newest_state(out))
+    model = encoder(DROPOUT)
+    history = run(out, model=model)
+    assert set(reached) == set(STAGES)
+    assert set(states) == {0, 6, 12}
+    assert states == sorted(states)  # none costs a state that there was
+    pd.testing.assert_frame_equal(history, read_history(whole), check_exact=True)
+    assert best_step(out) == best_step(whole)
+    assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
+    for name in ("final", "step-0006", "step-0012"):
+        assert weights(out, name) == weights(whole, name)
+    stored = load_file(whole / "final" / "model.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+
+
+def test_the_best_of_a_state_outlives_a_better_one_after_it(
+    tmp_path: Path, script: Script, kill: Kill, every_step: Path
+) -> None:
+    # As when it goes on with another version, whose last bits differ.
+    out = tmp_path / "run"
+    kill(["complete 12"])
+    with pytest.raises(Stop):
+        run(out)
+    assert best_step(out) == 10
+    script["id"] = {**ID, 8: 0.1}
+    assert run(out)["step"].max() == 8
+    assert best_step(out) == 4
+    assert weights(out) == weights(every_step, "step-0004")
+
+
+def test_the_best_weights_count_as_part_of_a_state(
+    tmp_path: Path, script: Script, kill: Kill
+) -> None:
+    out = tmp_path / "run"
+    kill(["history 8"])
+    with pytest.raises(Stop):
+        run(out)
+    assert newest_state(out) == 6
+    file = out / "state" / "best-4" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert newest_state(out) == 0
+
+
+def test_a_finished_run_is_not_repeated_and_another_is_refused(tmp_path: Path, whole: Path) -> None:
+    out, model = tmp_path / "run", encoder(DROPOUT)
+    shutil.copytree(whole, out)
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    pd.testing.assert_frame_equal(run(out, model=model), read_history(whole))
+    stored = load_file(out / "final" / "model.safetensors")
+    assert all(torch.equal(value, stored[name]) for name, value in model.state_dict().items())
+    run(out, replace(WATCHED, watch="id"))  # the same, by name
+    for change, message in (
+        ({"patience": 3}, r"settings\.patience \(2 -> 3\)"),
+        ({"patience": None}, r"settings\.patience \(2 -> None\); settings\.watch \(id -> None\)"),
+        ({"watch": "ood"}, r"different are settings\.watch \(id -> ood\)\. Go on"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run(out, replace(WATCHED, **change))
+    turned = dict(reversed(evaluations().items()))
+    with pytest.raises(InputError, match=r"settings\.watch \(id -> ood\)"):
+        train_classifier(
+            encoder(DROPOUT), tiny_world.encoder_tokenizer(), pairs(), turned, out, WATCHED, False
+        )
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+
+
+def test_a_best_step_that_was_not_evaluated_is_an_error(tmp_path: Path) -> None:
+    text = '{"evaluations": [{"step": 2, "loss": 1, "accuracy": {}}], "best": 4}'
+    (tmp_path / "history.json").write_text(text)
+    with pytest.raises(InputError, match=r"step 4, the best, was not evaluated"):
+        best_step(tmp_path)
+    with pytest.raises(InputError, match=r"history\.json: not found"):
+        best_step(tmp_path / "none")
