@@ -1,0 +1,225 @@
+"""Activations of any hook points at chosen tokens of every example."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechcore import progress
+from mechcore.errors import InputError
+from mechcore.means import BATCH_SIZE, as_batches
+from mechcore.models.running import Batch, forward, model_inputs
+from mechcore.tasks.encoding import EncodedExamples
+
+
+def hook_resid_post(layer: int) -> str:
+    """Residual stream after a layer, [batch, pos, d_model]."""
+    return f"blocks.{layer}.hook_resid_post"
+
+
+@dataclass(frozen=True, eq=False)
+class Activations:
+    """Activations at some tokens of every example, in the order of the data.
+
+    Attributes:
+        values: by hook name, float32 on the CPU; heads keep an axis of their own.
+        positions: which token each of them is, counted from its row's first real token.
+    """
+
+    values: Mapping[str, Float[Tensor, "example position *unit"]]
+    positions: Int[Tensor, "example position"]
+
+    def sites(
+        self, *, per_head: bool = False
+    ) -> dict[tuple[str | int, ...], Float[Tensor, "example unit"]]:
+        """States to decode from, by (hook, column of `positions`).
+
+        Args:
+            per_head: make every head of a hook with heads a site of its own, by
+                (hook, column, head); otherwise the heads' units are put side by side.
+
+        Raises:
+            InputError: ``per_head`` was asked for, and no hook has heads.
+        """
+        if per_head and all(values.ndim != 4 for values in self.values.values()):
+            raise InputError(
+                f"activations: found no heads at {', '.join(self.values)}; expected a hook with "
+                "[batch, pos, head, unit], such as attn.hook_z"
+            )
+        sites: dict[tuple[str | int, ...], Tensor] = {}
+        for hook, values in self.values.items():
+            for column, states in enumerate(values.unbind(1)):
+                if per_head and values.ndim == 4:
+                    sites |= {(hook, column, head): z for head, z in enumerate(states.unbind(1))}
+                else:
+                    sites[hook, column] = states.flatten(1)
+        return sites
+
+
+def activations_at(
+    model: Any,
+    data: EncodedExamples | Iterable[Batch],
+    hooks: Sequence[str],
+    positions: Int[Tensor, "example position"] | None = None,
+    *,
+    batch_size: int = BATCH_SIZE,
+) -> Activations:
+    """Read hook points at chosen tokens of every example.
+
+    All of them stay in memory: 4 bytes times hooks, examples, positions and units.
+
+    In a model of low precision, what a token has not read yet still reaches its activations as
+    rounding that differs with the shape of the batch: run models in float32 where that matters.
+
+    Args:
+        model: any TransformerLens model.
+        data: encoded examples, or plain dicts of tokenizer outputs, whose rows are the examples
+            in the order they come.
+        hooks: names of hook points with [batch, pos, ...], for example `hook_resid_post`.
+        positions: tokens of every example, counted from its first real token; negative ones count
+            from the last, which is -1. None reads the last real token.
+        batch_size: examples per forward, for encoded examples.
+
+    Raises:
+        InputError: a row has no such token, positions and data differ in their number of
+            examples, a hook point is unknown, did not run, or has no axis of positions.
+    """
+    names = _known_hooks(model, hooks)
+    wanted = None if positions is None else _checked(positions)
+    known = isinstance(data, EncodedExamples)
+    if isinstance(data, EncodedExamples):  # before the work, not when the short row's turn comes
+        lengths = torch.tensor([len(ids) for ids in data.input_ids])
+        _from_first(wanted, lengths, torch.arange(len(data)))
+    reader = _Reader(names)
+    rows: list[Tensor] = []
+    places: list[Tensor] = []
+    total = -(-len(data) // batch_size) if known and batch_size > 0 else 0  # type: ignore[arg-type]
+    reporting: Any = progress.bar("activations", total) if known else nullcontext(lambda: None)
+    hooked = [(name, reader.hook(name)) for name in names]
+    with torch.no_grad(), reporting as advance, model.hooks(fwd_hooks=hooked):
+        for batch in as_batches(data, batch_size):
+            real = model_inputs(model, batch)["attention_mask"].cpu() != 0
+            start = sum(map(len, rows))
+            rows.append(batch["index"] if known else torch.arange(start, start + len(real)))
+            places.append(_from_first(wanted, real.sum(1), rows[-1]))
+            reader.begin(real, places[-1])
+            forward(model, batch)
+            reader.end()
+            advance()
+    if not rows:
+        raise InputError("activations: no batch; expected at least one")
+    order = torch.cat(rows).argsort()
+    if wanted is not None and len(wanted) != len(order):
+        raise _differ(len(wanted), str(len(order)))
+    values = {name: torch.cat(reader.parts.pop(name))[order] for name in names}
+    return Activations(values, torch.cat(places)[order])
+
+
+class _Reader:
+    """Takes the wanted tokens from the activations of one batch after the other."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.parts: dict[str, list[Tensor]] = {name: [] for name in names}
+        self.found: dict[str, Tensor] = {}
+
+    def begin(self, real: Tensor, places: Tensor) -> None:
+        self.shape = tuple(real.shape)
+        self.found = {}
+        columns = (~real).to(torch.int8).argsort(dim=1, stable=True)  # of the real tokens first
+        self.columns = columns.gather(1, places)
+        self.rows = torch.arange(len(real))[:, None]
+
+    def hook(self, name: str) -> Callable[[Any, Any], None]:
+        def read(activation: Any, hook: Any) -> None:
+            shape = tuple(activation.shape) if torch.is_tensor(activation) else None
+            if shape is None or len(shape) < 3 or shape[:2] != self.shape:
+                raise InputError(
+                    f"activations: {name} is {shape or type(activation).__name__} for a batch of "
+                    f"{self.shape}; expected [batch, pos, ...]: choose another hook point"
+                )
+            device = activation.device
+            taken = activation[self.rows.to(device), self.columns.to(device)].float().cpu()
+            if name in self.found and not torch.equal(self.found[name], taken):
+                raise InputError(
+                    f"activations: {name} ran more than once in one forward, with different "
+                    "values; expected once: choose another hook point"
+                )
+            self.found[name] = taken
+
+        return read
+
+    def end(self) -> None:
+        for name, parts in self.parts.items():
+            if name not in self.found:
+                raise InputError(
+                    f"activations: the forward ran without {name}; expected an activation of "
+                    "every hook point: choose another one"
+                )
+            parts.append(self.found[name])
+
+
+def _known_hooks(model: Any, hooks: Sequence[str]) -> list[str]:
+    names = [hooks] if isinstance(hooks, str) else list(dict.fromkeys(hooks))
+    if not names:
+        raise InputError("activations: no hook point; expected at least one name")
+    for name in names:
+        if name not in model.hook_dict:
+            near = get_close_matches(name, model.hook_dict, n=3)
+            raise InputError(
+                f"activations: {type(model).__name__} has no hook point {name!r}; "
+                + (f"near it: {', '.join(near)}" if near else "model.hook_dict has all names")
+            )
+        if name.endswith(("hook_pattern", "hook_attn_scores")):
+            raise InputError(
+                f"activations: {name} has [batch, head, query, key]; expected [batch, pos, ...]: "
+                "mechcore.attention reads patterns"
+            )
+    return names
+
+
+def _checked(positions: Any) -> Int[Tensor, "example position"]:
+    positions = torch.as_tensor(positions).cpu()
+    whole = not (positions.is_floating_point() or positions.dtype == torch.bool)
+    if positions.ndim != 2 or 0 in positions.shape or not whole:
+        raise InputError(
+            f"activations: positions are {positions.dtype} of shape {tuple(positions.shape)}; "
+            "expected whole numbers [example, position], not empty"
+        )
+    return positions.long()
+
+
+def _from_first(
+    wanted: Int[Tensor, "example position"] | None,
+    lengths: Int[Tensor, " row"],
+    rows: Int[Tensor, " row"],
+) -> Int[Tensor, "row position"]:
+    """Positions in these rows, counted from the first real token."""
+    if wanted is None:
+        return lengths[:, None] - 1
+    if len(rows) and int(rows.max()) >= len(wanted):
+        raise _differ(len(wanted), f"{int(rows.max()) + 1} or more")
+    asked = wanted[rows]
+    places = torch.where(asked < 0, asked + lengths[:, None], asked)
+    outside = ((places < 0) | (places >= lengths[:, None])).nonzero()
+    if len(outside):
+        at, column = outside[0].tolist()
+        n = int(lengths[at])
+        raise InputError(
+            f"activations: row {int(rows[at])}: position {int(asked[at, column])} was asked for, "
+            f"but the row has {n} real token{'s' * (n > 1)}; expected {-n} to {n - 1}"
+        )
+    return places
+
+
+def _differ(n_positions: int, found: str) -> InputError:
+    return InputError(
+        f"activations: positions of {n_positions} examples, but data of {found}; expected one row "
+        "of positions for each example"
+    )

@@ -1,0 +1,265 @@
+"""Activations at chosen tokens against plain torch hooks on Hugging Face's own modules."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import helpers
+import pandas as pd
+import pytest
+import torch
+from helpers import LENGTHS, PAD, Case, Cases, captured, padded, texts
+from torch import Tensor
+
+from mechcore.errors import InputError
+from mechcore.models.running import hook_mlp_out, hook_z
+from mechcore.probing import Activations, activations_at, hook_resid_post
+from mechcore.tasks.encoding import EncodedExamples
+from mechcore.tasks.examples import Examples
+
+D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS
+HOOKS = [hook_resid_post(0), hook_z(1), hook_mlp_out(0), hook_z(0)]
+POSITIONS = torch.tensor([[0, -1], [3, -4], [1, 1], [-1, -2], [8, 2]])  # LENGTHS are 9, 4, 6, 2, 9
+
+
+@torch.no_grad()
+def after_layer(model: Any, layer: int, row: Tensor) -> Tensor:
+    """What a plain Hugging Face layer returns for one unpadded text, [pos, d_model]."""
+    found: list[Tensor] = []
+
+    def keep(module: Any, args: Any, output: Any) -> None:
+        found.append((output[0] if isinstance(output, tuple) else output)[0])
+
+    handle = helpers._layers(model)[layer].register_forward_hook(keep)
+    try:
+        model(input_ids=row[None])
+    finally:
+        handle.remove()
+    return found[0]
+
+
+def expected(reference: Any, rows: Sequence[Tensor], positions: Tensor) -> dict[str, Tensor]:
+    """The values at `HOOKS`, one unpadded text after the other."""
+    values: dict[str, list[Tensor]] = {name: [] for name in HOOKS}
+    for row, wanted in zip(rows, positions.tolist(), strict=True):
+        z, mlp = captured(reference, row)
+        wholes = (after_layer(reference, 0, row), z[1], mlp[0], z[0])  # as HOOKS has them
+        for name, whole in zip(HOOKS, wholes, strict=True):
+            values[name].append(torch.stack([whole[p] for p in wanted]))
+    return {name: torch.stack(parts).float() for name, parts in values.items()}
+
+
+def encoded(rows: Sequence[Tensor]) -> EncodedExamples:
+    frame = pd.DataFrame({"text_a": "", "text_b": "", "label": "x", "subset": "all"}, index=[0])
+    examples = Examples("random", pd.concat([frame] * len(rows)))
+    return EncodedExamples(examples, [r.tolist() for r in rows], None, None, None, None, PAD)
+
+
+def check(found: Activations, wanted: dict[str, Tensor]) -> None:
+    assert list(found.values) == HOOKS
+    for name, values in wanted.items():
+        assert found.values[name].dtype == torch.float32
+        torch.testing.assert_close(found.values[name], values, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_values_are_those_of_plain_torch_hooks(case: Case, side: str) -> None:
+    rows = texts()
+    batches = [padded(rows[:3], side, extra=4, noise=1), padded(rows[3:], side, noise=2)]
+    found = activations_at(case.model, batches, HOOKS, POSITIONS)
+    wanted = expected(case.reference, rows, POSITIONS)
+    assert wanted[hook_z(1)].shape == (5, 2, H, case.model.cfg.d_head)
+    assert wanted[hook_resid_post(0)].shape == (5, 2, D)
+    assert wanted[hook_resid_post(0)].std(0).min() > 1e-2  # texts do differ
+    check(found, wanted)
+    assert found.positions.tolist() == [[0, 8], [3, 0], [1, 1], [1, 0], [8, 2]]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_without_positions_the_last_real_token_is_read(case: Case, side: str) -> None:
+    rows = texts()
+    found = activations_at(case.model, padded(rows, side, extra=2, noise=3), HOOKS)
+    check(found, expected(case.reference, rows, torch.full((5, 1), -1)))
+    assert found.positions.tolist() == [[n - 1] for n in LENGTHS]
+
+
+def test_encoded_examples_come_back_in_the_order_of_the_data(case: Case) -> None:
+    rows = texts()
+    for batch_size in (1, 2, 64):
+        found = activations_at(case.model, encoded(rows), HOOKS, POSITIONS, batch_size=batch_size)
+        check(found, expected(case.reference, rows, POSITIONS))
+
+
+def test_a_generator_and_a_lone_batch_will_do(cases: Cases) -> None:
+    case, rows = cases.get("gpt2"), texts()
+    wanted = expected(case.reference, rows, POSITIONS)
+    check(activations_at(case.model, padded(rows), HOOKS, POSITIONS), wanted)
+    one_by_one = (padded([row]) for row in rows)
+    check(activations_at(case.model, one_by_one, HOOKS, POSITIONS), wanted)
+
+
+def test_values_are_float32_whatever_the_model_is(case64: Case) -> None:
+    rows = texts()
+    found = activations_at(case64.model, padded(rows), HOOKS, POSITIONS)
+    check(found, expected(case64.reference, rows, POSITIONS))
+
+
+def test_a_token_that_is_masked_in_the_middle_does_not_count(cases: Cases) -> None:
+    case = cases.get("gpt2")
+    batch = padded(texts((5,)))
+    batch["attention_mask"][0, 1] = 0
+    found = activations_at(case.model, batch, [hook_z(0)], torch.tensor([[0, 1, -1]]))
+    seen: dict[str, Tensor] = {}
+
+    def keep(z: Tensor, hook: Any) -> None:
+        seen["z"] = z[0]
+
+    with torch.no_grad(), case.model.hooks(fwd_hooks=[(hook_z(0), keep)]):
+        case.model(batch["input_ids"], attention_mask=batch["attention_mask"])
+    assert torch.equal(found.values[hook_z(0)][0], seen["z"][[0, 2, 4]])
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "llama", "gpt2-lm"])
+def test_causal_models_know_nothing_of_later_tokens(cases: Cases, architecture: str) -> None:
+    model, rows = cases.get(architecture).model, torch.stack(texts((7,) * 6))
+    others = rows.clone()
+    others[:, 4:] = (rows[:, 4:] - PAD) % (helpers.VOCABULARY - PAD - 1) + PAD + 1
+    assert (others[:, 4:] != rows[:, 4:]).all()
+    positions = torch.arange(7).expand(6, 7)
+    hooks = [hook_resid_post(layer) for layer in range(L)]
+    before, after = (activations_at(model, padded(r), hooks, positions) for r in (rows, others))
+    for name in hooks:
+        assert torch.equal(before.values[name][:, :4], after.values[name][:, :4])
+        assert (before.values[name][:, 4:] != after.values[name][:, 4:]).any(-1).all()
+
+
+# -- sites ----------------------------------------------------------------------------------------
+
+
+def test_sites_are_states_to_decode_from(cases: Cases) -> None:
+    model, hooks = cases.get("gpt2").model, [hook_resid_post(1), hook_z(0)]
+    found = activations_at(model, padded(texts()), hooks, POSITIONS)
+    sites = found.sites()
+    assert list(sites) == [(name, column) for name in hooks for column in (0, 1)]
+    assert torch.equal(sites[hook_resid_post(1), 1], found.values[hook_resid_post(1)][:, 1])
+    assert torch.equal(sites[hook_z(0), 0], found.values[hook_z(0)][:, 0].reshape(5, D))
+    heads = found.sites(per_head=True)
+    assert list(heads)[:2] == [(hook_resid_post(1), 0), (hook_resid_post(1), 1)]
+    assert len(heads) == 2 + 2 * H
+    assert torch.equal(heads[hook_z(0), 1, 2], found.values[hook_z(0)][:, 1, 2])
+    with pytest.raises(InputError, match=r"found no heads at .*resid_post; expected"):
+        activations_at(model, padded(texts()), hooks[:1]).sites(per_head=True)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ((2, 0, 6), r"row 2: position 6 was asked for, but the row has 6 real tokens; .* -6 to 5"),
+        ((3, 1, -3), r"row 3: position -3 was asked for, but the row has 2 real tokens"),
+    ],
+)
+@pytest.mark.parametrize("side", ["right", "left", "encoded"])
+def test_positions_outside_of_a_row_are_refused(
+    cases: Cases, change: tuple[int, int, int], message: str, side: str
+) -> None:
+    model, rows = cases.get("bert").model, texts()
+    row, column, value = change
+    positions = POSITIONS.clone()
+    positions[row, column] = value
+    data: Any = encoded(rows)
+    if side != "encoded":
+        data = [padded(rows[:2], side, extra=9), padded(rows[2:], side, extra=9)]
+    before = helpers.hook_counts(model)
+    with pytest.raises(InputError, match=message):
+        activations_at(model, data, HOOKS, positions)
+    assert helpers.hook_counts(model) == before
+
+
+def test_a_short_row_of_encoded_examples_is_found_before_any_forward(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mechcore.probing.activations.forward", None)
+    with pytest.raises(InputError, match="row 3: position 2 was asked for"):
+        activations_at(
+            cases.get("gpt2").model, encoded(texts()), HOOKS, torch.full((5, 1), 2), batch_size=1
+        )
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        (torch.zeros(5), r"positions are torch.float32 of shape \(5,\); expected whole numbers"),
+        (torch.zeros(5, dtype=int), r"positions are torch.int64 of shape \(5,\)"),
+        (torch.ones(5, 1, dtype=bool), r"positions are torch.bool"),
+        (torch.zeros(5, 0, dtype=int), r"of shape \(5, 0\); .* not empty"),
+        (torch.zeros(4, 1, dtype=int), "positions of 4 examples, but data of 5"),
+        (torch.zeros(6, 1, dtype=int), "positions of 6 examples, but data of 5; expected one row"),
+    ],
+)
+def test_positions_that_do_not_fit_are_refused(
+    cases: Cases, positions: Tensor, message: str
+) -> None:
+    for data in (padded(texts()), encoded(texts())):
+        with pytest.raises(InputError, match=message):
+            activations_at(cases.get("gpt2").model, data, HOOKS, positions)
+
+
+def test_hook_points_that_cannot_be_read_are_refused(cases: Cases) -> None:
+    model = cases.get("bert").model
+    for hooks, message in (
+        (["blocks.0.hook_resid_pots"], r"no hook point 'blocks\.0\.hook_resid_pots'; near it: .*t"),
+        ([], "no hook point; expected at least one"),
+        (["blocks.0.attn.hook_pattern"], r"hook_pattern has \[batch, head, query, key\]"),
+        (["pooler.hook_out"], r"pooler.hook_out is \(5, 16\) for a batch of \(5, 9\)"),
+        (["blocks.0.mlp.hook_out"], r"the forward ran without blocks\.0\.mlp\.hook_out"),
+    ):
+        with pytest.raises(InputError, match=message):
+            activations_at(model, padded(texts()), hooks)
+    with pytest.raises(InputError, match="no batch; expected at least one"):
+        activations_at(model, iter([]), HOOKS)
+    with pytest.raises(InputError, match="batch size 0: expected at least 1"):
+        activations_at(model, encoded(texts()), HOOKS, batch_size=0)
+
+
+# -- HookedTransformer and HookedEncoder ----------------------------------------------------------
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_hooked_transformer_and_bridge_have_the_same_activations(cases: Cases, side: str) -> None:
+    case = cases.get("gpt2-lm")
+    batch = padded(texts(), side, extra=2, noise=4)
+    bridged, hooked = (
+        activations_at(model, batch, HOOKS, POSITIONS)
+        for model in (case.model, helpers.hooked_transformer(case.path))
+    )
+    check(hooked, dict(bridged.values))
+    assert torch.equal(hooked.positions, bridged.positions)
+
+
+@pytest.mark.hooked
+def test_a_hook_point_that_runs_more_than_once_is_read_if_it_tells_the_same(cases: Cases) -> None:
+    model = helpers.hooked_transformer(cases.path("gpt2-lm"))
+    name = "blocks.0.ln1.hook_normalized"  # runs for queries, keys and values
+    found = activations_at(model, padded(texts()), [name])
+    assert found.values[name].shape == (5, 1, D)
+    runs = iter(range(100))
+    with (
+        model.hooks(fwd_hooks=[("blocks.0.ln1.hook_scale", lambda x, hook: x + next(runs))]),
+        pytest.raises(InputError, match="ran more than once in one forward, with different values"),
+    ):
+        activations_at(model, padded(texts()), [name])
+
+
+@pytest.mark.hooked
+def test_hooked_encoder_reads_the_same_whatever_the_padding() -> None:
+    model, rows = helpers.hooked_encoder(), texts()
+    alone = [
+        activations_at(model, padded([row]), HOOKS, wanted[None])
+        for row, wanted in zip(rows, POSITIONS, strict=True)
+    ]
+    wanted = {name: torch.cat([each.values[name] for each in alone]) for name in HOOKS}
+    for side in ("right", "left"):
+        check(activations_at(model, padded(rows, side, 2, noise=1), HOOKS, POSITIONS), wanted)

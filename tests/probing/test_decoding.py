@@ -1,0 +1,500 @@
+"""Linear decoding against planted codes of known strength and plain scikit-learn pipelines."""
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import PAD, Cases, padded
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import PredefinedSplit, StratifiedKFold, cross_val_predict
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
+
+from mechcore.errors import InputError, MechcoreError
+from mechcore.probing import (
+    activations_at,
+    balanced,
+    correlation_floor,
+    decode,
+    decode_table,
+    decoding,
+    hook_resid_post,
+)
+
+CLASSIFIERS = ("logistic", "svm")
+
+
+def gaussian(n: int, d_prime: float, units: int = 8, seed: int = 0) -> tuple[np.ndarray, list[str]]:
+    """Two classes d' apart along a random direction of correlated units on various scales."""
+    generator = np.random.default_rng(seed)
+    labels = np.arange(n) % 2
+    noise = generator.standard_normal((n, units))
+    direction = generator.standard_normal(units)
+    noise += np.outer(labels - 0.5, d_prime * direction / np.linalg.norm(direction))
+    mixed = noise @ generator.standard_normal((units, units)) * 10.0 ** np.linspace(-1, 1, units)
+    return mixed + 5, [("left", "right")[i] for i in labels]
+
+
+def several_classes(
+    n: int, units: int, classes: int, seed: int = 1
+) -> tuple[np.ndarray, list[int]]:
+    """Classes that a noisy linear readout tells apart, of unequal frequency."""
+    generator = np.random.default_rng(seed)
+    states = generator.standard_normal((n, units)) @ generator.standard_normal((units, units))
+    scores = states @ generator.standard_normal((units, classes)) / units
+    scores += generator.gumbel(size=scores.shape) + np.linspace(0, 1, classes)
+    return states, scores.argmax(1).tolist()
+
+
+# -- strength -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+@pytest.mark.parametrize("d_prime", [0.5, 2.0, 4.0])
+def test_a_planted_code_is_found_at_its_strength(classifier: Any, d_prime: float) -> None:
+    states, labels = gaussian(2000, d_prime)
+    found = decode(states, labels, classifier=classifier)
+    # Of two unit Gaussians d' apart the best classifier gets Phi(d' / 2): .599, .841 and .977.
+    best = norm.cdf(d_prime / 2)
+    error = np.sqrt(best * (1 - best) / 2000)
+    assert -4 * error - 0.01 < found.accuracy - best < 4 * error
+    assert found.low < found.accuracy < found.high
+    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.25)
+    assert found.chance == 0.5
+    assert found.p == 1 / 21  # the least that 20 shuffles can show
+    assert found.shuffled_high < 0.56
+    assert (found.n, found.n_classes, found.classes) == (2000, 2, ("left", "right"))
+
+
+def test_noise_stays_within_the_shuffled_band() -> None:
+    generator = np.random.default_rng(0)
+    labels = np.arange(80) % 2
+    found = [
+        decode(generator.standard_normal((80, 4)), labels, shuffles=19, seed=seed)
+        for seed in range(60)
+    ]
+    # Under the null hypothesis p is uniform on 1/20 ... 20/20.
+    p = np.array([each.p for each in found])
+    assert (p == 0.05).sum() <= 9  # 3 of 60 expected; more than 9 happen once in 2000
+    assert (p <= 0.5).mean() == pytest.approx(0.5, abs=4 * np.sqrt(0.25 / 60))
+    # Real and shuffled labels do equally well: their difference has no bias.
+    differences = np.array([each.accuracy - each.shuffled for each in found])
+    assert abs(differences.mean()) < 4 * differences.std() / np.sqrt(60)
+    assert all(each.shuffled <= each.shuffled_high <= 1 for each in found)
+
+
+def test_without_shuffles_their_figures_are_nan() -> None:
+    found = decode(*gaussian(40, 1.0), shuffles=0)
+    assert np.isnan([found.shuffled, found.shuffled_high, found.p]).all()
+
+
+# -- scikit-learn as the oracle -------------------------------------------------------------------
+
+
+def plain(classifier: str, c: float) -> Pipeline:
+    """The reference: scikit-learn, one fit at a time, to a narrow tolerance."""
+    logistic = LogisticRegression(C=c, tol=1e-8, max_iter=10_000)
+    svm = LinearSVC(C=c, dual=False, tol=1e-9, max_iter=10_000)
+    return make_pipeline(StandardScaler(), logistic if classifier == "logistic" else svm)
+
+
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("units", [6, 90])  # fewer and more than examples
+@pytest.mark.parametrize("c", [0.1, 1.0])
+def test_predictions_are_those_of_a_plain_pipeline(
+    classifier: Any, classes: int, units: int, c: float
+) -> None:
+    states, labels = several_classes(100, units, classes)
+    found = decode(states, labels, classifier=classifier, c=c, shuffles=6, seed=3)
+    splits = StratifiedKFold(5, shuffle=True, random_state=3)
+    assert (
+        found.predicted
+        == cross_val_predict(plain(classifier, c), states, labels, cv=splits).tolist()
+    )
+    shuffled = decoding._shuffled(found.labels, found.folds, None, 6, seed=3)
+    again = [
+        cross_val_predict(plain(classifier, c), states, other, cv=PredefinedSplit(found.folds))
+        for other in shuffled
+    ]
+    expected = [(p == other).mean() for p, other in zip(again, shuffled, strict=True)]
+    assert found.shuffled_accuracies.tolist() == pytest.approx(expected, abs=1e-12)
+    assert len(set(expected)) > 1
+
+
+@pytest.mark.parametrize("c", [1e-4, 1e3])
+def test_weak_and_strong_penalties_are_fitted_to_the_end(c: float) -> None:
+    states, labels = gaussian(120, 4.0, units=20)
+    splits = StratifiedKFold(5, shuffle=True, random_state=0)
+    expected = cross_val_predict(plain("logistic", c), states, labels, cv=splits)
+    assert decode(states, labels, c=c, shuffles=3).predicted == expected.tolist()
+
+
+def test_a_fit_that_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "_MAX_ITERATIONS", 2)
+    with pytest.raises(MechcoreError, match=r"c = 1000\.0 did not converge: after 2 .*: lower c"):
+        decode(*gaussian(60, 3.0), c=1000.0)
+
+
+def test_figures_by_hand() -> None:
+    states, labels = several_classes(90, 5, 3)
+    found = decode(states, labels, folds=3, shuffles=7)
+    right = [a == b for a, b in zip(found.predicted, labels, strict=True)]
+    assert found.correct.tolist() == right
+    assert found.accuracy == pytest.approx(sum(right) / 90)
+    for fold in range(3):
+        inside = [hit for hit, at in zip(right, found.folds, strict=True) if at == fold]
+        assert found.fold_accuracies[fold] == pytest.approx(sum(inside) / len(inside))
+    assert found.chance == max(Counter(labels).values()) / 90
+    shuffled = found.shuffled_accuracies
+    assert shuffled.shape == (7,)
+    assert found.shuffled == pytest.approx(sum(shuffled) / 7)
+    # Numpy's percentile: 0.95 * 6 = 5.7 of the way from the smallest to the largest.
+    assert found.shuffled_high == pytest.approx(
+        sorted(shuffled)[5] * 0.3 + sorted(shuffled)[6] * 0.7
+    )
+    assert found.p == (1 + sum(s >= found.accuracy for s in shuffled)) / 8
+
+
+# -- units that say nothing -----------------------------------------------------------------------
+
+
+def test_constant_units_make_no_difference() -> None:
+    states, labels = gaussian(100, 1.5)
+    constant = np.column_stack([np.zeros(100), states, np.full(100, 1 / 3)])
+    for resolution in (0.0, decoding.RESOLUTION):
+        found = decode(constant, labels, shuffles=2, resolution=resolution)
+        assert found.predicted == decode(states, labels, shuffles=0).predicted
+    nothing = decode(np.full((100, 3), 1 / 3), labels, shuffles=4)
+    assert (nothing.accuracy, nothing.shuffled, nothing.p) == (0.5, 0.5, 1.0)
+
+
+def test_rounding_is_not_decoded() -> None:
+    labels = np.arange(100) % 2
+    states = np.column_stack([np.full(100, 3.0), 2 + 1e-6 * labels])
+    assert decode(states, labels, shuffles=0).accuracy == 0.5
+    assert decode(states, labels, shuffles=0, resolution=0).accuracy == 1.0
+
+
+def test_evidence_that_was_not_read_yet_is_not_decoded(cases: Cases) -> None:
+    """The label is in the length of the text, and so in the shape of the batch."""
+    model = cases.get("gpt2-lm").model
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(120) % 2
+    tails = [torch.randint(PAD + 1, 40, (int(3 + 4 * y),), generator=generator) for y in labels]
+    rows = [torch.cat([torch.tensor([5, 6, 7]), tail]) for tail in tails]
+    for row, y in zip(rows, labels, strict=True):
+        row[3] = 10 + y  # the label can be read here, and later
+    order = labels.argsort(stable=True)
+    batches = [padded([rows[i] for i in part]) for part in order.split(24)]
+    positions = torch.tensor([[0, 1, 2, 3]]).expand(120, 4)
+    hooks = [hook_resid_post(layer) for layer in range(2)]
+    sites = activations_at(model, batches, hooks, positions).sites()
+    table = decode_table(sites, {"label": labels[order]}, shuffles=4)
+    assert len(table) == 8
+    at = table["site"].map(lambda site: site[1])
+    assert (table["accuracy"][at < 3] == 0.5).all()
+    assert (table["accuracy"][at == 3] == 1.0).all()
+    assert (table["p"][at < 3] == 1.0).all()
+
+
+# -- groups ---------------------------------------------------------------------------------------
+
+
+def fingerprints(constant: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """States that tell groups apart and nothing else; labels of groups, or half and half."""
+    generator = np.random.default_rng(4)
+    groups = np.repeat(np.arange(40), 6)
+    states = generator.standard_normal((40, 60))[groups] + 0.05 * generator.standard_normal(
+        (240, 60)
+    )
+    labels = (np.arange(40) % 2)[groups] if constant else np.arange(240) % 2
+    return states, labels, groups
+
+
+def test_what_tells_groups_apart_decodes_only_if_groups_are_split() -> None:
+    states, labels, groups = fingerprints(constant=True)
+    leaking = decode(states, labels)
+    assert leaking.accuracy > 0.95
+    assert leaking.p == 1 / 21
+    kept = decode(states, labels, groups=[f"text {g}" for g in groups])
+    for group in range(40):
+        assert len(set(kept.folds[groups == group])) == 1
+    assert set(kept.folds) == set(range(5))
+    assert abs(kept.accuracy - 0.5) < 4 * np.sqrt(0.25 / 40)  # 40 groups, not 240 examples
+    assert kept.p > 0.05
+    # An interval over the 240 examples would be 2 * 1.96 * sqrt(0.25 / 240) = 0.127 wide.
+    assert kept.high - kept.low > 0.2
+
+
+def test_the_interval_over_groups_weighs_groups_by_size() -> None:
+    correct, groups = np.array([1.0, 1.0, 1.0, 0.0]), np.array([0, 0, 0, 1])
+    found = decoding._interval(correct, groups, 0)
+    assert (found.mean, found.low, found.high) == (0.75, 0.0, 1.0)  # both groups drawn are alike
+    alone = decoding._interval(np.array([1.0, 0.0] * 50), np.repeat(np.arange(50), 2), 0)
+    assert (alone.low, alone.high) == (0.5, 0.5)  # half of every group is right
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), min_size=1, max_size=40),
+    st.integers(0, 3),
+)
+def test_shuffles_keep_every_fold_as_it_is(rows: list[tuple[int, int]], seed: int) -> None:
+    codes, folds = (np.array(column) for column in zip(*rows, strict=True))
+    for shuffled in decoding._shuffled(codes, folds, None, 3, seed):
+        for fold in set(folds):
+            assert Counter(shuffled[folds == fold]) == Counter(codes[folds == fold])
+
+
+def test_shuffles_reach_every_order_of_a_fold() -> None:
+    codes, folds = np.array([0, 1, 2, 0, 1]), np.array([0, 0, 0, 1, 1])
+    seen = Counter(map(tuple, decoding._shuffled(codes, folds, None, 1200, 0).tolist()))
+    assert len(seen) == 6 * 2
+    assert all(abs(count - 100) < 4 * np.sqrt(100) for count in seen.values())
+
+
+def test_shuffles_move_labels_as_groups_allow() -> None:
+    groups = np.array([2, 2, 0, 1, 1, 3])
+    folds = np.array([0, 0, 0, 1, 1, 1])
+    one_label_each = np.array([7, 7, 8, 7, 7, 9])
+    seen = set(map(tuple, decoding._shuffled(one_label_each, folds, groups, 100, 0).tolist()))
+    swapped = {(7, 7, 8), (8, 8, 7)}, {(7, 7, 9), (9, 9, 7)}
+    assert seen == {(*a, *b) for a in swapped[0] for b in swapped[1]}
+    mixed = np.array([0, 1, 1, 0, 1, 1])
+    seen = set(map(tuple, decoding._shuffled(mixed, folds, groups, 100, 0).tolist()))
+    assert seen == {(*a, 1, *b, 1) for a in ((0, 1), (1, 0)) for b in ((0, 1), (1, 0))}
+
+
+def test_labels_that_differ_within_groups_can_be_decoded() -> None:
+    states, labels, groups = fingerprints(constant=False)
+    states = np.column_stack([states, labels + 0.3 * np.random.default_rng(0).standard_normal(240)])
+    found = decode(states, labels, groups=groups)
+    assert found.accuracy > 0.85
+    assert found.p == 1 / 21
+
+
+# -- determinism and kinds of labels --------------------------------------------------------------
+
+
+def test_the_seed_decides_everything() -> None:
+    states, labels = several_classes(120, 6, 3)
+    first, again, other = (decode(states, labels, shuffles=5, seed=seed) for seed in (1, 1, 2))
+    for name in ("predictions", "folds", "shuffled_accuracies"):
+        assert np.array_equal(getattr(first, name), getattr(again, name))
+    assert first.interval == again.interval
+    assert not np.array_equal(first.folds, other.folds)
+    assert not np.array_equal(first.shuffled_accuracies, other.shuffled_accuracies)
+    more = decode(states, labels, shuffles=70, seed=1)  # more than are fitted together
+    assert np.array_equal(more.predictions, first.predictions)
+    assert more.shuffled_accuracies.shape == (70,)
+
+
+def test_labels_and_states_may_be_of_any_kind() -> None:
+    states, labels = gaussian(60, 2.0)
+    wanted = decode(states, labels, shuffles=2)
+    numbers = [labels.index(label) for label in labels]
+    kinds: list[Sequence[Hashable]] = [
+        torch.tensor(numbers),
+        np.array(labels),
+        [bool(i) for i in numbers],
+        [(label, 1) for label in labels],
+        [None if i else "left" for i in numbers],
+    ]
+    for kind in kinds:
+        found = decode(torch.tensor(states), kind, shuffles=2)
+        assert np.array_equal(found.correct, wanted.correct)
+        assert found.n_classes == 2
+    assert decode(states, [(label, 1) for label in labels], shuffles=0).predicted[0] == (
+        wanted.predicted[0],
+        1,
+    )
+    assert decode(torch.tensor(states).bfloat16(), labels, shuffles=0).accuracy > 0.7
+
+
+# -- tables, floors, balance ----------------------------------------------------------------------
+
+# The eight conditions of the cognitive task: context, sign of motion, sign of colour.
+CONDITIONS = [(c, m, k) for c in ("motion", "color") for m in "+-" for k in "+-"]
+CONTEXT, MOTION, COLOR = ([each[i] for each in CONDITIONS] for i in range(3))
+CHOICE = [m if c == "motion" else k for c, m, k in CONDITIONS]
+
+
+def test_floors_by_hand() -> None:
+    # Given a choice, its sign of motion is right in 3 of 4 conditions; the context is not known.
+    assert correlation_floor(MOTION, CHOICE) == correlation_floor(COLOR, CHOICE) == 0.75
+    assert correlation_floor(CHOICE, MOTION) == 0.75
+    assert correlation_floor(CONTEXT, CHOICE) == correlation_floor(MOTION, COLOR) == 0.5
+    # With the context too: motion is settled in 4 conditions, and open in the other 4.
+    assert correlation_floor(MOTION, list(zip(CHOICE, CONTEXT, strict=True))) == 0.75
+    assert correlation_floor(CHOICE, CONDITIONS) == 1.0
+    # a: x x y, b: y, c: z z -> 2 + 1 + 2 of 6.
+    assert correlation_floor(list("xxyyzz"), list("aaabcc")) == pytest.approx(5 / 6)
+    assert correlation_floor(torch.tensor([1, 1, 2]), ["k"] * 3) == pytest.approx(2 / 3)
+
+
+def test_the_table_has_a_row_per_site_and_variable() -> None:
+    rows = CONDITIONS * 10
+    generator = np.random.default_rng(0)
+    labels = {name: values * 10 for name, values in (("motion", MOTION), ("choice", CHOICE))}
+    signs = np.array([[m == "+", k == "+"] for _, m, k in rows]) * 2.0
+    sites = {
+        ("blocks.0", 3): generator.standard_normal((80, 3)),
+        "signs": torch.tensor(signs + 0.1 * generator.standard_normal((80, 2))),
+    }
+    options: dict[str, Any] = {"classifier": "svm", "folds": 4, "shuffles": 9, "seed": 2}
+    table = decode_table(sites, labels, **options)
+    assert list(table.columns) == [
+        *("site", "variable", "accuracy", "low", "high", "chance", "floor"),
+        *("shuffled", "shuffled_high", "p", "n"),
+    ]
+    assert list(zip(table["site"], table["variable"], strict=True)) == [
+        (site, name) for site in sites for name in labels
+    ]
+    assert (table["floor"] == 0.75).all()
+    for row in table.to_dict("records"):
+        found = decode(sites[row["site"]], labels[row["variable"]], **options)
+        for name in set(table.columns) - {"site", "variable", "floor"}:
+            assert row[name] == getattr(found, name)
+    motion, choice = table["accuracy"][2:]
+    assert motion == 1.0
+    assert choice < 0.8  # not linear in the two signs: at most 3 of 4
+
+
+def test_the_floor_is_that_of_the_given_variables() -> None:
+    labels = {"motion": MOTION * 5, "context": CONTEXT * 5}
+    sites = {"noise": np.random.default_rng(0).standard_normal((40, 2))}
+
+    def floors(**given: Any) -> list[float]:
+        table = decode_table(sites, labels, shuffles=0, **given)
+        return table["floor"].tolist()
+
+    assert floors() == [0.5, 0.5]
+    assert floors(given={"choice": CHOICE * 5}) == [0.75, 0.5]
+    assert floors(given={"color": COLOR * 5, "motion": MOTION * 5}) == [0.5, 0.5]  # not by itself
+    assert floors(given={"all": CONDITIONS * 5}) == [1.0, 1.0]
+    assert floors(given={}) == [0.5, 0.5]  # chance
+
+
+def test_balanced_rows_by_hand() -> None:
+    motion, choice = MOTION * 5, CHOICE * 5
+    rows = balanced(motion, choice, seed=0)
+    # 5 of the 15 rows where motion and choice agree, for either sign, and all 5 where they do not.
+    assert Counter((motion[i], choice[i]) for i in rows) == dict.fromkeys(
+        [("+", "+"), ("+", "-"), ("-", "+"), ("-", "-")], 5
+    )
+    assert correlation_floor([motion[i] for i in rows], [choice[i] for i in rows]) == 0.5
+    assert rows != balanced(motion, choice, seed=1)
+    assert rows == balanced(motion, choice, seed=0)
+    assert balanced(motion, seed=0) == list(range(40))  # against nothing: the labels alone
+    assert len(balanced([*MOTION, "+"], seed=0)) == 8
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("xyz"), st.integers(0, 1), st.booleans()),
+        min_size=1,
+        max_size=60,
+    ),
+    st.integers(0, 2),
+)
+def test_balanced_rows_are_as_many_as_can_be(rows: list[tuple[str, int, bool]], seed: int) -> None:
+    labels, first, second = (list(column) for column in zip(*rows, strict=True))
+    counts = Counter(rows)
+    cells = [(x, *known) for x in set(labels) for known in set(zip(first, second, strict=True))]
+    if not all(counts[cell] for cell in cells):
+        with pytest.raises(InputError, match="never occur"):
+            balanced(labels, first, second, seed=seed)
+        return
+    chosen = balanced(labels, first, second, seed=seed)
+    assert chosen == sorted(set(chosen))
+    kept = Counter(rows[i] for i in chosen)
+    assert kept == dict.fromkeys(cells, min(counts.values()))
+    together = [rows[i][1:] for i in chosen]
+    floor = correlation_floor([labels[i] for i in chosen], together)
+    assert floor == pytest.approx(1 / len(set(labels)))
+
+
+def test_balancing_against_what_settles_the_label_says_what_is_left() -> None:
+    with pytest.raises(InputError) as caught:
+        balanced(MOTION * 5, CHOICE * 5, CONTEXT * 5, seed=0)
+    assert str(caught.value) == (
+        "balanced: 2 of 8 combinations of label and `against` never occur: '-' with ('+', "
+        "'motion'), '+' with ('-', 'motion'); expected every label with every value, as no choice "
+        "of rows hides what `against` settles: balance against fewer variables, or balance only "
+        "the 20 rows where all labels occur: ('+', 'color'), ('-', 'color')"
+    )
+    inside = [i for i, context in enumerate(CONTEXT * 5) if context == "color"]
+    motion, choice = ([(v * 5)[i] for i in inside] for v in (MOTION, CHOICE))
+    assert len(balanced(motion, choice, seed=0)) == 20
+    with pytest.raises(InputError, match=r"settles: balance against fewer variables$"):
+        balanced(MOTION, CONDITIONS, seed=0)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+STATES = np.random.default_rng(0).standard_normal((12, 3))
+LABELS = ["a", "b"] * 6
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": LABELS[:5]}, "labels: found 5 values; expected 12, one per example"),
+        ({"labels": ["a"] * 12}, "all labels are 'a'; expected at least two classes"),
+        (
+            {"labels": ["a"] * 9 + ["rare"] * 3},
+            "class 'rare' has 3 examples for 5 folds; expected at least 5: use fewer folds",
+        ),
+        ({"labels": [*LABELS[:11], float("nan")]}, "labels: found nan in row 11; expected"),
+        ({"labels": [*LABELS[:11], (1, [2])]}, "labels: found (1, [2]) in row 11; expected"),
+        ({"groups": LABELS}, "class 'a' has 1 groups for 5 folds"),
+        ({"groups": [1, 2]}, "groups: found 2 values; expected 12"),
+        ({"states": STATES[None]}, "states: found shape (1, 12, 3); expected [example, unit]"),
+        ({"states": STATES[:, :0]}, "states: found shape (12, 0)"),
+        (
+            {"states": np.where(np.arange(12)[:, None] == 7, np.inf, STATES)},
+            "states: row 7 is not finite, 1 rows",
+        ),
+        ({"classifier": "tree"}, "decode: classifier 'tree'; expected logistic or svm"),
+        ({"folds": 1}, "decode: folds is 1; expected at least 2"),
+        ({"c": 0.0}, "decode: c is 0.0; expected a number over 0"),
+        ({"c": float("nan")}, "decode: c is nan"),
+        ({"shuffles": -1}, "decode: shuffles is -1; expected 0 or more"),
+        ({"resolution": 1.0}, "decode: resolution is 1.0; expected 0 or more, under 1"),
+    ],
+)
+def test_what_cannot_be_decoded_is_refused(change: dict[str, Any], message: str) -> None:
+    arguments = {"states": STATES, "labels": LABELS, **change}
+    with pytest.raises(InputError, match=re.escape(message)):
+        decode(**arguments)
+
+
+def test_groups_that_cannot_be_spread_over_the_folds_are_refused() -> None:
+    # Three groups have both labels, which is enough of each for three folds, but all others "b".
+    labels, groups = ["a", "b"] * 2 + ["b"] * 8, [0, 0, 1, 1, *range(2, 10)]
+    found = decode(STATES, labels, groups=groups, folds=2, shuffles=0)
+    assert set(found.folds[:4]) == {0, 1}
+    with pytest.raises(InputError, match="class 'a' has 2 groups for 3 folds"):
+        decode(STATES, labels, groups=groups, folds=3)
+
+
+def test_errors_of_a_table_name_the_row() -> None:
+    with pytest.raises(InputError, match=r"^'sign' from \('z', 1\): states: row 0 is not finite"):
+        decode_table({("z", 1): STATES * np.inf}, {"sign": LABELS})
+    with pytest.raises(InputError, match="0 sites and 1 variables; expected at least one of each"):
+        decode_table({}, {"sign": LABELS})
+    with pytest.raises(InputError, match="given: found 3 values; expected 12"):
+        decode_table({"z": STATES}, {"sign": LABELS}, given={"other": "abc"})
+    for arguments in ((LABELS, LABELS[:3]), ([], [])):
+        with pytest.raises(InputError, match="found"):
+            correlation_floor(*arguments)
+    with pytest.raises(InputError, match="variable 0 of against: found 3 values; expected 12"):
+        balanced(LABELS, LABELS[:3], seed=0)
