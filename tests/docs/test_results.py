@@ -1,0 +1,32 @@
+"""The tables of a published study are those that its own tables give."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+WRITTEN = ("| base |", "| claim |")
+"""Tables of words: what was trained on what, and the verdicts."""
+
+
+def _module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / "results" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _tables(page: str) -> list[str]:
+    return re.findall(r"(?:^\|.*\|\n)+", page, re.M)
+
+
+def test_every_table_of_the_page_is_made_from_the_tables_of_the_study() -> None:
+    made = _module("minilm_mnli_hans").tables(DOCS / "tables" / "minilm-mnli-hans")
+    page = (DOCS / "results" / "minilm-mnli-hans.md").read_text()
+    shown = [table.strip() for table in _tables(page) if not any(w in table for w in WRITTEN)]
+    assert sorted(shown) == sorted(made.values())
+    assert len(_tables(page)) == len(made) + len(WRITTEN)
