@@ -14,7 +14,8 @@ WRITTEN = ("| base |", "| claim |")
 
 def _module(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, DOCS / "results" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
