@@ -46,7 +46,7 @@ def missing_hooked() -> str | None:
     return None
 
 
-ONCE = ("benchmarks", "cli", "docs", "fuzz", "notebooks", "report", "tasks")
+ONCE = ("benchmarks", "cli", "docs", "fuzz", "notebooks", "report", "tasks", "training")
 """Folders of tests that run on the default version of TransformerLens alone."""
 
 

@@ -224,7 +224,18 @@ def _single_ablation(run: RunFolder) -> Iterator[str]:
     singles = overall[(overall["kind"] == SINGLE) & (overall["role"] == "ood")]
     if len(singles) == 0:
         return
-    worst = worst_single(run)
+    yield from _worst(worst_single(run), overall, several=singles["set"].nunique() > 1)
+    gains = singles[singles["accuracy_drop_high"] < 0]  # False where there is no interval
+    if len(gains):
+        best = gains.loc[gains["accuracy_drop"].idxmin()]
+        text = (
+            f"Without the core head {best['set']} out-of-domain accuracy is higher: "
+            f"{_change(best)} on {best['data']}, at {percent(best['accuracy'])}"
+        )
+        yield f"{text}{_in_domain(overall, best['set'])}."
+
+
+def _worst(worst: pd.Series | None, overall: pd.DataFrame, *, several: bool) -> Iterator[str]:
     if worst is None:
         yield "Ablating a single core head lowers out-of-domain accuracy for none of them."
         return
@@ -236,10 +247,7 @@ def _single_ablation(run: RunFolder) -> Iterator[str]:
         f"{_points(worst['accuracy_drop'])}{f' {ends}' if ends else ''} on {data}, to "
         f"{percent(worst['accuracy'])}"
     )
-    inside = overall[(overall["role"] == "id") & (overall["set"] == name)]
-    parts = [f"{_change(row)} on {row['data']}" for _, row in inside.iterrows()]
-    if parts:
-        text += f"; in-domain accuracy changes by {listed(parts)}"
+    text += _in_domain(overall, name)
     others = overall[(overall["kind"] == NON_CORE) & (overall["data"] == data)]
     others = others[others["role"] == "ood"]
     if len(others):
@@ -248,9 +256,15 @@ def _single_ablation(run: RunFolder) -> Iterator[str]:
     text += "."
     if _includes_zero(low, high):
         text += " The interval includes zero, so this drop may be no effect at all."
-    if len(singles["set"].unique()) > 1:
+    if several:
         text += " (The largest of several; its interval does not allow for that choice.)"
     yield text
+
+
+def _in_domain(overall: pd.DataFrame, name: str) -> str:
+    inside = overall[(overall["role"] == "id") & (overall["set"] == name)]
+    parts = [f"{_change(row)} on {row['data']}" for _, row in inside.iterrows()]
+    return f"; in-domain accuracy changes by {listed(parts)}" if parts else ""
 
 
 def _change(row: pd.Series) -> str:

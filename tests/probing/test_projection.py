@@ -19,6 +19,8 @@ from mechcore.errors import InputError
 from mechcore.probing import projection as module
 from mechcore.probing.projection import project, silhouettes, standardised
 
+pytestmark = pytest.mark.once
+
 
 def noise(n: int, units: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, units))

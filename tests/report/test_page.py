@@ -156,6 +156,27 @@ def test_worst_head_is_the_one_with_the_largest_drop(rich: Page, rich_run: Path)
     ) in rich.text
 
 
+@pytest.mark.usefixtures("no_drawing")
+def test_a_core_head_without_which_the_model_is_better_is_named(
+    rich: Page, copy_of_rich: Path
+) -> None:
+    assert "out-of-domain accuracy is higher" not in rich.text
+
+    def gain(table: pd.DataFrame) -> pd.DataFrame:
+        single = (table["kind"] == "single") & (table["subset"] == "all")
+        first = single & (table["set"] == table.loc[single, "set"].iloc[0])
+        for end, drop in (("", -0.256), ("_low", -0.287), ("_high", -0.226)):
+            table.loc[first & (table["role"] == "ood"), f"accuracy_drop{end}"] = drop
+        table.loc[first & (table["role"] == "ood"), "accuracy"] = 0.871
+        return table
+
+    edit(copy_of_rich, "ablation", gain)
+    name = pd.read_csv(copy_of_rich / "tables/core.csv").component[0]
+    text = page_of(copy_of_rich).text
+    assert f"Without the core head {name} out-of-domain accuracy is higher: +25.6 points" in text
+    assert "+25.6 points [+22.6, +28.7] on " in text
+
+
 @pytest.mark.parametrize(("metric", "scale", "digits"), [("accuracy", 100, 1), ("margin", 1, 2)])
 def test_superadditive_sets_are_counted_from_the_intervals(
     rich: Page, rich_run: Path, metric: str, scale: float, digits: int
