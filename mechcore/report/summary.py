@@ -227,7 +227,7 @@ def _single_ablation(run: RunFolder) -> Iterator[str]:
     yield from _worst(worst_single(run), overall, several=singles["set"].nunique() > 1)
     gains = singles[singles["accuracy_drop_high"] < 0]  # False where there is no interval
     if len(gains):
-        best = gains.loc[gains["accuracy_drop"].idxmin()]
+        best = gains.iloc[int(gains["accuracy_drop"].argmin())]
         text = (
             f"Without the core head {best['set']} out-of-domain accuracy is higher: "
             f"{_change(best)} on {best['data']}, at {percent(best['accuracy'])}"
