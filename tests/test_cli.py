@@ -19,6 +19,8 @@ from transformers import BertModel
 import mechcore
 from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive
+from mechcore.ablation.engines import TreeEngine
+from mechcore.ablation.screening import Screen
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
 from mechcore.components import Component, Mask, ModelShape
@@ -866,6 +868,53 @@ def test_superadditive_with_means_from_a_file_on_one_subset(files: Path) -> None
     found = pd.read_csv("found/superadditive.csv")
     assert set(found["subset"]) == {"prep", "all"}
     assert set(found["role"]) == {"ood"}
+
+
+def test_an_interrupted_search_goes_on(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = f"superadditive {own(files)} --components L1.H0,L2.H3,L4.MLP --max-size 2"
+    command += " --batch-size 8"
+    assert call(f"{command} --out whole") == 0
+    done: list[str] = []
+
+    def stopping(after: int, what: str, real: Any) -> Any:
+        def work(*arguments: Any) -> Any:
+            if len(done) == after:
+                raise KeyboardInterrupt
+            done.append(what)
+            return real(*arguments)
+
+        return work
+
+    def watch(patch: pytest.MonkeyPatch, after: int) -> None:
+        for owner, method in ((Screen, "_gradient"), (TreeEngine, "run")):
+            patch.setattr(owner, method, stopping(after, method, getattr(owner, method)))
+
+    # Four gradients; 12 examples of each half are two batches of singles, pairs and the report.
+    states = [f"parts/{name}.safetensors" for name in ("search", "sweep-1", "sweep-2")]
+    for after, resume, left in ((3, "", states[:1]), (7, " --resume", states)):
+        with monkeypatch.context() as patch:
+            watch(patch, after)
+            assert call(f"{command} --out parts{resume}") == 130
+        assert sorted(map(str, Path("parts").iterdir())) == left
+    before = contents(Path("parts"))
+    capsys.readouterr()
+    assert call(f"{command} --out parts") == 2  # in use
+    assert "parts: exists already" in capsys.readouterr().err
+    for other, differ in (("L4.MLP --pairs 2", "n_pairs"), ("L5.MLP", "components")):
+        assert call(f"{command.replace('L4.MLP', other)} --out parts --resume") == 2
+        error = capsys.readouterr().err
+        assert f"search state parts/search.safetensors: is that of another run: {differ}" in error
+    assert contents(Path("parts")) == before
+    with monkeypatch.context() as patch:
+        watch(patch, 100)
+        assert call(f"{command} --out parts --resume") == 0
+    assert done == ["_gradient"] * 4 + ["run"] * 6
+    assert contents(Path("parts")) == contents(Path("whole"))
+    capsys.readouterr()
+    assert call(f"{command} --out parts --resume") == 2
+    assert "parts: nothing to resume, there is no search.safetensors" in capsys.readouterr().err
 
 
 def test_swapped_labels_are_noticed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

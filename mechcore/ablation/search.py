@@ -1,41 +1,35 @@
 """Finding the most superadditive pairs, triples and larger sets without ablating all of them.
 
-Screening: D({a, b}) - D({a}) - D({b}) is how much more the model loses with b when a is gone. With
-a ablated, b's loss is to first order the gradient of the metric with respect to b's mask value; so
-the difference of that gradient without a and in the full model predicts the interaction, and one
-backward pass per component does for all pairs. Both orders of a pair are averaged.
-
-The best pairs are then ablated exactly; larger sets grow from the best smaller ones (beam search).
-Search and report use different halves of the data, so that the figures reported are not those the
-sets were chosen by.
+Gradients predict the interaction of every pair (`mechcore.ablation.screening`). The best pairs are
+then ablated exactly; larger sets grow from the best smaller ones (beam search). Search and report
+use different halves of the data, so that the figures reported are not those the sets were chosen
+by.
 """
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from jaxtyping import Float
 from scipy import stats
-from torch import Tensor
 
-from mechcore import progress
 from mechcore.ablation.effects import Ablations, ComponentSet
+from mechcore.ablation.screening import Screen
 from mechcore.ablation.sets import singles
 from mechcore.ablation.superadditivity import Correction, interactions
 from mechcore.ablation.sweep import ablate
-from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.errors import InputError
-from mechcore.evaluate import Metric, margins
-from mechcore.interventions import Mode, masked
+from mechcore.evaluate import Metric
+from mechcore.interventions import Mode
 from mechcore.means import MeanActivations
-from mechcore.models.running import frozen, model_inputs
 from mechcore.readout import Readout
+from mechcore.state import StateFile, encoded_inputs, input_facts
 from mechcore.tasks.encoding import EncodedExamples
 from mechcore.tasks.examples import ALL
 
@@ -86,6 +80,7 @@ def find_superadditive(
     mode: Mode = "mean",
     class_labels: Sequence[str] | None = None,
     batch_size: int = 64,
+    state: str | Path | None = None,
     **options: Any,
 ) -> Search:
     """Search for the sets that lose most beyond the sum of their members' losses.
@@ -108,11 +103,13 @@ def find_superadditive(
         mode: what replaces ablated outputs: ``"mean"`` or ``"zero"``.
         class_labels: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
+        state: folder for files that keep what is finished, see `state_files`; an interrupted
+            search goes on from them. They stay when all is finished.
         options: see `mechcore.ablate`.
 
     Raises:
         InputError: there are fewer than two components, too few examples, the subset is unknown,
-            or a number is out of range.
+            or a number is out of range; or ``state`` is that of another search.
 
     >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
@@ -127,12 +124,34 @@ def find_superadditive(
         n_found=n_found,
         mode=mode,
     )
-    searched, reported = _halves(data, subset, seed)
-    run = {"mode": mode, "class_labels": class_labels, "batch_size": batch_size, **options}
-    gradients = _Screen(model, searched, means, mode, class_labels, batch_size)
-    predicted = gradients.interactions(chosen, screening_examples, seed)
+    halves = searched, reported = _halves(data, subset, seed)
+    files: list[Path] | list[None] = [None] * (max_size + 2)
+    facts: dict[str, Any] = {}
+    if state is not None:
+        files = state_files(state, max_size)
+        facts = _facts(model, halves, means, class_labels) | {
+            "components": list(map(str, chosen)),
+            "subset": subset,
+            "metric": metric,
+            "max_size": max_size,
+            "n_pairs": n_pairs,
+            "beam": beam,
+            "n_found": n_found,
+            "screening_examples": screening_examples,
+            "seed": seed,
+            "mode": mode,
+            "batch_size": batch_size,
+        }
+    own: dict[str, Any] = {"mode": mode, "class_labels": class_labels, "batch_size": batch_size}
+
+    def without(sets: Sequence[ComponentSet], half: EncodedExamples, n: int) -> Ablations:
+        return ablate(model, sets, half, means, state=files[n], **own, **options)
+
+    store = StateFile(files[0], "search", facts)
+    screen = Screen(model, searched, means, store=store, **own)
+    predicted = screen.interactions(chosen, screening_examples, seed)
     order = sorted(predicted, key=lambda pair: -predicted[pair])
-    known = ablate(model, [ComponentSet((c,)) for c in chosen], searched, means, **run)
+    known = without([ComponentSet((c,)) for c in chosen], searched, 1)
     alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.without}
     exact: dict[ComponentSet, float] = {}
     level = order[:n_pairs]
@@ -140,13 +159,12 @@ def find_superadditive(
     for size in range(2, max_size + 1):
         if not level:
             break
-        drops = ablate(model, level, searched, means, **run)
-        exact |= _interactions(drops, alone, metric)
+        exact |= _interactions(without(level, searched, size), alone, metric)
         best[size] = sorted(level, key=lambda s: -exact[s])
         level = _grown(best[size][:beam], chosen, exact, predicted)[:n_pairs]
     named = [each for sets in best.values() for each in sets[:n_found]]
     members = sorted({c for each in named for c in each.components})
-    final = ablate(model, [*(ComponentSet((c,)) for c in members), *named], reported, means, **run)
+    final = without([*(ComponentSet((c,)) for c in members), *named], reported, -1)
     table = interactions(final, correction=correction, n_resamples=n_resamples, seed=seed)
     screening = pd.DataFrame(
         [{"set": str(p), "predicted": predicted[p], "interaction": exact.get(p)} for p in order]
@@ -162,6 +180,20 @@ def find_superadditive(
         n_tested=len(exact),
         rank_correlation=float(rho),
     )
+
+
+def state_files(folder: str | Path, max_size: int) -> list[Path]:
+    """The files of an interruptible search, the one that it begins with first.
+
+    Args:
+        folder: the search's ``state``.
+        max_size: components of the largest sets.
+
+    Returns:
+        That of the screening, of one sweep for every size of sets from 1, and of the report.
+    """
+    names = ["search", *(f"sweep-{size}" for size in range(1, max_size + 1)), "sweep-report"]
+    return [Path(folder) / f"{name}.safetensors" for name in names]
 
 
 def check_search(
@@ -225,60 +257,19 @@ def _halves(
     return data.part(sorted(halves[0])), data.part(sorted(halves[1]))
 
 
-class _Screen:
-    """Gradients of the mean margin with respect to mask values."""
-
-    def __init__(
-        self,
-        model: Any,
-        data: EncodedExamples,
-        means: MeanActivations,
-        mode: Mode,
-        class_labels: Sequence[str] | None,
-        batch_size: int,
-    ) -> None:
-        self.model, self.data, self.means, self.mode = model, data, means, mode
-        self.batch_size = batch_size
-        self.readout = Readout.of(model, data, class_labels)
-        self.correct = self.readout.correct_classes(data)
-
-    def interactions(
-        self, components: Sequence[Component], n_examples: int, seed: int
-    ) -> dict[ComponentSet, float]:
-        """Predicted interaction of every pair, in nats of margin."""
-        shape = ModelShape.of(self.model)
-        rng = np.random.default_rng(seed)
-        rows = rng.permutation(len(self.data))[:n_examples].tolist()
-        places = tuple(torch.tensor([shape.index(c) for c in components]).T)
-        full = Mask.full(shape)
-        with frozen(self.model), progress.bar("screening", len(components) + 1) as advance:
-            start = self._gradient(full, rows)[places]
-            changes = torch.zeros(len(components), len(components))
-            advance()
-            for i, component in enumerate(components):
-                changes[i] = self._gradient(full.without(component), rows)[places] - start
-                advance()
-        predicted = (changes + changes.T) / 2
-        return {
-            ComponentSet.of([components[i], components[j]]): float(predicted[i, j])
-            for i, j in itertools.combinations(range(len(components)), 2)
-        }
-
-    def _gradient(self, mask: Mask, rows: list[int]) -> Float[Tensor, "layer component"]:
-        values = mask.values.clone().requires_grad_()
-        total = torch.zeros_like(mask.values)
-        rows = sorted(rows, key=lambda row: -len(self.data.input_ids[row]))
-        for start in range(0, len(rows), self.batch_size):
-            chosen = rows[start : start + self.batch_size]
-            batch = self.data.rows(chosen)
-            with torch.enable_grad():
-                live = Mask(values, has_mlps=mask.shape.has_mlps)
-                with masked(self.model, live, self.means, self.mode) as run:
-                    answer = run(batch)
-                logits = self.readout.read(answer, model_inputs(self.model, batch))
-                loss = margins(logits, self.correct[chosen].to(logits.device)).sum()
-                total += torch.autograd.grad(loss, values)[0].cpu()
-        return total / len(rows)
+def _facts(
+    model: Any,
+    halves: Sequence[EncodedExamples],
+    means: MeanActivations,
+    class_labels: Sequence[str] | None,
+) -> dict[str, str | None]:
+    """Digests of what a search works on."""
+    labels = hashlib.sha256()
+    for half in halves:
+        readout = Readout.of(model, half, class_labels)
+        labels.update(readout.correct_classes(half).numpy().tobytes())
+    inputs = [encoded_inputs(half) for half in halves]
+    return input_facts(model, inputs, means) | {"labels": labels.hexdigest()}
 
 
 def _interactions(

@@ -127,7 +127,7 @@ def ablate(
 
     if engine == "reference" and precision != "float32":
         raise InputError("--precision: the reference engine has the model's own precision only")
-    _check_out(out, resume)
+    _check_out(out, _state(out, "id"), resume)
     needs_train = mode != "zero" and means.means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
     inputs = load(model, data_config(files, train, test), roles)
@@ -185,16 +185,18 @@ def superadditive(
         Literal["float32", "bfloat16"],
         typer.Option("--precision", help="Of the sweeps' matrix products."),
     ] = "float32",
+    resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
         "mechcore-superadditive"
     ),
 ) -> None:
     """Search for the pairs and larger sets with the largest interactions."""
-    from mechcore.ablation.search import check_search, find_superadditive
+    from mechcore.ablation.search import check_search, find_superadditive, state_files
     from mechcore.components import KINDS, ModelShape
     from mechcore.study.folder import write_tables
 
-    must_not_exist(out)
+    states = state_files(out, max_size)
+    _check_out(out, states[0], resume)
     roles = (role,) if means.means is not None else ("train", role)
     inputs = load(model, data_config(files, train, test), roles)
     shape = ModelShape.of(inputs.model)
@@ -216,8 +218,11 @@ def superadditive(
             batch_size=test.batch_size,
             role=role,
             precision=precision,
+            state=out,
         )
     write_tables(out, {"superadditive": search.found, "screening": search.screening})
+    for path in states:
+        path.unlink(missing_ok=True)
     shown = search.found.query("subset == 'all' and metric == 'margin'")
     show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
     print(
@@ -233,11 +238,12 @@ def _state(out: Path, role: str) -> Path:
     return out / f"sweep-{role}.safetensors"
 
 
-def _check_out(out: Path, resume: bool) -> None:
+def _check_out(out: Path, state: Path, resume: bool) -> None:
+    """Refuse an output in use, or one to resume without the state that is written first."""
     if not resume:
         must_not_exist(out)
-    elif not _state(out, "id").is_file():
-        raise InputError(f"{out}: nothing to resume, there is no {_state(out, 'id').name} in it")
+    elif not state.is_file():
+        raise InputError(f"{out}: nothing to resume, there is no {state.name} in it")
 
 
 MOST_SHOWN = 20

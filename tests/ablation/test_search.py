@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import importlib
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import helpers
@@ -15,13 +18,19 @@ from helpers import Case, Cases
 from scipy import stats
 
 from mechcore.ablation import ComponentSet, Search, ablate, find_superadditive, interactions
+from mechcore.ablation.engines import TreeEngine
+from mechcore.ablation.screening import Screen
+from mechcore.ablation.search import state_files
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.state import StateFile
 from mechcore.tasks.encoding import EncodedExamples, encode
 from mechcore.tasks.examples import Examples
 
 SEARCH: Any = importlib.import_module("mechcore.ablation.search")
+SCREENING: Any = importlib.import_module("mechcore.ablation.screening")
 SUBSETS = {"u": 7, "v": 4, "w": 6}
 LABELS = ("entailment", "neutral", "contradiction", "non-entailment")
 SMALL = ("L0.H1", "L0.MLP", "L1.H0", "L1.H3", "L1.MLP")
@@ -300,6 +309,216 @@ def test_the_model_is_left_as_it_was(cases: Cases) -> None:
     Searched(cases, components=SMALL[:2], max_size=2, mode="zero")
     assert helpers.hook_counts(model) == before
     assert not any(p.requires_grad for p in model.parameters())
+
+
+# -- going on -------------------------------------------------------------------------------------
+
+
+class Work:
+    """Notes every gradient and every batch of a sweep, and interrupts or forbids the next one."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.stop_at: int | None = None
+        self.error: type[BaseException] = KeyboardInterrupt
+
+    def watched(self, what: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def do(*args: Any) -> Any:
+            if len(self.done) == self.stop_at:
+                raise self.error
+            self.done.append(what)
+            return real(*args)
+
+        return do
+
+    def until(self, stop_at: int | None, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.done, self.stop_at, self.error = [], stop_at, error
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Work:
+    work = Work()
+    monkeypatch.setattr(Screen, "_gradient", work.watched("gradient", Screen._gradient))
+    monkeypatch.setattr(TreeEngine, "run", work.watched("batch", TreeEngine.run))
+    return work
+
+
+@pytest.fixture(scope="module")
+def searching(cases: Cases) -> dict[str, Any]:
+    """A search of four components; sets of up to three, in batches of at most three examples."""
+    model, data = cases.get("bert").model, encoded()
+    means = MeanActivations.compute(model, data, n_samples=0)
+    sizes = {"n_pairs": 4, "beam": 2, "n_found": 2, "max_size": 3}
+    run = {"n_resamples": 5, "batch_size": 3, "role": "ood", "components": SMALL[:4]}
+    return {"model": model, "data": data, "means": means, **sizes, **run}
+
+
+@pytest.fixture(scope="module")
+def whole(searching: dict[str, Any]) -> Search:
+    """The search without interruption."""
+    return find_superadditive(**searching)
+
+
+PIECES = ["gradient"] * 5 + ["batch"] * 3 * 4
+"""The full model and four components; then three sizes on eight examples, the report on nine."""
+
+FILES = [f"{name}.safetensors" for name in ("search", "sweep-1", "sweep-2", "sweep-3")]
+
+
+def assert_equal(found: Search, expected: Search) -> None:
+    """Bit for bit."""
+    for name in ("found", "screening"):
+        tables = getattr(found, name), getattr(expected, name)
+        pd.testing.assert_frame_equal(*tables, check_exact=True)
+    for name in ("n_pairs", "n_screened_out", "n_tested", "rank_correlation"):
+        assert getattr(found, name) == getattr(expected, name)
+
+
+@pytest.mark.parametrize(
+    ("stop_at", "left"),
+    [(0, 0), (3, 1), (5, 1), (7, 2), (8, 2), (13, 4), (14, 4), (16, 5)],
+)
+def test_an_interrupted_search_ends_as_if_it_had_not_been(
+    searching: dict[str, Any],
+    whole: Search,
+    work: Work,
+    tmp_path: Path,
+    stop_at: int,
+    left: int,
+) -> None:
+    folder = tmp_path / "of" / "mine"
+    work.until(stop_at)
+    with pytest.raises(KeyboardInterrupt):
+        find_superadditive(**searching, state=folder)
+    files = [path.name for path in state_files(folder, 3)]
+    assert files == [*FILES, "sweep-report.safetensors"]
+    there = sorted(path.name for path in folder.glob("*"))
+    assert there == files[:left]
+    work.until(None)
+    assert_equal(find_superadditive(**searching, state=folder), whole)
+    assert work.done == PIECES[stop_at:]
+
+
+def test_a_search_can_be_interrupted_again_and_again(
+    searching: dict[str, Any], whole: Search, work: Work, tmp_path: Path
+) -> None:
+    for _ in PIECES[1:]:
+        work.until(1)
+        with pytest.raises(KeyboardInterrupt):
+            find_superadditive(**searching, state=str(tmp_path))
+    work.until(1, AssertionError)
+    assert_equal(find_superadditive(**searching, state=str(tmp_path)), whole)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*FILES, "sweep-report.safetensors"]
+
+
+def test_gradients_are_saved_every_now_and_then(
+    searching: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    real = StateFile.save
+
+    def save(self: StateFile, tensors: Any, notes: Any = None) -> None:
+        if self.kind == "search":
+            saved.append(notes["done"])
+        real(self, tensors, notes)
+
+    monkeypatch.setattr(StateFile, "save", save)
+    monkeypatch.setattr(SCREENING, "SECONDS_BETWEEN_SAVES", -1.0)
+    find_superadditive(**searching, state=tmp_path / "often")
+    assert saved == [1, 2, 3, 4, 5, 5]
+    monkeypatch.setattr(SCREENING, "SECONDS_BETWEEN_SAVES", 3600.0)
+    saved.clear()
+    for _ in range(2):
+        find_superadditive(**searching, state=tmp_path / "once")
+    assert saved == [5]
+
+
+@pytest.fixture(scope="module")
+def begun(searching: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The states of a finished search; not to be changed."""
+    folder = tmp_path_factory.mktemp("begun")
+    find_superadditive(**searching, state=folder)
+    return folder
+
+
+def test_states_of_other_searches_are_refused(
+    searching: dict[str, Any], cases: Cases, begun: Path, work: Work
+) -> None:
+    model, data = searching["model"], searching["data"]
+    frame = data.examples.frame
+    relabelled = replace(data, examples=Examples("searched", frame.assign(label="neutral")))
+    averages = MeanActivations.compute(model, data.rows([0, 1]), n_samples=0)
+    other = load_model(cases.path("bert"))
+    helpers.randomise(other.original_model, seed=1)
+    means = MeanActivations.compute(other, data, n_samples=0)
+    swapped = ["neutral", "entailment", "contradiction"]
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"components": SMALL[:3]}, "components"),
+        ({"subset": "w"}, "data, labels, subset"),
+        ({"seed": 1}, "data, labels, seed"),
+        ({"metric": "accuracy"}, "metric"),
+        ({"max_size": 2}, "max_size"),
+        ({"n_pairs": 5}, "n_pairs"),
+        ({"beam": 1}, "beam"),
+        ({"n_found": 1}, "n_found"),
+        ({"screening_examples": 7}, "screening_examples"),
+        ({"mode": "zero"}, "mode"),
+        ({"batch_size": 2}, "batch_size"),
+        ({"class_labels": swapped}, "labels"),
+        ({"data": relabelled}, "labels"),
+        ({"data": replace(data, token_type_ids=None)}, "data"),
+        ({"means": averages}, "means"),
+        ({"model": other, "means": means}, "model, means"),
+    ]
+    content = {path: path.read_bytes() for path in begun.iterdir()}
+    work.until(0, AssertionError)
+    path = begun / "search.safetensors"
+    for changes, differ in refused:
+        message = f"search state {path}: is that of another run: {differ} differ; go on with the"
+        with pytest.raises(InputError, match=message):
+            find_superadditive(**{**searching, **changes, "state": begun})
+    for name, value in (("engine", "reference"), ("precision", "bfloat16")):
+        message = f"sweep state {begun / FILES[1]}: is that of another run: {name} differ"
+        with pytest.raises(InputError, match=message):
+            find_superadditive(**searching, **{name: value}, state=begun)
+    assert {path: path.read_bytes() for path in begun.iterdir()} == content
+
+
+def test_a_finished_search_is_not_run_again_for_other_intervals(
+    searching: dict[str, Any], begun: Path, work: Work
+) -> None:
+    changes = {"n_resamples": 6, "correction": "holm"}
+    whole = find_superadditive(**{**searching, **changes})
+    work.until(0, AssertionError)
+    assert_equal(find_superadditive(**{**searching, **changes, "state": begun}), whole)
+
+
+def _interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("tensors", [{}, {"gradients": torch.zeros(4, 3)}])
+def test_states_with_other_tensors_are_refused(
+    searching: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tensors: Any
+) -> None:
+    real = StateFile.save
+    with monkeypatch.context() as patch:
+        patch.setattr(StateFile, "save", lambda self, _, notes: real(self, tensors, notes))
+        patch.setattr(SEARCH, "ablate", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            find_superadditive(**searching, state=tmp_path)
+    message = f"search state {tmp_path / FILES[0]}: not a state written by mechcore"
+    with pytest.raises(InputError, match=message):
+        find_superadditive(**searching, state=tmp_path)
+
+
+def test_without_a_state_nothing_is_written(
+    searching: dict[str, Any], work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    find_superadditive(**searching)
+    assert work.done == PIECES
+    assert list(tmp_path.iterdir()) == []
 
 
 # -- what cannot be searched ----------------------------------------------------------------------
