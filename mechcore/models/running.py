@@ -77,6 +77,16 @@ def is_causal(model: Any) -> bool:
     return config.model_type not in ("bert", "roberta") or bool(config.is_decoder)
 
 
+def n_token_types(model: Any) -> int:
+    """How many types of tokens the model knows: 0 if it reads none, 1 if it tells none apart."""
+    kind = kind_of(model)
+    if kind == "hooked-encoder":
+        return len(model.embed.token_type_embed.W_token_type)
+    if kind == "bridge" and hasattr(model, "token_type_embed"):
+        return int(model.token_type_embed.original_component.num_embeddings)
+    return 0
+
+
 def class_names(model: Any) -> list[str] | None:
     """Class names of a classifier, from ``id2label`` in index order; None for language models."""
     if not is_classifier(model):
@@ -119,20 +129,19 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     Args:
         model: any TransformerLens model.
         batch: ``input_ids`` and optionally ``attention_mask`` and ``token_type_ids``, each
-            [batch, pos]; other entries are ignored.
+            [batch, pos]; other entries are ignored, as are ``token_type_ids`` by models that read
+            none.
 
     Raises:
-        InputError: the batch has no ``input_ids``, or shapes differ.
+        InputError: the batch has no ``input_ids``, shapes differ, or the model does not know a
+            token type.
     """
     inputs = model_inputs(model, batch)
-    kind = kind_of(model)
     ids = inputs.pop("input_ids")
-    if kind == "hooked-encoder":
+    if kind_of(model) == "hooked-encoder":
         inputs["one_zero_attention_mask"] = inputs.pop("attention_mask")
-    elif kind == "hooked-transformer":
+    elif n_token_types(model) == 0:
         inputs.pop("token_type_ids", None)
-    elif "token_type_ids" in inputs and not hasattr(model, "token_type_embed"):
-        inputs.pop("token_type_ids")
     logits = model(ids, return_type="logits", **inputs)
     if not torch.is_tensor(logits):
         raise InputError(f"model: forward returned {type(logits).__name__}; expected logits")
@@ -145,7 +154,8 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
     An absent attention mask becomes all ones; an encoder's rows get their padding on the right.
 
     Raises:
-        InputError: the batch has no ``input_ids``, or shapes differ.
+        InputError: the batch has no ``input_ids``, shapes differ, or the model does not know a
+            token type.
     """
     if not hasattr(batch, "keys") or "input_ids" not in batch:
         found = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
@@ -171,9 +181,27 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
             )
     if not bool((inputs["attention_mask"] != 0).any(1).all()):
         raise InputError("batch: a row has no real token: its attention_mask is 0 throughout")
+    if "token_type_ids" in inputs and (known := n_token_types(model)):
+        types = inputs["token_type_ids"]
+        inputs["token_type_ids"] = _known_types(types, inputs["attention_mask"] != 0, known)
     if not is_causal(model):
         inputs, _ = real_tokens_first(inputs, inputs["attention_mask"])
     return inputs
+
+
+def _known_types(types: Tensor, real: Tensor, known: int) -> Tensor:
+    """The token types, all of them known; those of padding may be anything."""
+    unknown = (types < 0) | (types >= known)
+    if places := (unknown & real).nonzero().tolist():
+        row, position = places[0]
+        expected = "0 alone" if known == 1 else f"0 to {known - 1}"
+        raise InputError(
+            f"batch: token_type_ids has {int(types[row, position])} in row {row} at position "
+            f"{position}; expected {expected}, the token types of the model: leave token_type_ids "
+            "out, which a tokenizer does with tokenizer.model_input_names = "
+            '["input_ids", "attention_mask"]'
+        )
+    return types.masked_fill(unknown, 0)
 
 
 def _as_tensor(name: str, values: Any, device: torch.device) -> Tensor:

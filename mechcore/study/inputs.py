@@ -9,7 +9,7 @@ from typing import Any
 from mechcore.errors import InputError
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.loading import has_hooked_transformer
-from mechcore.models.running import class_names, longest_input
+from mechcore.models.running import class_names, longest_input, n_token_types
 from mechcore.readout import Readout
 from mechcore.study.config import DataConfig, ModelConfig
 from mechcore.tasks import tiny_world
@@ -60,10 +60,14 @@ class Inputs:
             self.readout(role)
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
-        """Tokenize further examples the same way."""
+        """Tokenize further examples the same way.
+
+        Token types are left out where the tokenizer tells segments apart and the model does not,
+        as they are in training.
+        """
         limits = [self.tokenizer.model_max_length, longest_input(self.model)]
         asked = self.config.max_length
-        return encode(
+        encoded = encode(
             examples,
             self.tokenizer,
             max_length=min(limits if asked is None else [asked, *limits]),
@@ -72,6 +76,10 @@ class Inputs:
             answers=self.config.answers,
             words=words,
         )
+        types = encoded.token_type_ids
+        if types is not None and any(map(any, types)) and n_token_types(self.model) == 1:
+            encoded = replace(encoded, token_type_ids=None)
+        return encoded
 
     def readout(self, role: str) -> Readout:
         """How answers to the examples of ``role`` are read."""

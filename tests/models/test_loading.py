@@ -427,6 +427,56 @@ def test_batches_that_cannot_be_read(cases: Cases, batch: Any, message: str) -> 
         forward(cases.get("bert").model, batch)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "value", "expected"),
+    [("roberta", 1, "0 alone"), ("roberta", -1, "0 alone"), ("bert", 2, "0 to 1")],
+)
+def test_token_types_that_a_model_does_not_know(
+    cases: Cases, architecture: str, value: int, expected: str
+) -> None:
+    model, batch = cases.get(architecture).model, padded(texts(), "left", extra=2)
+    types = torch.zeros_like(batch["input_ids"])
+    types[1, -3] = types[4, 5] = value
+    with pytest.raises(InputError) as caught:
+        forward(model, {**batch, "token_type_ids": types})
+    assert str(caught.value) == (
+        f"batch: token_type_ids has {value} in row 1 at position 8; expected {expected}, the token "
+        "types of the model: leave token_type_ids out, which a tokenizer does with "
+        'tokenizer.model_input_names = ["input_ids", "attention_mask"]'
+    )
+
+
+def test_a_tokenizer_can_be_told_to_leave_token_types_out(cases: Cases) -> None:
+    model, tokenizer = cases.get("roberta").model, helpers.word_tokenizer()
+    pair = {"text": ["the cat"], "text_pair": ["a dog ran"], "return_tensors": "pt"}
+    with pytest.raises(InputError, match="token_type_ids has 1 in row 0 at position 4"):
+        forward(model, tokenizer(**pair))
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    with torch.no_grad():
+        assert forward(model, tokenizer(**pair)).shape == (1, 3)
+
+
+def test_token_types_of_padding_may_be_anything(cases: Cases) -> None:
+    batch = padded(texts(), "left", extra=2)
+    types = torch.where(batch["attention_mask"] == 0, 9, 0)
+    for architecture in ("roberta", "bert", "gpt2"):
+        model = cases.get(architecture).model
+        with torch.no_grad():
+            found = forward(model, {**batch, "token_type_ids": types})
+            assert torch.equal(found, forward(model, {**batch, "token_type_ids": 0 * types}))
+
+
+@pytest.mark.hooked
+def test_token_types_that_a_hooked_encoder_does_not_know() -> None:
+    model, batch = helpers.hooked_encoder(), padded(texts())
+    ones = torch.ones_like(batch["input_ids"])
+    with torch.no_grad():
+        found = forward(model, {**batch, "token_type_ids": ones})
+        assert (found - forward(model, batch)).abs().max() > 1e-3
+    with pytest.raises(InputError, match=r"has 2 in row 0 at position 0; expected 0 to 1, the"):
+        forward(model, {**batch, "token_type_ids": 2 * ones})
+
+
 def test_model_inputs_move_an_encoders_padding_and_leave_a_decoders(cases: Cases) -> None:
     rows = texts()
     left, right = padded(rows, "left", extra=1), padded(rows, "right", extra=1)

@@ -1,4 +1,4 @@
-"""What a study reads: its draws, told as the user can change them."""
+"""What a study reads: its draws, told as the user can change them, and what models get of it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import helpers
 import pandas as pd
 import pytest
+import torch
+from helpers import Cases
 
 from mechcore.errors import MechcoreWarning
+from mechcore.evaluate import evaluate
 from mechcore.study import DataConfig, ModelConfig
-from mechcore.study.inputs import read_role
+from mechcore.study.inputs import Inputs, read_role
+from mechcore.tasks.examples import Examples
 from mechcore.tasks.sources import Source
 
 MODEL = ModelConfig(source="mine")
@@ -60,3 +65,37 @@ def test_a_draw_from_a_drawn_source_tells_of_both(six: str) -> None:
     assert second.startswith(
         "examples 'six': 2 of 5 drawn at random, by subset, with seed 0; --max"
     )
+
+
+# -- token types ----------------------------------------------------------------------------------
+
+PAIRS = [("the cat saw a dog", "a bird ran"), ("no", "the dog ran quickly")]
+
+
+def inputs(cases: Cases, architecture: str) -> Inputs:
+    """A model with a tokenizer that tells segments apart."""
+    model = cases.get(architecture).model
+    return Inputs(ModelConfig(architecture), model, helpers.word_tokenizer(), {}, {})
+
+
+def examples(pairs: list[tuple[str, str]]) -> Examples:
+    frame = pd.DataFrame(pairs, columns=["text_a", "text_b"])
+    return Examples("id", frame.assign(label="neutral", subset="all"))
+
+
+def test_models_that_tell_no_segments_apart_read_pairs_without_token_types(cases: Cases) -> None:
+    encoded = inputs(cases, "roberta").encode(examples(PAIRS), words=True)
+    assert encoded.token_type_ids is None
+    assert encoded.segments is not None
+    assert [max(row) for row in encoded.segments] == [1, 1]
+    found = evaluate(cases.get("roberta").model, encoded, in_domain=False)
+    rows = [torch.tensor(ids) for ids in encoded.input_ids]
+    expected = helpers.reference_logits(cases.get("roberta").reference, rows)
+    torch.testing.assert_close(found.logits, expected, rtol=0, atol=1e-5)
+
+
+def test_token_types_stay_where_the_model_knows_them(cases: Cases) -> None:
+    encoded = inputs(cases, "bert").encode(examples(PAIRS))
+    assert encoded.token_type_ids == [[0] * 7 + [1] * 4, [0] * 3 + [1] * 5]
+    single = inputs(cases, "roberta").encode(examples([("no", ""), ("the cat", "")]))
+    assert single.token_type_ids == [[0] * 3, [0] * 4]
