@@ -478,12 +478,14 @@ def test_what_cannot_be_decoded_is_refused(change: dict[str, Any], message: str)
 
 
 def test_groups_that_cannot_be_spread_over_the_folds_are_refused() -> None:
-    # Three groups have both labels, which is enough of each for three folds, but all others "b".
     labels, groups = ["a", "b"] * 2 + ["b"] * 8, [0, 0, 1, 1, *range(2, 10)]
     found = decode(STATES, labels, groups=groups, folds=2, shuffles=0)
     assert set(found.folds[:4]) == {0, 1}
     with pytest.raises(InputError, match="class 'a' has 2 groups for 3 folds"):
         decode(STATES, labels, groups=groups, folds=3)
+    # Every class is in two of three groups, and one of two folds takes two of them.
+    with pytest.raises(InputError, match=r"leaves no '[abc]' to train on, as groups stay"):
+        decode(STATES, list("abcabc") * 2, groups=[0, 1, 2, 1, 2, 0] * 2, folds=2)
 
 
 def test_errors_of_a_table_name_the_row() -> None:
