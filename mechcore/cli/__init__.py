@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
             "interrupted; run, effective-size and train go on when run again, prune, compare and "
-            "ablate with --resume",
+            "ablate and superadditive with --resume",
             code,
         )
     sys.exit(code or 0)

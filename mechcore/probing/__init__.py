@@ -1,4 +1,7 @@
-"""What activations say about variables: linear decoding from any hook point."""
+"""What activations say about variables: linear decoding, selectivity of units, projections.
+
+The selectivity of units is in `mechcore.probing.selectivity`, whose function has its name.
+"""
 
 from mechcore.probing.activations import Activations, activations_at, hook_resid_post
 from mechcore.probing.decoding import (
@@ -8,14 +11,18 @@ from mechcore.probing.decoding import (
     decode,
     decode_table,
 )
+from mechcore.probing.projection import Projection, project, silhouettes
 
 __all__ = [
     "Activations",
     "Decoding",
+    "Projection",
     "activations_at",
     "balanced",
     "correlation_floor",
     "decode",
     "decode_table",
     "hook_resid_post",
+    "project",
+    "silhouettes",
 ]
