@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run, effective-size and train go on when run again, prune, compare and "
+            "interrupted; run, effective-size and train go on when run again, prune, compare, "
             "ablate and superadditive with --resume",
             code,
         )
