@@ -73,8 +73,11 @@ def test_accumulated_batches_are_averaged(tmp_path: Path) -> None:
     train_encoder(tmp_path / "run", settings)
     expected = plain_loop(settings, encoder(), 20)
     found = weights(tmp_path / "run")
+    # Adam's first steps turn the rounding of tiny gradients into whole steps. Biases of keys move
+    # by nothing else: all scores of a query change by the same amount.
     for name, tensor in expected.items():
-        # Adam's first steps turn the rounding of tiny gradients into whole steps.
+        if name.endswith("key.bias"):
+            continue
         assert torch.allclose(found[name], tensor, atol=2e-4), name
 
 

@@ -299,10 +299,8 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Kill:
 
 
 STAGES = (
-    *("store best-4", "history 4", "remove best-2"),
-    *("complete 6", "mark checkpoint-6 complete.json"),
-    *("store best-10", "history 10", "remove best-8"),
-    *("complete 12", "mark checkpoint-12 complete.json", "remove checkpoint-6", "remove best-10"),
+    *("history 4", "complete 6", "store best-10", "history 10", "remove best-8"),
+    *("complete 12", "mark checkpoint-12 complete.json", "remove checkpoint-6"),
     *("history 14", "finish", "take", "remove state"),
 )
 
