@@ -213,7 +213,7 @@ def test_hook_points_that_cannot_be_read_are_refused(cases: Cases) -> None:
         ([], "no hook point; expected at least one"),
         (["blocks.0.attn.hook_pattern"], r"hook_pattern has \[batch, head, query, key\]"),
         (["pooler.hook_out"], r"pooler.hook_out is \(5, 16\) for a batch of \(5, 9\)"),
-        (["blocks.0.mlp.hook_out"], r"the forward ran without blocks\.0\.mlp\.hook_out"),
+        (["blocks.0.attn.hook_hidden_states"], r"ran without blocks\.0\.attn\.hook_hid"),
     ):
         with pytest.raises(InputError, match=message):
             activations_at(model, padded(texts()), hooks)
