@@ -4,13 +4,8 @@ The selectivity of units is in `mechcore.probing.selectivity`, whose function ha
 """
 
 from mechcore.probing.activations import Activations, activations_at, hook_resid_post
-from mechcore.probing.decoding import (
-    Decoding,
-    balanced,
-    correlation_floor,
-    decode,
-    decode_table,
-)
+from mechcore.probing.controls import balanced, correlation_floor
+from mechcore.probing.decoding import Decoding, decode, decode_table
 from mechcore.probing.projection import Projection, project, silhouettes
 
 __all__ = [

@@ -26,6 +26,7 @@ from mechcore.probing import (
     decode,
     decode_table,
     decoding,
+    linear,
     hook_resid_post,
 )
 
@@ -139,7 +140,7 @@ def test_weak_and_strong_penalties_are_fitted_to_the_end(c: float) -> None:
 
 
 def test_a_fit_that_does_not_converge_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "_MAX_ITERATIONS", 2)
+    monkeypatch.setattr(linear, "_MAX_ITERATIONS", 2)
     with pytest.raises(MechcoreError, match=r"c = 1000\.0 did not converge: after 2 .*: lower c"):
         decode(*gaussian(60, 3.0), c=1000.0)
 

@@ -1,0 +1,169 @@
+"""Linear classifiers of many labellings of the same examples, fitted together.
+
+They share the states, so their L2-regularised losses are one smooth convex problem, which scipy's
+L-BFGS solves in the states' principal axes, scaled so that the curvature is 1 at most. That changes
+the coordinates and not the optimum, which is that of scikit-learn's ``LogisticRegression`` and
+``LinearSVC``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.optimize import minimize
+from scipy.special import expit, logsumexp
+
+from mechcore.errors import MechcoreError
+
+Classifier: TypeAlias = Literal["logistic", "svm"]
+
+TOLERANCE = 1e-6
+"""How far over its minimum the loss of a fit may be, as a share of it."""
+
+_MAX_ITERATIONS = 5000
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What is minimised, as a function of the scores [example, labelling, output].
+
+    Attributes:
+        value: sum and derivative, given scores and targets (1 and -1, or 1 and 0 for softmax).
+        curvature: largest second derivative there is.
+        n_outputs: scores of one example and labelling: one for two classes, or one per class.
+        off: target of the outputs that are not the label's.
+        penalised_intercept: whether the penalty is on the intercept too, as in LinearSVC.
+    """
+
+    value: Callable[[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
+    curvature: float
+    n_outputs: int
+    off: int
+    penalised_intercept: bool
+
+    @classmethod
+    def of(cls, classifier: Classifier, n_classes: int) -> Loss:
+        """That of a classifier."""
+        n_outputs = 1 if n_classes == 2 else n_classes
+        if classifier == "svm":
+            return cls(_squared_hinge, 2.0, n_outputs, -1, True)
+        if n_classes == 2:
+            return cls(_logistic, 0.25, 1, -1, False)
+        return cls(_softmax, 0.5, n_outputs, 0, False)
+
+    def targets(
+        self, codes: Int[np.ndarray, "labelling example"]
+    ) -> Float[np.ndarray, "example labelling output"]:
+        """What the scores are to be, given the number of every example's class."""
+        outputs = np.arange(self.n_outputs) if self.n_outputs > 1 else np.ones(1, dtype=int)
+        hits = np.ascontiguousarray(codes.T)[..., None] == outputs
+        return np.where(hits, 1.0, self.off)
+
+
+def _logistic(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    margins = scores * targets
+    return np.logaddexp(0, -margins).sum((0, 2)), -targets * expit(-margins)
+
+
+def _softmax(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    logs = scores - logsumexp(scores, axis=-1, keepdims=True)
+    return -(logs * targets).sum((0, 2)), np.exp(logs) - targets
+
+
+def _squared_hinge(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    missing = np.maximum(1 - scores * targets, 0)
+    return np.square(missing).sum((0, 2)), -2 * targets * missing
+
+
+class Fold:
+    """One fold's states, in the coordinates in which all its classifiers are fitted.
+
+    These are the training states' principal axes, each scaled so that the loss curves by 1 at
+    most; the penalty of an axis is scaled with it. The last axis is the intercept.
+    """
+
+    def __init__(
+        self, train: np.ndarray, held_out: np.ndarray, loss: Loss, c: float, resolution: float
+    ) -> None:
+        self.loss, self.c = loss, c
+        mean, spread = train.mean(0), train.std(0)
+        smallest = resolution * np.sqrt(np.square(train).mean()) + 1e-12 * np.abs(mean)
+        read = spread > smallest
+        train, held_out = (
+            ((x - mean) / np.where(read, spread, 1))[:, read] for x in (train, held_out)
+        )
+        if train.shape[1] > len(train):  # the weights at the optimum are a sum of training states
+            basis = np.linalg.qr(train.T)[0]
+            train, held_out = train @ basis, held_out @ basis
+        power, axes = np.linalg.eigh(train.T @ train)
+        axes = axes / np.sqrt(c * loss.curvature * np.maximum(power, 0) + 1)
+        intercept = 1 / np.sqrt(c * loss.curvature * len(train) + loss.penalised_intercept)
+        self.train, self.held_out = (
+            np.column_stack([x @ axes, np.full(len(x), intercept)]) for x in (train, held_out)
+        )
+        penalty = [*np.square(axes).sum(0), intercept**2 * loss.penalised_intercept]
+        self.penalty = np.array(penalty)[:, None]
+
+    def predict(
+        self, codes: Int[np.ndarray, "labelling example"]
+    ) -> Int[np.ndarray, "labelling held_out"]:
+        """Classes of the held-out examples under classifiers fitted to each labelling."""
+        scores = self.held_out @ self._fitted(self.loss.targets(codes))
+        scores = scores.reshape(len(scores), len(codes), -1).swapaxes(0, 1)
+        return scores.argmax(-1) if self.loss.n_outputs > 1 else (scores[..., 0] > 0).astype(int)
+
+    def _fitted(
+        self, targets: Float[np.ndarray, "example labelling output"]
+    ) -> Float[np.ndarray, "axis output"]:
+        """Weights at the optimum, as nearly as `TOLERANCE` says.
+
+        The penalty is strongly convex, so that half the squared gradient with respect to the
+        weights bounds what the loss still exceeds its minimum by. The intercept, where it has no
+        penalty, is taken at its largest curvature.
+        """
+        shape = (len(self.penalty), *targets.shape[1:])
+        strength = np.where(self.penalty > 0, self.penalty, 1)
+        excess = np.full(shape[1], np.inf)
+
+        def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal excess
+            weights = flat.reshape(len(self.penalty), -1)
+            scores = (self.train @ weights).reshape(targets.shape)
+            losses, slopes = self.loss.value(scores, targets)
+            pull = self.penalty * weights
+            gradient = self.c * (self.train.T @ slopes.reshape(len(slopes), -1)) + pull
+            penalties = (weights * pull).reshape(shape).sum((0, 2)) / 2
+            total = self.c * losses + penalties
+            gaps = (gradient**2 / strength).reshape(shape).sum((0, 2)) / 2
+            excess = gaps / total
+            return float(total.sum()), gradient.ravel()
+
+        def stop_when_done(intermediate_result: Any) -> None:
+            if excess.max() <= TOLERANCE:
+                raise StopIteration
+
+        found = minimize(
+            objective,
+            np.zeros(np.prod(shape)),
+            jac=True,
+            method="L-BFGS-B",
+            callback=stop_when_done,
+            options={
+                "gtol": 0,
+                "ftol": 0,
+                "maxiter": _MAX_ITERATIONS,
+                "maxfun": 2 * _MAX_ITERATIONS,
+            },
+        )
+        objective(found.x)
+        if excess.max() > TOLERANCE:
+            raise MechcoreError(
+                f"decode: a fit with c = {self.c} did not converge: after {found.nit} iterations "
+                f"its loss may be over the minimum by {excess.max():.1e} of it; expected at most "
+                f"{TOLERANCE:.0e}: lower c"
+            )
+        return found.x.reshape(len(self.penalty), -1)
