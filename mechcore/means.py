@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,10 +103,7 @@ class MeanActivations:
         hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
         hooks += [(hook_mlp_out(i), sums.adder("mlp", i)) for i in mlp_layers]
         check_hooks(model, [name for name, _ in hooks])
-        known = isinstance(batches, EncodedExamples)
-        total = -(-len(batches) // BATCH_SIZE) if known else 0  # type: ignore[arg-type]
-        reporting: Any = progress.bar("means", total) if known else nullcontext(lambda: None)
-        with torch.no_grad(), reporting as advance, model.hooks(fwd_hooks=hooks):
+        with torch.no_grad(), batch_bar("means", batches) as advance, model.hooks(fwd_hooks=hooks):
             for batch in as_batches(batches):
                 inputs = model_inputs(model, batch)
                 mask = inputs["attention_mask"]
@@ -213,6 +210,15 @@ def as_batches(
     if isinstance(data, EncodedExamples):
         return data.batches(batch_size)
     return iter([data] if hasattr(data, "keys") else data)  # type: ignore[list-item]
+
+
+def batch_bar(
+    title: str, data: EncodedExamples | Iterable[Batch], batch_size: int = BATCH_SIZE
+) -> AbstractContextManager[Callable[[], None]]:
+    """Progress over the batches of `as_batches`; none where their number is not known."""
+    if isinstance(data, EncodedExamples) and batch_size > 0:
+        return progress.bar(title, -(-len(data) // batch_size))
+    return nullcontext(lambda: None)
 
 
 def real_positions(mask: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -12,9 +11,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechcore import progress
 from mechcore.errors import InputError
-from mechcore.means import BATCH_SIZE, as_batches
+from mechcore.means import BATCH_SIZE, as_batches, batch_bar
 from mechcore.models.running import Batch, forward, model_inputs
 from mechcore.tasks.encoding import EncodedExamples
 
@@ -100,8 +98,7 @@ def activations_at(
     reader = _Reader(names)
     rows: list[Tensor] = []
     places: list[Tensor] = []
-    total = -(-len(data) // batch_size) if known and batch_size > 0 else 0  # type: ignore[arg-type]
-    reporting: Any = progress.bar("activations", total) if known else nullcontext(lambda: None)
+    reporting = batch_bar("activations", data, batch_size)
     hooked = [(name, reader.hook(name)) for name in names]
     with torch.no_grad(), reporting as advance, model.hooks(fwd_hooks=hooked):
         for batch in as_batches(data, batch_size):
