@@ -48,7 +48,7 @@ from mechcore.components import Mask
 from mechcore.interventions import masked
 from mechcore.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.loading import DTYPES
+from mechcore.models.placing import DTYPES
 from mechcore.models.running import forward
 from mechcore.pruning import prune_settings
 

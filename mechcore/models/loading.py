@@ -35,9 +35,7 @@ from mechcore.models.checkpoint_files import (
     without_conversion,
 )
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
-from mechcore.models.placing import DTYPES as DTYPES  # also known from here
 from mechcore.models.placing import DeviceMap, DtypeName, as_dtype, check_covers, check_placing
-from mechcore.models.placing import check_device as check_device
 from mechcore.models.running import (
     check_hooks,
     check_in_memory,

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import TrainingArguments
 
 from mechcore.errors import InputError
-from mechcore.models.loading import check_device
+from mechcore.models.placing import check_device
 from mechcore.training.settings import TrainSettings
 
 
