@@ -26,8 +26,8 @@ from mechcore.probing import (
     decode,
     decode_table,
     decoding,
-    linear,
     hook_resid_post,
+    linear,
 )
 
 CLASSIFIERS = ("logistic", "svm")
