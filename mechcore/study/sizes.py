@@ -16,7 +16,8 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.study.config import ModelConfig
 from mechcore.study.steps import proper_subsets, subset_groups
 from mechcore.tasks.embedded import encoder_checkpoints
-from mechcore.training import HISTORY_FILE, read_history
+from mechcore.training import HISTORY_FILE, best_step, read_history
+from mechcore.training.run_folder import FINAL
 
 _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 
@@ -59,14 +60,19 @@ def _checkpoints(path: Path) -> list[Path]:
             f"checkpoints: {path} is no checkpoint and has none in it; expected config.json in it "
             "or in its folders"
         )
+    final = path / FINAL
+    if final in inside and (path / HISTORY_FILE).is_file() and best_step(path) is not None:
+        others = [each for each in inside if each != final]
+        return others if _step(final) in map(_step, others) else inside  # a copy of that one
     return inside
 
 
 def _step(path: Path) -> int | str:
     if match := _NUMBERED.fullmatch(path.name):
         return int(match[1])
-    if path.name == "final" and (path.parent / HISTORY_FILE).is_file():
-        return int(read_history(path.parent)["step"].max())
+    if path.name == FINAL and (path.parent / HISTORY_FILE).is_file():
+        last = int(read_history(path.parent)["step"].max())
+        return best_step(path.parent) or last  # whose weights they are
     return path.name
 
 
