@@ -102,7 +102,9 @@ def _kept(settings: Mapping[str, Any], history: pd.DataFrame) -> str:
     every = settings.get("checkpoint_every")
     if not every:
         return f"{measured}."
-    kept = sum(step % every == 0 or step == steps[-1] for step in steps)
+    # With a patience the last one is a copy of the best, beside those of all steps.
+    numbered = steps[:-1] if settings.get("patience") is None else steps
+    kept = 1 + sum(step % every == 0 for step in numbered)
     return f"{measured}, and {count(kept, 'checkpoint')} {'was' if kept == 1 else 'were'} kept."
 
 

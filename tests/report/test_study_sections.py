@@ -146,6 +146,12 @@ def test_a_training_is_told_in_one_sentence(run: RunFolder) -> None:
     )
 
 
+def test_with_a_patience_the_last_checkpoint_is_a_copy_beside_the_others(run: RunFolder) -> None:
+    settings = {"training": {**TRAIN_SETTINGS, "patience": 2}}
+    words, _ = made(training_section.training_section, changed(run, {"settings": settings}))
+    assert "It was evaluated 3 times, and 3 checkpoints were kept." in words
+
+
 def test_a_training_from_scratch_is_called_that(run: RunFolder) -> None:
     settings = {"training": {**TRAIN_SETTINGS, "from_scratch": True}}
     words, _ = made(
