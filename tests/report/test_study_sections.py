@@ -146,10 +146,15 @@ def test_a_training_is_told_in_one_sentence(run: RunFolder) -> None:
     )
 
 
-def test_with_a_patience_the_last_checkpoint_is_a_copy_beside_the_others(run: RunFolder) -> None:
-    settings = {"training": {**TRAIN_SETTINGS, "patience": 2}}
+@pytest.mark.parametrize(
+    ("more", "kept"), [({}, "1 checkpoint was"), ({"patience": 2}, "2 checkpoints were")]
+)
+def test_with_a_patience_the_last_checkpoint_is_a_copy_beside_the_others(
+    run: RunFolder, more: dict[str, int], kept: str
+) -> None:
+    settings = {"training": {**TRAIN_SETTINGS, "checkpoint_every": 500, **more}}
     words, _ = made(training_section.training_section, changed(run, {"settings": settings}))
-    assert "It was evaluated 3 times, and 3 checkpoints were kept." in words
+    assert f"It was evaluated 3 times, and {kept} kept." in words
 
 
 def test_a_training_from_scratch_is_called_that(run: RunFolder) -> None:
