@@ -74,8 +74,8 @@ _CLAUSES: dict[Rendering, dict[str, str]] = {
 }
 _LAST_WORD: dict[Rendering, str] = {"two_sided": "is", "signed": "Choice:"}
 _PLACE = re.compile(r"\{(\w+)\}")
-_SMALLEST, _LARGEST = 10, 99
-_STRONGEST: dict[Rendering, int] = {"two_sided": _LARGEST - _SMALLEST, "signed": 99}
+SMALLEST, LARGEST = 10, 99
+_STRONGEST: dict[Rendering, int] = {"two_sided": LARGEST - SMALLEST, "signed": 99}
 _HELD_OUT_ONE_IN = 10
 
 
@@ -146,7 +146,7 @@ def number_draw(
     levels = [chosen] if differences is None else [(each,) for each in chosen]
     pools = [
         _of_split(
-            ((a, a + d) for d in level for a in range(_SMALLEST, _LARGEST - d + 1)),
+            ((a, a + d) for d in level for a in range(SMALLEST, LARGEST - d + 1)),
             split,
             f"two numbers with the difference {level[0]}",
         )

@@ -47,7 +47,7 @@ EVALUATION_SEED = 1
 EVALUATION_PAIRS = {"id": 1500, "ood": 1200}
 
 
-def _initialise(model: PreTrainedModel) -> None:
+def widen(model: PreTrainedModel) -> None:
     """Widen the embeddings of an untrained model.
 
     The usual 0.02 suits a width of 768 and much data: here AdamW would move all words the same way
@@ -81,7 +81,7 @@ def tiny_encoder_model(seed: int) -> BertForSequenceClassification:
             label2id={name: index for index, name in enumerate(tiny_world.LABELS)},
         )
     )
-    _initialise(model)
+    widen(model)
     drop_components(model, HEAD_DROPOUT, MLP_DROPOUT, seed)
     return model
 
@@ -140,7 +140,7 @@ def tiny_decoder_model(seed: int) -> GPT2LMHeadModel:
             pad_token_id=tokenizer.pad_token_id,
         )
     )
-    _initialise(model)
+    widen(model)
     return model
 
 
@@ -174,7 +174,7 @@ def train_tiny_encoder(
     """
     if (Path(out) / SETTINGS_FILE).is_file():
         shutil.rmtree(Path(out) / STATE_FOLDER, ignore_errors=True)
-    with _one_thread():
+    with one_thread():
         history = train_classifier(
             tiny_encoder_model(seed),
             tiny_world.encoder_tokenizer(),
@@ -200,7 +200,7 @@ def train_tiny_decoder(
     With the defaults this is the run under ``data/tiny_decoder``. Arguments, result and errors are
     those of ``train_tiny_encoder``.
     """
-    with _one_thread():
+    with one_thread():
         return train_answering(
             tiny_decoder_model(seed),
             tiny_world.decoder_tokenizer(),
@@ -247,7 +247,7 @@ def _thin(out: Path, history: pd.DataFrame) -> None:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """The order of floating-point sums, and so the result, depends on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

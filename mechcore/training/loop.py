@@ -139,13 +139,12 @@ class Loop(Trainer):
         model.save_pretrained(folder, save_original_format=False)
 
     def compute_loss(self, model: Any, inputs: Any, *_: Any, **__: Any) -> Any:
-        """Mean cross-entropy of one batch.
+        """Mean cross-entropy of one batch, see `Objective.loss`.
 
         Raises:
             MechcoreError: it is not finite.
         """
-        logits = self.objective.logits(model, inputs)
-        loss = nn.functional.cross_entropy(logits, inputs["target"].to(logits.device))
+        loss = self.objective.loss(model, inputs, inputs["target"])
         self.losses.append(loss.item())
         if not math.isfinite(self.losses[-1]):
             raise MechcoreError(

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.errors import InputError
@@ -33,6 +33,8 @@ class Objective:
         prompt: for language models, the text with ``{a}`` and ``{b}``, else None.
         answers: for language models, the answer word of each class, else None.
         truncate: whether longer inputs are cut, with a warning, or refused.
+        whole: for language models, whether the loss is over every token of prompt and answer but
+            the first, as in pretraining, and not over the answer alone.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -42,6 +44,7 @@ class Objective:
     prompt: str | None = None
     answers: Mapping[str, str] | None = None
     truncate: bool = False
+    whole: bool = False
 
     def encode(self, examples: Examples) -> EncodedExamples:
         """Examples as the model reads them.
@@ -62,16 +65,36 @@ class Objective:
         self, model: PreTrainedModel, batch: Mapping[str, Tensor]
     ) -> Float[Tensor, "batch choice"]:
         """Logits over which the loss is taken: classes, or the next token after the prompt."""
-        names = ["input_ids", "attention_mask"]
-        # GPT-2 would read segment numbers as words.
-        if "token_type_ids" in batch and getattr(model.config, "type_vocab_size", 0) > 1:
-            names.append("token_type_ids")
-        inputs = {name: batch[name].to(model.device) for name in names}
-        logits: Tensor = model(**inputs).logits
+        logits = _all_logits(model, batch)
         if self.prompt is None:
             return logits
-        last = inputs["attention_mask"].sum(dim=1) - 1
-        return logits[torch.arange(len(last), device=logits.device), last]
+        rows, last = _last(batch)
+        return logits[rows, last]
+
+    def loss(
+        self,
+        model: PreTrainedModel,
+        batch: Mapping[str, Tensor],
+        targets: Int[Tensor, " batch"],
+    ) -> Float[Tensor, ""]:
+        """Mean cross-entropy in nats: over examples or, if ``whole``, over tokens.
+
+        Args:
+            model: the model.
+            batch: encoded examples, padded on the right.
+            targets: index of the right logit of each.
+        """
+        if not self.whole:
+            logits = self.logits(model, batch)
+            return nn.functional.cross_entropy(logits, targets.to(logits.device))
+        rows, last = _last(batch)
+        following = batch["input_ids"].roll(-1, dims=1)
+        following[rows, last] = targets.to(following.device)
+        real = batch["attention_mask"] != 0
+        logits = _all_logits(model, batch)
+        return nn.functional.cross_entropy(
+            logits[real.to(logits.device)], following[real].to(logits.device)
+        )
 
     def correct(self, examples: Examples) -> Bool[Tensor, "example class"]:
         """Which classes are right for each example.
@@ -138,8 +161,17 @@ def answering(
     prompt: str,
     answers: Mapping[str, str],
     max_length: int | None = None,
+    whole: bool = False,
 ) -> Objective:
     """The objective of a causal language model that answers a prompt.
+
+    Args:
+        model: the language model.
+        tokenizer: its tokenizer.
+        prompt: the text with ``{a}`` and ``{b}``.
+        answers: the answer word of each class.
+        max_length: longest prompt in tokens; None for as many as the model takes.
+        whole: take the loss over prompt and answer, as in pretraining.
 
     Raises:
         InputError: the answers are not different single tokens that the tokenizer knows, or
@@ -147,7 +179,32 @@ def answering(
     """
     columns = answer_ids(answers, tokenizer, prompt).values()
     length = _length(model, tokenizer, max_length)
-    return Objective(tokenizer, length, tuple(answers), tuple(columns), prompt, dict(answers))
+    return Objective(
+        tokenizer,
+        length,
+        tuple(answers),
+        tuple(columns),
+        prompt,
+        dict(answers),
+        whole=whole,
+    )
+
+
+def _all_logits(
+    model: PreTrainedModel, batch: Mapping[str, Tensor]
+) -> Float[Tensor, "batch *pos logit"]:
+    names = ["input_ids", "attention_mask"]
+    # GPT-2 would read segment numbers as words.
+    if "token_type_ids" in batch and getattr(model.config, "type_vocab_size", 0) > 1:
+        names.append("token_type_ids")
+    logits: Tensor = model(**{name: batch[name].to(model.device) for name in names}).logits
+    return logits
+
+
+def _last(batch: Mapping[str, Tensor]) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
+    """Row and position of the last real token of every example."""
+    last = batch["attention_mask"].sum(dim=1) - 1
+    return torch.arange(len(last), device=last.device), last
 
 
 def _length(

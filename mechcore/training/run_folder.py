@@ -54,6 +54,7 @@ def facts_of(
             "prompt": objective.prompt,
             "answers": objective.answers,
             "max_length": objective.max_length,
+            **({"whole": True} if objective.whole else {}),
         },
         "model": {"class": type(model).__name__, "initial_weights": weights_digest(model)},
         "examples": _facts_of_examples(examples),
