@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -23,11 +24,21 @@ def reference() -> str:
     """One section per command: its help, as the command line shows it."""
     runner = CliRunner(env={"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"})
     sections = []
-    for name in typer.main.get_command(app).commands:  # type: ignore[attr-defined]
-        result = runner.invoke(app, [name, "--help"], prog_name="mechcore", terminal_width=WIDTH)
+    for name in _names(typer.main.get_command(app)):
+        words = [*name.split(), "--help"]
+        result = runner.invoke(app, words, prog_name="mechcore", terminal_width=WIDTH)
         if result.exit_code:
             raise RuntimeError(f"mechcore {name} --help failed: {result.output}")
         lines = (line.rstrip() for line in result.output.strip().splitlines())
         help_text = "\n".join(lines)
         sections.append(f"## mechcore {name}\n\n```text\n{help_text}\n```\n")
     return "\n".join(sections)
+
+
+def _names(command: Any) -> Iterator[str]:
+    """Of all commands, those in groups with their group's before it."""
+    for name, each in command.commands.items():
+        if hasattr(each, "commands"):
+            yield from (f"{name} {inner}" for inner in _names(each))
+        else:
+            yield name

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import ablation, components, report, study, subnetworks, training
+from mechcore.cli import ablation, cognitive, components, report, study, subnetworks, training
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 
 INTERRUPTED = 130
@@ -60,6 +60,7 @@ for _command in (
     study.train_world,
 ):
     app.command(_command.__name__.replace("_", "-"))(_command)
+app.add_typer(cognitive.app)
 
 
 @contextmanager
@@ -102,8 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run, effective-size and train go on when run again, prune, compare, "
-            "ablate and superadditive with --resume",
+            "interrupted; run, cognitive run, effective-size and train go on when run again, "
+            "prune, compare, ablate and superadditive with --resume",
             code,
         )
     sys.exit(code or 0)

@@ -24,14 +24,15 @@ What to know before reading results on it:
   tells the side: 13 pairs and 0.98 for 5, 15 and 50. Ask for ranges around them instead.
 - A signed prompt is one token longer for every negative number, for most tokenizers.
 
-Hold-out: a fixed checksum sends a tenth of all pairs of numbers to the test split and the rest to
-training; a pair and its mirror image stay together. For ``two_sided`` these are the two numbers of
-a modality: no two numbers of a modality in a training prompt of any seed are those of a modality
-in a test prompt of any seed. For ``signed`` these are the sizes of the two coherences: no two sizes
-that meet in a training prompt meet in a test prompt, whatever their signs and modalities. Single
-coherences are not held out: with only the sign to tell, a size that training knows with one sign
-would mislead, and one that it never has is an untrained token. Nor do signs depend on sizes, so a
-coherence says nothing about the sign of the other.
+Hold-out: a fixed checksum sends a tenth of all pairs of numbers to the test split, a tenth to the
+development split and the rest to training; a pair and its mirror image stay together. For
+``two_sided`` these are the two numbers of a modality: no two numbers of a modality in a prompt of
+one split and any seed are those of a modality in a prompt of another. For ``signed`` these are the
+sizes of the two coherences: no two sizes that meet in a prompt of one split meet in a prompt of
+another, whatever their signs and modalities. Single coherences are not held out: with only the sign
+to tell, a size that training knows with one sign would mislead, and one that it never has is an
+untrained token. Nor do signs depend on sizes, so a coherence says nothing about the sign of the
+other.
 
 The task is that of Mante et al. (2013, Nature 503, doi 10.1038/nature12742), as text in arXiv
 2406.18926; its wording, numbers and hold-out are this module's own.
@@ -65,9 +66,9 @@ from mechcore.tasks.cognitive_text import (
     Rendering,
     Split,
     evidence,
-    is_held_out,
     number_draw,
     render,
+    split_of,
     tiny_tokenizer,
     token_ranges,
     turns,
@@ -89,8 +90,8 @@ __all__ = [
     "Trials",
     "encode_trials",
     "generate",
-    "is_held_out",
     "number_tokens",
+    "split_of",
     "tiny_tokenizer",
     "token_positions",
 ]
@@ -116,7 +117,7 @@ class Trials:
             `LANDMARKS`. ``trial``, row in ``frame``; ``name``; ``start`` and ``end``, the first
             character in the text and the one after the last.
         rendering: ``"two_sided"`` or ``"signed"``.
-        split: ``"train"`` or ``"test"``.
+        split: ``"train"``, ``"dev"`` or ``"test"``.
         seed: seed of the draw.
 
     Raises:
@@ -253,7 +254,7 @@ def generate(
         n: number of trials, at least 1.
         seed: seed of the draw; the splits of one seed are drawn independently.
         rendering: how the trials are worded.
-        split: ``"train"`` or ``"test"``, which share no pair of numbers.
+        split: ``"train"``, ``"dev"`` or ``"test"``, which share no pair of numbers.
         random_order: show colour first in half of the trials instead of in none: within each
             condition the counts differ by at most 1, over a multiple of 8 trials not at all. It
             changes no number.

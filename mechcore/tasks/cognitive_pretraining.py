@@ -17,7 +17,7 @@ words (`mechcore.training.answering`, ``whole``). Copying is learned first, and 
 that the others need: without ``copy`` and ``recall``, looking up stayed at chance.
 
 Pairs of numbers that the task holds out (`mechcore.tasks.cognitive`) are never compared in training
-texts; the test split compares no others.
+texts; the other splits compare their own pairs, and no others.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 import torch
@@ -37,15 +38,15 @@ from mechcore.tasks.cognitive_text import (
     PROMPT,
     SMALLEST,
     Split,
-    is_held_out,
     pick,
+    split_of,
     tiny_tokenizer,
 )
 from mechcore.tasks.examples import Examples
 from mechcore.tasks.tiny_world_training import one_thread, widen
 from mechcore.training import TrainSettings, train_answering
 
-BASE_STEPS = 6000
+BASE_STEPS = 5000
 SEED = 0
 TRAINING_TEXTS = 200_000
 EVALUATION_TEXTS = 2000
@@ -66,7 +67,7 @@ def generate_texts(n: int, seed: int, split: Split = "train") -> Examples:
     Args:
         n: number of texts, at least 1.
         seed: seed of the draw.
-        split: ``"train"`` or ``"test"``, which compare different pairs of numbers.
+        split: ``"train"``, ``"dev"`` or ``"test"``, which compare different pairs of numbers.
 
     Returns:
         The text up to its last word, that word as label, its kind as subset.
@@ -74,8 +75,10 @@ def generate_texts(n: int, seed: int, split: Split = "train") -> Examples:
     Raises:
         InputError: there is no such split, or ``n`` is not positive.
     """
-    if split not in ("train", "test"):
-        raise InputError(f"pretraining texts: split {split!r}; expected 'train' or 'test'")
+    if split not in get_args(Split):
+        raise InputError(
+            f"pretraining texts: split {split!r}; expected {', '.join(get_args(Split))}"
+        )
     if n < 1:
         raise InputError(f"pretraining texts: n is {n}; ask for at least 1 text")
     rng = random.Random(f"cognitive pretraining {split} {seed}")
@@ -154,7 +157,7 @@ def _items(rng: random.Random) -> dict[str, str]:
 def _pair(rng: random.Random, split: Split) -> tuple[int, int]:
     while True:
         one, other = (int(pick(_NUMBERS, rng)) for _ in range(2))
-        if one != other and is_held_out(one, other) == (split == "test"):
+        if one != other and split_of(one, other) == split:
             return one, other
 
 

@@ -25,7 +25,7 @@ from mechcore.errors import InputError, reason
 
 T = TypeVar("T")
 Rendering: TypeAlias = Literal["two_sided", "signed"]
-Split: TypeAlias = Literal["train", "test"]
+Split: TypeAlias = Literal["train", "dev", "test"]
 Modality: TypeAlias = Literal["motion", "color"]
 Span: TypeAlias = tuple[int, int]
 Pair: TypeAlias = tuple[int, int]
@@ -76,14 +76,14 @@ _LAST_WORD: dict[Rendering, str] = {"two_sided": "is", "signed": "Choice:"}
 _PLACE = re.compile(r"\{(\w+)\}")
 SMALLEST, LARGEST = 10, 99
 _STRONGEST: dict[Rendering, int] = {"two_sided": LARGEST - SMALLEST, "signed": 99}
-_HELD_OUT_ONE_IN = 10
+_ONE_IN = 10
 
 
 # -- drawing --------------------------------------------------------------------------------------
 
 
-def is_held_out(one: int, other: int) -> bool:
-    """Whether two numbers belong to the test split (a tenth of all pairs) or to training.
+def split_of(one: int, other: int) -> Split:
+    """The split that two numbers belong to: a tenth of all pairs each to test and development.
 
     Their order does not matter, so a pair and its mirror image belong to one split.
 
@@ -92,7 +92,8 @@ def is_held_out(one: int, other: int) -> bool:
         other: the one beside it.
     """
     pair = f"{min(one, other)} {max(one, other)}"
-    return zlib.crc32(pair.encode()) % _HELD_OUT_ONE_IN == 0
+    parts: dict[int, Split] = {0: "test", 1: "dev"}
+    return parts.get(zlib.crc32(pair.encode()) % _ONE_IN, "train")
 
 
 def pick(options: Sequence[T], rng: random.Random) -> T:
@@ -156,7 +157,7 @@ def number_draw(
 
 
 def _of_split(pairs: Iterable[Pair], split: Split, what: str) -> list[Pair]:
-    found = [pair for pair in pairs if is_held_out(*pair) == (split == "test")]
+    found = [pair for pair in pairs if split_of(*pair) == split]
     if not found:
         raise InputError(
             f"cognitive task: differences: the {split} split has no {what}; ask for others, or for "

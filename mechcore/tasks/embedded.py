@@ -1,4 +1,4 @@
-"""Where the models that come with mechcore are: the trained models of the tiny world."""
+"""Where the models that come with mechcore are."""
 
 from __future__ import annotations
 
@@ -50,6 +50,15 @@ def tiny_decoder_dir() -> Path:
         MechcoreError: the embedded data is missing.
     """
     return data_dir() / "tiny_decoder" / "final"
+
+
+def tiny_base_dir() -> Path:
+    """Hugging Face checkpoint of the pretrained decoder of the cognitive task.
+
+    Raises:
+        MechcoreError: the embedded data is missing.
+    """
+    return data_dir() / "tiny_base" / "final"
 
 
 def encoder_checkpoints() -> list[tuple[int, Path]]:

@@ -23,6 +23,7 @@ from mechcore.tasks.cognitive import Trials, generate, tiny_tokenizer, token_pos
 from mechcore.tasks.cognitive_text import render
 
 RENDERINGS = ("two_sided", "signed")
+SPLITS: Any = ("train", "dev", "test")
 PATTERNS = {
     "two_sided": re.compile(
         r"context (?P<context>motion|color) \. (?P<first>motion|color) left (\d\d) right (\d\d) \. "
@@ -236,12 +237,14 @@ def test_the_data_of_a_seed_never_changes() -> None:
             1000, 0, rendering=rendering, split=split, random_order=True
         ).fingerprint[:16]
         for rendering in RENDERINGS
-        for split in ("train", "test")
+        for split in SPLITS
     }
     assert found == {
-        ("two_sided", "train"): "477d2622fa799fd6",
+        ("two_sided", "train"): "a79d13dcae70daa7",
+        ("two_sided", "dev"): "fae35798cc3321db",
         ("two_sided", "test"): "5ab7b5785057ea7b",
-        ("signed", "train"): "79bdd27962bdc6f8",
+        ("signed", "train"): "429eb3208a5bfd12",
+        ("signed", "dev"): "ffdd4986166eb766",
         ("signed", "test"): "c15ef2a98d33d133",
     }
 
@@ -264,22 +267,28 @@ def test_seeds_splits_and_orders(rendering: Any) -> None:
 
 @settings(max_examples=25)
 @given(st.sampled_from(RENDERINGS), st.integers(0, 10**9), st.integers(0, 10**9), st.booleans())
-def test_no_pair_of_a_training_prompt_is_in_a_test_prompt(
-    rendering: Any, train_seed: int, test_seed: int, random_order: bool
+def test_no_pair_of_a_prompt_is_in_a_prompt_of_another_split(
+    rendering: Any, seed: int, other_seed: int, random_order: bool
 ) -> None:
-    train = generate(300, train_seed, rendering=rendering, random_order=random_order)
-    test = generate(100, test_seed, rendering=rendering, split="test", random_order=random_order)
-    assert not pairs(train) & pairs(test)
+    train, *held_out = (
+        pairs(generate(n, seed, rendering=rendering, split=split, random_order=random_order))
+        for n, seed, split in zip((300, 100, 100), (seed, other_seed, seed), SPLITS, strict=True)
+    )
+    assert not train & held_out[0]
+    assert not train & held_out[1]
+    assert not held_out[0] & held_out[1]
 
 
-def test_a_tenth_of_all_pairs_is_held_out_whatever_their_order() -> None:
+def test_two_tenths_of_all_pairs_are_held_out_whatever_their_order() -> None:
     for numbers in (range(10, 100), range(1, 100)):
-        held = {(a, b): cognitive.is_held_out(a, b) for a in numbers for b in numbers}
-        assert np.mean(list(held.values())) == pytest.approx(0.1, abs=0.005)
-        assert all(held[a, b] == held[b, a] for a, b in held)
+        splits = {(a, b): cognitive.split_of(a, b) for a in numbers for b in numbers}
+        for split in ("dev", "test"):
+            share = np.mean([found == split for found in splits.values()])
+            assert share == pytest.approx(0.1, abs=0.01)
+        assert all(splits[a, b] == splits[b, a] for a, b in splits)
 
 
-@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("split", SPLITS)
 def test_all_numbers_occur_and_evidence_is_of_all_strengths(split: Any) -> None:
     trials = generate(4000, 0, split=split)
     told = [read("two_sided", text) for text in trials.frame["text"]]
@@ -333,7 +342,7 @@ def test_coherences_are_those_asked_for() -> None:
     [
         ({"n": 0}, "n is 0; ask for at least 1 trial"),
         ({"rendering": "words"}, "rendering 'words' is unknown; use two_sided or signed"),
-        ({"split": "dev"}, "split 'dev' is unknown; use train or test"),
+        ({"split": "id"}, "split 'id' is unknown; use train or dev or test"),
         ({"differences": ()}, r"differences \[\]; expected .* from 1 to 89 for 'two_sided'"),
         ({"differences": (0, 5)}, r"differences \[0, 5\]; expected"),
         ({"differences": (90,)}, r"differences \[90\]; expected"),

@@ -1,0 +1,205 @@
+"""The units of work of a study of the cognitive task, and how each is done.
+
+A unit is kept in a run store under a key of everything that it depends on, as those of other
+studies are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from mechcore.cognitive import arms
+from mechcore.cognitive.ablation import ablation_tables
+from mechcore.cognitive.arms import CHECKPOINT, Run
+from mechcore.cognitive.attention import attention_tables
+from mechcore.cognitive.decoding import decoding_tables
+from mechcore.cognitive.settings import CognitiveSettings
+from mechcore.cognitive.units import unit_tables
+from mechcore.errors import MechcoreWarning
+from mechcore.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.models.loading import load_tokenizer
+from mechcore.study.config import plain
+from mechcore.study.executors import threads
+from mechcore.study.fingerprints import checkpoint_content, digest_of
+from mechcore.study.folder import versions, write_tables
+from mechcore.study.store import Store
+from mechcore.tasks.cognitive import encode_trials, generate
+
+FORMAT = 1
+"""Counts up whenever the same recipe gives other results than before."""
+
+TABLES = "tables"
+MEAN_TRIALS = 1600
+"""Trials that mean activations are taken over."""
+
+_MEAN_SEED = 1_000_004
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Something to be done as a whole.
+
+    Attributes:
+        kind: ``"model"``, or an analysis of one, a name in `ANALYSES`.
+        run: the model.
+        recipe: everything that the result depends on.
+        model_key: of an analysis, the key of its model's unit.
+    """
+
+    kind: str
+    run: Run
+    recipe: Mapping[str, Any]
+    model_key: str | None = None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.kind} {self.run.name}"
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the recipe."""
+        return digest_of(self.recipe)
+
+
+class Units:
+    """Makes the units of a study.
+
+    Args:
+        settings: the study.
+
+    Raises:
+        InputError: there is no such base.
+    """
+
+    def __init__(self, settings: CognitiveSettings) -> None:
+        self.settings = settings
+        self._shared = {
+            "format": FORMAT,
+            "versions": {"mechcore": version("mechcore"), **versions()},
+            "task": plain(settings.task),
+            "n_test": settings.n_test,
+        }
+        self._base = checkpoint_content(arms.base_source(settings), None)
+
+    def model(self, run: Run) -> Unit:
+        """The unit that makes a model."""
+        settings = self.settings
+        training = None
+        if run.learning_rate is not None:
+            training = settings.training(run.arm).settings(run.n, run.seed, run.learning_rate)
+        recipe = self._shared | {
+            "kind": "cognitive model",
+            "base": self._base,
+            "tiny": settings.base is None,
+            "run": asdict(run),
+            "training": None if training is None else plain(training.facts()),
+            "n_dev": settings.n_dev,
+            "n_resamples": settings.n_resamples,
+        }
+        return Unit("model", run, recipe)
+
+    def analysis(self, kind: str, run: Run) -> Unit:
+        """The unit of an analysis of a model."""
+        needed = self.model(run).key
+        chosen = {name: getattr(self.settings, name) for name in _READ[kind]}
+        recipe = self._shared | {
+            "kind": f"cognitive {kind}",
+            "model": needed,
+            "settings": plain({"n_analysis": self.settings.n_analysis, **chosen}),
+        }
+        return Unit(kind, run, recipe, needed)
+
+
+_READ = {
+    "ablation": ("n_resamples",),
+    "decoding": ("shuffles",),
+    "units": ("permutations", "alpha", "projection"),
+}
+"""The settings that each analysis reads."""
+
+
+def perform(unit: Unit, settings: CognitiveSettings, store_path: Path, n_threads: int) -> list[str]:
+    """Do a unit unless it is done.
+
+    Args:
+        unit: what to do.
+        settings: the study.
+        store_path: folder of the run store.
+        n_threads: cores to use.
+
+    Returns:
+        Warnings that it gave.
+    """
+    store = Store(store_path)
+    with ExitStack() as stack:
+        stack.enter_context(threads(n_threads))
+        stack.enter_context(threadpool_limits(n_threads))
+        stack.enter_context(store.lock(unit.key))
+        caught = stack.enter_context(warnings.catch_warnings(record=True))
+        warnings.simplefilter("always", MechcoreWarning)
+        if not store.has(unit.key):
+            with store.making(unit.key, f"cognitive {unit.kind}", unit.name, unit.recipe) as folder:
+                if unit.kind == "model":
+                    arms.make(settings, unit.run, store.partial(unit.key), folder)
+                else:
+                    _analyse(unit, settings, store, folder)
+            store.forget_partial(unit.key)
+            store.record(unit.key)
+    return [str(each.message) for each in caught if issubclass(each.category, MechcoreWarning)]
+
+
+def _analyse(unit: Unit, settings: CognitiveSettings, store: Store, folder: Path) -> None:
+    assert unit.model_key is not None
+    source = arms.base_source(settings)
+    if unit.run.learning_rate is not None:
+        source = str(store.whole(unit.model_key) / CHECKPOINT)
+    tables = ANALYSES[unit.kind](load_model(source), load_tokenizer(source), settings)
+    write_tables(folder / TABLES, tables)
+
+
+def _ablation(model: Any, tokenizer: Any, settings: CognitiveSettings) -> dict[str, pd.DataFrame]:
+    trials = arms.held_out_trials(settings, settings.n_analysis)
+    seen = generate(MEAN_TRIALS, _MEAN_SEED, **settings.task)
+    means = MeanActivations.compute(
+        model, encode_trials(seen, tokenizer, max_length=model.cfg.n_ctx)
+    )
+    tables = ablation_tables(model, tokenizer, trials, means, n_resamples=settings.n_resamples)
+    found = tables["cognitive_ablation"]
+    return tables | attention_tables(model, tokenizer, trials, found)
+
+
+def _decoding(model: Any, tokenizer: Any, settings: CognitiveSettings) -> dict[str, pd.DataFrame]:
+    trials = arms.held_out_trials(settings, settings.n_analysis)
+    return decoding_tables(model, tokenizer, trials, shuffles=settings.shuffles)
+
+
+def _units(model: Any, tokenizer: Any, settings: CognitiveSettings) -> dict[str, pd.DataFrame]:
+    return unit_tables(
+        model,
+        tokenizer,
+        arms.held_out_trials(settings, settings.n_analysis),
+        permutations=settings.permutations,
+        alpha=settings.alpha,
+        method=settings.projection,
+    )
+
+
+Analysis = Callable[[Any, Any, CognitiveSettings], dict[str, pd.DataFrame]]
+ANALYSES: Mapping[str, Analysis] = {
+    "ablation": _ablation,
+    "decoding": _decoding,
+    "units": _units,
+}
+"""What is asked of every model that is compared."""
