@@ -92,6 +92,23 @@ class Section:
     files: Sequence[str] = ()
 
 
+@dataclass(frozen=True)
+class Tile:
+    """One headline number."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence or two, and the section that has its figures."""
+
+    text: str
+    section: str
+
+
 def not_run(section_id: str, title: str, what: str) -> Section:
     """The section of a step that left no table."""
     return Section(section_id, title, [Paragraph(f"Not run: {what}.", note=True)])

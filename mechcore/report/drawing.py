@@ -177,16 +177,18 @@ GRID_MARGIN = 0.8
 class GridShape:
     """How large a grid of components is, and how large its cells are drawn.
 
-    ``abreast`` is how many grids stand side by side.
+    ``abreast`` is how many grids stand side by side, ``smallest`` the least side of a cell in
+    inches.
     """
 
     n_layers: int
     n_heads: int
     has_mlps: bool
     abreast: int = 1
+    smallest: float = 0.2
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, abreast: int = 1) -> GridShape:
+    def of(cls, frame: pd.DataFrame, abreast: int = 1, smallest: float = 0.2) -> GridShape:
         """Read it from a table with ``layer`` and ``head`` (missing for MLPs)."""
         heads = frame["head"].dropna()
         return cls(
@@ -194,6 +196,7 @@ class GridShape:
             int(heads.max()) + 1 if len(heads) else 0,
             bool(frame["head"].isna().any()),
             abreast,
+            smallest,
         )
 
     @property
@@ -205,7 +208,7 @@ class GridShape:
     def cell(self) -> float:
         """Side of a cell in inches: large for small models, never too large for the page."""
         room = (MAX_WIDTH - 0.9) / self.abreast - GRID_MARGIN
-        return float(np.clip(room / self.width, 0.2, 0.42))
+        return float(np.clip(room / self.width, self.smallest, 0.42))
 
     def column(self, head: float) -> float:
         """Where a head or (missing head) an MLP lies along x."""
@@ -235,7 +238,8 @@ def draw_grid(
         for layer, head in zip(frame["layer"], frame["head"], strict=True)
     ]
     squares = [Rectangle(corner, 1, 1) for corner in corners]
-    cells = PatchCollection(squares, facecolors=list(colours), edgecolors="white", linewidths=1.0)
+    lines = 1.0 if shape.cell >= 0.2 else 0.4
+    cells = PatchCollection(squares, facecolors=list(colours), edgecolors="white", linewidths=lines)
     ax.add_collection(cells)
     if shape.cell >= 0.25:
         size = 7.5 if shape.cell > 0.35 else 6.0

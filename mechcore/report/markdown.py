@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from mechcore.report import method
 from mechcore.report.blocks import Block, Paragraph, Picture, Section, Table
 from mechcore.report.data_section import shown_elsewhere
+from mechcore.report.method import method_tables, words_of
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder
 from mechcore.report.summary import findings, tiles
 from mechcore.report.wording import visible
@@ -26,6 +26,7 @@ def markdown(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str
 
 
 def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str) -> Iterator[str]:
+    words = words_of(run.config)
     yield f"# {escaped(title)}"
     yield escaped(subtitle)
     yield "## Summary"
@@ -35,9 +36,9 @@ def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str)
     found = findings(run)
     if found:
         yield "\n".join(f"- {escaped(each.text)}" for each in found)
-        yield escaped(method.INTERVALS)
+        yield escaped(words.intervals)
     else:
-        yield escaped(method.NOTHING)
+        yield escaped(words.nothing)
     for section in parts:
         yield f"## {escaped(section.title)}"
         for block in section.blocks:
@@ -46,17 +47,17 @@ def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str)
         if present:
             yield "Tables: " + ", ".join(_link(name, f"{TABLES_FOLDER}/{name}") for name in present)
     yield "## Method"
-    for text in (method.BEFORE_FORMULA, method.FORMULA, method.AFTER_FORMULA):
+    for text in (words.before_formula, words.formula, words.after_formula):
         yield _with_variables(text)
-    for term, meaning in method.TERMS:
+    for term, meaning in words.terms:
         yield f"**{escaped(term)}.** {_with_variables(meaning)}"
-    for table in method.method_tables(run.config, shown_elsewhere(run)):
+    for table in method_tables(run.config, shown_elsewhere(run)):
         yield from _block(table)
     yield "## Files"
     names = [(CONFIG_FILE, CONFIG_FILE)]
     names += [(name, f"{TABLES_FOLDER}/{name}") for name in run.table_files]
     yield "\n".join(f"- {_link(name, path)}" for name, path in names)
-    yield escaped(method.CREDIT)
+    yield escaped(words.credit)
 
 
 def _block(block: Block) -> Iterator[str]:

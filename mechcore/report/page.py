@@ -14,7 +14,6 @@ from markupsafe import Markup, escape
 
 from mechcore.errors import InputError
 from mechcore.files import write_text
-from mechcore.report import method
 from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Section
@@ -22,7 +21,14 @@ from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
 from mechcore.report.grid import grid_of
 from mechcore.report.markdown import markdown
-from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
+from mechcore.report.method import method_tables, words_of
+from mechcore.report.run_folder import (
+    CONFIG_FILE,
+    TABLES_FOLDER,
+    RunFolder,
+    is_cognitive,
+    read_run,
+)
 from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
 from mechcore.report.wording import short_source
@@ -101,8 +107,8 @@ def _html(run: RunFolder, parts: Sequence[Section]) -> str:
             titles={section.id: section.title for section in parts},
             sections=parts,
             grid=grid,
-            words=method,
-            method=method.method_tables(run.config, shown_elsewhere(run)),
+            words=words_of(run.config),
+            method=method_tables(run.config, shown_elsewhere(run)),
             downloads=_downloads(run),
             data=Markup(script_json(data)),
             script=Markup(_script()),
@@ -128,6 +134,8 @@ def title(config: dict[str, Any]) -> str:
     # A model that the study trained lies somewhere in its store, which tells nobody anything.
     found = (model.get(each) for each in ("base", "source", "architecture"))
     name = str(next(filter(None, found), "a model"))
+    if is_cognitive(config):
+        return f"{short_source(name)} on the cognitive task: fine-tuned and from scratch"
     return f"Heuristic core of {short_source(name)}{', trained here' if model.get('base') else ''}"
 
 

@@ -14,6 +14,8 @@ import pandas as pd
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 from mechcore.files import read_csv
+from mechcore.report.cognitive_tables import COGNITIVE_TABLES, KIND
+from mechcore.report.columns import Columns
 from mechcore.report.wording import visible
 
 CONFIG_FILE = "config.json"
@@ -24,21 +26,6 @@ SINGLE = "single"
 ATTENTION_FILE = "attention_examples.json"
 CATEGORIES = ("repeated", "previous", "next", "separator", "first", "self", "induction")
 """Categories that have their own columns in ``head_categories.csv``; ``mixed`` has none."""
-
-
-@dataclass(frozen=True)
-class Columns:
-    """The columns a table must have, by how they are read; ``optional`` are numbers it may lack."""
-
-    text: tuple[str, ...]
-    numbers: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-
-    @property
-    def names(self) -> list[str]:
-        """All that it must have."""
-        return [*self.text, *self.numbers, *self.flags]
 
 
 _WHERE = ("data", "role", "subset")
@@ -156,6 +143,11 @@ class RunFolder:
         return self.tables.get(name)
 
     @property
+    def cognitive(self) -> bool:
+        """Whether it is a run on the cognitive task, which has tables of its own."""
+        return is_cognitive(self.config)
+
+    @property
     def core(self) -> list[str]:
         """Names of the core heads; empty where there are none or the step was not run."""
         core = self.table("core")
@@ -174,6 +166,11 @@ class RunFolder:
     def table_files(self) -> list[str]:
         """Names of all CSV files of the run, also those the report does not know."""
         return sorted(path.name for path in (self.path / TABLES_FOLDER).glob("[!.]*.csv"))
+
+
+def is_cognitive(config: Mapping[str, Any]) -> bool:
+    """Whether ``config.json`` is that of a run on the cognitive task."""
+    return config.get("kind") == KIND
 
 
 def read_run(path: str | Path) -> RunFolder:
@@ -196,9 +193,10 @@ def read_run(path: str | Path) -> RunFolder:
         if not isinstance(config.get(name) or {}, dict):
             kind = type(config[name]).__name__
             raise InputError(f"{config_path}: {name}: found a {kind}; expected an object")
+    known = COGNITIVE_TABLES if is_cognitive(config) else TABLES
     tables = {
         name: _visible_text(read_table(file, columns), columns)
-        for name, columns in TABLES.items()
+        for name, columns in known.items()
         if (file := path / TABLES_FOLDER / f"{name}.csv").is_file()
     }
     return RunFolder(path, _visible(config), tables, _read_attention(path / ATTENTION_FILE))

@@ -11,6 +11,7 @@ from mechcore.report.ablation_sections import ablation_section, interactions_sec
 from mechcore.report.accuracy_section import accuracy_section
 from mechcore.report.attention_views import attention_view
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, View, not_run
+from mechcore.report.cognitive_section import cognitive_sections
 from mechcore.report.data_section import data_section
 from mechcore.report.figures import data_sets
 from mechcore.report.groups import proper_subsets
@@ -35,6 +36,9 @@ HEADS_PER_FIGURE = 6
 
 def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
     """All sections between the summary and the method, in the order of the page."""
+    if run.cognitive:
+        yield from cognitive_sections(run, gallery)
+        return
     steps = (
         data_section,
         training_section,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pandas as pd
 
+from mechcore.report.blocks import Finding, Tile
+from mechcore.report.cognitive_summary import cognitive_findings, cognitive_tiles
 from mechcore.report.data_section import majority_sentences
 from mechcore.report.figures import FULL, NON_CORE, data_sets, of_data
 from mechcore.report.groups import group_sentences, proper_subsets
@@ -36,17 +37,10 @@ _MOST_TOLD = 3
 """Groups whose effective size is told in words."""
 
 
-@dataclass(frozen=True)
-class Tile:
-    """One headline number."""
-
-    label: str
-    value: str
-    note: str = ""
-
-
 def tiles(run: RunFolder) -> list[Tile]:
     """Headline numbers, as many as the run has tables for."""
+    if run.cognitive:
+        return list(cognitive_tiles(run))
     found: list[Tile] = []
     accuracy = run.table("accuracy")
     if accuracy is not None:
@@ -70,16 +64,10 @@ def tiles(run: RunFolder) -> list[Tile]:
     return found
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A sentence or two, and the section that has its figures."""
-
-    text: str
-    section: str
-
-
 def findings(run: RunFolder) -> list[Finding]:
     """What the run found."""
+    if run.cognitive:
+        return list(cognitive_findings(run))
     steps: list[tuple[str, Callable[[RunFolder], Iterator[str]]]] = [
         ("training", training_sentences),
         ("accuracy", _full_model),

@@ -1,0 +1,138 @@
+"""The arms of a run on the cognitive task: names, looks, and what a number is over.
+
+An arm is the pretrained model (``base``), the same fine-tuned on the task, or one of the same
+architecture trained from scratch. Several trainings of an arm differ in their seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from mechcore.report.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    shorten,
+)
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.wording import DASH, NOT_AVAILABLE, number, percent, whole
+
+BASE = "base"
+"""The arm of the pretrained model, which was not trained on the task."""
+_LOOK = {
+    BASE: ("pretrained", GREY, "D"),
+    "fine_tuned": ("fine-tuned", BLUE, "o"),
+    "scratch": ("from scratch", VERMILION, "s"),
+}
+_OTHERS = ((GREEN, "^"), (PURPLE, "v"), (ORANGE, "P"))
+
+
+def table_of(run: RunFolder, name: str) -> pd.DataFrame | None:
+    """The table of that name; None where it was not made or has no row."""
+    table = run.table(name)
+    return None if table is None or len(table) == 0 else table
+
+
+def in_order(found: pd.Series, known: Sequence[str]) -> list[str]:
+    """The different values of a column: those known in their order, others after them."""
+    names = list(dict.fromkeys(found))
+    return [name for name in known if name in names] + [name for name in names if name not in known]
+
+
+def arms_of(table: pd.DataFrame) -> list[str]:
+    """The arms of a table: pretrained, fine-tuned, from scratch, and any other."""
+    return in_order(table["arm"], list(_LOOK))
+
+
+def arm_name(arm: str) -> str:
+    """What an arm is called."""
+    return _LOOK[arm][0] if arm in _LOOK else shorten(arm)
+
+
+def arm_look(arm: str, i: int = 0) -> tuple[str, str]:
+    """Colour and marker of an arm; ``i`` is its place, for one that is not known."""
+    return _LOOK[arm][1:] if arm in _LOOK else _OTHERS[i % len(_OTHERS)]
+
+
+def seeds_of(table: pd.DataFrame, arm: str | None = None) -> list[float]:
+    """The seeds of a table, or of one of its arms, in order."""
+    part = table if arm is None else table[table["arm"] == arm]
+    return sorted(part["seed"].dropna().unique().tolist())
+
+
+def models_of(table: pd.DataFrame) -> list[tuple[str, float]]:
+    """(arm, seed) of every model of a table."""
+    return [(arm, seed) for arm in arms_of(table) for seed in seeds_of(table, arm)]
+
+
+def of_model(table: pd.DataFrame, arm: str, seed: float) -> pd.DataFrame:
+    """The rows of one model."""
+    return table[(table["arm"] == arm) & (table["seed"] == seed)]
+
+
+def modes_of(table: pd.DataFrame) -> list[str]:
+    """The ways of ablating of a table, by means first."""
+    return in_order(table["mode"], ["mean", "zero"])
+
+
+def over_seeds(table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
+    """Means over seeds, each seed counting the same; rows in the order of the table.
+
+    Returns:
+        ``arm``, the keys, and the mean of every value over the seeds that have one.
+    """
+    grouped = table.groupby(["arm", *keys], sort=False, dropna=False)
+    return grouped[list(values)].mean().reset_index()
+
+
+def basis(table: pd.DataFrame, n: str | None = "n", what: str = "test trials") -> str:
+    """What the numbers of a table are over: examples and seeds, as a sentence.
+
+    Args:
+        table: with ``arm``, ``seed`` and, if it is given, the column ``n``.
+        n: the column with the number of examples; None where there is none.
+        what: the examples.
+    """
+    seeds = [f"{arm_name(arm)} {whole(len(seeds_of(table, arm)))}" for arm in arms_of(table)]
+    text = f"seeds: {', '.join(seeds)}."
+    return f"n = {whole_range(table[n])} {what}; {text}" if n else f"S{text[1:]}"
+
+
+def whole_range(values: pd.Series) -> str:
+    """The smallest and largest of some whole numbers, or the one where they are the same."""
+    finite = values.dropna()
+    if len(finite) == 0:
+        return NOT_AVAILABLE
+    low, high = finite.min(), finite.max()
+    return whole(low) if low == high else f"{whole(low)}{DASH}{whole(high)}"
+
+
+def plain_number(value: float) -> str:
+    """A setting such as a learning rate, with the digits it has."""
+    return f"{value:g}" if pd.notna(value) else NOT_AVAILABLE
+
+
+def share(value: float, low: float, high: float) -> str:
+    """A share in percent with its interval where there is one."""
+    ends = [number(100 * end, 1) for end in (low, high)]
+    known = pd.notna(low) and pd.notna(high)
+    return f"{percent(value)} [{ends[0]}, {ends[1]}]" if known else percent(value)
+
+
+def points(value: float, low: float, high: float) -> str:
+    """A difference of accuracies in points with its interval where there is one."""
+    text, *ends = (number(100 * each, 1, signed=True) for each in (value, low, high))
+    known = pd.notna(low) and pd.notna(high)
+    return f"{text} [{ends[0]}, {ends[1]}]" if known else text
+
+
+def with_ends(value: float, low: float, high: float, digits: int = 2) -> str:
+    """A number with its interval where there is one."""
+    text, *ends = (number(each, digits) for each in (value, low, high))
+    known = pd.notna(low) and pd.notna(high)
+    return f"{text} [{ends[0]}, {ends[1]}]" if known else text
