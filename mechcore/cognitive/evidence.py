@@ -51,7 +51,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     ),
     "cognitive_check": ("holds",),
     "cognitive_svm": (
-        *("component", "target", "n", "accuracy", "high", "chance"),
+        *("component", "target", "n", "accuracy", "high", "floor"),
         *("shuffled_high", "p"),
     ),
     "cognitive_selectivity": ("n_variables", "share", "expected_correlated"),

@@ -75,11 +75,11 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
        not hold: one of them is not above 0 at either end. A share of units has no interval of its
        own, as units are not independent: one seed decides nothing. What the same rule says of
        scratch is added; where it is met too, the finding is not specific to fine-tuning.
-    6. *Responses* (``cognitive_svm``, fine-tuned, the model's own answer). Every seed: some head
-       is above its floor, the larger of chance and the 95th percentile of shuffled labels: p is at
-       most 0.05, and so is the exact binomial p-value of its accuracy against that floor times the
-       number of heads (Bonferroni; p itself is seldom fine enough for that). Contradicted where no
-       head's interval reaches 5 points above its floor.
+    6. *Responses* (``cognitive_svm``, fine-tuned, the model's own answer). Every seed: some head's
+       accuracy is above the floor and the 95th percentile of shuffled labels, of which the larger
+       counts: p is at most 0.05, and so is the exact binomial p-value of the accuracy against that
+       number, times the number of heads (Bonferroni; p itself is seldom fine enough for that).
+       Contradicted where no head's interval reaches 5 points above it.
     7. *Separation* (``cognitive_silhouette``, fine-tuned, the states and not the points drawn).
        Holds: for context or for choice, the silhouette is above the 95th percentile of its null in
        every seed, and minus the base model's it has an interval above 0. Does not hold: for both

@@ -241,7 +241,7 @@ def responses(evidence: Evidence) -> Finding:
         "A linear classifier tells the fine-tuned model's answer from the output of one head in "
         f"{percent(best['accuracy'].mean())} of trials (best head, mean over "
         f"{seeds_named(len(best))}: {listed(dict.fromkeys(best['component']))}; "
-        f"most frequent answer {percent(best['chance'].mean())}, 95th percentile of shuffles "
+        f"floor {percent(best['floor'].mean())}, 95th percentile of shuffles "
         f"{percent(best['shuffled_high'].mean())}).",
         f"Above that after Bonferroni: {_range(above)} of {n_heads} heads.",
         counts,
@@ -266,21 +266,21 @@ def _best(heads: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([each.nlargest(1, "accuracy") for each in heads])
 
 
-def _floor(heads: pd.DataFrame) -> pd.Series[Any]:
-    return heads[["chance", "shuffled_high"]].max(axis=1)
+def _to_beat(heads: pd.DataFrame) -> pd.Series[Any]:
+    return heads[["floor", "shuffled_high"]].max(axis=1)
 
 
 def _n_above(heads: pd.DataFrame) -> int:
-    """How many heads are above their floor, corrected for looking at all of them."""
+    """How many heads are above what they are to beat, corrected for looking at all of them."""
     right = (heads["accuracy"] * heads["n"]).round()
-    exact = binom.sf(right - 1, heads["n"], _floor(heads))
+    exact = binom.sf(right - 1, heads["n"], _to_beat(heads))
     return int(((exact * len(heads) <= ALPHA) & (heads["p"] <= ALPHA)).sum())
 
 
 def _told(heads: pd.DataFrame, n_above: int) -> bool | None:
     if n_above:
         return True
-    return False if (heads["high"] < _floor(heads) + NEGLIGIBLE).all() else None
+    return False if (heads["high"] < _to_beat(heads) + NEGLIGIBLE).all() else None
 
 
 def _best_for(evidence: Evidence, target: str, words: str, seeds: Seeds) -> str:
@@ -289,8 +289,8 @@ def _best_for(evidence: Evidence, target: str, words: str, seeds: Seeds) -> str:
     except UndecidableError:
         return ""
     best = _best(found)
-    accuracy, chance = percent(best["accuracy"].mean()), percent(best["chance"].mean())
-    return f"Best head for {words}: {accuracy} (chance {chance})."
+    accuracy, floor = percent(best["accuracy"].mean()), percent(best["floor"].mean())
+    return f"Best head for {words}: {accuracy} (floor {floor})."
 
 
 def _range(counts: Iterable[int]) -> str:

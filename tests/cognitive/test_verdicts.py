@@ -149,7 +149,7 @@ def svm_rows() -> list[dict[str, Any]]:
                     "n": 400,
                     "accuracy": accuracy,
                     "high": accuracy + 0.03,
-                    "chance": chance,
+                    "floor": chance,
                     "p": 1 / 21,
                     "shuffled_high": chance + 0.04,
                 }
@@ -238,10 +238,10 @@ SENTENCES = {
     ),
     6: (
         "A linear classifier tells the fine-tuned model's answer from the output of one head in "
-        "90.0 % of trials (best head, mean over 3 seeds: L1.H0; most frequent answer 50.0 %, 95th "
-        "percentile of shuffles 54.0 %). Above that after Bonferroni: 1 of 3 heads. Met in 3 of 3 "
-        "seeds. Best head for congruence: 70.0 % (chance 50.0 %). Best head for the 8 conditions: "
-        "40.0 % (chance 12.5 %)."
+        "90.0 % of trials (best head, mean over 3 seeds: L1.H0; floor 50.0 %, 95th percentile of "
+        "shuffles 54.0 %). Above that after Bonferroni: 1 of 3 heads. Met in 3 of 3 "
+        "seeds. Best head for congruence: 70.0 % (floor 50.0 %). Best head for the 8 conditions: "
+        "40.0 % (floor 12.5 %)."
     ),
     7: (
         "Silhouettes of last-layer states. By context: 0.22 fine-tuned (95th percentile of its "
@@ -440,6 +440,14 @@ def test_a_median_between_a_known_and_an_unknown_number_is_not_overstated() -> N
     put(tables[samples], "samples", [6400, NAN], arm=SCRATCH)
     # Half way from 6,400 to more than 25,600; no larger number is known to be exceeded.
     assert "more than 16,000, more than 40 times as many" in judged(tables, 1)[1]
+
+
+def test_samples_may_be_whole_numbers_with_gaps() -> None:
+    tables = study()
+    put(tables[samples], "samples", NAN, arm=SCRATCH, seed=0)
+    tables[samples]["samples"] = tables[samples]["samples"].astype("Int64")
+    verdict, figure = judged(tables, 1)
+    assert (verdict, "scratch 25,600, 64 times as many" in figure) == (HOLDS, True)
 
 
 def test_samples_of_one_seed_are_judged_by_the_models_own_intervals() -> None:
@@ -765,12 +773,12 @@ svm = "cognitive_svm"
         (
             [change(svm, "accuracy", [0.7, 0.5, 0.5] * 3, arm=FINE, target="condition")],
             HOLDS,
-            "Best head for the 8 conditions: 70.0 % (chance 12.5 %).",
+            "Best head for the 8 conditions: 70.0 % (floor 12.5 %).",
         ),
         (
             [change(svm, "target", "correct", target="condition")],
             HOLDS,
-            "Best head for whether the answer is right: 40.0 % (chance 12.5 %).",
+            "Best head for whether the answer is right: 40.0 % (floor 12.5 %).",
         ),
     ],
 )
@@ -788,7 +796,7 @@ def test_responses_are_corrected_for_the_number_of_heads(
     right: int, n_heads: int, verdict: str
 ) -> None:
     best = {"target": "choice", "n": 20, "accuracy": right / 20, "high": 0.95, "p": 1 / 21}
-    best |= {"chance": 0.5, "shuffled_high": 0.5}
+    best |= {"floor": 0.5, "shuffled_high": 0.5}
     rows = [{"component": f"L0.H{i}", **best} for i in range(n_heads)]
     for row in rows[1:]:
         row["accuracy"] = 0.5
@@ -831,6 +839,19 @@ def state(variable: str, **where: Any) -> dict[str, Any]:
             ],
             OPEN,
             "above it in 2 of 3 seeds",
+        ),
+        (  # a base model that always gives the same answer
+            [change(shapes, "silhouette", NAN, arm=BASE, **state("choice"))],
+            HOLDS,  # by context
+            "3 of 3 seeds), n/a base, a difference of n/a.",
+        ),
+        (
+            [
+                change(shapes, "silhouette", NAN, arm=BASE, **state("choice")),
+                change(shapes, "silhouette", 0.01, arm=FINE, **state("context")),
+            ],
+            OPEN,
+            "n/a base, a difference of n/a.",
         ),
         (
             [change(shapes, "silhouette", 0.0, space="points")],
