@@ -65,11 +65,13 @@ class Objective:
         self, model: PreTrainedModel, batch: Mapping[str, Tensor]
     ) -> Float[Tensor, "batch choice"]:
         """Logits over which the loss is taken: classes, or the next token after the prompt."""
-        logits = _all_logits(model, batch)
         if self.prompt is None:
-            return logits
+            return _all_logits(model, batch)
         rows, last = _last(batch)
-        return logits[rows, last]
+        # Of the many words of a language model, only at the places that are read.
+        places, column = last.unique(return_inverse=True)
+        logits = _all_logits(model, batch, logits_to_keep=places.to(model.device))
+        return logits[rows, column]
 
     def loss(
         self,
@@ -191,13 +193,14 @@ def answering(
 
 
 def _all_logits(
-    model: PreTrainedModel, batch: Mapping[str, Tensor]
+    model: PreTrainedModel, batch: Mapping[str, Tensor], **options: Any
 ) -> Float[Tensor, "batch *pos logit"]:
     names = ["input_ids", "attention_mask"]
     # GPT-2 would read segment numbers as words.
     if "token_type_ids" in batch and getattr(model.config, "type_vocab_size", 0) > 1:
         names.append("token_type_ids")
-    logits: Tensor = model(**{name: batch[name].to(model.device) for name in names}).logits
+    inputs = {name: batch[name].to(model.device) for name in names}
+    logits: Tensor = model(**inputs, **options).logits
     return logits
 
 
