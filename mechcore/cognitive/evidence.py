@@ -20,7 +20,8 @@ DOES_NOT_HOLD: Verdict = "does not hold"
 NOT_DECIDABLE: Verdict = "not decidable here"
 
 BASE, FINE_TUNED, SCRATCH = "base", "fine_tuned", "scratch"
-ARM_NAMES = {BASE: "base", FINE_TUNED: "fine-tuned", SCRATCH: "from scratch"}
+MODEL = {BASE: "base model", FINE_TUNED: "fine-tuned model", SCRATCH: "model from scratch"}
+"""What a model of an arm is called."""
 
 IGNORING_CONTEXT = 0.75
 """Accuracy of following one modality always: a model has learned the task only above it."""
@@ -196,10 +197,10 @@ class Evidence:
             try:
                 model = self.row("cognitive_models", arm=arm, seed=seed)
             except UndecidableError:
-                return f"it has no model {ARM_NAMES[arm]}"
+                return f"it has no {MODEL[arm]}"
             if not model["low"] > IGNORING_CONTEXT:
                 return (
-                    f"the model {ARM_NAMES[arm]} has not learned the task, its accuracy is "
+                    f"the {MODEL[arm]} has not learned the task, its accuracy is "
                     f"{percent(model['accuracy'])} and its interval begins at "
                     f"{percent(model['low'])}, not above the {percent(IGNORING_CONTEXT)} of "
                     "ignoring the context"

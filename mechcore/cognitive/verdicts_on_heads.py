@@ -15,10 +15,10 @@ from scipy.stats import binom
 
 from mechcore.cognitive.evidence import (
     ALPHA,
-    ARM_NAMES,
     DOES_NOT_HOLD,
     FINE_TUNED,
     HOLDS,
+    MODEL,
     NEGLIGIBLE,
     NOT_DECIDABLE,
     SCRATCH,
@@ -108,10 +108,10 @@ def _mass(evidence: Evidence, arm: str, seeds: Seeds, mode: str = MODE) -> pd.Da
 
 
 def _no_centre(evidence: Evidence, seed: int) -> str | None:
-    for arm, name in ((FINE_TUNED, "fine-tuned"), (SCRATCH, "from scratch")):
+    for arm in (FINE_TUNED, SCRATCH):
         found = _mass(evidence, arm, Seeds((seed,)))["centre_significant"]
         if found.isna().any():
-            return f"no head of the model {name} has a drop that is above 0"
+            return f"no head of the {MODEL[arm]} has a drop that is above 0"
     return None
 
 
@@ -181,7 +181,7 @@ def _first_layer(evidence: Evidence, arm: str, seed: int) -> pd.DataFrame:
     if not len(heads) == len(drops) == len(attention):
         raise InputError(
             f"tables cognitive_ablation and cognitive_attention: {len(drops)} and {len(attention)} "
-            f"rows of layer 0, {ARM_NAMES[arm]}, seed {seed}, that do not name the same heads; "
+            f"rows of layer 0 of the {MODEL[arm]} of seed {seed}, that do not name the same heads; "
             "expected one row for each head in both"
         )
     return heads

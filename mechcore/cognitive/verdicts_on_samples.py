@@ -96,6 +96,8 @@ def _ratio(fine: Sequence[_Needed], scratch: Sequence[_Needed]) -> str:
     (few, unknown), (many, is_above) = _median(fine), _median(scratch)
     if unknown:
         return ""
+    if many == few and not is_above:
+        return ", as many"
     return f", {'more than ' if is_above else ''}{many / few:.3g} times as many"
 
 

@@ -12,11 +12,11 @@ import pandas as pd
 
 from mechcore.cognitive.evidence import (
     ALPHA,
-    ARM_NAMES,
     BASE,
     DOES_NOT_HOLD,
     FINE_TUNED,
     HOLDS,
+    MODEL,
     NEGLIGIBLE,
     NOT_DECIDABLE,
     SCRATCH,
@@ -110,7 +110,7 @@ def _also_read(evidence: Evidence, arm: str, layer: int) -> str:
         ]
     except UndecidableError:
         return ""
-    return f"In every model {ARM_NAMES[arm]}: {listed(read)}."
+    return f"In every {MODEL[arm]}: {listed(read)}."
 
 
 def _failed_checks(evidence: Evidence) -> str:

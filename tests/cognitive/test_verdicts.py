@@ -226,7 +226,7 @@ SENTENCES = {
         "Decoded from layer 1 (from 0) at the answer, fine-tuned, means over 3 seeds: context "
         "99.0 % (floor 50.0 %), motion 90.0 % (floor 50.0 %), color 80.0 % (floor 50.0 %), choice "
         "97.0 % (floor 50.0 %). Above the floor in every seed: context, motion, color, choice. Met "
-        "in 3 of 3 seeds. In every model base: context, motion, color, choice. In every model from "
+        "in 3 of 3 seeds. In every base model: context, motion, color, choice. In every model from "
         "scratch: context, motion, color, choice."
     ),
     # Rises .30, .32, .34: standard error .02 / sqrt 3, times 4.303 is .050.
@@ -322,7 +322,7 @@ def test_models_that_have_not_learned_the_task_say_nothing_about_it() -> None:
     found = verdicts(tables)
     assert found["verdict"].tolist() == [HOLDS, OPEN, HOLDS, OPEN, OPEN, OPEN, OPEN]
     reason = (
-        "Seed 0 is left out: the model fine-tuned has not learned the task, its accuracy is 76.0 % "
+        "Seed 0 is left out: the fine-tuned model has not learned the task, its accuracy is 76.0 % "
         "and its interval begins at 75.0 %, not above the 75.0 % of ignoring the context."
     )
     assert all(reason in figure for figure in found["figure"][found["verdict"] == OPEN])
@@ -364,7 +364,7 @@ def test_a_table_without_a_column_is_refused() -> None:
         ("cognitive_models", r"2 rows of arm fine_tuned, seed 0; expected one"),
         ("cognitive_samples", r"thresholds \[0.9\]; expected one, and a row for each arm"),
         ("cognitive_mass", r"2 rows of arm fine_tuned, mode mean, subset all for 1 seed; expected"),
-        ("cognitive_attention", r"3 and 6 rows of layer 0, from scratch, seed 0, that do not name"),
+        ("cognitive_attention", r"3 and 6 rows of layer 0 of the model from scratch of"),
         ("cognitive_silhouette", r"6 rows of .*variable context for 3 seeds; expected one each"),
     ],
 )
@@ -408,6 +408,7 @@ samples, curve = "cognitive_samples", "cognitive_curve"
         ([100, 100, 100], [400, 1600, NAN], HOLDS, "scratch 1,600, 16 times as many"),
         ([6400] * 3, [400] * 3, NOT, "0.0625 times as many (medians over the seeds). Met in 0 of"),
         ([NAN] * 3, [400] * 3, NOT, "needs more than 25,600 examples, the arm from scratch 400 ("),
+        ([400] * 3, [400] * 3, OPEN, "from scratch 400, as many (medians"),
         ([400] * 3, [400] * 3, OPEN, "Met in 0 of 3 seeds, contradicted in 0, open in 3."),
         ([NAN] * 3, [NAN] * 3, OPEN, "needs more than 25,600 examples, the arm from scratch more"),
         ([400] * 3, [1600, 1600, 100], OPEN, "Met in 2 of 3 seeds, contradicted in 1, open in 0."),
@@ -658,7 +659,7 @@ answer = {"layer": 1, "position": "answer"}
         (
             [change(decoding, "low", 0.5, arm=BASE, variable="motion")],
             HOLDS,
-            "In every model base: context, color, choice.",
+            "In every base model: context, color, choice.",
         ),
         (
             [change("cognitive_check", "holds", False, arm=SCRATCH, seed=1)],
