@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ from torch import Tensor
 from mechcore.cognitive import decoding
 from mechcore.cognitive.decoding import decoding_tables, share_read
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.evaluate import Interval
 from mechcore.models import load_model
-from mechcore.probing import Activations, correlation_floor, hook_resid_post
+from mechcore.probing import Activations, Decoding, correlation_floor, hook_resid_post
 from mechcore.tasks.cognitive import LANDMARKS, Trials, generate, tiny_tokenizer
 
 TWO_SIDED = LANDMARKS["two_sided"]
@@ -252,23 +254,24 @@ def test_a_leak_makes_the_check_fail(
 ) -> None:
     monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (19, 199))
     leak = 1.0 * trials.codes[["color"]].to_numpy()
-    plant(monkeypatch, trials, {(1, "motion_left"): leak})
+    plant(monkeypatch, trials, {(0, "motion_left"): leak})
     with pytest.warns(
-        MechcoreWarning, match=r"color is decoded at motion_left, layer 1, with accuracy 0\.8"
+        MechcoreWarning, match=r"color is decoded at motion_left, layer 3, with accuracy 0\.[789]"
     ):
-        found = decoding_tables(*tiny, trials)
+        found = decoding_tables(*tiny, trials, layers=[3])
     check = found["cognitive_check"]
     assert check["p"].tolist() == [1 / 200]
     assert check["holds"].tolist() == [False]
     above = found["cognitive_decoding"].query("read == 'no' and p <= 0.05")
     assert check["n_above"].tolist() == [len(above)]
-    assert len(at(above, layer=1, position="motion_left", variable="color")) == 2
+    assert len(at(above, layer=3, position="motion_left", variable="color")) == 2
 
 
 def test_a_model_that_looks_ahead_makes_the_check_fail(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trials: Trials
 ) -> None:
     monkeypatch.setattr(decoding, "svm_table", lambda *args, **options: pd.DataFrame())
+    monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (19, 199))
     tokenizer = tiny_tokenizer()
     reference = helpers.gpt2_language_model(vocab_size=len(tokenizer), n_head=2, pad_token_id=0)
     with torch.no_grad():
@@ -292,35 +295,42 @@ def test_a_model_that_looks_ahead_makes_the_check_fail(
         pytest.warns(MechcoreWarning, match="color is decoded at motion_left, layer 0"),
     ):
         found = decoding_tables(model, tokenizer, trials, layers=[0], shuffles=1)
-    assert found["cognitive_check"]["p"].tolist() == [1 / 500]
+    assert found["cognitive_check"]["p"].tolist() == [1 / 200]
     assert not found["cognitive_check"]["holds"].item()
 
 
-def test_the_check_fails_seldom_by_accident(
-    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any]
-) -> None:
-    monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (19,))
-    ps = []
-    for seed in range(30):
-        trials = generate(40, seed)
-        plant(monkeypatch, trials, {})
-        monkeypatch.setattr(decoding, "decode_table", _unread_rows)
-        check = decoding_tables(*tiny, trials, layers=[0], seed=seed)["cognitive_check"]
-        ps.append(check["p"].item())
-    # Under the null hypothesis p is one of 1 / 20 ... 20 / 20, each as likely as another.
-    assert sum(p < 0.051 for p in ps) <= 5  # 1.5 expected; more happen in 1 of 300 draws
-    assert 0.35 < np.mean(ps) < 0.75
+def test_the_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Standard errors of 0.05 and 0.025: the labels are 2 and 3 of them over chance, and of the
+    # four shuffles 4, 1, 3 and 2.9 at most.
+    found = [
+        made_up(100, 0.60, [0.70, 0.50, 0.40, 0.50]),
+        made_up(400, 0.575, [0.50, 0.525, 0.575, 0.5725]),
+    ]
+    excess, null = decoding._excess(found)
+    np.testing.assert_allclose(excess, [2, 3])
+    np.testing.assert_allclose(null, [4, 1, 3, 2.9])
+
+    monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (4,))
+    monkeypatch.setattr(decoding, "decode", lambda states, *args, **options: found[len(states) - 1])
+    problems = [decoding._Problem("motion", "all", np.arange(n), {"motion": [1]}) for n in (1, 2)]
+    problems[1] = replace(problems[1], variable="color", codes={"color": [1]})
+    unread = pd.DataFrame(
+        {"variable": ["motion", "color"], "subset": "all", "layer": 0, "position": "context"}
+    ).assign(p=[0.05, 0.06])
+    check = decoding._check(unread, {(0, "context"): torch.zeros(2, 1)}, problems, 5, 39, 0)
+    # Two of four shuffles are as large as the labels: (1 + 2) / (1 + 4). With 39 shuffles p <= 0.05
+    # in 2 of 40.
+    assert check.to_dict("records") == [
+        {"n_rows": 2, "n_above": 1, "expected": pytest.approx(0.1), "p": 0.6, "holds": True}
+    ]
 
 
-def _unread_rows(states: Any, labels: Any, **options: Any) -> pd.DataFrame:
-    figures = ("accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p", "n")
-    return pd.DataFrame(
-        [
-            {"site": site, "variable": name} | dict.fromkeys(figures, 0.5)
-            for site in states
-            for name in labels
-        ]
-    )
+def made_up(n: int, accuracy: float, shuffled: list[float]) -> Decoding:
+    """A decoding of two equally frequent classes."""
+    labels = np.arange(n) % 2
+    predictions = np.where(np.arange(n) < round(accuracy * n), labels, 1 - labels)
+    interval = Interval(accuracy, accuracy, accuracy)
+    return Decoding((0, 1), labels, predictions, labels, interval, np.array(shuffled))
 
 
 # -- errors ---------------------------------------------------------------------------------------
