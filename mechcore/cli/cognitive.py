@@ -67,7 +67,7 @@ class ArmOptions:
         str | None,
         typer.Option("--sizes", help="Numbers of training trials (100,400,1600,6400,25600)."),
     ] = None
-    seeds: Annotated[str, typer.Option("--seeds", help="Seeds of training.")] = "0,1,2"
+    seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds of training (0,1,2).")] = None
     fine_tuned_rates: Annotated[
         str | None, typer.Option("--fine-tuned-rates", help="Learning rates to choose from.")
     ] = None
@@ -103,10 +103,10 @@ class ArmOptions:
             rates = getattr(self, f"{arm}_rates")
             given = {} if rates is None else {"learning_rates": numbers(_option(arm), rates, float)}
             trained[arm] = replace(settings.training(arm), **shared, **given)
-        if self.sizes is not None:
-            trained["sizes"] = numbers("--sizes", self.sizes, int)
-        seeds = numbers("--seeds", self.seeds, int)
-        return replace(settings, arms=tuple(split(self.arms)), seeds=seeds, **trained)
+        for name in ("sizes", "seeds"):
+            if (given_text := getattr(self, name)) is not None:
+                trained[name] = numbers(f"--{name}", given_text, int)
+        return replace(settings, arms=tuple(split(self.arms)), **trained)
 
 
 def _option(arm: str) -> str:

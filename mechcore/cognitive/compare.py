@@ -114,7 +114,7 @@ def compared(curve: pd.DataFrame) -> pd.DataFrame:
     found = found.rename(columns={"steps": "step"})
     columns = ["arm", "seed", "n", "step", "learning_rate", "dev_accuracy", "accuracy", "low"]
     columns += ["high", "incongruent", "unrestricted", "gap", "matched"]
-    return _ordered(found[columns].astype({"gap": float}))
+    return _ordered(found[columns].astype({"gap": float}), ["seed"])
 
 
 def _closest(part: pd.DataFrame, target: float, last: float) -> pd.DataFrame:
@@ -124,9 +124,10 @@ def _closest(part: pd.DataFrame, target: float, last: float) -> pd.DataFrame:
     return part[distance == distance.min()].tail(1)
 
 
-def _ordered(table: pd.DataFrame) -> pd.DataFrame:
+def _ordered(
+    table: pd.DataFrame, keys: Sequence[str] = ("n", "seed", "learning_rate")
+) -> pd.DataFrame:
     """By arm as they are listed, then by numbers."""
-    keys = [name for name in ("n", "seed", "learning_rate") if name in table]
     order = {arm: place for place, arm in enumerate(ARMS)}
     table = table.assign(_arm=table["arm"].map(order)).sort_values(["_arm", *keys], kind="stable")
     return table.drop(columns="_arm").reset_index(drop=True)
