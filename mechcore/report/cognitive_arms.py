@@ -80,6 +80,12 @@ def modes_of(table: pd.DataFrame) -> list[str]:
     return in_order(table["mode"], ["mean", "zero"])
 
 
+def by_arm(table: pd.DataFrame) -> pd.DataFrame:
+    """The same rows, arms in their order."""
+    place = {arm: i for i, arm in enumerate(arms_of(table))}
+    return table.sort_values("arm", key=lambda arms: arms.map(place), kind="stable")
+
+
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
     """Means over seeds, each seed counting the same; rows in the order of the table.
 
@@ -113,8 +119,8 @@ def whole_range(values: pd.Series) -> str:
 
 
 def plain_number(value: float) -> str:
-    """A setting such as a learning rate, with the digits it has."""
-    return f"{value:g}" if pd.notna(value) else NOT_AVAILABLE
+    """A setting such as a learning rate, with the digits it has; a dash where it is none."""
+    return f"{value:g}" if pd.notna(value) else DASH
 
 
 def share(value: float, low: float, high: float) -> str:
@@ -129,6 +135,12 @@ def points(value: float, low: float, high: float) -> str:
     text, *ends = (number(100 * each, 1, signed=True) for each in (value, low, high))
     known = pd.notna(low) and pd.notna(high)
     return f"{text} [{ends[0]}, {ends[1]}]" if known else text
+
+
+def points_range(values: pd.Series) -> str:
+    """The smallest and largest of some differences of accuracies, in points."""
+    low, high = (number(100 * end, 1, signed=True) for end in (values.min(), values.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def with_ends(value: float, low: float, high: float, digits: int = 2) -> str:

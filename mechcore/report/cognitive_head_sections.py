@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 
 import pandas as pd
 
@@ -11,26 +11,28 @@ from mechcore.report.cognitive_arms import (
     arm_name,
     arms_of,
     basis,
+    by_arm,
     in_order,
     models_of,
     modes_of,
     of_model,
     over_seeds,
     points,
+    points_range,
     seeds_of,
     share,
     table_of,
     with_ends,
 )
-from mechcore.report.cognitive_figures import (
+from mechcore.report.cognitive_head_figures import (
+    SURE,
     TARGETS,
-    attention_and_drop,
-    attention_by_layer,
     centres,
     head_decoding,
     head_drops,
     target_name,
 )
+from mechcore.report.cognitive_summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
     NOT_AVAILABLE,
@@ -56,8 +58,9 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     ablation, mass = table_of(run, "cognitive_ablation"), table_of(run, "cognitive_mass")
     if ablation is None and mass is None:
         return not_run(section_id, title, "the ablation of single heads")
-    blocks: list[Block] = []
+    blocks: list[Block] = [*claim_lines(run, 2)]
     if ablation is not None:
+        modes = modes_of(ablation)
         blocks += [
             gallery.add(
                 head_drops(ablation),
@@ -69,7 +72,7 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
                 "way of ablating; the largest are in the table below.",
             ),
             *([Paragraph(_UNORDERED)] if len(seeds_of(ablation)) > 1 else []),
-            _strongest(ablation),
+            *(_strongest(ablation, mode, folded=i > 0) for i, mode in enumerate(modes)),
             _strongest_of_seeds(ablation),
         ]
     if mass is None:
@@ -81,35 +84,32 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     return Section(section_id, title, blocks, files)
 
 
-def _strongest(ablation: pd.DataFrame) -> Table:
-    keys, values = ["mode", "component"], ["drop", "incongruent_drop", "margin_drop"]
-    means = over_seeds(ablation, keys, values)
+def _strongest(ablation: pd.DataFrame, mode: str, *, folded: bool) -> Table:
+    of_mode = ablation[ablation["mode"] == mode]
+    means = over_seeds(of_mode, ["component"], ["drop", "incongruent_drop", "margin_drop"])
     rows = []
-    for mode in modes_of(ablation):
-        for arm in arms_of(ablation):
-            part = means[(means["arm"] == arm) & (means["mode"] == mode)]
-            for _, mean in part.nlargest(_TOP, "drop").iterrows():
-                chosen = (ablation["arm"] == arm) & (ablation["mode"] == mode)
-                one = ablation[chosen & (ablation["component"] == mean["component"])]
-                spread = number_range(100 * one["drop"])
-                sure = int((one["low"] > 0).sum())
-                rows.append(
-                    [
-                        arm_name(arm),
-                        mode,
-                        mean["component"],
-                        number(100 * mean["drop"], 1, signed=True),
-                        spread,
-                        f"{sure} of {len(one)}",
-                        number(100 * mean["incongruent_drop"], 1, signed=True),
-                        number(mean["margin_drop"], 2, signed=True),
-                    ]
-                )
-    header = ["arm", "ablation", "head", "drop (points)", "over seeds", "seeds above 0"]
+    for arm in arms_of(of_mode):
+        for _, mean in means[means["arm"] == arm].nlargest(_TOP, "drop").iterrows():
+            chosen = (of_mode["arm"] == arm) & (of_mode["component"] == mean["component"])
+            one = of_mode[chosen]
+            rows.append(
+                [
+                    arm_name(arm),
+                    mean["component"],
+                    number(100 * mean["drop"], 1, signed=True),
+                    points_range(one["drop"]),
+                    f"{int((one['low'] > 0).sum())} of {len(one)}",
+                    number(100 * mean["incongruent_drop"], 1, signed=True),
+                    number(mean["margin_drop"], 2, signed=True),
+                ]
+            )
+    header = ["arm", "head", "drop (points)", "over seeds", "seeds above 0"]
     header += ["incongruent (points)", "margin (nats)"]
-    caption = f"The {_TOP} heads of each arm with the largest drop, mean over seeds; in how many "
-    caption += "seeds the interval of the drop lies above 0"
-    return Table(caption, header, rows, frozenset({0, 1, 2}))
+    caption = (
+        f"The {_TOP} heads of each arm with the largest drop under {mode} ablation, mean over "
+    )
+    caption += "seeds; in how many seeds the interval of the drop lies above 0"
+    return Table(caption, header, rows, frozenset({0, 1}), folded)
 
 
 def _strongest_of_seeds(ablation: pd.DataFrame) -> Table:
@@ -146,9 +146,9 @@ def _centre_picture(
         centres(mass, n_layers if isinstance(n_layers, int) else None),
         "ablation-centres",
         "Centre of mass of the drops over layers, counted from 0, with its interval over trials. "
-        "Noise gives every head a small positive drop now and then and pulls centres to the "
-        "middle layer; the panel on the right is of those heads alone whose interval lies above "
-        f"0, and empty where there is none; {basis(mass)}",
+        "Noise gives many heads a small positive drop and pulls centres to the middle layer, so "
+        "the panel on the right is of those heads alone whose drop has an interval above 0; it is "
+        f"empty where there is none; {basis(mass)}",
         "Dot plot of the centre of mass of the drops, a row per model; the numbers are in the "
         "tables below.",
     )
@@ -158,7 +158,7 @@ def _centre_means(mass: pd.DataFrame) -> Table:
     values = ["centre", "centre_significant", "first_layer_share", "total_drop"]
     means = over_seeds(mass, ["mode", "subset"], values)
     rows = []
-    for _, row in _by_arm(means).iterrows():
+    for _, row in by_arm(means).iterrows():
         chosen = (mass["arm"] == row["arm"]) & (mass["mode"] == row["mode"])
         part = mass[chosen & (mass["subset"] == row["subset"])]
         rows.append(
@@ -174,10 +174,11 @@ def _centre_means(mass: pd.DataFrame) -> Table:
                 number(100 * row["total_drop"], 1),
             ]
         )
-    header = ["arm", "ablation", "trials", "seeds", "centre", "over seeds", "sure heads alone"]
+    header = ["arm", "ablation", "trials", "seeds", "centre", "over seeds", "heads above 0"]
     header += ["in first layer", "drops in all (points)"]
-    caption = "Centre of mass of the drops (layers from 0), and how much of them is in the first "
-    return Table(f"{caption}layer: means over seeds", header, rows, frozenset({0, 1, 2}))
+    caption = "Centre of mass of the drops (layers from 0), the same of those heads alone whose "
+    caption += "drop is surely above 0, and the share of drops in the first layer: means over seeds"
+    return Table(caption, header, rows, frozenset({0, 1, 2}))
 
 
 def _centre_rows(mass: pd.DataFrame) -> Table:
@@ -189,107 +190,20 @@ def _centre_rows(mass: pd.DataFrame) -> Table:
             row["subset"],
             with_ends(row["centre"], row["low"], row["high"]),
             percent(row["undefined"]),
-            number(row["centre_significant"]),
+            with_ends(
+                *(row.get(name, math.nan) for name in (SURE, "significant_low", "significant_high"))
+            ),
             whole(row["n_significant"]),
             percent(row["first_layer_share"]),
             row["strongest"] or NOT_AVAILABLE,
         ]
         for _, row in mass.iterrows()
     ]
-    header = ["arm", "seed", "ablation", "trials", "centre", "no centre", "sure heads alone"]
-    header += ["sure heads", "in first layer", "strongest"]
-    caption = "Every seed: centre with its interval; in how many resamples there is none; heads "
-    caption += "whose drop is surely above 0, and their centre"
+    header = ["arm", "seed", "ablation", "trials", "centre", "no centre", "heads above 0"]
+    header += ["how many", "in first layer", "strongest"]
+    caption = "Every seed: centre with its interval; in how many resamples there is none; the "
+    caption += "same of those heads alone whose drop is surely above 0, and how many they are"
     return Table(caption, header, rows, frozenset({0, 2, 3, 9}), folded=True)
-
-
-def _by_arm(table: pd.DataFrame) -> pd.DataFrame:
-    """The same rows, arms in their order."""
-    place = {arm: i for i, arm in enumerate(arms_of(table))}
-    return table.sort_values("arm", key=lambda arms: arms.map(place), kind="stable")
-
-
-# -- attention ----------------------------------------------------------------------------------
-
-
-def attention_section(run: RunFolder, gallery: Gallery) -> Section:
-    """How much heads attend to numbers, and whether those are the heads that matter."""
-    section_id, title = "number-attention", "Attention to the numbers"
-    attention = table_of(run, "cognitive_attention")
-    if attention is None:
-        return not_run(section_id, title, "the measure of attention to number tokens")
-    ablation, drop = table_of(run, "cognitive_ablation"), table_of(run, "cognitive_attention_drop")
-    counts = basis(attention, None)
-    blocks: list[Block] = []
-    if ablation is not None:
-        mode = modes_of(ablation)[0]
-        picture = gallery.add(
-            attention_and_drop(attention, ablation[ablation["mode"] == mode]),
-            "attention-drop",
-            "A dot per head and seed: attention to number tokens, as a multiple of what a uniform "
-            f"head would give, and the drop of accuracy without the head ({mode} ablation). "
-            f"{counts}",
-            "Scatter plots, one per arm, of attention to numbers against the drop without each "
-            "head, coloured by layer; correlations are in the table below.",
-        )
-        blocks.append(picture)
-    blocks.append(
-        gallery.add(
-            attention_by_layer(attention),
-            "attention-layers",
-            "Attention to number tokens as a multiple of what a uniform head would give, mean "
-            "over the heads of a layer; thin lines are seeds, the dashed line is uniform "
-            f"attention. {counts}",
-            "Line chart of attention to numbers by layer, one line per arm; heads are in the "
-            "table below.",
-        )
-    )
-    blocks += [*_correlations(drop), _attending(attention)]
-    files = ["cognitive_attention.csv", "cognitive_attention_drop.csv"]
-    return Section(section_id, title, blocks, files)
-
-
-def _correlations(table: pd.DataFrame | None) -> Iterator[Block]:
-    if table is None:
-        yield Paragraph("Not run: the correlation of attention with drops.", note=True)
-        return
-    rows = [
-        [
-            arm_name(row["arm"]),
-            number(row["seed"], 0),
-            row["mode"],
-            whole(row["n_heads"]),
-            number(row["rho"], signed=True),
-            small(row["p"]),
-            *(number(row[f"{name}_ratio"]) for name in ("first_layer", "other", "top")),
-        ]
-        for _, row in _by_arm(table).iterrows()
-    ]
-    header = ["arm", "seed", "ablation", "heads", "Spearman's rho", "p", "first layer"]
-    header += ["other layers", "weighted by drop"]
-    caption = "Correlation over heads of attention to numbers with the drop, and attention to "
-    caption += "numbers (times uniform): mean of the first layer, of all others, and of all heads "
-    yield Table(f"{caption}weighted by their drop", header, rows, frozenset({0, 2}))
-
-
-def _attending(attention: pd.DataFrame) -> Table:
-    rows = []
-    for arm, seed in models_of(attention):
-        for _, row in of_model(attention, arm, seed).nlargest(_TOP, "ratio").iterrows():
-            ends = (100 * row[name] for name in ("mass", "low", "high"))
-            rows.append(
-                [
-                    arm_name(arm),
-                    number(seed, 0),
-                    row["component"],
-                    with_ends(*ends, 1),
-                    number(100 * row["uniform"], 1),
-                    number(row["ratio"]),
-                ]
-            )
-    header = ["arm", "seed", "head", "attention (%)", "uniform (%)", "ratio"]
-    caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals"
-    return Table(caption, header, rows, frozenset({0, 2}), folded=True)
 
 
 # -- decoding from heads ------------------------------------------------------------------------
@@ -301,19 +215,18 @@ def head_decoding_section(run: RunFolder, gallery: Gallery) -> Section:
     svm = table_of(run, "cognitive_svm")
     if svm is None:
         return not_run(section_id, title, "the support vector machines on outputs of heads")
-    missing = svm["accuracy"].isna().any()
-    grey = " Grey: too few examples of a class." if missing else ""
+    grey = " Grey: too few examples of a class." if svm["accuracy"].isna().any() else ""
     picture = gallery.add(
         head_decoding(svm),
         "head-decoding",
         "Cross-validated accuracy of a linear support vector machine on the output of each head at "
-        "the last token, mean over seeds. Colours go from chance to the best head of a column."
-        f"{grey} {basis(svm)[0].upper()}{basis(svm)[1:]}",
+        f"the last token, mean over seeds. Colours go from chance to the best head of a "
+        f"column.{grey} Here n = {basis(svm).removeprefix('n = ')}",
         "Heatmaps, layer by head, of the accuracy of decoding from each head, by arm and by what "
         "is decoded; the best heads are in the table below.",
     )
-    files = ["cognitive_svm.csv"]
-    return Section(section_id, title, [picture, _best_heads(svm), _best_of_seeds(svm)], files)
+    blocks: list[Block] = [*claim_lines(run, 6), picture, _best_heads(svm), _best_of_seeds(svm)]
+    return Section(section_id, title, blocks, ["cognitive_svm.csv"])
 
 
 def _best_heads(svm: pd.DataFrame) -> Table:
@@ -332,14 +245,16 @@ def _best_heads(svm: pd.DataFrame) -> Table:
                     percent(best["accuracy"].mean()),
                     percent_range(best["accuracy"]),
                     percent(part["chance"].mean()),
+                    percent(best.get("floor", best["chance"]).mean()),
                     percent(best["shuffled_high"].mean()),
                     ", ".join(best["component"]) or NOT_AVAILABLE,
                 ]
             )
-    header = ["decoded", "arm", "seeds", "best head", "over seeds", "chance", "shuffled, 95 %"]
-    caption = "The best head of each seed, mean over seeds (the best of many: chance alone puts it "
-    caption += "above chance)"
-    return Table(caption, [*header, "heads, by seed"], rows, frozenset({0, 1, 7}))
+    header = ["decoded", "arm", "seeds", "best head", "over seeds", "chance", "floor"]
+    header += ["shuffled, 95 %", "heads, by seed"]
+    caption = "The best head of each seed, mean over seeds (the best of many is above chance by "
+    caption += "chance alone); the floor is what the answer or the congruence alone gives away"
+    return Table(caption, header, rows, frozenset({0, 1, 8}))
 
 
 def _best_of_seeds(svm: pd.DataFrame) -> Table:

@@ -18,10 +18,10 @@ from mechcore.report.cognitive_arms import (
     share,
     table_of,
 )
+from mechcore.report.cognitive_attention_section import attention_section
 from mechcore.report.cognitive_figures import learning_curves
 from mechcore.report.cognitive_head_sections import (
     ablation_section,
-    attention_section,
     head_decoding_section,
 )
 from mechcore.report.cognitive_state_sections import (
@@ -29,6 +29,7 @@ from mechcore.report.cognitive_state_sections import (
     projection_section,
     selectivity_section,
 )
+from mechcore.report.cognitive_summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
     DASH,
@@ -137,7 +138,7 @@ def _curve_rows(curve: pd.DataFrame) -> Table:
             number(row["seed"], 0),
             whole(row["n"]),
             plain_number(row["learning_rate"]),
-            whole(row["steps"]),
+            plain_number(row["steps"]),
             share(row["accuracy"], row["low"], row["high"]),
             share(row["incongruent"], row["incongruent_low"], row["incongruent_high"]),
         ]
@@ -179,25 +180,22 @@ def _samples(run: RunFolder, gallery: Gallery) -> Section:
     rows = []
     for arm in arms_of(table):
         part = table[table["arm"] == arm]
-        cells = {row["seed"]: _samples_cell(row, arm) for _, row in part.iterrows()}
-        largest = DASH if arm == BASE else whole(part["largest"].max())
+        cells = {
+            row["seed"]: whole(row["samples"]) if pd.notna(row["samples"]) else "not reached"
+            for _, row in part.iterrows()
+        }
+        largest = whole(part["largest"].max())
         rows.append([arm_name(arm), largest, *(cells.get(seed, DASH) for seed in seeds)])
-    thresholds = percent_range(table["threshold"])
+    threshold = sparsity(table["threshold"].iloc[0])
     text = (
-        "The fewest training samples of the sizes tried with which the test accuracy reaches "
-        f"{sparsity(table['threshold'].iloc[0])}. The number that is just enough may lie "
-        "anywhere between that size and the next smaller one."
+        "The fewest training samples, of the sizes tried, from which on the test accuracy is at "
+        f"least {threshold}. The number that is just enough may lie anywhere between that size and "
+        "the next smaller one."
     )
     header = ["arm", "largest size tried", *(f"seed {number(seed, 0)}" for seed in seeds)]
-    caption = f"Samples to a test accuracy of {thresholds}, by seed"
-    blocks: list[Block] = [Paragraph(text), Table(caption, header, rows)]
+    caption = f"Samples to a test accuracy of {threshold}, by seed"
+    blocks: list[Block] = [*claim_lines(run, 1), Paragraph(text), Table(caption, header, rows)]
     return Section("samples", title, blocks, ["cognitive_samples.csv"])
-
-
-def _samples_cell(row: pd.Series, arm: str) -> str:
-    if pd.notna(row["samples"]):
-        return whole(row["samples"])
-    return "below" if arm == BASE else "not reached"
 
 
 # -- the models compared ------------------------------------------------------------------------
@@ -217,9 +215,8 @@ def _models(run: RunFolder, gallery: Gallery) -> Section:
                 arm_name(row["arm"]),
                 number(row["seed"], 0),
                 whole(row["n"]),
-                whole(row["step"]),
+                plain_number(row["step"]),
                 plain_number(row["learning_rate"]),
-                percent(row["dev_accuracy"]),
                 share(row["accuracy"], row["low"], row["high"]),
                 percent(row["incongruent"]),
                 percent(row["unrestricted"]),
@@ -227,11 +224,11 @@ def _models(run: RunFolder, gallery: Gallery) -> Section:
                 ("yes" if row["matched"] else "no") if trained else DASH,
             ]
         )
-    header = ["arm", "seed", "samples", "step", "learning rate", "development", "test accuracy"]
+    header = ["arm", "seed", "samples", "step", "learning rate", "test accuracy"]
     header += ["incongruent", "unrestricted", "gap (points)", "matched"]
     caption = "The models that all sections below are of; the gap is that between the two trained "
     caption += "models of a seed"
-    words = frozenset({0, 10})
+    words = frozenset({0, 9})
     blocks: list[Block] = [*_matching(table), Table(caption, header, rows, words)]
     return Section("models", title, blocks, ["cognitive_models.csv"])
 

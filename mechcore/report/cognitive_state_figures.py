@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -48,7 +49,7 @@ UNREAD = "no"
 MOST_SEEDS = 3
 """Seeds whose projection is drawn."""
 
-_VALUES = ["accuracy", "chance", "floor", "shuffled_high", "place"]
+_VALUES = ["accuracy", "chance", "floor", "shuffled_high"]
 _CHOICE_COLOURS = (ORANGE, BLUE, GREEN, PURPLE)
 
 
@@ -62,8 +63,9 @@ def main_rows(decoding: pd.DataFrame) -> pd.DataFrame:
 
 
 def positions_of(decoding: pd.DataFrame) -> list[str]:
-    """The positions as they are read."""
-    return list(decoding.groupby("position")["place"].mean().sort_values(kind="stable").index)
+    """The positions as they are read; as in the table where that differs between trials."""
+    places = decoding.groupby("position", sort=False)["place"].mean()
+    return [str(name) for name in (places if places.isna().any() else places.sort_values()).index]
 
 
 def position_name(position: str) -> str:
@@ -97,10 +99,8 @@ def decoding_maps(decoding: pd.DataFrame) -> Figure:
         row[0].set_ylabel(f"{arm_name(arm)}\n\nlayer")
     for ax, variable in zip(axes[0], variables, strict=True):
         ax.set_title(shorten(variable, 16))
-    bar = figure.colorbar(
-        ScalarMappable(norm, "Blues"), ax=axes, label="accuracy (%)", fraction=0.03, aspect=25
-    )
-    bar.ax.set_title("")
+    scale = ScalarMappable(norm, "Blues")
+    figure.colorbar(scale, ax=axes, label="accuracy (%)", fraction=0.03, aspect=25)
     return figure
 
 
@@ -149,13 +149,18 @@ def decoding_over_prompt(decoding: pd.DataFrame) -> Figure:
             colour, marker = arm_look(arm, i)
             seeds = seeds_of(of_arm)
             for seed in seeds if len(seeds) > 1 else ():
-                one = of_arm[of_arm["seed"] == seed].sort_values("place")
-                ax.plot(one["position"].map(x), 100 * one["accuracy"], color=colour, lw=0.7)
-            mean = over_seeds(of_arm, ["position"], ["accuracy", "place"]).sort_values("place")
-            values = 100 * mean["accuracy"]
-            look = {"color": colour, "marker": marker, "ms": 5, "lw": 2.0, "zorder": 3}
+                one = of_arm[of_arm["seed"] == seed].set_index("position")["accuracy"]
+                ax.plot(100 * one.reindex(places).to_numpy(), color=colour, lw=0.7)
+            mean = of_arm.groupby("position")["accuracy"].mean().reindex(places)
+            look: dict[str, Any] = {
+                "color": colour,
+                "marker": marker,
+                "ms": 5,
+                "lw": 2.0,
+                "zorder": 3,
+            }
             label = arm_name(arm)
-            handles[label] = ax.plot(mean["position"].map(x), values, label=label, **look)[0]
+            handles[label] = ax.plot(100 * mean.to_numpy(), label=label, **look)[0]
         subset = in_order(part["subset"], [ALL])[0]
         ax.set_title(f"{shorten(variable, 16)}\n{shorten(subset, 16)} trials")
         ax.set_xticks(range(len(places)), labels=[position_name(name) for name in places])
@@ -166,7 +171,7 @@ def decoding_over_prompt(decoding: pd.DataFrame) -> Figure:
     axes[0].set_ylim(min(40.0, least - 3), 103)
     axes[0].set_ylabel("accuracy (%)")
     chance = Line2D([], [], color=BLACK, lw=0.9, ls=(0, (1, 1.5)), label="chance")
-    floor = Line2D([], [], color=BLACK, lw=2.2, label="floor: from the choice alone")
+    floor = Line2D([], [], color=BLACK, lw=2.2, label="floor: from another variable alone")
     area = Patch(facecolor=LIGHT_GREY, label="not read yet")
     legend_below(figure, [*handles.values(), floor, chance, area], columns=6)
     return figure
@@ -179,8 +184,8 @@ def _draw_limits(ax: Axes, part: pd.DataFrame, x: dict[str, int]) -> None:
     at = np.array([x[str(name)] for name in floors.index])
     ax.hlines(100 * floors, at - 0.3, at + 0.3, colors=BLACK, lw=2.2, zorder=2)
     unread = part.loc[part["read"] == UNREAD, "position"].map(x)
-    if len(unread):
-        ax.axvspan(-0.5, unread.max() + 0.5, color=LIGHT_GREY, alpha=0.6, lw=0, zorder=0)
+    for place in unread.unique():
+        ax.axvspan(place - 0.5, place + 0.5, color=LIGHT_GREY, alpha=0.6, lw=0, zorder=0)
 
 
 # -- single units -------------------------------------------------------------------------------
@@ -208,7 +213,12 @@ def selectivity_bars(selectivity: pd.DataFrame) -> Figure:
         ax.hlines(expected, at - 0.48 * width, at + 0.48 * width, colors=BLACK, lw=2, zorder=3)
         if len(seeds_of(part)) > 1:
             dots = part["n_variables"] + shift
-            look = {"s": 14, "color": "white", "edgecolors": "#333333", "linewidths": 0.9}
+            look: dict[str, Any] = {
+                "s": 14,
+                "color": "white",
+                "edgecolors": "#333333",
+                "linewidths": 0.9,
+            }
             ax.scatter(dots, 100 * part["share"], zorder=4, **look)
         handles.append(Patch(facecolor=colour, alpha=0.75, label=arm_name(arm)))
     handles.append(Line2D([], [], color=BLACK, lw=2, label="expected without selectivity"))
@@ -225,24 +235,30 @@ def selectivity_bars(selectivity: pd.DataFrame) -> Figure:
 
 
 @styled
-def projections(points: pd.DataFrame) -> Figure:
-    """States in two dimensions: arms as columns, seeds as rows; open marks are wrong answers."""
+def projections(points: pd.DataFrame, silhouettes: pd.DataFrame | None = None) -> Figure:
+    """States in two dimensions: arms as columns, seeds as rows; open marks are wrong answers.
+
+    Below each panel stand the ``silhouettes`` of its states.
+    """
     arms = arms_of(points)
     seeds = seeds_of(points)[:MOST_SEEDS]
     choices = in_order(points["choice"], ["left", "right"])
     contexts = in_order(points["context"], ["motion", "color"])
     colours = {name: _CHOICE_COLOURS[i % 4] for i, name in enumerate(choices)}
     markers = {name: SERIES_MARKERS[(0, 2, 1, 3)[i % 4]] for i, name in enumerate(contexts)}
-    figure = new_figure(min(0.6 + 3.0 * len(arms), MAX_WIDTH), 3.0 * len(seeds) + 0.6)
+    width = min(max(0.6 + 3.0 * len(arms), 4.6), MAX_WIDTH)
+    figure = new_figure(width, 3.0 * len(seeds) + (0.6 if len(arms) > 1 else 1.0))
     axes = figure.subplots(len(seeds), len(arms), squeeze=False)
     for row, seed in zip(axes, seeds, strict=True):
         for ax, arm in zip(row, arms, strict=True):
             part = of_model(points, arm, seed)
             _draw_points(ax, part, colours, markers)
             ax.set_title(f"{arm_name(arm)}, seed {number(seed, 0)}")
+            if silhouettes is not None:
+                ax.set_xlabel(_apart(of_model(silhouettes, arm, seed)))
             ax.set_visible(len(part) > 0)
-    look = {"ls": "none", "ms": 6}
-    handles = [
+    look: dict[str, Any] = {"ls": "none", "ms": 6}
+    handles: list[Line2D | Patch] = [
         Patch(facecolor=colour, label=f"answers {shorten(name, 16)}")
         for name, colour in colours.items()
     ]
@@ -252,7 +268,7 @@ def projections(points: pd.DataFrame) -> Figure:
     ]
     if not points["correct"].all():
         handles.append(Line2D([], [], marker="o", color=GREY, mfc="none", label="wrong", **look))
-    legend_below(figure, handles, columns=5)
+    legend_below(figure, handles, columns=5 if len(arms) > 1 else 2)
     return figure
 
 
@@ -273,7 +289,13 @@ def _draw_points(
         )
     ax.set_xticks([])
     ax.set_yticks([])
-    method = "" if len(part) == 0 else shorten(part["method"].iloc[0].upper(), 12)
-    ax.set_xlabel(f"{method} 1")
-    ax.set_ylabel(f"{method} 2")
     ax.spines[:].set_visible(True)
+
+
+def _apart(silhouettes: pd.DataFrame) -> str:
+    rows = silhouettes[silhouettes["space"] == "states"]
+    parts = [
+        f"{shorten(row['variable'], 12)} {number(row['silhouette'], 2, signed=True)}"
+        for _, row in rows.iterrows()
+    ]
+    return f"silhouette: {', '.join(parts)}" if parts else ""

@@ -11,6 +11,7 @@ from mechcore.report.cognitive_arms import (
     arm_name,
     arms_of,
     basis,
+    by_arm,
     in_order,
     models_of,
     of_model,
@@ -30,6 +31,7 @@ from mechcore.report.cognitive_state_figures import (
     projections,
     selectivity_bars,
 )
+from mechcore.report.cognitive_summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
     count,
@@ -41,6 +43,9 @@ from mechcore.report.wording import (
     whole,
 )
 
+_MOST_ROWS = 20
+"""Rows of a table that is not folded."""
+
 
 def decoding_section(run: RunFolder, gallery: Gallery) -> Section:
     """What can be decoded from the states, layer by layer and token by token."""
@@ -49,8 +54,9 @@ def decoding_section(run: RunFolder, gallery: Gallery) -> Section:
     if decoding is None:
         return not_run(section_id, title, "the decoding of variables from the states")
     rows = main_rows(decoding)
-    kinds = f"Trials are balanced as the variable needs it; {basis(rows)}"
+    kinds = f"Balanced: only trials in which that side is to be ignored; {basis(rows)}"
     blocks: list[Block] = [
+        *claim_lines(run, 4),
         gallery.add(
             decoding_over_prompt(decoding),
             "decoding-prompt",
@@ -108,7 +114,7 @@ def _last_position(decoding: pd.DataFrame) -> Table:
     where = position_name(positions_of(decoding)[-1])
     layer = number(decoding["layer"].max(), 0)
     caption = f"Decoding from the last layer ({layer}) at the last position ({where}): means over "
-    caption += "seeds; the floor is what the choice alone gives away"
+    caption += "seeds; the floor is what the best of the other variables alone gives away"
     return Table(caption, [*header, "shuffled, 95 %"], rows, frozenset({0, 1, 2}))
 
 
@@ -162,9 +168,9 @@ def _check(check: pd.DataFrame | None) -> Iterator[Block]:
         ]
         for _, row in check.iterrows()
     ]
-    header = ["arm", "seed", "places not read yet", "above chance", "expected", "p", "check"]
-    caption = "The built-in check: places where a variable is not read yet, how many of them are "
-    caption += "above chance, and how many would be by chance"
+    header = ["arm", "seed", "not read yet", "above chance", "expected", "p", "check"]
+    caption = "The built-in check: variables, positions and layers where nothing is read yet, how "
+    caption += "many are above chance and would be by chance, and p of the most accurate of them"
     yield Table(caption, header, rows, frozenset({0, 6}), folded=len(broken) == 0)
 
 
@@ -188,7 +194,7 @@ def selectivity_section(run: RunFolder, gallery: Gallery) -> Section:
         "Bar chart of the share of units by how many variables they follow, for each arm; the "
         "numbers are in the table below.",
     )
-    blocks: list[Block] = [picture, _unit_table(table)]
+    blocks: list[Block] = [*claim_lines(run, 5), picture, _unit_table(table)]
     if terms is not None:
         blocks.append(_term_table(terms))
     files = ["cognitive_selectivity.csv", "cognitive_terms.csv"]
@@ -243,11 +249,11 @@ def projection_section(run: RunFolder, gallery: Gallery) -> Section:
     section_id, title = "projection", "Projection of the states"
     table, apart = table_of(run, "cognitive_projection"), table_of(run, "cognitive_silhouette")
     files = ["cognitive_projection.csv", "cognitive_silhouette.csv"]
-    blocks: list[Block] = []
+    blocks: list[Block] = [*claim_lines(run, 7)]
     if table is None:
         blocks.append(Paragraph("Not run: the projection to two dimensions.", note=True))
     else:
-        blocks.append(_projection_picture(table, gallery))
+        blocks += _projection(table, apart, gallery)
     if apart is None:
         blocks.append(Paragraph("Not run: the silhouettes of choices and contexts.", note=True))
     else:
@@ -255,23 +261,31 @@ def projection_section(run: RunFolder, gallery: Gallery) -> Section:
     return Section(section_id, title, blocks, files)
 
 
-def _projection_picture(table: pd.DataFrame, gallery: Gallery) -> Block:
+def _projection(
+    table: pd.DataFrame, apart: pd.DataFrame | None, gallery: Gallery
+) -> Iterator[Block]:
     seeds, methods = seeds_of(table), list(dict.fromkeys(table["method"]))
     n = table.groupby(["arm", "seed"]).size()
     rest = f", of {len(seeds)} seeds the first {MOST_SEEDS}" if len(seeds) > MOST_SEEDS else ""
     words = listed([name.upper() for name in methods])
-    described = list(dict.fromkeys(table["description"]))
-    detail = f" ({described[0]})" if len(described) == 1 else ""
-    return gallery.add(
-        projections(table),
+    yield gallery.add(
+        projections(table, apart),
         "projection",
-        f"States of the last layer at the last token in two dimensions by {words}{detail}: a panel "
-        f"per model{rest}, a mark per test trial (n = {whole(n.max())} each), coloured by the "
-        "model's answer, shaped by the context. A picture only: whether groups are apart is said "
-        "by the silhouettes below.",
+        f"States of the last layer at the last token in two dimensions by {words}: a panel per "
+        f"model{rest}, a mark per test trial (n = {whole(n.max())} each), coloured by the model's "
+        "answer, shaped by the context. Axes have no meaning of their own and differ between "
+        "panels. A picture only: whether groups are apart is said by the silhouettes, which under "
+        "the panels are those of the states.",
         f"Scatter plots of states in two dimensions by {words}, a panel per model; silhouettes are "
         "in the table below.",
     )
+    made = table.drop_duplicates(["arm", "seed", "description"])
+    rows = [
+        [arm_name(row["arm"]), number(row["seed"], 0), row["description"]]
+        for _, row in by_arm(made).iterrows()
+    ]
+    header = ["arm", "seed", "method"]
+    yield Table("How each panel was made", header, rows, frozenset({0, 2}), folded=True)
 
 
 def _silhouettes(table: pd.DataFrame) -> Table:
@@ -295,4 +309,4 @@ def _silhouettes(table: pd.DataFrame) -> Table:
         "How far groups are apart: silhouette from \u22121 to 1, in the states themselves and "
     )
     caption += "in the projected points, beside shuffled labels"
-    return Table(caption, header, rows, frozenset({0, 2, 3}))
+    return Table(caption, header, rows, frozenset({0, 2, 3}), folded=len(rows) > _MOST_ROWS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from mechcore.report.blocks import Finding, Tile
+from mechcore.report.blocks import Finding, Paragraph, Tile
 from mechcore.report.cognitive_arms import (
     BASE,
     arm_name,
@@ -47,8 +47,20 @@ def cognitive_findings(run: RunFolder) -> Iterator[Finding]:
         return
     for _, row in table.iterrows():
         verdict = row["verdict"][:1].upper() + row["verdict"][1:]
-        title = row["title"].rstrip(".")
-        yield Finding(f"{verdict}: {title}.", SECTIONS.get(row["claim"], VERDICTS))
+        yield Finding(f"{verdict}: {_title(row)}.", SECTIONS.get(row["claim"], VERDICTS))
+
+
+def claim_lines(run: RunFolder, claim: int) -> Iterator[Paragraph]:
+    """The claim that a section is about, and the verdict; nothing where there is none."""
+    table = table_of(run, "cognitive_verdicts")
+    if table is None:
+        return
+    for _, row in table[table["claim"] == claim].iterrows():
+        yield Paragraph(f"Claim {claim}: {_title(row)}. Verdict: {row['verdict']}.")
+
+
+def _title(row: pd.Series) -> str:
+    return str(row["title"]).rstrip(".")
 
 
 def cognitive_tiles(run: RunFolder) -> Iterator[Tile]:

@@ -42,6 +42,7 @@ COGNITIVE_TABLES: Mapping[str, Columns] = {
         "arm mode subset strongest",
         "seed n centre low high total_drop first_layer_share undefined centre_significant "
         "n_significant",
+        optional="significant_low significant_high",
     ),
     "cognitive_attention": _columns(
         "arm component",
@@ -59,7 +60,7 @@ COGNITIVE_TABLES: Mapping[str, Columns] = {
     "cognitive_svm": _columns(
         "arm component target",
         "seed layer head n accuracy low high chance shuffled shuffled_high p",
-        optional="smallest",
+        optional="smallest floor",
     ),
     "cognitive_selectivity": _columns(
         "arm",

@@ -83,7 +83,8 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 _COGNITIVE_INTERVALS = (
     "Intervals in brackets are bootstrap intervals over test trials, each for its own number "
     "alone: among many heads some leave out zero by chance. They say nothing about other seeds, "
-    "for which the spread over seeds stands beside them, nor about other models or wordings."
+    "for which the spread over seeds stands beside them, nor about other models or wordings. "
+    "Intervals over seeds are called so."
 )
 _COGNITIVE_TERMS: Sequence[tuple[str, str]] = (
     (
@@ -120,7 +121,8 @@ _COGNITIVE_TERMS: Sequence[tuple[str, str]] = (
         "Centre of mass",
         "The mean layer of all heads, each weighted with its drop if that is above zero: from 0, "
         "all in the first layer, to the number of the last one. Noise gives small positive drops "
-        "in all layers and pulls it to the middle.",
+        "in all layers and pulls it to the middle, so the centre is also taken of those heads "
+        "alone whose drop has an interval above zero.",
     ),
     (
         "Attention to the numbers",
@@ -131,22 +133,26 @@ _COGNITIVE_TERMS: Sequence[tuple[str, str]] = (
     (
         "Decoding, chance and floor",
         "Logistic regression with cross-validation tells a variable from the states (the residual "
-        "stream after a layer, at one token). Chance is the accuracy of guessing. The right answer "
-        "agrees with the side of either evidence on 75 % of the trials, so a model that knows only "
-        "the answer gives each side away at that floor; on balanced trials it gives nothing away. "
-        "Shuffled labels show what the fit finds where there is nothing to find.",
+        "stream after a layer, at one token); the choice is the right answer. Chance is the "
+        "accuracy of guessing, and shuffled labels show what the fit finds where there is nothing "
+        "to find. The floor is what the best of the other variables gives away: the right answer "
+        "agrees with the side of either evidence on 75 % of the trials. Balanced trials are free "
+        "of that: the side is not the one to answer by, and equally often with either answer.",
     ),
     (
         "Mixed selectivity",
         "Each unit of the last layer is regressed on context, motion, colour and choice, with a "
         "permutation test for every variable. A unit that follows several of them is of mixed "
-        "selectivity. Expected is the share if no unit followed anything.",
+        "selectivity. A follower of motion or colour is one of its side; strengths of evidence and "
+        "products of variables are in the regression beside them. Expected is the share if no unit "
+        "followed anything.",
     ),
     (
         "Decoding from single heads",
         "A linear support vector machine with cross-validation on the output of one head at the "
-        "last token: the model's answer (choice), whether it is right, whether the trial is "
-        "congruent, and which of the 8 conditions (context and both sides) it is.",
+        "last token: the model's answer (choice), whether it is right (of as many right as wrong "
+        "answers), whether the trial is congruent, and which of the 8 conditions (context and both "
+        "sides) it is.",
     ),
     (
         "Silhouette",

@@ -135,7 +135,7 @@ def title(config: dict[str, Any]) -> str:
     found = (model.get(each) for each in ("base", "source", "architecture"))
     name = str(next(filter(None, found), "a model"))
     if is_cognitive(config):
-        return f"{short_source(name)} on the cognitive task: fine-tuned and from scratch"
+        return f"Cognitive task: {short_source(name)}"
     return f"Heuristic core of {short_source(name)}{', trained here' if model.get('base') else ''}"
 
 
@@ -146,6 +146,8 @@ def subtitle(config: dict[str, Any]) -> str:
     if "n_layers" in model and "n_heads" in model:
         mlps = " with MLPs" if model.get("has_mlps") else ""
         text += f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads{mlps}. "
+    if is_cognitive(config):
+        text += "Fine-tuned against trained from scratch. "
     return f"{text}Made with mechcore {config.get('mechcore', '')}."
 
 
