@@ -6,8 +6,8 @@ new weights; what the two are made of at equal accuracy; and the paper's seven c
 verdict. `mechcore cognitive run` does all of it.
 """
 
-from mechcore.cognitive.run import run
 from mechcore.cognitive.settings import ArmTraining, CognitiveSettings, default_settings
+from mechcore.cognitive.study import run
 from mechcore.cognitive.verdicts import verdicts
 
 __all__ = ["ArmTraining", "CognitiveSettings", "default_settings", "run", "verdicts"]

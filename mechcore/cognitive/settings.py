@@ -185,7 +185,7 @@ class CognitiveSettings:
 
 
 def default_settings(base: str | None = None) -> CognitiveSettings:
-    """The settings for a base: the tiny one's, or those of a pretrained decoder of 100 M parameters.
+    """The settings for a base: the tiny one's, or those for a decoder of some 100 M parameters.
 
     The second are lower learning rates, as usual for fine-tuning and training at such a size, and
     the same for everything else.

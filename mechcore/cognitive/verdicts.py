@@ -89,7 +89,8 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
     The remaining columns and tables are named in the sentences and decide nothing.
 
     Args:
-        tables: of a study, by name, see `mechcore.cognitive.run`. Accuracies and drops are shares.
+        tables: of a study, by name, see `mechcore.cognitive.study`; accuracies are shares.
+            shares.
         threshold_gap: largest difference of accuracy (a share) at which arms count as matched.
 
     Returns:

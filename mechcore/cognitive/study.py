@@ -37,7 +37,7 @@ from mechcore.study.config import plain
 from mechcore.study.folder import versions, write_tables
 from mechcore.study.results import STORE
 from mechcore.study.store import Store
-from mechcore.tasks.cognitive import ANSWERS, PROMPT
+from mechcore.tasks.cognitive import ANSWERS, PROMPT, encode_trials
 from mechcore.training import answering
 
 KIND = "cognitive"
@@ -113,7 +113,7 @@ def check_base(settings: CognitiveSettings) -> None:
     """
     model, tokenizer = make_model(settings, Run("fine_tuned", seed=settings.seeds[0]))
     objective = answering(model, tokenizer, PROMPT, ANSWERS)
-    objective.encode(held_out_trials(settings, 8).examples())
+    encode_trials(held_out_trials(settings, 8), tokenizer, max_length=objective.max_length)
 
 
 def write_results(plan: Plan, out: Path) -> Path:
