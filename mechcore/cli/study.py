@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -187,7 +188,8 @@ def clean(
 
 def train_world(
     model: Annotated[
-        Literal["encoder", "decoder"], typer.Option("--model", help="Which model to train.")
+        Literal["encoder", "decoder", "base"],
+        typer.Option("--model", help="Which model to train; base: that of the cognitive task."),
     ] = "encoder",
     out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoints.")] = Path(
         "mechcore-world"
@@ -195,11 +197,16 @@ def train_world(
     steps: Annotated[int | None, typer.Option("--steps", help="Training steps.", min=1)] = None,
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
 ) -> None:
-    """Train a model of the embedded tiny world from scratch, with checkpoints."""
-    from mechcore.tasks import tiny_world_training
+    """Train an embedded model from scratch, with checkpoints."""
+    from mechcore.tasks.cognitive_pretraining import train_tiny_base
+    from mechcore.tasks.tiny_world_training import train_tiny_decoder, train_tiny_encoder
 
     must_not_exist(out)
-    train = getattr(tiny_world_training, f"train_tiny_{model}")
+    trainers: dict[str, Callable[..., Any]] = {
+        "encoder": train_tiny_encoder,
+        "decoder": train_tiny_decoder,
+        "base": train_tiny_base,
+    }
     given = {"steps": steps, "seed": seed}
-    train(out, **{name: value for name, value in given.items() if value is not None})
+    trainers[model](out, **{name: value for name, value in given.items() if value is not None})
     print(f"checkpoints: {out}")

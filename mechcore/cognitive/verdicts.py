@@ -90,7 +90,6 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
 
     Args:
         tables: of a study, by name, see `mechcore.cognitive.study`; accuracies are shares.
-            shares.
         threshold_gap: largest difference of accuracy (a share) at which arms count as matched.
 
     Returns:

@@ -87,13 +87,22 @@ def by_arm(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
-    """Means over seeds, each seed counting the same; rows in the order of the table.
+    """Means over seeds, each seed counting the same; arms in their order, rows as in the table.
 
     Returns:
-        ``arm``, the keys, and the mean of every value over the seeds that have one.
+        ``arm``, the keys, ``seeds`` (how many), and for every value its mean over the seeds that
+        have one under its own name, and the smallest and largest as ``_least`` and ``_most``.
     """
     grouped = table.groupby(["arm", *keys], sort=False, dropna=False)
-    return grouped[list(values)].mean().reset_index()
+    of_values = grouped[list(values)]
+    parts = [of_values.mean(), of_values.min().add_suffix("_least")]
+    parts += [of_values.max().add_suffix("_most"), grouped["seed"].nunique().rename("seeds")]
+    return by_arm(pd.concat(parts, axis=1).reset_index())
+
+
+def ends_of(row: pd.Series, value: str) -> pd.Series:
+    """The smallest and largest over seeds, of a row of `over_seeds`."""
+    return row[[f"{value}_least", f"{value}_most"]]
 
 
 def basis(table: pd.DataFrame, n: str | None = "n", what: str = "test trials") -> str:

@@ -11,7 +11,7 @@ from mechcore.report.cognitive_arms import (
     arm_name,
     arms_of,
     basis,
-    by_arm,
+    ends_of,
     in_order,
     models_of,
     modes_of,
@@ -85,30 +85,26 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
 
 
 def _strongest(ablation: pd.DataFrame, mode: str, *, folded: bool) -> Table:
-    of_mode = ablation[ablation["mode"] == mode]
-    means = over_seeds(of_mode, ["component"], ["drop", "incongruent_drop", "margin_drop"])
-    rows = []
-    for arm in arms_of(of_mode):
-        for _, mean in means[means["arm"] == arm].nlargest(_TOP, "drop").iterrows():
-            chosen = (of_mode["arm"] == arm) & (of_mode["component"] == mean["component"])
-            one = of_mode[chosen]
-            rows.append(
-                [
-                    arm_name(arm),
-                    mean["component"],
-                    number(100 * mean["drop"], 1, signed=True),
-                    points_range(one["drop"]),
-                    f"{int((one['low'] > 0).sum())} of {len(one)}",
-                    number(100 * mean["incongruent_drop"], 1, signed=True),
-                    number(mean["margin_drop"], 2, signed=True),
-                ]
-            )
+    of_mode = ablation[ablation["mode"] == mode].assign(sure=lambda t: t["low"] > 0)
+    values = ["drop", "incongruent_drop", "margin_drop", "sure"]
+    means = over_seeds(of_mode, ["component"], values)
+    rows = [
+        [
+            arm_name(arm),
+            row["component"],
+            number(100 * row["drop"], 1, signed=True),
+            points_range(ends_of(row, "drop")),
+            f"{row['sure'] * row['seeds']:.0f} of {whole(row['seeds'])}",
+            number(100 * row["incongruent_drop"], 1, signed=True),
+            number(row["margin_drop"], 2, signed=True),
+        ]
+        for arm in arms_of(means)
+        for _, row in means[means["arm"] == arm].nlargest(_TOP, "drop").iterrows()
+    ]
     header = ["arm", "head", "drop (points)", "over seeds", "seeds above 0"]
     header += ["incongruent (points)", "margin (nats)"]
-    caption = (
-        f"The {_TOP} heads of each arm with the largest drop under {mode} ablation, mean over "
-    )
-    caption += "seeds; in how many seeds the interval of the drop lies above 0"
+    caption = f"The {_TOP} heads of each arm with the largest drop under {mode} ablation: means "
+    caption += "over seeds; in how many seeds the interval of the drop lies above 0"
     return Table(caption, header, rows, frozenset({0, 1}), folded)
 
 
@@ -155,25 +151,21 @@ def _centre_picture(
 
 
 def _centre_means(mass: pd.DataFrame) -> Table:
-    values = ["centre", "centre_significant", "first_layer_share", "total_drop"]
-    means = over_seeds(mass, ["mode", "subset"], values)
-    rows = []
-    for _, row in by_arm(means).iterrows():
-        chosen = (mass["arm"] == row["arm"]) & (mass["mode"] == row["mode"])
-        part = mass[chosen & (mass["subset"] == row["subset"])]
-        rows.append(
-            [
-                arm_name(row["arm"]),
-                row["mode"],
-                row["subset"],
-                whole(len(seeds_of(part))),
-                number(row["centre"]),
-                number_range(part["centre"]),
-                number(row["centre_significant"]),
-                percent(row["first_layer_share"]),
-                number(100 * row["total_drop"], 1),
-            ]
-        )
+    values = ["centre", SURE, "first_layer_share", "total_drop"]
+    rows = [
+        [
+            arm_name(row["arm"]),
+            row["mode"],
+            row["subset"],
+            whole(row["seeds"]),
+            number(row["centre"]),
+            number_range(ends_of(row, "centre")),
+            number(row[SURE]),
+            percent(row["first_layer_share"]),
+            number(100 * row["total_drop"], 1),
+        ]
+        for _, row in over_seeds(mass, ["mode", "subset"], values).iterrows()
+    ]
     header = ["arm", "ablation", "trials", "seeds", "centre", "over seeds", "heads above 0"]
     header += ["in first layer", "drops in all (points)"]
     caption = "Centre of mass of the drops (layers from 0), the same of those heads alone whose "

@@ -12,6 +12,7 @@ from mechcore.report.cognitive_arms import (
     arm_name,
     arms_of,
     basis,
+    ends_of,
     over_seeds,
     plain_number,
     seeds_of,
@@ -19,16 +20,13 @@ from mechcore.report.cognitive_arms import (
     table_of,
 )
 from mechcore.report.cognitive_attention_section import attention_section
+from mechcore.report.cognitive_decoding_section import decoding_section
 from mechcore.report.cognitive_figures import learning_curves
 from mechcore.report.cognitive_head_sections import (
     ablation_section,
     head_decoding_section,
 )
-from mechcore.report.cognitive_state_sections import (
-    decoding_section,
-    projection_section,
-    selectivity_section,
-)
+from mechcore.report.cognitive_state_sections import projection_section, selectivity_section
 from mechcore.report.cognitive_summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
@@ -107,24 +105,20 @@ def _learning(run: RunFolder, gallery: Gallery) -> Section:
 
 def _curve_means(curve: pd.DataFrame) -> Table:
     columns = ["accuracy", "incongruent", "congruent", "unrestricted"]
-    means = over_seeds(curve, ["n"], columns)
-    rows = []
-    for arm in arms_of(curve):
-        for _, mean in means[means["arm"] == arm].sort_values("n").iterrows():
-            part = curve[(curve["arm"] == arm) & (curve["n"] == mean["n"])]
-            accuracy, incongruent, *others = (percent(mean[name]) for name in columns)
-            rows.append(
-                [
-                    arm_name(arm),
-                    whole(mean["n"]),
-                    whole(len(seeds_of(part))),
-                    accuracy,
-                    percent_range(part["accuracy"]),
-                    incongruent,
-                    percent_range(part["incongruent"]),
-                    *others,
-                ]
-            )
+    rows = [
+        [
+            arm_name(row["arm"]),
+            whole(row["n"]),
+            whole(row["seeds"]),
+            percent(row["accuracy"]),
+            percent_range(ends_of(row, "accuracy")),
+            percent(row["incongruent"]),
+            percent_range(ends_of(row, "incongruent")),
+            percent(row["congruent"]),
+            percent(row["unrestricted"]),
+        ]
+        for _, row in over_seeds(curve.sort_values("n"), ["n"], columns).iterrows()
+    ]
     header = ["arm", "samples", "seeds", "accuracy", "over seeds", "incongruent", "over seeds"]
     caption = "Test accuracy by number of training samples, mean and range over seeds; unrestricted"
     caption += " is over the whole vocabulary"
