@@ -96,7 +96,7 @@ def over_seeds(table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) 
     grouped = table.groupby(["arm", *keys], sort=False, dropna=False)
     of_values = grouped[list(values)]
     parts = [of_values.mean(), of_values.min().add_suffix("_least")]
-    parts += [of_values.max().add_suffix("_most"), grouped["seed"].nunique().rename("seeds")]
+    parts += [of_values.max().add_suffix("_most"), grouped["seed"].nunique().to_frame("seeds")]
     return by_arm(pd.concat(parts, axis=1).reset_index())
 
 

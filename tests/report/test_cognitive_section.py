@@ -24,6 +24,8 @@ from mechcore.errors import InputError
 from mechcore.report import (
     build_report,
     cognitive_attention_section,
+    cognitive_decoding_figures,
+    cognitive_decoding_section,
     cognitive_figures,
     cognitive_head_figures,
     cognitive_head_sections,
@@ -51,7 +53,8 @@ FIGURES = {
     cognitive_section: "learning_curves",
     cognitive_head_sections: "head_drops head_decoding centres",
     cognitive_attention_section: "attention_and_drop attention_by_layer",
-    cognitive_state_sections: "decoding_maps decoding_over_prompt selectivity_bars projections",
+    cognitive_decoding_section: "decoding_maps decoding_over_prompt",
+    cognitive_state_sections: "selectivity_bars projections",
 }
 WORLDS = {
     "small": CognitiveWorld(),
@@ -486,10 +489,10 @@ DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     "heads": lambda run: cognitive_head_figures.head_decoding(run.tables["cognitive_svm"]),
     "attention": _attention,
     "layers": lambda run: cognitive_figures.attention_by_layer(run.tables["cognitive_attention"]),
-    "prompt": lambda run: cognitive_state_figures.decoding_over_prompt(
+    "prompt": lambda run: cognitive_decoding_figures.decoding_over_prompt(
         run.tables["cognitive_decoding"]
     ),
-    "maps": lambda run: cognitive_state_figures.decoding_maps(run.tables["cognitive_decoding"]),
+    "maps": lambda run: cognitive_decoding_figures.decoding_maps(run.tables["cognitive_decoding"]),
     "selectivity": lambda run: cognitive_state_figures.selectivity_bars(
         run.tables["cognitive_selectivity"]
     ),
@@ -619,10 +622,10 @@ def test_positions_keep_their_order_where_their_place_differs_between_trials(
     decoding = runs("small").tables["cognitive_decoding"]
     names = ["context", "motion_left", "motion_right", "color_left", "color_right", "answer"]
     shuffled = decoding.sample(frac=1, random_state=0)
-    assert cognitive_state_figures.positions_of(shuffled) == names
+    assert cognitive_decoding_figures.positions_of(shuffled) == names
     moving = decoding["position"].str.contains("_")
     unknown = decoding.assign(place=decoding["place"].mask(moving))
-    assert cognitive_state_figures.positions_of(unknown) == names
+    assert cognitive_decoding_figures.positions_of(unknown) == names
 
 
 def test_marks_of_the_maps_are_at_what_is_not_above_the_floor(
