@@ -65,7 +65,7 @@ class ArmOptions:
     )
     sizes: Annotated[
         str | None,
-        typer.Option("--sizes", help="Numbers of training trials (100,400,1600,6400,25600)."),
+        typer.Option("--sizes", help="Numbers of training trials (100,400,1600,6400)."),
     ] = None
     seeds: Annotated[str | None, typer.Option("--seeds", help="Seeds of training (0,1,2).")] = None
     fine_tuned_rates: Annotated[

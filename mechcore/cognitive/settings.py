@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from mechcore.errors import InputError
@@ -32,11 +32,11 @@ class ArmTraining:
     """
 
     learning_rates: tuple[float, ...]
-    steps: int = 3000
+    steps: int = 2000
     batch_size: int = 32
     warmup_steps: int = 100
-    evaluate_every: int = 100
-    patience: int = 8
+    evaluate_every: int = 50
+    patience: int = 6
     weight_decay: float = 0.01
     precision: Literal["float32", "bfloat16"] = "float32"
 
@@ -84,10 +84,10 @@ class CognitiveSettings:
 
     base: str | None = None
     arms: tuple[Arm, ...] = ARMS
-    sizes: tuple[int, ...] = (100, 400, 1600, 6400, 25600)
+    sizes: tuple[int, ...] = (100, 400, 1600, 6400)
     seeds: tuple[int, ...] = (0, 1, 2)
-    fine_tuned: ArmTraining = field(default_factory=lambda: ArmTraining((1e-3, 2e-3)))
-    scratch: ArmTraining = field(default_factory=lambda: ArmTraining((1e-3, 2e-3)))
+    fine_tuned: ArmTraining = ArmTraining((5e-4, 1e-3))
+    scratch: ArmTraining = ArmTraining((2e-3, 4e-3))
     threshold: float = 0.9
     n_dev: int = 400
     n_test: int = 1600
