@@ -127,6 +127,13 @@ def run(
     n_analysis: Annotated[
         int | None, typer.Option("--analysis", help="Test trials that analyses read (800).")
     ] = None,
+    n_dev: Annotated[
+        int | None, typer.Option("--dev", help="Development trials (400), a multiple of 8.")
+    ] = None,
+    sweep_precision: Annotated[
+        Literal["float32", "bfloat16"],
+        typer.Option("--sweep-precision", help="Of the ablation of heads."),
+    ] = "float32",
     projection: Annotated[
         Literal["auto", "umap", "pca"],
         typer.Option("--projection", help="Of states; auto is UMAP where it is installed."),
@@ -158,9 +165,16 @@ def run(
 
     settings = default_settings(arms.base)
     settings = arms.over(settings.quick() if quick else settings)
-    sizes = {"n_test": n_test, "n_analysis": n_analysis}
+    sizes = {"n_test": n_test, "n_analysis": n_analysis, "n_dev": n_dev}
     given = {name: value for name, value in sizes.items() if value is not None}
-    settings = replace(settings, threshold=threshold, projection=projection, **task.task(), **given)
+    settings = replace(
+        settings,
+        threshold=threshold,
+        sweep_precision=sweep_precision,
+        projection=projection,
+        **task.task(),
+        **given,
+    )
     side_by_side = workers or (1 if arms.base else os.cpu_count() or 1)
     with progress.shown():
         report = run_study(settings, out, workers=side_by_side, threads=threads, store=store)

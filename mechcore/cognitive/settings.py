@@ -73,6 +73,7 @@ class CognitiveSettings:
         n_analysis: how many of them the analyses read.
         rendering, random_order, differences: of the task, see `mechcore.tasks.cognitive.generate`.
         n_resamples: of bootstrap intervals.
+        sweep_precision: of the ablation of heads, see `mechcore.ablation.ablate`.
         shuffles: of labels, for decoding.
         permutations: for selectivity of units.
         alpha: level of a single test of selectivity.
@@ -96,6 +97,7 @@ class CognitiveSettings:
     random_order: bool = False
     differences: tuple[int, ...] | None = None
     n_resamples: int = 1000
+    sweep_precision: Literal["float32", "bfloat16"] = "float32"
     shuffles: int = 20
     permutations: int = 1000
     alpha: float = 0.01

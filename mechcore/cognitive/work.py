@@ -123,7 +123,7 @@ class Units:
 
 
 _READ = {
-    "ablation": ("n_resamples",),
+    "ablation": ("n_resamples", "sweep_precision"),
     "decoding": ("shuffles",),
     "units": ("permutations", "alpha", "projection"),
 }
@@ -175,7 +175,14 @@ def _ablation(model: Any, tokenizer: Any, settings: CognitiveSettings) -> dict[s
     means = MeanActivations.compute(
         model, encode_trials(seen, tokenizer, max_length=model.cfg.n_ctx)
     )
-    tables = ablation_tables(model, tokenizer, trials, means, n_resamples=settings.n_resamples)
+    tables = ablation_tables(
+        model,
+        tokenizer,
+        trials,
+        means,
+        n_resamples=settings.n_resamples,
+        precision=settings.sweep_precision,
+    )
     found = tables["cognitive_ablation"]
     return tables | attention_tables(model, tokenizer, trials, found)
 
