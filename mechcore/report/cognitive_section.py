@@ -32,6 +32,7 @@ from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
     DASH,
     count,
+    listed,
     number,
     percent,
     percent_range,
@@ -239,6 +240,6 @@ def _matching(table: pd.DataFrame) -> Iterator[Paragraph]:
     yield Paragraph(f"{text}{count(len(by_seed), 'seed')}.")
     left = [number(seed, 0) for seed in by_seed.index if seed not in matched]
     if left:
-        seeds = f"seed {left[0]}" if len(left) == 1 else f"seeds {', '.join(left)}"
+        seeds = f"seed {left[0]}" if len(left) == 1 else f"seeds {listed(left)}"
         text = f"In {seeds} the accuracies differ too much: what differs between these two models "
         yield Paragraph(f"{text}may be how well they do the task, not how they do it.", note=True)

@@ -118,6 +118,7 @@ def _centres(table: pd.DataFrame | None) -> Iterator[Tile]:
     if table is None:
         return
     table = table[(table["mode"] == modes_of(table)[0]) & (table["subset"] == ALL)]
+    table = table.dropna(subset=["centre"])
     for arm in _trained(table):
         part = table[table["arm"] == arm]
         spread = number_range(part["centre"])

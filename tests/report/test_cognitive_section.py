@@ -248,6 +248,25 @@ def test_means_over_seeds_are_those_of_the_tables(folder: Path, page: Page) -> N
     assert f"color balanced from scratch 3 {balanced.mean():.1f} %" in page.text
 
 
+@pytest.mark.usefixtures("no_drawing")
+def test_a_model_without_any_drop_has_no_centre(least: Path) -> None:
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        missing = ["centre", "low", "high", "centre_significant", "strongest"]
+        frame.loc[frame["arm"] == "scratch", missing] = None
+        return frame
+
+    edit(least, "mass", change)
+    text = page_of(least).text
+    assert re.findall(r"Centre of ablation, (fine-tuned|from scratch)", text) == ["fine-tuned"]
+    assert "from scratch mean all 1 n/a n/a n/a" in text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_seeds_that_are_not_matched_are_listed(copied: Path) -> None:
+    edit(copied, "models", lambda t: t.assign(matched=False))
+    assert "In seeds 0, 1 and 2 the accuracies differ too much" in page_of(copied).text
+
+
 def test_a_target_without_enough_examples_is_said_so(page: Page) -> None:
     assert "right or wrong from scratch 0 of 3 n/a" in page.text
     assert "Grey: too few examples of a class." in page.text
