@@ -75,17 +75,20 @@ class ArmOptions:
         str | None, typer.Option("--scratch-rates", help="The same, from scratch.")
     ] = None
     steps: Annotated[
-        int | None, typer.Option("--steps", help="Most optimiser steps of a training.")
+        int | None, typer.Option("--steps", help="Most optimiser steps of a training (2000).")
+    ] = None
+    warmup_steps: Annotated[
+        int | None, typer.Option("--warmup-steps", help="Steps in which the rate rises (100).")
     ] = None
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", help="Trials in an optimiser step.")
+        int | None, typer.Option("--batch-size", help="Trials in an optimiser step (32).")
     ] = None
     evaluate_every: Annotated[
-        int | None, typer.Option("--evaluate-every", help="Steps between evaluations.")
+        int | None, typer.Option("--evaluate-every", help="Steps between evaluations (50).")
     ] = None
     patience: Annotated[
         int | None,
-        typer.Option("--patience", help="Evaluations without improvement that end a training."),
+        typer.Option("--patience", help="Evaluations without improvement that end a training (6)."),
     ] = None
     precision: Annotated[
         Literal["float32", "bfloat16"] | None, typer.Option("--precision", help="Of training.")
@@ -93,11 +96,7 @@ class ArmOptions:
 
     def over(self, settings: Any) -> Any:
         """Settings with what was asked for."""
-        shared = {
-            name: value
-            for name in ("steps", "batch_size", "evaluate_every", "patience", "precision")
-            if (value := getattr(self, name)) is not None
-        }
+        shared = {name: value for name in _TRAINING if (value := getattr(self, name)) is not None}
         trained = {}
         for arm in ("fine_tuned", "scratch"):
             rates = getattr(self, f"{arm}_rates")
@@ -107,6 +106,10 @@ class ArmOptions:
             if (given_text := getattr(self, name)) is not None:
                 trained[name] = numbers(f"--{name}", given_text, int)
         return replace(settings, arms=tuple(split(self.arms)), **trained)
+
+
+_TRAINING = ("steps", "warmup_steps", "batch_size", "evaluate_every", "patience", "precision")
+"""Options that hold for both trained arms."""
 
 
 def _option(arm: str) -> str:
@@ -175,7 +178,7 @@ def run(
         **task.task(),
         **given,
     )
-    side_by_side = workers or (1 if arms.base else os.cpu_count() or 1)
+    side_by_side = (1 if arms.base else os.cpu_count() or 1) if workers is None else workers
     with progress.shown():
         report = run_study(settings, out, workers=side_by_side, threads=threads, store=store)
     _show_results(out)
