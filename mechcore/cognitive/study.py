@@ -30,7 +30,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.files import check_can_write, read_csv, write_json
 from mechcore.models import load_model
-from mechcore.models.running import weights_of
+from mechcore.models.running import n_parameters
 from mechcore.report import build_report
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.config import plain
@@ -176,7 +176,7 @@ def _model_facts(settings: CognitiveSettings) -> dict[str, Any]:
         "architecture": getattr(model.cfg, "architecture", None) or type(model).__name__,
         **asdict(ModelShape.of(model)),
         "d_model": model.cfg.d_model,
-        "n_parameters": sum(p.numel() for p in weights_of(model).parameters()),
+        "n_parameters": n_parameters(model),
     }
 
 

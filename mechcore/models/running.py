@@ -24,6 +24,8 @@ from mechcore.models.padding import real_tokens_first
 
 Batch: TypeAlias = Mapping[str, Any]
 
+_FUSED = ".qkv."
+
 
 def hook_z(layer: int) -> str:
     """Heads' outputs before W_O, [batch, pos, head, d_head]."""
@@ -108,6 +110,18 @@ def devices_of(model: Any) -> list[torch.device]:
 def weights_of(model: Any) -> nn.Module:
     """The module that holds the weights."""
     return model.original_model if kind_of(model) == "bridge" else model
+
+
+def n_parameters(model: Any) -> int:
+    """Number of weights of the model.
+
+    A bridge of a model whose queries, keys and values are one matrix (GPT-2) also holds them as
+    three; these are not counted twice.
+    """
+    weights = dict(weights_of(model).named_parameters())
+    fused = {name.partition(_FUSED)[0] for name in weights if _FUSED in name}
+    copies = tuple(f"{place}.{part}." for place in fused for part in "qkv")
+    return sum(each.numel() for name, each in weights.items() if not name.startswith(copies))
 
 
 @contextmanager

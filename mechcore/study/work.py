@@ -16,7 +16,7 @@ from mechcore.errors import MechcoreWarning
 from mechcore.evaluate import Evaluation
 from mechcore.files import copy_linked, write_json
 from mechcore.means import MeanActivations
-from mechcore.models.running import ModelIdentity, class_names, kind_of, weights_of
+from mechcore.models.running import ModelIdentity, class_names, kind_of, n_parameters
 from mechcore.pruning import Subnetwork, prune, prune_settings
 from mechcore.report.run_folder import ATTENTION_FILE, TABLES_FOLDER, read_table
 from mechcore.report.run_folder import TABLES as COLUMNS
@@ -120,7 +120,7 @@ def describe(context: Context) -> None:
         "kind": kind_of(model),
         "architecture": getattr(model.cfg, "architecture", None) or type(model).__name__,
         **asdict(ModelShape.of(model)),
-        "n_parameters": sum(p.numel() for p in weights_of(model).parameters()),
+        "n_parameters": n_parameters(model),
         "class_labels": list(inputs.config.class_labels or class_names(model) or []),
         "identity": asdict(ModelIdentity.of(model)),
     }
