@@ -25,6 +25,7 @@ from mechcore.models.padding import real_tokens_first
 Batch: TypeAlias = Mapping[str, Any]
 
 _FUSED = ".qkv."
+_LOGIT_BIAS = "lm_head._original_component.bias"
 
 
 def hook_z(layer: int) -> str:
@@ -115,13 +116,15 @@ def weights_of(model: Any) -> nn.Module:
 def n_parameters(model: Any) -> int:
     """Number of weights of the model.
 
-    A bridge of a model whose queries, keys and values are one matrix (GPT-2) also holds them as
-    three; these are not counted twice.
+    Not counted is what a bridge adds: where queries, keys and values are one matrix (GPT-2), the
+    same as three; and a bias of zeros for the logits, where the checkpoint has none.
     """
     weights = dict(weights_of(model).named_parameters())
     fused = {name.partition(_FUSED)[0] for name in weights if _FUSED in name}
-    copies = tuple(f"{place}.{part}." for place in fused for part in "qkv")
-    return sum(each.numel() for name, each in weights.items() if not name.startswith(copies))
+    added = [f"{place}.{part}." for place in fused for part in "qkv"]
+    if (bias := weights.get(_LOGIT_BIAS)) is not None and not bias.any():
+        added.append(_LOGIT_BIAS)
+    return sum(each.numel() for name, each in weights.items() if not name.startswith(tuple(added)))
 
 
 @contextmanager
