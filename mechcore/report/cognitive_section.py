@@ -210,7 +210,6 @@ def _models(run: RunFolder, gallery: Gallery) -> Section:
                 arm_name(row["arm"]),
                 number(row["seed"], 0),
                 whole(row["n"]),
-                plain_number(row["step"]),
                 plain_number(row["learning_rate"]),
                 share(row["accuracy"], row["low"], row["high"]),
                 percent(row["incongruent"]),
@@ -219,11 +218,11 @@ def _models(run: RunFolder, gallery: Gallery) -> Section:
                 ("yes" if row["matched"] else "no") if trained else DASH,
             ]
         )
-    header = ["arm", "seed", "samples", "step", "learning rate", "test accuracy"]
+    header = ["arm", "seed", "samples", "learning rate", "test accuracy"]
     header += ["incongruent", "unrestricted", "gap (points)", "matched"]
     caption = "The models that all sections below are of; the gap is that between the two trained "
     caption += "models of a seed"
-    words = frozenset({0, 9})
+    words = frozenset({0, 8})
     blocks: list[Block] = [*_matching(table), Table(caption, header, rows, words)]
     return Section("models", title, blocks, ["cognitive_models.csv"])
 
