@@ -192,16 +192,12 @@ def _is_own(path: Path) -> bool:
 
 def _work_through(plan: Plan, workers: int, threads: int) -> None:
     running: dict[Future[list[str]], Unit] = {}
-    with progress.work("cognitive task", plan.size) as advance, _pool(plan, workers, threads) as do:
-        told = 0
+    told = _n_done(plan)
+    new = plan.size - told
+    with progress.work("cognitive task", new) as advance, _pool(plan, workers, threads) as do:
         while True:
-            wanted = plan.wanted()
-            left = undone(wanted, plan.store)
-            done = len(wanted) - len(left)
-            advance(done - told)
-            told = done
             busy = {unit.key for unit in running.values()}
-            free = [unit for unit in left if unit.key not in busy]
+            free = [u for u in undone(plan.wanted(), plan.store) if u.key not in busy]
             for unit in free[: workers - len(running)]:
                 running[do(unit)] = unit
             if not running:
@@ -209,6 +205,14 @@ def _work_through(plan: Plan, workers: int, threads: int) -> None:
             finished, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in finished:
                 _collect(running.pop(future), future)
+            done = _n_done(plan)
+            advance(done - told)
+            told = done
+
+
+def _n_done(plan: Plan) -> int:
+    wanted = plan.wanted()
+    return len(wanted) - len(undone(wanted, plan.store))
 
 
 def _collect(unit: Unit, future: Future[list[str]]) -> None:
