@@ -23,6 +23,7 @@ NAMES = (
     "02_head_categories",
     "03_superadditivity",
     "04_your_own_checkpoint",
+    "05_cognitive_task",
 )
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -44,7 +45,7 @@ def sources(name: str, kind: str) -> dict[str, str]:
 # -- what is in the files -------------------------------------------------------------------------
 
 
-def test_the_notebooks_are_those_four() -> None:
+def test_the_notebooks_are_those_named() -> None:
     assert sorted(path.name for path in FOLDER.iterdir() if path.is_file()) == [
         f"{name}.ipynb" for name in NAMES
     ]
@@ -92,7 +93,9 @@ def test_commands_in_a_notebook_are_those_of_the_command_line(name: str) -> None
         joined = text.replace("\\\n", " ")
         mentions = re.findall(r"`mechcore ([^`]+)`|^    mechcore (.+)$", joined, re.MULTILINE)
         for mention in map("".join, mentions):
-            command = commands[mention.split()[0]]
+            first, second, *_ = [*mention.split(), ""]
+            command = commands[first]
+            command = getattr(command, "commands", {}).get(second, command)
             known = {option for parameter in command.params for option in parameter.opts}
             assert set(re.findall(r"--[a-z-]+", mention)) <= known, mention
 
@@ -275,15 +278,24 @@ def check_views(shown: Shown) -> None:
     assert everything.count(library_script()) == 1
     assert views["encoder-view"].startswith(library_script())
     for page in views.values():
-        figure = page.replace(library_script(), "")
-        assert len(figure) < 100_000
-        assert figure.count("CircuitsVis.render(") == 1
-        assert not re.search(r"https?://|<script[^>]+src=", figure)
-    heads = re.search(r'"attentionHeadNames": ?(\[[^]]*\])', views["decoder-view"])
-    assert heads
-    assert len(json.loads(heads[1])) == 4
+        check_view(page)
+    assert len(titles_of(views["decoder-view"])) == 4
     assert re.search(r'"maskUpperTri": ?true', views["decoder-view"])
     assert re.search(r'"maskUpperTri": ?false', views["encoder-view"])
+
+
+def check_view(page: str) -> None:
+    """A view of attention is small beside its library, and needs no network."""
+    figure = page.replace(library_script(), "")
+    assert len(figure) < 100_000
+    assert figure.count("CircuitsVis.render(") == 1
+    assert not re.search(r"https?://|<script[^>]+src=", figure)
+
+
+def titles_of(view: str) -> list[str]:
+    found = re.search(r'"attentionHeadNames": ?(\[[^]]*\])', view)
+    assert found
+    return [str(title) for title in json.loads(found[1])]
 
 
 def test_superadditivity(run: Callable[[str], Shown]) -> None:
@@ -345,3 +357,52 @@ def test_your_own_checkpoint(run: Callable[[str], Shown]) -> None:
     assert "'config.json', 'mechcore.json', 'model.safetensors', 'tokenizer.json'" in export
     assert number_after(export, "largest difference of a logit:") < 1e-3
     assert number_after(export, "logits up to") > 1
+
+
+def test_the_cognitive_task(run: Callable[[str], Shown]) -> None:
+    shown = run("05_cognitive_task")
+
+    two_sided, signed = (shown.text("task").splitlines()[i : i + 3] for i in (0, 3))
+    for line in two_sided:
+        left, right = map(int, re.findall(r"\d+", line)[2 * ("context color" in line) :][:2])
+        assert line.endswith("-> right" if right > left else "-> left")
+    for line in signed:
+        evidence = re.findall(r"-?0\.\d\d", line)["Context: color" in line]
+        assert line.endswith("-> left" if evidence.startswith("-") else "-> right")
+    conditions = shown.columns("conditions")
+    assert conditions["trials"] == ["15"] * 8
+    for name, answer in zip(conditions[""], conditions["answer"], strict=True):
+        context, motion, color = name.split("/")
+        assert answer == (motion if context == "motion" else color)
+    assert "0.75 of all trials right, 0.50 of the incongruent" in shown.text("conditions")
+    pairs = shown.columns("pairs")
+    assert pairs["of them in train"] == [pairs["pairs"][0], "0", "0"]
+    words, pieces = shown.text("spans").splitlines()
+    assert re.findall(r"\[.*?\]", words) == re.findall(r"\[\d\d\]", words)
+    assert words.count("[") == 4
+    assert len(re.findall(r"\[0\] \[\.\] (?:\[\d\] ?)+", pieces)) == 2
+    answers = [line.rpartition(" -> ")[2] for line in shown.text("base").splitlines()]
+    assert answers[:3] == ["71", "34", "left"]
+
+    arms = ["base", *["fine_tuned"] * 2, *["scratch"] * 2]
+    assert shown.columns("train")["arm"] == arms
+    assert shown.columns("matched")["arm"] == arms[::2]
+    assert shown.columns("mass")["arm"] == ["fine_tuned"] * 4 + ["scratch"] * 4
+    assert shown.columns("attention")["mode"] == ["mean", "zero"] * 2
+    most = shown.columns("attention-view")
+    assert all(float(ratio) > 1 for ratio in most["ratio"])
+    view = shown.html("attention-view")
+    check_view(view)
+    heads = zip(most["arm"], most["component"], strict=True)
+    assert titles_of(view) == [f"{arm} {head}" for arm, head in heads]
+
+    check = shown.columns("decoding")
+    assert check["n_rows"] == ["9"] * 3
+    assert check["holds"] == ["True"] * 3
+    answer = shown.columns("answer")
+    assert answer["variable"][::3] == ["choice", "color", "context", "motion"]
+    assert answer["subset"][::3] == ["all", "balanced", "all", "balanced"]
+    assert shown.columns("selectivity")[""] == arms[::2]
+    assert shown.text("projection") == "method: pca\n"
+    drawn = {"curve", "ablation", "mass", "attention", "decoding", "selectivity", "projection"}
+    assert shown.pictures() == drawn
