@@ -14,7 +14,7 @@ import pandas as pd
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 from mechcore.files import read_csv
-from mechcore.report.cognitive_tables import COGNITIVE_TABLES, KIND
+from mechcore.report.cognitive.tables import COGNITIVE_TABLES, KIND
 from mechcore.report.columns import Columns
 from mechcore.report.wording import visible
 

@@ -11,7 +11,7 @@ from mechcore.report.ablation_sections import ablation_section, interactions_sec
 from mechcore.report.accuracy_section import accuracy_section
 from mechcore.report.attention_views import attention_view
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, View, not_run
-from mechcore.report.cognitive_section import cognitive_sections
+from mechcore.report.cognitive.section import cognitive_sections
 from mechcore.report.data_section import data_section
 from mechcore.report.figures import data_sets
 from mechcore.report.groups import proper_subsets

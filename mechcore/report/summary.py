@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 
 from mechcore.report.blocks import Finding, Tile
-from mechcore.report.cognitive_summary import cognitive_findings, cognitive_tiles
+from mechcore.report.cognitive.summary import cognitive_findings, cognitive_tiles
 from mechcore.report.data_section import majority_sentences
 from mechcore.report.figures import FULL, NON_CORE, data_sets, of_data
 from mechcore.report.groups import group_sentences, proper_subsets

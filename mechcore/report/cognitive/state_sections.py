@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     arm_name,
     basis,
     by_arm,
@@ -19,8 +19,8 @@ from mechcore.report.cognitive_arms import (
     seeds_of,
     table_of,
 )
-from mechcore.report.cognitive_state_figures import MOST_SEEDS, projections, selectivity_bars
-from mechcore.report.cognitive_summary import claim_lines
+from mechcore.report.cognitive.state_figures import MOST_SEEDS, projections, selectivity_bars
+from mechcore.report.cognitive.summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
     count,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     BASE,
     arm_name,
     arms_of,
@@ -19,15 +19,15 @@ from mechcore.report.cognitive_arms import (
     share,
     table_of,
 )
-from mechcore.report.cognitive_attention_section import attention_section
-from mechcore.report.cognitive_decoding_section import decoding_section
-from mechcore.report.cognitive_figures import learning_curves
-from mechcore.report.cognitive_head_sections import (
+from mechcore.report.cognitive.attention_section import attention_section
+from mechcore.report.cognitive.decoding_section import decoding_section
+from mechcore.report.cognitive.figures import learning_curves
+from mechcore.report.cognitive.head_sections import (
     ablation_section,
     head_decoding_section,
 )
-from mechcore.report.cognitive_state_sections import projection_section, selectivity_section
-from mechcore.report.cognitive_summary import claim_lines
+from mechcore.report.cognitive.state_sections import projection_section, selectivity_section
+from mechcore.report.cognitive.summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
     DASH,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mechcore.report.blocks import Finding, Paragraph, Tile
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     BASE,
     arm_name,
     arms_of,

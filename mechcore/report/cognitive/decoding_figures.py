@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     arm_look,
     arm_name,
     arms_of,

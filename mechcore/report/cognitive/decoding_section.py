@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     arm_name,
     basis,
     ends_of,
@@ -18,7 +18,7 @@ from mechcore.report.cognitive_arms import (
     share,
     table_of,
 )
-from mechcore.report.cognitive_decoding_figures import (
+from mechcore.report.cognitive.decoding_figures import (
     VARIABLES,
     decoding_maps,
     decoding_over_prompt,
@@ -26,7 +26,7 @@ from mechcore.report.cognitive_decoding_figures import (
     position_name,
     positions_of,
 )
-from mechcore.report.cognitive_summary import claim_lines
+from mechcore.report.cognitive.summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
     listed,

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     arm_look,
     arm_name,
     arms_of,

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     arm_name,
     arms_of,
     basis,
@@ -24,7 +24,7 @@ from mechcore.report.cognitive_arms import (
     table_of,
     with_ends,
 )
-from mechcore.report.cognitive_head_figures import (
+from mechcore.report.cognitive.head_figures import (
     SURE,
     TARGETS,
     centres,
@@ -32,7 +32,7 @@ from mechcore.report.cognitive_head_figures import (
     head_drops,
     target_name,
 )
-from mechcore.report.cognitive_summary import claim_lines
+from mechcore.report.cognitive.summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import (
     NOT_AVAILABLE,

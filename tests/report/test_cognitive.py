@@ -21,20 +21,20 @@ from matplotlib.text import Text
 from pages import Page
 
 from mechcore.errors import InputError
-from mechcore.report import (
-    build_report,
-    cognitive_attention_section,
-    cognitive_decoding_figures,
-    cognitive_decoding_section,
-    cognitive_figures,
-    cognitive_head_figures,
-    cognitive_head_sections,
-    cognitive_section,
-    cognitive_state_figures,
-    cognitive_state_sections,
-)
+from mechcore.report import build_report
 from mechcore.report.blocks import Gallery, Picture
-from mechcore.report.cognitive_tables import COGNITIVE_TABLES
+from mechcore.report.cognitive import (
+    attention_section,
+    decoding_figures,
+    decoding_section,
+    figures,
+    head_figures,
+    head_sections,
+    section,
+    state_figures,
+    state_sections,
+)
+from mechcore.report.cognitive.tables import COGNITIVE_TABLES
 from mechcore.report.run_folder import RunFolder, read_run
 
 TITLES = (
@@ -50,11 +50,11 @@ TITLES = (
     "Projection of the states",
 )
 FIGURES = {
-    cognitive_section: "learning_curves",
-    cognitive_head_sections: "head_drops head_decoding centres",
-    cognitive_attention_section: "attention_and_drop attention_by_layer",
-    cognitive_decoding_section: "decoding_maps decoding_over_prompt",
-    cognitive_state_sections: "selectivity_bars projections",
+    section: "learning_curves",
+    head_sections: "head_drops head_decoding centres",
+    attention_section: "attention_and_drop attention_by_layer",
+    decoding_section: "decoding_maps decoding_over_prompt",
+    state_sections: "selectivity_bars projections",
 }
 WORLDS = {
     "small": CognitiveWorld(),
@@ -498,24 +498,20 @@ def _no_picture(_: Gallery, figure: object, name: str, caption: str, alt: str) -
 def _attention(run: RunFolder) -> Figure:
     ablation = run.tables["cognitive_ablation"]
     drops = ablation[ablation["mode"] == ablation["mode"].iloc[0]]
-    return cognitive_figures.attention_and_drop(run.tables["cognitive_attention"], drops)
+    return figures.attention_and_drop(run.tables["cognitive_attention"], drops)
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
-    "learning": lambda run: cognitive_figures.learning_curves(run.tables["cognitive_curve"], 0.9),
-    "drops": lambda run: cognitive_head_figures.head_drops(run.tables["cognitive_ablation"]),
-    "centres": lambda run: cognitive_head_figures.centres(run.tables["cognitive_mass"], 4),
-    "heads": lambda run: cognitive_head_figures.head_decoding(run.tables["cognitive_svm"]),
+    "learning": lambda run: figures.learning_curves(run.tables["cognitive_curve"], 0.9),
+    "drops": lambda run: head_figures.head_drops(run.tables["cognitive_ablation"]),
+    "centres": lambda run: head_figures.centres(run.tables["cognitive_mass"], 4),
+    "heads": lambda run: head_figures.head_decoding(run.tables["cognitive_svm"]),
     "attention": _attention,
-    "layers": lambda run: cognitive_figures.attention_by_layer(run.tables["cognitive_attention"]),
-    "prompt": lambda run: cognitive_decoding_figures.decoding_over_prompt(
-        run.tables["cognitive_decoding"]
-    ),
-    "maps": lambda run: cognitive_decoding_figures.decoding_maps(run.tables["cognitive_decoding"]),
-    "selectivity": lambda run: cognitive_state_figures.selectivity_bars(
-        run.tables["cognitive_selectivity"]
-    ),
-    "projection": lambda run: cognitive_state_figures.projections(
+    "layers": lambda run: figures.attention_by_layer(run.tables["cognitive_attention"]),
+    "prompt": lambda run: decoding_figures.decoding_over_prompt(run.tables["cognitive_decoding"]),
+    "maps": lambda run: decoding_figures.decoding_maps(run.tables["cognitive_decoding"]),
+    "selectivity": lambda run: state_figures.selectivity_bars(run.tables["cognitive_selectivity"]),
+    "projection": lambda run: state_figures.projections(
         run.tables["cognitive_projection"], run.tables["cognitive_silhouette"]
     ),
 }
@@ -641,10 +637,10 @@ def test_positions_keep_their_order_where_their_place_differs_between_trials(
     decoding = runs("small").tables["cognitive_decoding"]
     names = ["context", "motion_left", "motion_right", "color_left", "color_right", "answer"]
     shuffled = decoding.sample(frac=1, random_state=0)
-    assert cognitive_decoding_figures.positions_of(shuffled) == names
+    assert decoding_figures.positions_of(shuffled) == names
     moving = decoding["position"].str.contains("_")
     unknown = decoding.assign(place=decoding["place"].mask(moving))
-    assert cognitive_decoding_figures.positions_of(unknown) == names
+    assert decoding_figures.positions_of(unknown) == names
 
 
 def test_marks_of_the_maps_are_at_what_is_not_above_the_floor(

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     arm_look,
     arm_name,
     arms_of,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.cognitive_arms import (
+from mechcore.report.cognitive.arms import (
     arm_name,
     basis,
     by_arm,
@@ -18,8 +18,8 @@ from mechcore.report.cognitive_arms import (
     table_of,
     with_ends,
 )
-from mechcore.report.cognitive_figures import attention_and_drop, attention_by_layer
-from mechcore.report.cognitive_summary import claim_lines
+from mechcore.report.cognitive.figures import attention_and_drop, attention_by_layer
+from mechcore.report.cognitive.summary import claim_lines
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.wording import number, small, whole
 
