@@ -23,6 +23,8 @@ from mechcore.models import load_model
 from mechcore.probing import Activations, Decoding, correlation_floor, hook_resid_post
 from mechcore.tasks.cognitive import LANDMARKS, Trials, generate, tiny_tokenizer
 
+pytestmark = pytest.mark.once
+
 TWO_SIDED = LANDMARKS["two_sided"]
 N, P, Y = "no", "partly", "yes"
 READ = {  # by landmark: context, motion_left, motion_right, color_left, color_right, answer

@@ -18,6 +18,8 @@ from mechcore.models.running import hook_z
 from mechcore.probing import Activations
 from mechcore.tasks.cognitive import Trials, encode_trials, generate, tiny_tokenizer
 
+pytestmark = pytest.mark.once
+
 HEADS = ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
 TARGETS = ["choice", "correct", "congruent", "condition"]
 FIGURES = ["accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p"]

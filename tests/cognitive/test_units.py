@@ -24,6 +24,8 @@ from mechcore.models import load_model
 from mechcore.probing import Activations, Projection, activations_at, hook_resid_post
 from mechcore.tasks.cognitive import Trials, encode_trials, generate, tiny_tokenizer
 
+pytestmark = pytest.mark.once
+
 TERMS = [
     *("context", "motion", "color", "choice"),
     *("context x choice", "motion x color", "motion x choice"),
