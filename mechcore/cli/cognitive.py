@@ -77,6 +77,9 @@ class ArmOptions:
     steps: Annotated[
         int | None, typer.Option("--steps", help="Most optimiser steps of a training (2000).")
     ] = None
+    epochs: Annotated[
+        int | None, typer.Option("--epochs", help="Most passes over the trials (100).")
+    ] = None
     warmup_steps: Annotated[
         int | None, typer.Option("--warmup-steps", help="Steps in which the rate rises (100).")
     ] = None
@@ -88,7 +91,9 @@ class ArmOptions:
     ] = None
     patience: Annotated[
         int | None,
-        typer.Option("--patience", help="Evaluations without improvement that end a training (6)."),
+        typer.Option(
+            "--patience", help="Evaluations without improvement that end a training (12)."
+        ),
     ] = None
     precision: Annotated[
         Literal["float32", "bfloat16"] | None, typer.Option("--precision", help="Of training.")
@@ -108,7 +113,10 @@ class ArmOptions:
         return replace(settings, arms=tuple(split(self.arms)), **trained)
 
 
-_TRAINING = ("steps", "warmup_steps", "batch_size", "evaluate_every", "patience", "precision")
+_TRAINING = (
+    *("steps", "epochs", "warmup_steps", "batch_size", "evaluate_every", "patience"),
+    "precision",
+)
 """Options that hold for both trained arms."""
 
 
@@ -152,6 +160,9 @@ def run(
     threads: Annotated[
         int | None, typer.Option("--threads", help="Cores for each; else they are shared.")
     ] = None,
+    device: Annotated[
+        str, typer.Option("--device", help="Where models are trained and run: cpu, cuda or mps.")
+    ] = "cpu",
     store: Annotated[
         Path | None, typer.Option("--store", help="Run store; else store/ in --out.")
     ] = None,
@@ -180,7 +191,9 @@ def run(
     )
     side_by_side = (1 if arms.base else os.cpu_count() or 1) if workers is None else workers
     with progress.shown():
-        report = run_study(settings, out, workers=side_by_side, threads=threads, store=store)
+        report = run_study(
+            settings, out, workers=side_by_side, threads=threads, store=store, device=device
+        )
     _show_results(out)
     print(f"report: {report}")
 
@@ -201,7 +214,7 @@ def trials(
     n: Annotated[int, typer.Option("--n", help="Number of trials.")] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the draw.")] = 0,
     which: Annotated[
-        Literal["train", "test"], typer.Option("--split", help="Which pairs of numbers.")
+        Literal["train", "dev", "test"], typer.Option("--split", help="Which pairs of numbers.")
     ] = "train",
     out: Annotated[
         Path, typer.Option("--out", help="File to write, .csv, .jsonl or .parquet.")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.cognitive.settings import Arm, CognitiveSettings
@@ -65,7 +66,7 @@ def held_out_trials(settings: CognitiveSettings, n: int | None = None) -> Trials
 
 
 def make_model(
-    settings: CognitiveSettings, run: Run
+    settings: CognitiveSettings, run: Run, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The untrained model of an arm, and its tokenizer.
 
@@ -77,14 +78,16 @@ def make_model(
     """
     scratch = run.arm == "scratch"
     model, tokenizer = new_model(
-        base_source(settings), prompt=PROMPT, from_scratch=scratch, seed=run.seed
+        base_source(settings), prompt=PROMPT, from_scratch=scratch, seed=run.seed, device=device
     )
     if scratch and settings.base is None:
-        model = tiny_base_model(run.seed)
+        nn.Module.to(model := tiny_base_model(run.seed), device)
     return model, tokenizer
 
 
-def make(settings: CognitiveSettings, run: Run, place: Path, folder: Path) -> None:
+def make(
+    settings: CognitiveSettings, run: Run, place: Path, folder: Path, device: str = "cpu"
+) -> None:
     """Train a model if it is to be trained, and measure it.
 
     Args:
@@ -92,12 +95,13 @@ def make(settings: CognitiveSettings, run: Run, place: Path, folder: Path) -> No
         run: which model.
         place: folder of the training run; interrupted, it goes on from there.
         folder: where the result goes: ``result.json`` and, if trained, ``checkpoint/``.
+        device: where to train and measure.
 
     Raises:
         InputError: the base cannot be used, or cannot read or answer the trials.
         MechcoreError: the loss is no longer finite.
     """
-    model, tokenizer = make_model(settings, run)
+    model, tokenizer = make_model(settings, run, device)
     objective = answering(model, tokenizer, PROMPT, ANSWERS)
     result: dict[str, Any] = asdict(run)
     dev = generate(settings.n_dev, DEV_SEED, split="dev", **settings.task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from mechcore.errors import InputError
@@ -13,6 +13,7 @@ from mechcore.training import TrainSettings
 Arm: TypeAlias = Literal["base", "fine_tuned", "scratch"]
 ARMS: tuple[Arm, ...] = get_args(Arm)
 TRAINED: tuple[Arm, ...] = ("fine_tuned", "scratch")
+_FEWEST = 40
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,9 @@ class ArmTraining:
         learning_rates: the grid. All of it is tried with the first seed, and the rate with the
             best accuracy on the development trials is that of the other seeds.
         steps: most optimiser steps; the rate falls linearly to zero there.
+        epochs: most passes over the trials, where these are fewer steps.
         batch_size: trials in a step; all of them where there are fewer.
-        warmup_steps: over which the rate rises.
+        warmup_steps: over which the rate rises, half of all steps at most.
         evaluate_every: steps between evaluations on the development trials.
         patience: evaluations without improvement after which training ends.
         weight_decay: of AdamW.
@@ -33,10 +35,11 @@ class ArmTraining:
 
     learning_rates: tuple[float, ...]
     steps: int = 2000
+    epochs: int = 100
     batch_size: int = 32
     warmup_steps: int = 100
     evaluate_every: int = 50
-    patience: int = 6
+    patience: int = 12
     weight_decay: float = 0.01
     precision: Literal["float32", "bfloat16"] = "float32"
 
@@ -46,11 +49,22 @@ class ArmTraining:
         Raises:
             InputError: a value is out of its range.
         """
-        rest = {name: value for name, value in asdict(self).items() if name != "learning_rates"}
-        rest["batch_size"] = min(self.batch_size, n)
+        size = max(1, min(self.batch_size, n))
+        steps = min(self.steps, max(1, self.epochs) * n // size)
         # A state to go on from only where there is much to lose: it is three times the weights.
-        every = self.evaluate_every * max(1, self.steps // self.evaluate_every // 4)
-        return TrainSettings(learning_rate=learning_rate, seed=seed, checkpoint_every=every, **rest)
+        every = self.evaluate_every * max(1, steps // max(1, self.evaluate_every) // 4)
+        return TrainSettings(
+            steps=steps,
+            learning_rate=learning_rate,
+            batch_size=size,
+            warmup_steps=min(self.warmup_steps, steps // 2),
+            weight_decay=self.weight_decay,
+            evaluate_every=self.evaluate_every,
+            checkpoint_every=every,
+            patience=self.patience,
+            precision=self.precision,
+            seed=seed,
+        )
 
 
 @dataclass(frozen=True)
@@ -116,8 +130,14 @@ class CognitiveSettings:
         for name in ("n_dev", "n_test", "n_analysis"):
             if getattr(self, name) < 8 or getattr(self, name) % 8:
                 _refuse(name, getattr(self, name), "a multiple of 8, the number of conditions")
-        if self.n_analysis > self.n_test:
-            _refuse("n_analysis", self.n_analysis, f"at most n_test ({self.n_test})")
+        if not _FEWEST <= self.n_analysis <= self.n_test:
+            expected = f"from {_FEWEST} to n_test ({self.n_test}), 5 of every condition"
+            _refuse("n_analysis", self.n_analysis, expected)
+        for name in ("n_resamples", "shuffles", "permutations"):
+            if getattr(self, name) < 1:
+                _refuse(name, getattr(self, name), "a whole number from 1")
+        if not 1 / (1 + self.permutations) <= self.alpha < 1:
+            _refuse("alpha", self.alpha, "from 1 / (1 + permutations) to below 1")
         for arm in TRAINED:
             training = self.training(arm)
             if not training.learning_rates or len({*training.learning_rates}) < len(

@@ -14,6 +14,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -27,7 +28,7 @@ from mechcore.cognitive.settings import CognitiveSettings
 from mechcore.cognitive.verdicts import verdicts
 from mechcore.cognitive.work import ANALYSES, TABLES, Unit, perform
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning, reason
 from mechcore.files import check_can_write, read_csv, write_json
 from mechcore.models import load_model
 from mechcore.models.running import n_parameters
@@ -51,6 +52,7 @@ def run(
     workers: int = 1,
     threads: int | None = None,
     store: str | Path | None = None,
+    device: str = "cpu",
 ) -> Path:
     """Make the arms, analyse them, and write tables, figures and the report.
 
@@ -66,6 +68,7 @@ def run(
         threads: cores for each unit; None shares those there are. Another number can change the
             last bits of results.
         store: folder of the run store; None is ``store`` in ``out``.
+        device: where models are trained and run; another one can change the last bits of results.
 
     Returns:
         The report.
@@ -80,13 +83,14 @@ def run(
         raise InputError(
             f"cognitive study: {workers} workers of {threads} threads; expected 1 or more of each"
         )
-    check_base(settings)
+    check_base(settings, device)
     kept = Store(out / STORE if store is None else store)
     kept.create()
+    kept.tidy()
     plan = Plan(settings, kept)
+    write_json(out / CONFIG_FILE, _beginning(settings))  # whose folder it is, if interrupted
     each = threads or max(1, (os.cpu_count() or 1) // workers)
-    _work_through(plan, workers, each)
-    kept.remember(out, [unit.key for unit in plan.wanted()])
+    _work_through(plan, out, workers, (settings, kept.path, each, device))
     return write_results(plan, out)
 
 
@@ -105,13 +109,21 @@ def check_out(out: Path) -> None:
         )
 
 
-def check_base(settings: CognitiveSettings) -> None:
+def check_base(settings: CognitiveSettings, device: str = "cpu") -> None:
     """Load the base and read trials with it, before hours of training.
 
     Raises:
-        InputError: it cannot be loaded, or cannot read or answer the trials.
+        InputError: it cannot be loaded, for training or by TransformerLens, cannot read or answer
+            the trials; or UMAP is asked for and not installed.
     """
-    model, tokenizer = make_model(settings, Run("fine_tuned", seed=settings.seeds[0]))
+    if settings.projection == "umap" and find_spec("umap") is None:
+        raise InputError(
+            "cognitive study: projection is 'umap', and umap-learn is not installed; install "
+            "mechcore[umap], or use 'pca'"
+        )
+    load_model(base_source(settings))
+    run = Run("fine_tuned", seed=settings.seeds[0])
+    model, tokenizer = make_model(settings, run, device)
     objective = answering(model, tokenizer, PROMPT, ANSWERS)
     encode_trials(held_out_trials(settings, 8), tokenizer, max_length=objective.max_length)
 
@@ -157,15 +169,22 @@ def _facts(plan: Plan) -> dict[str, Any]:
         manifest = plan.store.manifest(unit.key)
         seconds[manifest.kind] = round(seconds.get(manifest.kind, 0.0) + manifest.seconds, 1)
     return {
+        **_beginning(settings),
+        "command": " ".join(["mechcore", *sys.argv[1:]]),
+        "model": _model_facts(settings),
+        "seconds": seconds,
+        "units": {unit.name: unit.key for unit in plan.wanted()},
+    }
+
+
+def _beginning(settings: CognitiveSettings) -> dict[str, Any]:
+    """What is known of a study before it is done."""
+    return {
         "kind": KIND,
         "mechcore": version("mechcore"),
         "versions": versions(),
-        "command": " ".join(["mechcore", *sys.argv[1:]]),
-        "model": _model_facts(settings),
         "seeds": list(settings.seeds),
         "settings": plain(asdict(settings)),
-        "seconds": seconds,
-        "units": {unit.name: unit.key for unit in plan.wanted()},
     }
 
 
@@ -190,59 +209,70 @@ def _is_own(path: Path) -> bool:
 # -- work -----------------------------------------------------------------------------------------
 
 
-def _work_through(plan: Plan, workers: int, threads: int) -> None:
+def _work_through(plan: Plan, out: Path, workers: int, arguments: tuple[Any, ...]) -> None:
+    """Do all units; each gets ``arguments`` after it."""
     running: dict[Future[list[str]], Unit] = {}
-    told = _n_done(plan)
+    told = _n_done(plan, out)
     new = plan.size - told
-    with progress.work("cognitive task", new) as advance, _pool(plan, workers, threads) as do:
-        while True:
-            busy = {unit.key for unit in running.values()}
-            free = [u for u in undone(plan.wanted(), plan.store) if u.key not in busy]
-            for unit in free[: workers - len(running)]:
-                running[do(unit)] = unit
-            if not running:
-                return
-            finished, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in finished:
-                _collect(running.pop(future), future)
-            done = _n_done(plan)
-            advance(done - told)
-            told = done
+    try:
+        with progress.work("cognitive task", new) as advance, _pool(workers, arguments) as do:
+            while True:
+                busy = {unit.key for unit in running.values()}
+                free = [u for u in undone(plan.wanted(), plan.store) if u.key not in busy]
+                for unit in free[: workers - len(running)]:
+                    running[do(unit)] = unit
+                if not running:
+                    return
+                finished, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    _collect(running[future], future)
+                    del running[future]
+                done = _n_done(plan, out)
+                advance(done - told)
+                told = done
+    except BrokenProcessPool as error:
+        names = ", ".join(unit.name for unit in running.values())
+        raise MechcoreError(
+            f"cognitive study: a worker died during one of {names}: for want of memory, perhaps, "
+            'or the study was started by a script without `if __name__ == "__main__"`. What was '
+            "finished is kept: run the study again, with fewer workers"
+        ) from error
 
 
-def _n_done(plan: Plan) -> int:
+def _n_done(plan: Plan, out: Path) -> int:
+    """How many units are done; all that are known by now are noted as those of this study."""
     wanted = plan.wanted()
+    plan.store.remember(out, [unit.key for unit in wanted])
     return len(wanted) - len(undone(wanted, plan.store))
 
 
 def _collect(unit: Unit, future: Future[list[str]]) -> None:
     try:
         messages = future.result()
-    except BrokenProcessPool as error:
-        raise MechcoreError(
-            f"cognitive study: a worker died during {unit.name}, perhaps for want of memory; what "
-            "was finished is kept: run the study again, with fewer workers"
-        ) from error
+    except BrokenProcessPool:
+        raise
     except MechcoreError as error:
         raise type(error)(f"{unit.name}: {error}") from error
+    except (RuntimeError, MemoryError) as error:  # torch's want of memory among them
+        raise MechcoreError(f"{unit.name}: {reason(error)}") from error
     for message in messages:
         warnings.warn(f"{unit.name}: {message}", MechcoreWarning, stacklevel=2)
     progress.say(f"done: {unit.name}")
 
 
 @contextmanager
-def _pool(plan: Plan, workers: int, threads: int) -> Iterator[Submit]:
-    arguments = (plan.settings, plan.store.path, threads)
+def _pool(workers: int, arguments: tuple[Any, ...]) -> Iterator[Submit]:
     if workers == 1:
         yield lambda unit: _here(unit, *arguments)
         return
     context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(workers, context, _leave_interrupts_to_the_parent) as pool:
         try:
             yield lambda unit: pool.submit(perform, unit, *arguments)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
+            for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
             raise
 
@@ -251,7 +281,7 @@ def _here(unit: Unit, *arguments: Any) -> Future[list[str]]:
     future: Future[list[str]] = Future()
     try:
         future.set_result(perform(unit, *arguments))
-    except MechcoreError as error:
+    except Exception as error:
         future.set_exception(error)
     return future
 

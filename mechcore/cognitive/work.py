@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from mechcore import progress
 from mechcore.cognitive import arms
 from mechcore.cognitive.ablation import ablation_tables
 from mechcore.cognitive.arms import CHECKPOINT, Run
@@ -89,7 +90,6 @@ class Units:
             "format": FORMAT,
             "versions": {"mechcore": version("mechcore"), **versions()},
             "task": plain(settings.task),
-            "n_test": settings.n_test,
         }
         self._base = checkpoint_content(arms.base_source(settings), None)
 
@@ -106,6 +106,7 @@ class Units:
             "run": asdict(run),
             "training": None if training is None else plain(training.facts()),
             "n_dev": settings.n_dev,
+            "n_test": settings.n_test,
             "n_resamples": settings.n_resamples,
         }
         return Unit("model", run, recipe)
@@ -118,8 +119,22 @@ class Units:
             "kind": f"cognitive {kind}",
             "model": needed,
             "settings": plain({"n_analysis": self.settings.n_analysis, **chosen}),
+            "numerics": _numerics(kind),
         }
         return Unit(kind, run, recipe, needed)
+
+
+def _numerics(kind: str) -> dict[str, str | None]:
+    """Versions of further packages that an analysis depends on; None where there is none."""
+    names = {"decoding": ("scikit-learn",), "units": ("scikit-learn", "umap-learn")}
+    return {name: _version(name) for name in names.get(kind, ())}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 _READ = {
@@ -130,7 +145,9 @@ _READ = {
 """The settings that each analysis reads."""
 
 
-def perform(unit: Unit, settings: CognitiveSettings, store_path: Path, n_threads: int) -> list[str]:
+def perform(
+    unit: Unit, settings: CognitiveSettings, store_path: Path, n_threads: int, device: str
+) -> list[str]:
     """Do a unit unless it is done.
 
     Args:
@@ -138,6 +155,7 @@ def perform(unit: Unit, settings: CognitiveSettings, store_path: Path, n_threads
         settings: the study.
         store_path: folder of the run store.
         n_threads: cores to use.
+        device: where models are trained and run.
 
     Returns:
         Warnings that it gave.
@@ -146,26 +164,34 @@ def perform(unit: Unit, settings: CognitiveSettings, store_path: Path, n_threads
     with ExitStack() as stack:
         stack.enter_context(threads(n_threads))
         stack.enter_context(threadpool_limits(n_threads))
-        stack.enter_context(store.lock(unit.key))
+        stack.enter_context(store.lock(unit.key, lambda: _say_waiting(unit)))
         caught = stack.enter_context(warnings.catch_warnings(record=True))
         warnings.simplefilter("always", MechcoreWarning)
         if not store.has(unit.key):
             with store.making(unit.key, f"cognitive {unit.kind}", unit.name, unit.recipe) as folder:
                 if unit.kind == "model":
-                    arms.make(settings, unit.run, store.partial(unit.key), folder)
+                    arms.make(settings, unit.run, store.partial(unit.key), folder, device)
                 else:
-                    _analyse(unit, settings, store, folder)
+                    _analyse(unit, settings, store, folder, device)
             store.forget_partial(unit.key)
             store.record(unit.key)
     return [str(each.message) for each in caught if issubclass(each.category, MechcoreWarning)]
 
 
-def _analyse(unit: Unit, settings: CognitiveSettings, store: Store, folder: Path) -> None:
+def _say_waiting(unit: Unit) -> None:
+    progress.say(f"{unit.name}: another process is at it; waiting for its result")
+
+
+def _analyse(
+    unit: Unit, settings: CognitiveSettings, store: Store, folder: Path, device: str
+) -> None:
     assert unit.model_key is not None
     source = arms.base_source(settings)
     if unit.run.learning_rate is not None:
         source = str(store.whole(unit.model_key) / CHECKPOINT)
-    tables = ANALYSES[unit.kind](load_model(source), load_tokenizer(source), settings)
+    tables = ANALYSES[unit.kind](
+        load_model(source, device=device), load_tokenizer(source), settings
+    )
     write_tables(folder / TABLES, tables)
 
 

@@ -19,6 +19,14 @@ def test_a_batch_is_never_larger_than_the_trials() -> None:
     assert (found.evaluate_every, found.patience) == (20, training.patience)
 
 
+def test_few_trials_are_not_passed_over_without_end() -> None:
+    training = ArmTraining((1e-3,), steps=2000, epochs=100, batch_size=32, warmup_steps=100)
+    steps = {n: training.settings(n, 0, 1e-3).steps for n in (8, 100, 640, 6400)}
+    assert steps == {8: 100, 100: 312, 640: 2000, 6400: 2000}
+    assert training.settings(8, 0, 1e-3).warmup_steps == 50
+    assert training.settings(100, 0, 1e-3).warmup_steps == 100
+
+
 def test_how_many_models_there_are() -> None:
     settings = CognitiveSettings(sizes=(8, 16, 32), seeds=(0, 1))
     assert (settings.n_chosen, settings.n_compared) == (1 + 2 * 3 * 2, 1 + 2 * 2)
@@ -45,7 +53,10 @@ def test_own_bases_train_at_lower_rates() -> None:
         ({"seeds": (-1,)}, "seeds is .* from 0"),
         ({"threshold": 0.5}, "threshold is 0.5; expected an accuracy above 0.5"),
         ({"n_test": 100}, "n_test is 100; expected a multiple of 8"),
-        ({"n_test": 80}, r"n_analysis is 800; expected at most n_test \(80\)"),
+        ({"n_test": 80}, r"n_analysis is 800; expected from 40 to n_test \(80\)"),
+        ({"n_analysis": 32}, "n_analysis is 32; expected from 40"),
+        ({"shuffles": 0}, "shuffles is 0; expected a whole number from 1"),
+        ({"permutations": 50}, r"alpha is 0.01; expected from 1 / \(1 \+ permutations\)"),
         ({"scratch": ArmTraining(())}, r"scratch.learning_rates is \[\]"),
         ({"scratch": ArmTraining((1e-3, 1e-3))}, "scratch.learning_rates is .* different rates"),
         ({"scratch": ArmTraining((-1.0,))}, "learning_rate is -1.0; expected a number above 0"),
