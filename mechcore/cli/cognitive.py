@@ -145,6 +145,10 @@ def run(
         Literal["float32", "bfloat16"],
         typer.Option("--sweep-precision", help="Of the ablation of heads."),
     ] = "float32",
+    decoded_layers: Annotated[
+        str | None,
+        typer.Option("--decoded-layers", help="Whose states are decoded, from 0; else all."),
+    ] = None,
     projection: Annotated[
         Literal["auto", "umap", "pca"],
         typer.Option("--projection", help="Of states; auto is UMAP where it is installed."),
@@ -180,7 +184,9 @@ def run(
     settings = default_settings(arms.base)
     settings = arms.over(settings.quick() if quick else settings)
     sizes = {"n_test": n_test, "n_analysis": n_analysis, "n_dev": n_dev}
-    given = {name: value for name, value in sizes.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+    if decoded_layers is not None:
+        given["decoded_layers"] = numbers("--decoded-layers", decoded_layers, int)
     settings = replace(
         settings,
         threshold=threshold,

@@ -88,6 +88,7 @@ class CognitiveSettings:
         rendering, random_order, differences: of the task, see `mechcore.tasks.cognitive.generate`.
         n_resamples: of bootstrap intervals.
         sweep_precision: of the ablation of heads, see `mechcore.ablation.ablate`.
+        decoded_layers: whose states are decoded; None for all. The verdicts read the last.
         shuffles: of labels, for decoding.
         permutations: for selectivity of units.
         alpha: level of a single test of selectivity.
@@ -112,6 +113,7 @@ class CognitiveSettings:
     differences: tuple[int, ...] | None = None
     n_resamples: int = 1000
     sweep_precision: Literal["float32", "bfloat16"] = "float32"
+    decoded_layers: tuple[int, ...] | None = None
     shuffles: int = 20
     permutations: int = 1000
     alpha: float = 0.01

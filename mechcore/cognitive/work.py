@@ -139,7 +139,7 @@ def _version(package: str) -> str | None:
 
 _READ = {
     "ablation": ("n_resamples", "sweep_precision"),
-    "decoding": ("shuffles",),
+    "decoding": ("shuffles", "decoded_layers"),
     "units": ("permutations", "alpha", "projection"),
 }
 """The settings that each analysis reads."""
@@ -215,7 +215,8 @@ def _ablation(model: Any, tokenizer: Any, settings: CognitiveSettings) -> dict[s
 
 def _decoding(model: Any, tokenizer: Any, settings: CognitiveSettings) -> dict[str, pd.DataFrame]:
     trials = arms.held_out_trials(settings, settings.n_analysis)
-    return decoding_tables(model, tokenizer, trials, shuffles=settings.shuffles)
+    layers, shuffles = settings.decoded_layers, settings.shuffles
+    return decoding_tables(model, tokenizer, trials, layers=layers, shuffles=shuffles)
 
 
 def _units(model: Any, tokenizer: Any, settings: CognitiveSettings) -> dict[str, pd.DataFrame]:

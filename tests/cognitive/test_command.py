@@ -14,7 +14,7 @@ from mechcore.tasks.cognitive import generate
 pytestmark = pytest.mark.once
 
 SHORT = "--steps 4 --warmup-steps 0 --evaluate-every 2 --batch-size 8 --fine-tuned-rates 1e-3"
-FEW = "--sizes 8 --seeds 3 --test 80 --analysis 80 --dev 16 --projection pca"
+FEW = "--sizes 8 --seeds 3 --test 40 --analysis 40 --dev 16 --projection pca --decoded-layers 1"
 
 
 def call(command: str, *more: object) -> int:
@@ -38,6 +38,8 @@ def test_a_study_from_the_command_line(
     assert settings["fine_tuned"]["learning_rates"] == [0.001]
     assert settings["fine_tuned"]["warmup_steps"] == 0
     assert (settings["sizes"], settings["seeds"]) == ([8], [3])
+    decoding = pd.read_csv(out / "tables" / "cognitive_decoding.csv")
+    assert set(decoding["layer"]) == {1}
     training = pd.read_csv(out / "tables" / "cognitive_training.csv")
     assert training[["arm", "n", "seed"]].to_numpy().tolist() == [["fine_tuned", 8, 3]]
 

@@ -252,3 +252,10 @@ def test_a_key_is_of_everything_that_matters(small: CognitiveSettings) -> None:
     analysis = Units(small).analysis("units", made).key
     assert Units(replace(small, shuffles=3)).analysis("units", made).key == analysis
     assert Units(replace(small, alpha=0.05)).analysis("units", made).key != analysis
+    decoding = Units(small).analysis("decoding", made).key
+    assert Units(replace(small, decoded_layers=(1,))).analysis("decoding", made).key != decoding
+    # What they are computed with changes their results.
+    assert Units(small).analysis("units", Run("base")).recipe["numerics"].keys() == {
+        "scikit-learn",
+        "umap-learn",
+    }
