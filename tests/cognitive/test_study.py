@@ -81,7 +81,7 @@ def test_accuracies_are_those_of_the_checkpoint(done: Path, small: CognitiveSett
     chosen = next(each for each in plan.chosen() if each.arm == "scratch")
     folder = plan.store.whole(plan.units.model(chosen).key) / "checkpoint"
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
-    trials = generate(96, 0, split="test")
+    trials = generate(small.n_test, 0, split="test")
     tokenizer = tiny_tokenizer()
     ids = torch.tensor(tokenizer(trials.frame["text"].tolist())["input_ids"])
     with torch.no_grad():
