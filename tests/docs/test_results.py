@@ -25,6 +25,15 @@ def _tables(page: str) -> list[str]:
     return re.findall(r"(?:^\|.*\|\n)+", page, re.M)
 
 
+def test_every_table_of_the_cognitive_task_is_made_from_the_tables_of_its_studies() -> None:
+    module = _module("cognitive_tables")
+    studies = [DOCS / "tables" / name for name in ("cognitive-tiny", "cognitive-smollm2")]
+    made = [table for study in studies for table in module.tables(study).values()]
+    page = (DOCS / "results" / "cognitive.md").read_text()
+    assert sorted(table.strip() for table in _tables(page)) == sorted(made)
+    assert len(made) > 6
+
+
 def test_every_table_of_the_page_is_made_from_the_tables_of_the_study() -> None:
     made = _module("minilm_mnli_hans").tables(DOCS / "tables" / "minilm-mnli-hans")
     page = (DOCS / "results" / "minilm-mnli-hans.md").read_text()
