@@ -33,6 +33,7 @@ from mechcore.files import check_can_write, read_csv, write_json
 from mechcore.models import load_model
 from mechcore.models.running import n_parameters
 from mechcore.report import build_report
+from mechcore.report.cognitive.tables import KIND
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.config import plain
 from mechcore.study.folder import versions, write_tables
@@ -41,7 +42,6 @@ from mechcore.study.store import Store
 from mechcore.tasks.cognitive import ANSWERS, PROMPT, encode_trials
 from mechcore.training import answering
 
-KIND = "cognitive"
 Submit: TypeAlias = Callable[[Unit], "Future[list[str]]"]
 
 

@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import get_args
 
 import pandas as pd
-import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2LMHeadModel
 
 from mechcore.errors import InputError
 from mechcore.tasks.cognitive_text import (
@@ -43,7 +42,7 @@ from mechcore.tasks.cognitive_text import (
     tiny_tokenizer,
 )
 from mechcore.tasks.examples import Examples
-from mechcore.tasks.tiny_world_training import one_thread, widen
+from mechcore.tasks.tiny_world_training import one_thread, small_gpt2
 from mechcore.training import TrainSettings, train_answering
 
 BASE_STEPS = 5000
@@ -166,28 +165,8 @@ def _pair(rng: random.Random, split: Split) -> tuple[int, int]:
 
 def tiny_base_model(seed: int) -> GPT2LMHeadModel:
     """An untrained decoder: 4 layers of 4 heads, width 64, 0.2 M parameters, untied embeddings."""
-    torch.manual_seed(seed)
     tokenizer = tiny_tokenizer()
-    model = GPT2LMHeadModel(
-        GPT2Config(
-            vocab_size=len(tokenizer),
-            n_positions=48,
-            n_embd=64,
-            n_layer=4,
-            n_head=4,
-            activation_function="gelu_new",
-            initializer_range=0.08,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            tie_word_embeddings=False,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-    )
-    widen(model)
-    return model
+    return small_gpt2(tokenizer, seed, width=64, n_heads=4, end=tokenizer.eos_token_id)
 
 
 def train_tiny_base(

@@ -23,6 +23,7 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     PreTrainedModel,
+    PreTrainedTokenizerBase,
 )
 
 from mechcore.tasks import tiny_world
@@ -120,15 +121,30 @@ def drop_components(
 
 def tiny_decoder_model(seed: int) -> GPT2LMHeadModel:
     """An untrained decoder (0.8 M parameters) with untied embeddings."""
-    torch.manual_seed(seed)
     tokenizer = tiny_world.decoder_tokenizer()
+    return small_gpt2(tokenizer, seed, width=128, n_heads=8, end=tokenizer.sep_token_id)
+
+
+def small_gpt2(
+    tokenizer: PreTrainedTokenizerBase, seed: int, *, width: int, n_heads: int, end: int
+) -> GPT2LMHeadModel:
+    """An untrained GPT-2 of 4 layers and 48 positions, untied embeddings, without dropout.
+
+    Args:
+        tokenizer: has the words, the padding and the first token.
+        seed: of the weights.
+        width: of the residual stream.
+        n_heads: of a layer.
+        end: id of the token that ends a text.
+    """
+    torch.manual_seed(seed)
     model = GPT2LMHeadModel(
         GPT2Config(
             vocab_size=len(tokenizer),
             n_positions=48,
-            n_embd=128,
+            n_embd=width,
             n_layer=4,
-            n_head=8,
+            n_head=n_heads,
             activation_function="gelu_new",
             initializer_range=0.08,
             resid_pdrop=0.0,
@@ -136,7 +152,7 @@ def tiny_decoder_model(seed: int) -> GPT2LMHeadModel:
             attn_pdrop=0.0,
             tie_word_embeddings=False,
             bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.sep_token_id,
+            eos_token_id=end,
             pad_token_id=tokenizer.pad_token_id,
         )
     )
