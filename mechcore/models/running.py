@@ -25,7 +25,7 @@ from mechcore.models.padding import real_tokens_first
 Batch: TypeAlias = Mapping[str, Any]
 
 _FUSED = ".qkv."
-_LOGIT_BIAS = "lm_head._original_component.bias"
+_LOGIT_BIAS = "lm_head.bias"
 
 
 def hook_z(layer: int) -> str:
@@ -113,18 +113,28 @@ def weights_of(model: Any) -> nn.Module:
     return model.original_model if kind_of(model) == "bridge" else model
 
 
+def named_weights(model: Any) -> dict[str, nn.Parameter]:
+    """Every weight of the model once, by its name in the checkpoint's own module.
+
+    Where queries, keys and values are one matrix (GPT-2), a bridge runs three that share its
+    memory; only these are named here, so that to change every weight changes none twice.
+    """
+    return {
+        name.replace("_original_component.", ""): weight
+        for name, weight in weights_of(model).named_parameters()
+        if _FUSED not in name
+    }
+
+
 def n_parameters(model: Any) -> int:
     """Number of weights of the model.
 
-    Not counted is what a bridge adds: where queries, keys and values are one matrix (GPT-2), the
-    same as three; and a bias of zeros for the logits, where the checkpoint has none.
+    Not counted is a bias of zeros for the logits, which a bridge adds to checkpoints without one.
     """
-    weights = dict(weights_of(model).named_parameters())
-    fused = {name.partition(_FUSED)[0] for name in weights if _FUSED in name}
-    added = [f"{place}.{part}." for place in fused for part in "qkv"]
+    weights = named_weights(model)
     if (bias := weights.get(_LOGIT_BIAS)) is not None and not bias.any():
-        added.append(_LOGIT_BIAS)
-    return sum(each.numel() for name, each in weights.items() if not name.startswith(tuple(added)))
+        del weights[_LOGIT_BIAS]
+    return sum(each.numel() for each in weights.values())
 
 
 @contextmanager

@@ -1,0 +1,197 @@
+"""Changes of a model's weights, by name, that can be applied and taken back exactly.
+
+Weights are always restored by copying what was saved: subtracting what was added would leave the
+rounding of both behind.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from mechcore.errors import InputError, MismatchError, reason
+from mechcore.files import write_safetensors
+from mechcore.models.linear_maps import linear_maps
+from mechcore.models.running import named_weights
+
+_FORMAT = "mechcore-weight-delta-1"
+
+
+class WeightDelta(Mapping[str, Tensor]):
+    """A change of some of a model's weights: tensors of the weights' shapes, by name.
+
+    Args:
+        tensors: by the names of `mechcore.models.running.named_weights`. Weights that are not in
+            it do not change.
+
+    >>> delta = WeightDelta({"a": torch.tensor([1.0, 2.0])})
+    >>> (delta + 2 * delta - delta)["a"].tolist()
+    [2.0, 4.0]
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def __repr__(self) -> str:
+        return f"WeightDelta({len(self)} tensors, norm {self.norm:.4g})"
+
+    def __add__(self, other: WeightDelta) -> WeightDelta:
+        found = dict(self._tensors)
+        for name, tensor in other.items():
+            found[name] = found[name] + tensor if name in found else tensor
+        return WeightDelta(found)
+
+    def __sub__(self, other: WeightDelta) -> WeightDelta:
+        return self + -1 * other
+
+    def __mul__(self, scale: float) -> WeightDelta:
+        return WeightDelta({name: tensor * scale for name, tensor in self.items()})
+
+    __rmul__ = __mul__
+
+    @property
+    def norm(self) -> float:
+        """Euclidean norm over all tensors together."""
+        return float(sum(each.double().square().sum() for each in self._tensors.values()) ** 0.5)
+
+    def only(self, names: Iterable[str]) -> WeightDelta:
+        """The change of these weights alone; names that it does not have are passed over."""
+        kept = {*names}
+        return WeightDelta({name: tensor for name, tensor in self.items() if name in kept})
+
+    def save(self, path: str | Path) -> None:
+        """Write to a ``.safetensors`` file, atomically."""
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.items()}
+        write_safetensors(Path(path), tensors, {"format": _FORMAT})
+
+    @classmethod
+    def load(cls, path: str | Path) -> WeightDelta:
+        """Read what `save` wrote.
+
+        Raises:
+            InputError: the file is missing, or is something else.
+        """
+        if not Path(path).is_file():
+            raise InputError(f"weight delta {path}: no such file")
+        try:
+            with safe_open(path, framework="pt") as file:
+                found = (file.metadata() or {}).get("format")
+                if found != _FORMAT:
+                    raise ValueError(f"format {json.dumps(found)}, expected {_FORMAT!r}")
+                return cls({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
+        except (OSError, ValueError, SafetensorError) as error:
+            raise InputError(
+                f"weight delta {path}: not one written by mechcore ({reason(error)})"
+            ) from error
+
+
+def snapshot(model: Any, names: Iterable[str] | None = None) -> dict[str, Tensor]:
+    """Copies of a model's weights by name; of all of them, if no names are given.
+
+    Raises:
+        InputError: there is no such weight.
+    """
+    weights = named_weights(model)
+    chosen = list(weights) if names is None else list(names)
+    _check_known(chosen, weights)
+    return {name: weights[name].detach().clone() for name in chosen}
+
+
+def delta_from(model: Any, before: Mapping[str, Tensor]) -> WeightDelta:
+    """What a model's weights are now, minus what they were.
+
+    Args:
+        model: the model as it is now.
+        before: a `snapshot` of it; weights that are not in it are passed over.
+
+    Raises:
+        InputError: there is no such weight.
+    """
+    now = named_weights(model)
+    _check_known(before, now)
+    return WeightDelta({name: now[name].detach() - then for name, then in before.items()})
+
+
+@contextmanager
+def restored(model: Any, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
+    """Undo in the end, bit for bit, whatever happens to these weights inside the block.
+
+    Yields:
+        The saved weights.
+
+    Raises:
+        InputError: there is no such weight.
+    """
+    saved = snapshot(model, names)
+    try:
+        yield saved
+    finally:
+        _write(model, lambda name, _: saved[name], saved)
+
+
+@contextmanager
+def applied(model: Any, delta: WeightDelta, scale: float = 1.0) -> Iterator[None]:
+    """Run a block with ``scale * delta`` added to the model's weights.
+
+    Raises:
+        InputError: the model has no such weight.
+        MismatchError: a weight is of another shape.
+    """
+    weights = named_weights(model)
+    _check_known(delta, weights)
+    for name, change in delta.items():
+        if change.shape != weights[name].shape:
+            raise MismatchError(
+                f"weight delta: {name} has shape {tuple(change.shape)}, that of the model "
+                f"{tuple(weights[name].shape)}: it is the delta of another model"
+            )
+    with restored(model, delta) as saved:
+        _write(model, lambda name, old: old + scale * delta[name].to(old), saved)
+        yield
+
+
+def trainable_names(model: Any, layers: Iterable[int] | None = None) -> list[str]:
+    """Names of the matrices of attention and MLP, of all layers or of these.
+
+    No biases, normalisations and embeddings: what is trained in arXiv 2412.04614.
+
+    Raises:
+        InputError: the model has no such layer.
+    """
+    maps = linear_maps(model)
+    known = {each.layer for each in maps}
+    chosen = known if layers is None else {*layers}
+    if unknown := sorted(chosen - known):
+        raise InputError(f"layers: the model has no layer {unknown[0]}; expected 0 to {max(known)}")
+    return [each.weight for each in maps if each.layer in chosen]
+
+
+def _check_known(names: Iterable[str], weights: Mapping[str, Tensor]) -> None:
+    for name in names:
+        if name not in weights:
+            raise InputError(
+                f"weights: the model has no {name}; expected names as {next(iter(weights))}"
+            )
+
+
+@torch.no_grad()
+def _write(model: Any, value: Callable[[str, Tensor], Tensor], names: Iterable[str]) -> None:
+    weights = named_weights(model)
+    for name in names:
+        weights[name].copy_(value(name, weights[name]))
