@@ -7,19 +7,19 @@ rounding of both behind.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from mechcore.errors import InputError, MismatchError, reason
 from mechcore.files import write_safetensors
 from mechcore.models.linear_maps import linear_maps
-from mechcore.models.running import named_weights
+from mechcore.models.running import frozen, named_weights
 
 _FORMAT = "mechcore-weight-delta-1"
 
@@ -142,12 +142,51 @@ def restored(model: Any, names: Iterable[str] | None = None) -> Iterator[dict[st
     try:
         yield saved
     finally:
-        _write(model, lambda name, _: saved[name], saved)
+        _write(model, saved)
 
 
 @contextmanager
 def applied(model: Any, delta: WeightDelta, scale: float = 1.0) -> Iterator[None]:
     """Run a block with ``scale * delta`` added to the model's weights.
+
+    Raises:
+        InputError: the model has no such weight.
+        MismatchError: a weight is of another shape.
+    """
+    check_fits(model, delta)
+    with restored(model, delta) as saved:
+        _write(model, {name: old + scale * delta[name].to(old) for name, old in saved.items()})
+        yield
+
+
+@contextmanager
+def differentiable(model: Any, names: Iterable[str]) -> Iterator[list[nn.Parameter]]:
+    """Let gradients reach these weights, and no others, inside the block.
+
+    Yields:
+        The weights, in the order of their names.
+
+    Raises:
+        InputError: there is no such weight.
+    """
+    known = named_weights(model)
+    names = list(names)
+    _check_known(names, known)
+    weights = [known[name] for name in names]
+    wanted = [weight.requires_grad for weight in weights]
+    with frozen(model), torch.enable_grad():
+        try:
+            for weight in weights:
+                weight.requires_grad_(True)
+            yield weights
+        finally:
+            for weight, before in zip(weights, wanted, strict=True):
+                weight.grad = None
+                weight.requires_grad_(before)
+
+
+def check_fits(model: Any, delta: WeightDelta) -> None:
+    """Make sure that a delta is of a model's weights.
 
     Raises:
         InputError: the model has no such weight.
@@ -161,9 +200,6 @@ def applied(model: Any, delta: WeightDelta, scale: float = 1.0) -> Iterator[None
                 f"weight delta: {name} has shape {tuple(change.shape)}, that of the model "
                 f"{tuple(weights[name].shape)}: it is the delta of another model"
             )
-    with restored(model, delta) as saved:
-        _write(model, lambda name, old: old + scale * delta[name].to(old), saved)
-        yield
 
 
 def trainable_names(model: Any, layers: Iterable[int] | None = None) -> list[str]:
@@ -191,7 +227,7 @@ def _check_known(names: Iterable[str], weights: Mapping[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def _write(model: Any, value: Callable[[str, Tensor], Tensor], names: Iterable[str]) -> None:
+def _write(model: Any, values: Mapping[str, Tensor]) -> None:
     weights = named_weights(model)
-    for name in names:
-        weights[name].copy_(value(name, weights[name]))
+    for name, value in values.items():
+        weights[name].copy_(value)

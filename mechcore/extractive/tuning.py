@@ -8,20 +8,26 @@ dropped out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional as F
 
 from mechcore.errors import InputError, MechcoreError
-from mechcore.extractive.deltas import WeightDelta, delta_from, restored, trainable_names
+from mechcore.extractive.deltas import (
+    WeightDelta,
+    delta_from,
+    differentiable,
+    restored,
+    trainable_names,
+)
 from mechcore.extractive.ranks import prompt_batch
-from mechcore.models.running import forward, frozen, named_weights
+from mechcore.models.running import forward
 from mechcore.tasks.facts import EncodedFacts
 
 _IGNORED = -100
@@ -95,7 +101,7 @@ def tune(
     spare = _rows(replay) if replay is not None else []
     generator = torch.Generator().manual_seed(settings.seed)
     history = []
-    with _training(model, trainable_names(model, layers)) as weights:
+    with differentiable(model, trainable_names(model, layers)) as weights:
         adam = torch.optim.Adam(weights, lr=settings.learning_rate)
         for epoch in range(1, settings.epochs + 1):
             losses = []
@@ -147,7 +153,7 @@ def completion_loss(model: Any, rows: Sequence[Row]) -> Float[Tensor, ""]:
         places = slice(len(prompt) - 1, len(prompt) + len(completion) - 1)
         targets[row, places] = torch.tensor(completion)
     logits = forward(model, batch).flatten(0, 1)
-    return nn.functional.cross_entropy(
+    return F.cross_entropy(
         logits if logits.dtype == torch.float64 else logits.float(),
         targets.flatten().to(logits.device),
         ignore_index=_IGNORED,
@@ -156,20 +162,3 @@ def completion_loss(model: Any, rows: Sequence[Row]) -> Float[Tensor, ""]:
 
 def _rows(data: EncodedFacts) -> list[Row]:
     return list(zip(data.prompt_ids, data.completion_ids, strict=True))
-
-
-@contextmanager
-def _training(model: Any, names: Sequence[str]) -> Iterator[list[nn.Parameter]]:
-    """Let gradients reach these weights, and no others, inside the block."""
-    known = named_weights(model)
-    weights = [known[name] for name in names]
-    wanted = [weight.requires_grad for weight in weights]
-    with frozen(model), torch.enable_grad():
-        try:
-            for weight in weights:
-                weight.requires_grad_(True)
-            yield weights
-        finally:
-            for weight, before in zip(weights, wanted, strict=True):
-                weight.grad = None
-                weight.requires_grad_(before)

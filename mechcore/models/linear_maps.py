@@ -8,7 +8,7 @@ its own and shows any tensor of that shape by heads.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -57,7 +57,7 @@ class LinearMap:
         """Whether this is a matrix of the attention, and not of the MLP."""
         return self.part in ATTENTION
 
-    def by_head(self, tensor: Float[Tensor, "..."]) -> Float[Tensor, "head in out"]:
+    def by_head(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "head d_in d_out"]:
         """A tensor of the weight's shape (the weight, a change of it, its gradient) by heads."""
         if self.layout == "heads":
             return tensor if tensor.ndim == 3 else tensor[None]
@@ -66,7 +66,7 @@ class LinearMap:
             return tensor.unflatten(0, (self.n_heads, -1))
         return tensor.unflatten(1, (self.n_heads, -1)).transpose(0, 1)
 
-    def bias_by_head(self, tensor: Float[Tensor, "..."]) -> Float[Tensor, "head out"]:
+    def bias_by_head(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "head d_out"]:
         """A tensor of the bias's shape by heads; W_O's is of no head, and has one row."""
         return tensor.reshape(1 if self.part == "O" else self.n_heads, -1)
 
@@ -149,7 +149,8 @@ def _bridged(owner: Any, part: Part) -> _Stored:
     if part in ATTENTION:
         of_heads = int((layout == "in out") != (part == "O"))
         n_heads = module.weight.shape[of_heads] // int(owner.config.d_head)
-    return _Stored(module.weight, module.bias, n_heads, layout)
+    weight, bias = cast(nn.Parameter, module.weight), cast("nn.Parameter | None", module.bias)
+    return _Stored(weight, bias, n_heads, layout)
 
 
 def _unknown(owner: Any, name: str) -> InputError:

@@ -38,6 +38,16 @@ def hook_mlp_out(layer: int) -> str:
     return f"blocks.{layer}.hook_mlp_out"
 
 
+def hook_resid_pre(layer: int) -> str:
+    """The residual stream that a layer's attention reads, [batch, pos, d_model]."""
+    return f"blocks.{layer}.hook_resid_pre"
+
+
+def hook_resid_mid(layer: int) -> str:
+    """The residual stream that a layer's MLP reads, [batch, pos, d_model]."""
+    return f"blocks.{layer}.hook_resid_mid"
+
+
 def hook_pattern(layer: int) -> str:
     """Attention probabilities, [batch, head, query, key]."""
     return f"blocks.{layer}.attn.hook_pattern"

@@ -160,6 +160,7 @@ class EncodedFacts:
         completion_ids: ids of a space and the completion, without special tokens.
         option_ids: the first token of a space and each option, all different.
         answers: index of every prompt's completion among the options.
+        tokens: the text of every token of the prompts.
     """
 
     facts: Facts
@@ -167,6 +168,7 @@ class EncodedFacts:
     completion_ids: tuple[tuple[int, ...], ...]
     option_ids: Int[Tensor, " option"]
     answers: Int[Tensor, " point"]
+    tokens: tuple[tuple[str, ...], ...]
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -206,8 +208,18 @@ def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFac
                 "splits texts at spaces first"
             )
     return EncodedFacts(
-        facts, tuple(prompts), tuple(completions), torch.tensor(first), torch.tensor(answers)
+        facts,
+        tuple(prompts),
+        tuple(completions),
+        torch.tensor(first),
+        torch.tensor(answers),
+        tuple(tuple(_text(token, tokenizer) for token in ids) for ids in prompts),
     )
+
+
+def _text(token: int, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text of a token, or its name where it is nothing but a space."""
+    return str(tokenizer.decode([token])).strip() or str(tokenizer.convert_ids_to_tokens(token))
 
 
 def _read(text: str, name: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
