@@ -55,16 +55,7 @@ class Sites:
         group = shape.n_heads // next(each.n_heads for each in maps if each.part == "K")
         dtype = next(iter(named_weights(model).values())).dtype
         sites = cls(shape, maps, group, dtype)
-        block = model.blocks[0]
-        odd = [name for name in ("ln1_post", "ln2_post") if hasattr(block, name)]
-        odd += [name for name in sites.inputs if name not in model.hook_dict][:1]
-        if odd or (shape.has_mlps and not hasattr(block, "ln2") and hasattr(block, "ln1")):
-            raise InputError(
-                f"model: {type(block).__name__} "
-                f"{f'has {odd[0]}' if odd and 'post' in odd[0] else 'has no hook_resid_mid'}; "
-                "extractive scores need layers of an attention and then an MLP, each after one "
-                "normalisation, as those of GPT-2 and Llama"
-            )
+        _check_layers(model, sites)
         check_hooks(model, (*sites.outputs, *(each.hook for each in maps)))
         return sites
 
@@ -85,6 +76,19 @@ class Sites:
     def of_layer(self, layer: int) -> dict[str, LinearMap]:
         """A layer's matrices by part."""
         return {each.part: each for each in self.maps if each.layer == layer}
+
+
+def _check_layers(model: Any, sites: Sites) -> None:
+    """Make sure that layers are an attention and then an MLP, each after one normalisation."""
+    block = model.blocks[0]
+    problems = [f"has {name}" for name in ("ln1_post", "ln2_post") if hasattr(block, name)]
+    if any(name not in model.hook_dict for name in sites.inputs):
+        problems.append("has no hook_resid_mid between attention and MLP")
+    if problems:
+        raise InputError(
+            f"model: {type(block).__name__} {problems[0]}; extractive scores need layers of an "
+            "attention and then an MLP, each after one normalisation, as those of GPT-2 and Llama"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -110,7 +110,7 @@ def tune(
                 drawn = torch.randint(max(1, len(spare)), (settings.replay,), generator=generator)
                 step = [*(rows[i] for i in chosen.tolist()), *(spare[i] for i in drawn.tolist())]
                 loss = completion_loss(model, step)
-                losses.append(float(loss))
+                losses.append(loss.item())
                 if not math.isfinite(losses[-1]):
                     raise MechcoreError(
                         f"fine-tuning: the loss is {losses[-1]} in epoch {epoch}; use a learning "
