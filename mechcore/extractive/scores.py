@@ -63,7 +63,8 @@ def extractive_scores(
         data: the prompts with their right answers, of one wording; usually implications.
         delta: W1 - W0, what fine-tuning changed.
         counterfactuals: how many prompts of ``data`` with another prompt and another answer to
-            draw for each, or all there are if these are fewer; or which, as rows of ``data``.
+            draw for each, or all there are if these are fewer; or which, as rows of ``data``. With
+            0 there are no upstream scores: they are missing.
         seed: of that draw.
         compat: ``"paper"`` for the informative scores of MLPs as the published code has them:
             those of W_out twice, and of no other matrix. They do not sum to the gradient then.
@@ -204,7 +205,7 @@ def _mean_outputs(
                     sums[i, : len(at)] += seen[name][running.index(other), at]
     for i, row in enumerate(rows):
         for sums in total.values():
-            sums[i] /= len(counterfactuals[row])
+            sums[i] /= len(counterfactuals[row]) or torch.nan  # missing without any
     return total
 
 
@@ -223,8 +224,10 @@ def _counterfactuals(
                 f"list for each of {len(data)}, not empty, of rows from 0 to {len(data) - 1}"
             )
         return chosen
-    if wanted < 1:
-        raise InputError(f"extractive scores: counterfactuals is {wanted}; expected at least 1")
+    if wanted < 0:
+        raise InputError(f"extractive scores: counterfactuals is {wanted}; expected at least 0")
+    if wanted == 0:
+        return [[] for _ in range(len(data))]
     rng = np.random.default_rng(seed)
     found = []
     for row, (prompt, answer) in enumerate(zip(data.prompt_ids, data.answers, strict=True)):
