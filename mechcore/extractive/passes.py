@@ -53,6 +53,8 @@ class Sites:
         """
         shape, maps = ModelShape.of(model), linear_maps(model)
         group = shape.n_heads // next(each.n_heads for each in maps if each.part == "K")
+        if getattr(model.cfg, "ungroup_grouped_query_attention", False):
+            group = 1  # hooks show keys and values of every query head
         dtype = next(iter(named_weights(model).values())).dtype
         sites = cls(shape, maps, group, dtype)
         _check_layers(model, sites)
@@ -84,6 +86,12 @@ def _check_layers(model: Any, sites: Sites) -> None:
     problems = [f"has {name}" for name in ("ln1_post", "ln2_post") if hasattr(block, name)]
     if any(name not in model.hook_dict for name in sites.inputs):
         problems.append("has no hook_resid_mid between attention and MLP")
+    # Where a bridge's second norm comes after the MLP, another module reads the residual stream.
+    second = model.hook_dict.get("blocks.0.ln2.hook_in")
+    if second is not None and second is not model.hook_dict.get(hook_resid_mid(0)):
+        problems.append("has a norm after its MLP")
+    if getattr(model.cfg, "positional_embedding_type", None) == "shortformer":
+        problems.append("adds positions to what queries and keys are made of")
     if problems:
         raise InputError(
             f"model: {type(block).__name__} {problems[0]}; extractive scores need layers of an "
@@ -170,8 +178,16 @@ def look_back(
     with frozen(model), torch.enable_grad():
         found = _rewards(model, question, _hooks(names, {}, seen, leaf=start))
         gradients = torch.autograd.grad(
-            found.sum(), [seen[name] for name in wanted], retain_graph=by_head and sites.group > 1
+            found.sum(),
+            [seen[name] for name in wanted],
+            retain_graph=by_head and sites.group > 1,
+            allow_unused=True,
         )
+        if unused := [n for n, each in zip(wanted, gradients, strict=True) if each is None]:
+            raise InputError(
+                f"model: its logits do not depend on what hook point {unused[0]} returns; "
+                "extractive scores need hook points that the model goes on from"
+            )
         by_name = dict(zip(wanted, gradients, strict=True))
         heads = _by_head(sites, seen, by_name) if by_head else {}
     values = {name: seen[name].detach() for name in (*wanted, *read)}

@@ -24,7 +24,7 @@ from mechcore.models.padding import real_tokens_first
 
 Batch: TypeAlias = Mapping[str, Any]
 
-_FUSED = ".qkv."
+_FUSED = (".qkv.", ".gate_up_proj.")
 _LOGIT_BIAS = "lm_head.bias"
 
 
@@ -126,13 +126,14 @@ def weights_of(model: Any) -> nn.Module:
 def named_weights(model: Any) -> dict[str, nn.Parameter]:
     """Every weight of the model once, by its name in the checkpoint's own module.
 
-    Where queries, keys and values are one matrix (GPT-2), a bridge runs three that share its
-    memory; only these are named here, so that to change every weight changes none twice.
+    Where queries, keys and values are one matrix (GPT-2), or the gate and W_in of an MLP are
+    (Phi-3), a bridge runs parts that share its memory; only these are named here, so that to
+    change every weight changes none twice.
     """
     return {
         name.replace("_original_component.", ""): weight
         for name, weight in weights_of(model).named_parameters()
-        if _FUSED not in name
+        if not any(fused in name for fused in _FUSED)
     }
 
 
