@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -111,8 +111,3 @@ def run_of(row: Mapping[Any, Any]) -> Run:
     if row["n"] == 0:
         return _BASE
     return Run(row["arm"], int(row["n"]), int(row["seed"]), float(row["learning_rate"]))
-
-
-def undone(units: Iterable[Unit], store: Store) -> list[Unit]:
-    """Those that the store does not have, each once."""
-    return [unit for unit in {each.key: each for each in units}.values() if not store.has(unit.key)]

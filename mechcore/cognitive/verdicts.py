@@ -10,15 +10,11 @@ from collections.abc import Callable, Mapping
 
 import pandas as pd
 
-from mechcore.cognitive.evidence import (
-    NOT_DECIDABLE,
-    Evidence,
-    Finding,
-    UndecidableError,
-)
+from mechcore.cognitive.evidence import Evidence
 from mechcore.cognitive.verdicts_on_heads import layers, numbers, responses
 from mechcore.cognitive.verdicts_on_samples import samples
 from mechcore.cognitive.verdicts_on_states import decoding, selectivity, separation
+from mechcore.study.evidence import Finding, judged
 
 CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
     ("Training from scratch needs more examples than fine-tuning", samples),
@@ -100,16 +96,4 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
     Raises:
         InputError: a table lacks a column, or has several rows where one is expected.
     """
-    evidence = Evidence(tables, threshold_gap)
-    rows = []
-    for claim, (title, judge) in enumerate(CLAIMS, 1):
-        found = _judged(judge, evidence)
-        rows.append((claim, title, found.verdict, found.figure))
-    return pd.DataFrame(rows, columns=["claim", "title", "verdict", "figure"])
-
-
-def _judged(judge: Callable[[Evidence], Finding], evidence: Evidence) -> Finding:
-    try:
-        return judge(evidence)
-    except UndecidableError as reason:
-        return Finding(NOT_DECIDABLE, str(reason))
+    return judged(CLAIMS, Evidence(tables, threshold_gap))

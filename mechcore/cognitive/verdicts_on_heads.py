@@ -13,16 +13,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom
 
-from mechcore.cognitive.evidence import (
+from mechcore.cognitive.evidence import FINE_TUNED, MODEL, NEGLIGIBLE, SCRATCH, Evidence
+from mechcore.errors import InputError
+from mechcore.evaluate import Interval
+from mechcore.study.evidence import (
     ALPHA,
     DOES_NOT_HOLD,
-    FINE_TUNED,
     HOLDS,
-    MODEL,
-    NEGLIGIBLE,
     NOT_DECIDABLE,
-    SCRATCH,
-    Evidence,
     Finding,
     Seeds,
     UndecidableError,
@@ -38,8 +36,6 @@ from mechcore.cognitive.evidence import (
     seeds_named,
     t_interval,
 )
-from mechcore.errors import InputError
-from mechcore.evaluate import Interval
 
 MODE = "mean"
 """The ablation that decides; the other one is named beside it."""

@@ -12,10 +12,9 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from mechcore.cognitive.evidence import (
-    FINE_TUNED,
-    SCRATCH,
-    Evidence,
+from mechcore.cognitive.evidence import FINE_TUNED, SCRATCH, Evidence
+from mechcore.errors import InputError
+from mechcore.study.evidence import (
     Finding,
     UndecidableError,
     ends,
@@ -24,7 +23,6 @@ from mechcore.cognitive.evidence import (
     percent,
     row_interval,
 )
-from mechcore.errors import InputError
 
 _Needed: TypeAlias = tuple[float, float]
 """Examples that reached the threshold, infinite if none did; the most that were tried."""

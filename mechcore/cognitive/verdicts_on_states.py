@@ -10,17 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.cognitive.evidence import (
+from mechcore.cognitive.evidence import BASE, FINE_TUNED, MODEL, NEGLIGIBLE, SCRATCH, Evidence
+from mechcore.evaluate import Interval
+from mechcore.study.evidence import (
     ALPHA,
-    BASE,
     DOES_NOT_HOLD,
-    FINE_TUNED,
     HOLDS,
-    MODEL,
-    NEGLIGIBLE,
     NOT_DECIDABLE,
-    SCRATCH,
-    Evidence,
     Finding,
     Seeds,
     UndecidableError,
@@ -36,7 +32,6 @@ from mechcore.cognitive.evidence import (
     seeds_named,
     t_interval,
 )
-from mechcore.evaluate import Interval
 
 VARIABLES = ("context", "motion", "color", "choice")
 LABELLED = ("context", "choice")

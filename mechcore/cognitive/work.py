@@ -6,9 +6,7 @@ studies are.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -16,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from threadpoolctl import threadpool_limits
 
-from mechcore import progress
 from mechcore.cognitive import arms
 from mechcore.cognitive.ablation import ablation_tables
 from mechcore.cognitive.arms import CHECKPOINT, Run
@@ -26,18 +22,17 @@ from mechcore.cognitive.attention import attention_tables
 from mechcore.cognitive.decoding import decoding_tables
 from mechcore.cognitive.settings import CognitiveSettings
 from mechcore.cognitive.units import unit_tables
-from mechcore.errors import MechcoreWarning
 from mechcore.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.loading import load_tokenizer
 from mechcore.study.config import plain
-from mechcore.study.executors import threads
 from mechcore.study.fingerprints import checkpoint_content, digest_of
 from mechcore.study.folder import versions, write_tables
+from mechcore.study.pool import keep
 from mechcore.study.store import Store
 from mechcore.tasks.cognitive import encode_trials, generate
 
-FORMAT = 1
+FORMAT = 2
 """Counts up whenever the same recipe gives other results than before."""
 
 TABLES = "tables"
@@ -161,25 +156,14 @@ def perform(
         Warnings that it gave.
     """
     store = Store(store_path)
-    with ExitStack() as stack:
-        stack.enter_context(threads(n_threads))
-        stack.enter_context(threadpool_limits(n_threads))
-        stack.enter_context(store.lock(unit.key, lambda: _say_waiting(unit)))
-        caught = stack.enter_context(warnings.catch_warnings(record=True))
-        warnings.simplefilter("always", MechcoreWarning)
-        if not store.has(unit.key):
-            with store.making(unit.key, f"cognitive {unit.kind}", unit.name, unit.recipe) as folder:
-                if unit.kind == "model":
-                    arms.make(settings, unit.run, store.partial(unit.key), folder, device)
-                else:
-                    _analyse(unit, settings, store, folder, device)
-            store.forget_partial(unit.key)
-            store.record(unit.key)
-    return [str(each.message) for each in caught if issubclass(each.category, MechcoreWarning)]
 
+    def make(place: Path, folder: Path) -> None:
+        if unit.kind == "model":
+            arms.make(settings, unit.run, place, folder, device)
+        else:
+            _analyse(unit, settings, store, folder, device)
 
-def _say_waiting(unit: Unit) -> None:
-    progress.say(f"{unit.name}: another process is at it; waiting for its result")
+    return keep(unit, store, n_threads, f"cognitive {unit.kind}", make)
 
 
 def _analyse(

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.cognitive.evidence import Evidence, UndecidableError, over_seeds, t_interval
+from mechcore.cognitive.evidence import Evidence
 from mechcore.cognitive.verdicts import CLAIMS, verdicts
 from mechcore.errors import InputError
+from mechcore.study.evidence import UndecidableError, over_seeds, t_interval
 
 pytestmark = pytest.mark.once
 
