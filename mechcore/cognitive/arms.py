@@ -113,7 +113,11 @@ def make(
         )
         result |= {"steps": best_step(place), "last_step": int(history["step"].max())}
         copy_linked(place / FINAL, folder / CHECKPOINT)
-    result["dev_accuracy"] = float(right_answers(model, objective, dev)["restricted"].mean())
+    chosen_on = generate(
+        max(settings.n_dev, settings.n_test), DEV_SEED, split="dev", **settings.task
+    )
+    answers = right_answers(model, objective, chosen_on)
+    result["dev_accuracy"] = float(answers["restricted"].mean())
     test = held_out_trials(settings)
     answers = right_answers(model, objective, test)
     result |= accuracies_with_intervals(answers, settings.n_resamples)

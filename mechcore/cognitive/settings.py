@@ -34,12 +34,12 @@ class ArmTraining:
     """
 
     learning_rates: tuple[float, ...]
-    steps: int = 2000
+    steps: int = 1500
     epochs: int = 100
     batch_size: int = 32
     warmup_steps: int = 100
-    evaluate_every: int = 50
-    patience: int = 12
+    evaluate_every: int = 100
+    patience: int = 6
     weight_decay: float = 0.01
     precision: Literal["float32", "bfloat16"] = "float32"
 
@@ -81,9 +81,10 @@ class CognitiveSettings:
         seeds: of the trials, their order and new weights; one run of each trained arm and size.
         fine_tuned, scratch: how the two arms are trained.
         threshold: accuracy whose number of samples is asked for.
-        n_dev: trials of the development split, that rates and ends of training are chosen on.
-        n_test: trials of the test split, that accuracy is measured on. No trials of two splits
-            share a pair of numbers.
+        n_dev: trials of the development split, that the end of a training is chosen on.
+        n_test: trials of the test split, that accuracy is measured on; as many of the development
+            split, if these are more than ``n_dev``, are what rates and the models to compare are
+            chosen on. No trials of two splits share a pair of numbers.
         n_analysis: how many of them the analyses read.
         rendering, random_order, differences: of the task, see `mechcore.tasks.cognitive.generate`.
         n_resamples: of bootstrap intervals.
