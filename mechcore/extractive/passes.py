@@ -92,6 +92,8 @@ def _check_layers(model: Any, sites: Sites) -> None:
         problems.append("has a norm after its MLP")
     if getattr(model.cfg, "positional_embedding_type", None) == "shortformer":
         problems.append("adds positions to what queries and keys are made of")
+    if getattr(block, "residual_contribution_scale", 1) != 1:
+        problems.append("scales what it adds to the residual stream")
     if problems:
         raise InputError(
             f"model: {type(block).__name__} {problems[0]}; extractive scores need layers of an "
