@@ -793,8 +793,8 @@ def test_an_interrupted_sweep_goes_on(
             capsys.readouterr()
             assert call(f"{command} --out parts{resume}") == 130
         assert (
-            "interrupted; run, cognitive run, effective-size and train go on when run again, "
-            "prune, compare, ablate and superadditive with --resume" in (capsys.readouterr().err)
+            "interrupted; run, cognitive run, extractive run, effective-size and train go on when "
+            "run again, prune, compare, ablate and superadditive with --resume" in (capsys.readouterr().err)
         )
         assert sorted(map(str, Path("parts").iterdir())) == left
     before = contents(Path("parts"))

@@ -11,7 +11,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import ablation, cognitive, components, report, study, subnetworks, training
+from mechcore.cli import (
+    ablation,
+    cognitive,
+    components,
+    extractive,
+    report,
+    study,
+    subnetworks,
+    training,
+)
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 
 INTERRUPTED = 130
@@ -61,6 +70,7 @@ for _command in (
 ):
     app.command(_command.__name__.replace("_", "-"))(_command)
 app.add_typer(cognitive.app)
+app.add_typer(extractive.app)
 
 
 @contextmanager
@@ -103,8 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run, cognitive run, effective-size and train go on when run again, "
-            "prune, compare, ablate and superadditive with --resume",
+            "interrupted; run, cognitive run, extractive run, effective-size and train go on when "
+            "run again, prune, compare, ablate and superadditive with --resume",
             code,
         )
     sys.exit(code or 0)

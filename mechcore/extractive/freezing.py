@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import pandas as pd
 
@@ -12,9 +12,6 @@ from mechcore.extractive.deltas import applied, restored, trainable_names
 from mechcore.extractive.encoded import EncodedTask
 from mechcore.extractive.ranks import mean_rank
 from mechcore.extractive.tuning import TuneSettings, tune, tuned
-
-Frozen: TypeAlias = Literal["none", "early", "late", "all"]
-Way: TypeAlias = Literal["reverted", "trained"]
 
 
 def freezing(
@@ -49,7 +46,7 @@ def freezing(
     _check(chosen, n_layers)
     rows: list[dict[str, Any]] = []
 
-    def note(cut: int, frozen: Frozen, way: Way, found: dict[str, float]) -> None:
+    def note(cut: int, frozen: str, way: str, found: dict[str, float]) -> None:
         shared = {"task": task.name, "seed": settings.seed, "cut": cut, "frozen": frozen}
         sizes = {"facts": len(task.facts), "implications": len(task.implications)}
         rows.extend(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import pandas as pd
-from scipy.stats import pearsonr
 
 from mechcore.extractive.deltas import WeightDelta, applied
 from mechcore.extractive.encoded import EncodedOrdering
@@ -74,14 +73,12 @@ def _by_component(
     score: str,
     compat: Literal["paper"] | None,
 ) -> pd.DataFrame:
-    table = extractive_scores(model, data, delta, counterfactuals=0, compat=compat).table()
+    scores = extractive_scores(model, data, delta, counterfactuals=0, compat=compat, check=False)
+    table = scores.table()
     chosen = table[table["score"] == score]
-    summed = chosen.groupby(_COMPONENT, sort=False, as_index=False)["value"].sum()
-    return summed.rename(columns={"value": score})
+    return chosen.groupby(_COMPONENT, sort=False)["value"].sum().reset_index(name=score)
 
 
 def _squared(part: pd.DataFrame) -> dict[str, float]:
-    r = correlation(part["informative"], part["downstream"])
-    known = r == r and len(part) > 2
-    p = float(pearsonr(part["informative"], part["downstream"]).pvalue) if known else float("nan")
+    r, p = correlation(part["informative"], part["downstream"])
     return {"r2": r * r, "r": r, "p": p, "n": len(part)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
+from scipy.stats import pearsonr
 
 from mechcore.extractive.deltas import WeightDelta
 from mechcore.extractive.encoded import EncodedTask
@@ -47,17 +47,17 @@ def score_maps(
     )
     scores, points = found.table(), found.sums()
     columns = ["informative", "other", "gradient", "actual"]
-    sums = points[columns].mean().to_frame().T
-    sums = sums.assign(r=correlation(points["gradient"], points["actual"]), n=len(points))
+    r, _ = correlation(points["gradient"], points["actual"])
+    sums = points[columns].mean().to_frame().T.assign(r=r, n=len(points))
     for table in (scores, sums):
         table.insert(0, "task", task.name)
         table.insert(1, "seed", seed)
     return scores, sums
 
 
-def correlation(first: pd.Series[float], second: pd.Series[float]) -> float:
-    """Pearson's correlation; NaN where one of the two does not vary, or there are fewer than 2."""
-    one, other = first.to_numpy(dtype=float), second.to_numpy(dtype=float)
-    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
-        return math.nan
-    return float(np.corrcoef(one, other)[0, 1])
+def correlation(first: pd.Series[float], second: pd.Series[float]) -> tuple[float, float]:
+    """Pearson's r and its two-sided p; NaN for fewer than 3 pairs, or where one never varies."""
+    if len(first) < 3 or first.nunique() == 1 or second.nunique() == 1:
+        return math.nan, math.nan
+    found = pearsonr(first, second)
+    return float(found.statistic), float(found.pvalue)
