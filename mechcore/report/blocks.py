@@ -53,7 +53,10 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure inside the page, and the formats of its files beside the page."""
+    """A figure inside the page, and the formats of its files beside the page.
+
+    ``fold`` is the line that the reader opens it by; where it is empty the figure always shows.
+    """
 
     name: str
     caption: str
@@ -62,6 +65,7 @@ class Picture:
     width: int
     height: int
     saved: Sequence[str] = ()
+    fold: str = ""
     kind: str = field(default="picture", init=False)
 
     def file(self, *formats: str) -> str:
@@ -135,7 +139,7 @@ class Gallery:
         self.folder = run / FIGURES_FOLDER
         self.formats = tuple(dict.fromkeys(formats))
 
-    def add(self, figure: Figure, name: str, caption: str, alt: str) -> Picture:
+    def add(self, figure: Figure, name: str, caption: str, alt: str, *, fold: str = "") -> Picture:
         """Save ``figure`` in every format and embed it as SVG."""
         drawing = _drawn(figure, "svg")
         # The layout is settled now; working it out again would double the time.
@@ -143,7 +147,8 @@ class Gallery:
         for end in self.formats:
             content = drawing if end == "svg" else _drawn(figure, end)
             _write_bytes(self.folder / f"{name}.{end}", content)
-        return replace(_picture(figure, drawing, name, caption, alt), saved=self.formats)
+        picture = _picture(figure, drawing, name, caption, alt)
+        return replace(picture, saved=self.formats, fold=fold)
 
 
 def embedded(figure: Figure, name: str, caption: str, alt: str) -> Picture:

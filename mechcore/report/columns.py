@@ -18,3 +18,8 @@ class Columns:
     def names(self) -> list[str]:
         """All that it must have."""
         return [*self.text, *self.numbers, *self.flags]
+
+
+def columns(text: str, numbers: str, flags: str = "", optional: str = "") -> Columns:
+    """The same from names with spaces between them."""
+    return Columns(*(tuple(names.split()) for names in (text, numbers, flags, optional)))

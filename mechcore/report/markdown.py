@@ -37,7 +37,7 @@ def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str)
     if found:
         yield "\n".join(f"- {escaped(each.text)}" for each in found)
         yield escaped(words.intervals)
-    else:
+    elif not numbers:
         yield escaped(words.nothing)
     for section in parts:
         yield f"## {escaped(section.title)}"

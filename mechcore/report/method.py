@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mechcore.report.blocks import Table
-from mechcore.report.run_folder import is_cognitive
+from mechcore.report.cognitive import words as cognitive
+from mechcore.report.cognitive.tables import KIND as COGNITIVE
+from mechcore.report.extractive import words as extractive
+from mechcore.report.extractive.tables import KIND as EXTRACTIVE
+from mechcore.report.run_folder import kind_of
 from mechcore.report.wording import number, plain
 
 _INTERVALS = (
@@ -80,93 +84,6 @@ _TERMS: Sequence[tuple[str, str]] = (
 )
 _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 2403.03942)."
 
-_COGNITIVE_INTERVALS = (
-    "Intervals in brackets are bootstrap intervals over test trials, each for its own number "
-    "alone: among many heads some leave out zero by chance. They say nothing about other seeds, "
-    "for which the spread over seeds stands beside them, nor about other models or wordings. "
-    "Intervals over seeds are called so."
-)
-_COGNITIVE_TERMS: Sequence[tuple[str, str]] = (
-    (
-        "Task",
-        "A prompt names a context, motion or colour, and gives evidence for left or right in both. "
-        "The right answer is the side of the evidence that the context names. The answer is read "
-        "at the last token, among the words left and right unless it is called unrestricted: then "
-        "among the whole vocabulary.",
-    ),
-    (
-        "Congruent and incongruent trials",
-        "Both evidences are on the same side, or on different sides; half of the trials are of "
-        "either kind. A model that ignores the context and follows one kind of evidence is right "
-        "on 75 % of all trials and on 50 % of the incongruent ones.",
-    ),
-    (
-        "Arms",
-        "The pretrained model, which was not trained on the task; the same model fine-tuned on it; "
-        "and a model of the same architecture trained on it from new random weights. A seed is "
-        "that of an arm's training samples, their order and, from scratch, the new weights.",
-    ),
-    (
-        "Matched",
-        "The two trained models of a seed are matched if their test accuracies are at most 2 "
-        "points apart. If they are not, differences between them may come of how well they do the "
-        "task and not of how they do it.",
-    ),
-    (
-        "Drop",
-        "The accuracy of the whole model less that of the model with one head ablated. Mean "
-        "ablation puts the head's average output *mean* in place of *x*, zero ablation puts zeros.",
-    ),
-    (
-        "Centre of mass",
-        "The mean layer of all heads, each weighted with its drop if that is above zero: from 0, "
-        "all in the first layer, to the number of the last one. Noise gives small positive drops "
-        "in all layers and pulls it to the middle, so the centre is also taken of those heads "
-        "alone whose drop has an interval above zero.",
-    ),
-    (
-        "Attention to the numbers",
-        "The share of a head's attention that goes to the tokens of numbers, averaged over the "
-        "tokens that can see one. A uniform head attends to all tokens before it alike; above 1 "
-        "times uniform a head attends to numbers more than that.",
-    ),
-    (
-        "Decoding, chance and floor",
-        "Logistic regression with cross-validation tells a variable from the states (the residual "
-        "stream after a layer, at one token); the choice is the right answer. Chance is the "
-        "accuracy of guessing, and shuffled labels show what the fit finds where there is nothing "
-        "to find. The floor is what the best of the other variables gives away: the right answer "
-        "agrees with the side of either evidence on 75 % of the trials. Balanced trials are free "
-        "of that: the side is not the one to answer by, and equally often with either answer.",
-    ),
-    (
-        "Mixed selectivity",
-        "Each unit of the last layer is regressed on context, motion, colour and choice, with a "
-        "permutation test for every variable. A unit that follows several of them is of mixed "
-        "selectivity. A follower of motion or colour is one of its side; strengths of evidence and "
-        "products of variables are in the regression beside them. Expected is the share if no unit "
-        "followed anything.",
-    ),
-    (
-        "Decoding from single heads",
-        "A linear support vector machine with cross-validation on the output of one head at the "
-        "last token: the model's answer (choice), whether it is right (of as many right as wrong "
-        "answers), whether the trial is congruent, and which of the 8 conditions (context and both "
-        "sides) it is.",
-    ),
-    (
-        "Silhouette",
-        "How much nearer a state is to those of its own group than to those of the nearest other "
-        "one, averaged: 1 for groups far apart, 0 for none. It is taken of the states themselves "
-        "and of the projected points, for a projection can draw groups where there are none.",
-    ),
-)
-_COGNITIVE_CREDIT = (
-    "Claims after arXiv 2406.18926; the task after Mante et al. 2013 (doi 10.1038/nature12742), "
-    "mixed selectivity after Rigotti et al. 2013 (doi 10.1038/nature12160). The wording of the "
-    "prompts, the numbers and the sizes are this project's own."
-)
-
 
 @dataclass(frozen=True)
 class Words:
@@ -181,11 +98,23 @@ class Words:
     credit: str = _CREDIT
 
 
+_OF_KIND = {
+    COGNITIVE: Words(cognitive.INTERVALS, terms=cognitive.TERMS, credit=cognitive.CREDIT),
+    EXTRACTIVE: Words(
+        extractive.INTERVALS,
+        before_formula=extractive.BEFORE_FORMULA,
+        formula=extractive.FORMULA,
+        after_formula=extractive.AFTER_FORMULA,
+        terms=extractive.TERMS,
+        credit=extractive.CREDIT,
+    ),
+}
+
+
 def words_of(config: Mapping[str, Any]) -> Words:
     """The fixed texts for a run of this configuration."""
-    if not is_cognitive(config):
-        return Words()
-    return Words(_COGNITIVE_INTERVALS, terms=_COGNITIVE_TERMS, credit=_COGNITIVE_CREDIT)
+    kind = kind_of(config)
+    return Words() if kind is None else _OF_KIND[kind]
 
 
 def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> list[Table]:

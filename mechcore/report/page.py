@@ -17,8 +17,10 @@ from mechcore.files import write_text
 from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Section
+from mechcore.report.cognitive.tables import KIND as COGNITIVE
 from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
+from mechcore.report.extractive.tables import KIND as EXTRACTIVE
 from mechcore.report.grid import grid_of
 from mechcore.report.markdown import markdown
 from mechcore.report.method import method_tables, words_of
@@ -26,7 +28,7 @@ from mechcore.report.run_folder import (
     CONFIG_FILE,
     TABLES_FOLDER,
     RunFolder,
-    is_cognitive,
+    kind_of,
     read_run,
 )
 from mechcore.report.sections import sections
@@ -36,6 +38,11 @@ from mechcore.report.wording import short_source
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
 Format = Literal["html", "md"]
 
+_TITLES = {
+    COGNITIVE: ("Cognitive task", "Fine-tuned against trained from scratch"),
+    EXTRACTIVE: ("Extractive structures", "Trained on facts, asked for what follows from them"),
+}
+"""Title and subtitle by kind of study."""
 _VARIABLE = re.compile(r"\*(\w+)\*")
 
 
@@ -134,8 +141,9 @@ def title(config: dict[str, Any]) -> str:
     # A model that the study trained lies somewhere in its store, which tells nobody anything.
     found = (model.get(each) for each in ("base", "source", "architecture"))
     name = str(next(filter(None, found), "a model"))
-    if is_cognitive(config):
-        return f"Cognitive task: {short_source(name)}"
+    kind = kind_of(config)
+    if kind is not None:
+        return f"{_TITLES[kind][0]}: {short_source(name)}"
     return f"Heuristic core of {short_source(name)}{', trained here' if model.get('base') else ''}"
 
 
@@ -146,8 +154,9 @@ def subtitle(config: dict[str, Any]) -> str:
     if "n_layers" in model and "n_heads" in model:
         mlps = " with MLPs" if model.get("has_mlps") else ""
         text += f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads{mlps}. "
-    if is_cognitive(config):
-        text += "Fine-tuned against trained from scratch. "
+    kind = kind_of(config)
+    if kind is not None:
+        text += f"{_TITLES[kind][1]}. "
     return f"{text}Made with mechcore {config.get('mechcore', '')}."
 
 

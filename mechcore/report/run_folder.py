@@ -14,8 +14,9 @@ import pandas as pd
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 from mechcore.files import read_csv
-from mechcore.report.cognitive.tables import COGNITIVE_TABLES, KIND
+from mechcore.report.cognitive import tables as cognitive
 from mechcore.report.columns import Columns
+from mechcore.report.extractive import tables as extractive
 from mechcore.report.wording import visible
 
 CONFIG_FILE = "config.json"
@@ -126,6 +127,11 @@ TABLES: Mapping[str, Columns] = {
         ("component", "category"), ("layer", "head", "entropy", "n_examples"), ("in_core",)
     ),
 }
+TABLES_OF_KIND: Mapping[str, Mapping[str, Columns]] = {
+    cognitive.KIND: cognitive.COGNITIVE_TABLES,
+    extractive.KIND: extractive.EXTRACTIVE_TABLES,
+}
+"""The tables of the kinds of study that have their own."""
 _PER_CATEGORY = ("mass_", "low_", "high_", "uniform_", "ratio_", "sd_", "share_", "examples_")
 
 
@@ -143,9 +149,9 @@ class RunFolder:
         return self.tables.get(name)
 
     @property
-    def cognitive(self) -> bool:
-        """Whether it is a run on the cognitive task, which has tables of its own."""
-        return is_cognitive(self.config)
+    def kind(self) -> str | None:
+        """The kind of study with tables of its own that it is one of, if any."""
+        return kind_of(self.config)
 
     @property
     def core(self) -> list[str]:
@@ -168,9 +174,10 @@ class RunFolder:
         return sorted(path.name for path in (self.path / TABLES_FOLDER).glob("[!.]*.csv"))
 
 
-def is_cognitive(config: Mapping[str, Any]) -> bool:
-    """Whether ``config.json`` is that of a run on the cognitive task."""
-    return config.get("kind") == KIND
+def kind_of(config: Mapping[str, Any]) -> str | None:
+    """The kind of study that ``config.json`` names; None for a study of heads and subnetworks."""
+    kind = str(config.get("kind"))
+    return kind if kind in TABLES_OF_KIND else None
 
 
 def read_run(path: str | Path) -> RunFolder:
@@ -193,7 +200,8 @@ def read_run(path: str | Path) -> RunFolder:
         if not isinstance(config.get(name) or {}, dict):
             kind = type(config[name]).__name__
             raise InputError(f"{config_path}: {name}: found a {kind}; expected an object")
-    known = COGNITIVE_TABLES if is_cognitive(config) else TABLES
+    study = kind_of(config)
+    known = TABLES if study is None else TABLES_OF_KIND[study]
     tables = {
         name: _visible_text(read_table(file, columns), columns)
         for name, columns in known.items()

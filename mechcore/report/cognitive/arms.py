@@ -19,8 +19,8 @@ from mechcore.report.drawing import (
     VERMILION,
     shorten,
 )
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import DASH, NOT_AVAILABLE, number, percent, whole
+from mechcore.report.seeds import in_order, means_over_seeds, seeds_in, whole_range
+from mechcore.report.wording import number, percent, whole
 
 BASE = "base"
 """The arm of the pretrained model, which was not trained on the task."""
@@ -30,18 +30,6 @@ _LOOK = {
     "scratch": ("from scratch", VERMILION, "s"),
 }
 _OTHERS = ((GREEN, "^"), (PURPLE, "v"), (ORANGE, "P"))
-
-
-def table_of(run: RunFolder, name: str) -> pd.DataFrame | None:
-    """The table of that name; None where it was not made or has no row."""
-    table = run.table(name)
-    return None if table is None or len(table) == 0 else table
-
-
-def in_order(found: pd.Series, known: Sequence[str]) -> list[str]:
-    """The different values of a column: those known in their order, others after them."""
-    names = list(dict.fromkeys(found))
-    return [name for name in known if name in names] + [name for name in names if name not in known]
 
 
 def arms_of(table: pd.DataFrame) -> list[str]:
@@ -62,7 +50,7 @@ def arm_look(arm: str, i: int = 0) -> tuple[str, str]:
 def seeds_of(table: pd.DataFrame, arm: str | None = None) -> list[float]:
     """The seeds of a table, or of one of its arms, in order."""
     part = table if arm is None else table[table["arm"] == arm]
-    return sorted(part["seed"].dropna().unique().tolist())
+    return seeds_in(part)
 
 
 def models_of(table: pd.DataFrame) -> list[tuple[str, float]]:
@@ -87,22 +75,8 @@ def by_arm(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
-    """Means over seeds, each seed counting the same; arms in their order, rows as in the table.
-
-    Returns:
-        ``arm``, the keys, ``seeds`` (how many), and for every value its mean over the seeds that
-        have one under its own name, and the smallest and largest as ``_least`` and ``_most``.
-    """
-    grouped = table.groupby(["arm", *keys], sort=False, dropna=False)
-    of_values = grouped[list(values)]
-    parts = [of_values.mean(), of_values.min().add_suffix("_least")]
-    parts += [of_values.max().add_suffix("_most"), grouped["seed"].nunique().to_frame("seeds")]
-    return by_arm(pd.concat(parts, axis=1).reset_index())
-
-
-def ends_of(row: pd.Series, value: str) -> pd.Series:
-    """The smallest and largest over seeds, of a row of `over_seeds`."""
-    return row[[f"{value}_least", f"{value}_most"]]
+    """As `means_over_seeds` of ``arm`` and the keys; arms in their order."""
+    return by_arm(means_over_seeds(table, ["arm", *keys], values))
 
 
 def basis(table: pd.DataFrame, n: str | None = "n", what: str = "test trials") -> str:
@@ -116,20 +90,6 @@ def basis(table: pd.DataFrame, n: str | None = "n", what: str = "test trials") -
     seeds = [f"{arm_name(arm)} {whole(len(seeds_of(table, arm)))}" for arm in arms_of(table)]
     text = f"seeds: {', '.join(seeds)}."
     return f"n = {whole_range(table[n])} {what}; {text}" if n else f"S{text[1:]}"
-
-
-def whole_range(values: pd.Series) -> str:
-    """The smallest and largest of some whole numbers, or the one where they are the same."""
-    finite = values.dropna()
-    if len(finite) == 0:
-        return NOT_AVAILABLE
-    low, high = finite.min(), finite.max()
-    return whole(low) if low == high else f"{whole(low)}{DASH}{whole(high)}"
-
-
-def plain_number(value: float) -> str:
-    """A setting such as a learning rate, with the digits it has; a dash where it is none."""
-    return f"{value:g}" if pd.notna(value) else DASH
 
 
 def share(value: float, low: float, high: float) -> str:
@@ -150,10 +110,3 @@ def points_range(values: pd.Series) -> str:
     """The smallest and largest of some differences of accuracies, in points."""
     low, high = (number(100 * end, 1, signed=True) for end in (values.min(), values.max()))
     return low if low == high else f"{low} to {high}"
-
-
-def with_ends(value: float, low: float, high: float, digits: int = 2) -> str:
-    """A number with its interval where there is one."""
-    text, *ends = (number(each, digits) for each in (value, low, high))
-    known = pd.notna(low) and pd.notna(high)
-    return f"{text} [{ends[0]}, {ends[1]}]" if known else text

@@ -15,12 +15,11 @@ from mechcore.report.cognitive.arms import (
     models_of,
     modes_of,
     of_model,
-    table_of,
-    with_ends,
 )
 from mechcore.report.cognitive.figures import attention_and_drop, attention_by_layer
-from mechcore.report.cognitive.summary import claim_lines
+from mechcore.report.cognitive.summary import CLAIMS
 from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import table_of, with_ends
 from mechcore.report.wording import number, small, whole
 
 _TOP = 5
@@ -37,7 +36,7 @@ def attention_section(run: RunFolder, gallery: Gallery) -> Section:
         return not_run(section_id, title, "the measure of attention to number tokens")
     ablation, drop = table_of(run, "cognitive_ablation"), table_of(run, "cognitive_attention_drop")
     counts = basis(attention, None)
-    blocks: list[Block] = [*claim_lines(run, 3)]
+    blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if ablation is not None:
         mode = modes_of(ablation)[0]
         picture = gallery.add(

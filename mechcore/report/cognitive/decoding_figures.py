@@ -20,7 +20,6 @@ from mechcore.report.cognitive.arms import (
     arm_look,
     arm_name,
     arms_of,
-    in_order,
     over_seeds,
     seeds_of,
 )
@@ -34,6 +33,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
+from mechcore.report.seeds import in_order
 from mechcore.report.wording import ALL
 
 VARIABLES = ("context", "motion", "color", "choice")

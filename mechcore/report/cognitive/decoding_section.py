@@ -10,13 +10,10 @@ from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, no
 from mechcore.report.cognitive.arms import (
     arm_name,
     basis,
-    ends_of,
-    in_order,
     models_of,
     of_model,
     over_seeds,
     share,
-    table_of,
 )
 from mechcore.report.cognitive.decoding_figures import (
     VARIABLES,
@@ -26,8 +23,9 @@ from mechcore.report.cognitive.decoding_figures import (
     position_name,
     positions_of,
 )
-from mechcore.report.cognitive.summary import claim_lines
+from mechcore.report.cognitive.summary import CLAIMS
 from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import ends_of, in_order, table_of
 from mechcore.report.wording import (
     listed,
     number,
@@ -49,7 +47,7 @@ def decoding_section(run: RunFolder, gallery: Gallery) -> Section:
     rows = main_rows(decoding)
     kinds = f"Balanced: only trials in which that side is to be ignored; {basis(rows)}"
     blocks: list[Block] = [
-        *claim_lines(run, 4),
+        *CLAIMS.lines(run, "decoding"),
         gallery.add(
             decoding_over_prompt(decoding),
             "decoding-prompt",

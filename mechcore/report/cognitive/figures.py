@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
@@ -29,6 +27,7 @@ from mechcore.report.drawing import (
     new_figure,
     styled,
 )
+from mechcore.report.scatter import draw_by_layer, layer_bar, layer_norm
 from mechcore.report.wording import sparsity, whole
 
 CHANCE, CONTEXT_IGNORED = 0.5, 0.75
@@ -133,32 +132,19 @@ def attention_and_drop(attention: pd.DataFrame, drops: pd.DataFrame) -> Figure:
         drops[["arm", "seed", "component", "drop"]], on=["arm", "seed", "component"]
     )
     arms = arms_of(both)
-    layers = Normalize(0, max(both["layer"].max(), 1))
+    layers = layer_norm(both["layer"])
     figure = new_figure(min(1.6 + 2.9 * len(arms), MAX_WIDTH), 3.5)
     axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
     for ax, arm in zip(axes, arms, strict=True):
         part = both[both["arm"] == arm]
         ax.axvline(1, color=GREY, lw=0.9, ls=_DASH)
         ax.axhline(0, color=GREY, lw=0.9)
-        ax.scatter(
-            part["ratio"],
-            100 * part["drop"],
-            c=part["layer"],
-            cmap="viridis",
-            norm=layers,
-            s=24,
-            edgecolors="#333333",
-            linewidths=0.5,
-            zorder=3,
-        )
+        draw_by_layer(ax, part["ratio"], 100 * part["drop"], part["layer"], layers)
         ax.set_title(arm_name(arm))
         ax.set_xlabel("attention to numbers (times uniform)")
-        ax.grid()
     axes[0].set_ylabel("drop without the head (points)")
     axes[0].set_xlim(left=0)
-    scale = ScalarMappable(layers, "viridis")
-    bar = figure.colorbar(scale, ax=axes, label="layer", fraction=0.04, aspect=22)
-    bar.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    layer_bar(figure, axes, layers)
     return figure
 
 

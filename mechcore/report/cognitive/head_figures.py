@@ -19,7 +19,6 @@ from mechcore.report.cognitive.arms import (
     arm_look,
     arm_name,
     arms_of,
-    in_order,
     models_of,
     modes_of,
     over_seeds,
@@ -40,6 +39,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
+from mechcore.report.seeds import in_order
 from mechcore.report.wording import ALL, number
 
 TARGETS = ("choice", "correct", "congruent", "condition")

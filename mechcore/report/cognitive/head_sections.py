@@ -11,8 +11,6 @@ from mechcore.report.cognitive.arms import (
     arm_name,
     arms_of,
     basis,
-    ends_of,
-    in_order,
     models_of,
     modes_of,
     of_model,
@@ -21,8 +19,6 @@ from mechcore.report.cognitive.arms import (
     points_range,
     seeds_of,
     share,
-    table_of,
-    with_ends,
 )
 from mechcore.report.cognitive.head_figures import (
     SURE,
@@ -32,8 +28,9 @@ from mechcore.report.cognitive.head_figures import (
     head_drops,
     target_name,
 )
-from mechcore.report.cognitive.summary import claim_lines
+from mechcore.report.cognitive.summary import CLAIMS
 from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import ends_of, in_order, table_of, with_ends
 from mechcore.report.wording import (
     NOT_AVAILABLE,
     number,
@@ -58,7 +55,7 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     ablation, mass = table_of(run, "cognitive_ablation"), table_of(run, "cognitive_mass")
     if ablation is None and mass is None:
         return not_run(section_id, title, "the ablation of single heads")
-    blocks: list[Block] = [*claim_lines(run, 2)]
+    blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if ablation is not None:
         modes = modes_of(ablation)
         blocks += [
@@ -217,7 +214,12 @@ def head_decoding_section(run: RunFolder, gallery: Gallery) -> Section:
         "Heatmaps, layer by head, of the accuracy of decoding from each head, by arm and by what "
         "is decoded; the best heads are in the table below.",
     )
-    blocks: list[Block] = [*claim_lines(run, 6), picture, _best_heads(svm), _best_of_seeds(svm)]
+    blocks: list[Block] = [
+        *CLAIMS.lines(run, section_id),
+        picture,
+        _best_heads(svm),
+        _best_of_seeds(svm),
+    ]
     return Section(section_id, title, blocks, ["cognitive_svm.csv"])
 
 

@@ -12,12 +12,9 @@ from mechcore.report.cognitive.arms import (
     arm_name,
     arms_of,
     basis,
-    ends_of,
     over_seeds,
-    plain_number,
     seeds_of,
     share,
-    table_of,
 )
 from mechcore.report.cognitive.attention_section import attention_section
 from mechcore.report.cognitive.decoding_section import decoding_section
@@ -27,8 +24,9 @@ from mechcore.report.cognitive.head_sections import (
     head_decoding_section,
 )
 from mechcore.report.cognitive.state_sections import projection_section, selectivity_section
-from mechcore.report.cognitive.summary import claim_lines
+from mechcore.report.cognitive.summary import CLAIMS
 from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import ends_of, plain_number, table_of
 from mechcore.report.wording import (
     DASH,
     count,
@@ -43,8 +41,8 @@ from mechcore.report.wording import (
 
 def cognitive_sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
     """All sections between the summary and the method, in the order of the page."""
+    yield CLAIMS.section(run)
     for make in (
-        _verdicts,
         _learning,
         _samples,
         _models,
@@ -56,22 +54,6 @@ def cognitive_sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         projection_section,
     ):
         yield make(run, gallery)
-
-
-def _verdicts(run: RunFolder, gallery: Gallery) -> Section:
-    del gallery
-    title = "Verdicts"
-    table = table_of(run, "cognitive_verdicts")
-    if table is None:
-        return not_run("verdicts", title, "the verdicts on the claims")
-    rows = [
-        [number(row["claim"], 0), row["title"], row["verdict"], row["figure"]]
-        for _, row in table.iterrows()
-    ]
-    caption = "The claims, whether they hold here, and the figures that decide"
-    header = ["claim", "what is claimed", "verdict", "figures"]
-    blocks: list[Block] = [Table(caption, header, rows, frozenset({0, 1, 2, 3}))]
-    return Section("verdicts", title, blocks, ["cognitive_verdicts.csv"])
 
 
 # -- learning -----------------------------------------------------------------------------------
@@ -189,7 +171,11 @@ def _samples(run: RunFolder, gallery: Gallery) -> Section:
     )
     header = ["arm", "largest size tried", *(f"seed {number(seed, 0)}" for seed in seeds)]
     caption = f"Samples to a test accuracy of {threshold}, by seed"
-    blocks: list[Block] = [*claim_lines(run, 1), Paragraph(text), Table(caption, header, rows)]
+    blocks: list[Block] = [
+        *CLAIMS.lines(run, "samples"),
+        Paragraph(text),
+        Table(caption, header, rows),
+    ]
     return Section("samples", title, blocks, ["cognitive_samples.csv"])
 
 

@@ -14,7 +14,6 @@ from mechcore.report.cognitive.arms import (
     arm_look,
     arm_name,
     arms_of,
-    in_order,
     of_model,
     seeds_of,
 )
@@ -33,6 +32,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
+from mechcore.report.seeds import in_order
 from mechcore.report.wording import number
 
 MOST_SEEDS = 3

@@ -11,17 +11,15 @@ from mechcore.report.cognitive.arms import (
     arm_name,
     basis,
     by_arm,
-    ends_of,
     models_of,
     of_model,
     over_seeds,
-    plain_number,
     seeds_of,
-    table_of,
 )
 from mechcore.report.cognitive.state_figures import MOST_SEEDS, projections, selectivity_bars
-from mechcore.report.cognitive.summary import claim_lines
+from mechcore.report.cognitive.summary import CLAIMS
 from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import ends_of, plain_number, table_of
 from mechcore.report.wording import (
     count,
     listed,
@@ -52,7 +50,7 @@ def selectivity_section(run: RunFolder, gallery: Gallery) -> Section:
         "Bar chart of the share of units by how many variables they follow, for each arm; the "
         "numbers are in the table below.",
     )
-    blocks: list[Block] = [*claim_lines(run, 5), picture, _unit_table(table)]
+    blocks: list[Block] = [*CLAIMS.lines(run, section_id), picture, _unit_table(table)]
     if terms is not None:
         blocks.append(_term_table(terms))
     files = ["cognitive_selectivity.csv", "cognitive_terms.csv"]
@@ -106,7 +104,7 @@ def projection_section(run: RunFolder, gallery: Gallery) -> Section:
     section_id, title = "projection", "Projection of the states"
     table, apart = table_of(run, "cognitive_projection"), table_of(run, "cognitive_silhouette")
     files = ["cognitive_projection.csv", "cognitive_silhouette.csv"]
-    blocks: list[Block] = [*claim_lines(run, 7)]
+    blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if table is None:
         blocks.append(Paragraph("Not run: the projection to two dimensions.", note=True))
     else:

@@ -1,0 +1,75 @@
+"""The claims of a study and the verdicts on them, the same on every page that has any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from mechcore.report.blocks import Finding, Paragraph, Section, Table, Tile, not_run
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import table_of
+from mechcore.report.wording import number
+
+HOLDS, FAILS, OPEN = "holds", "does not hold", "not decidable here"
+VERDICTS = "verdicts"
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The claims of a kind of run.
+
+    Attributes:
+        table: name of the table with the verdicts: ``claim``, ``title``, ``verdict``, ``figure``.
+        sections: by the number of a claim, the section with its figures.
+    """
+
+    table: str
+    sections: Mapping[int, str]
+
+    def section(self, run: RunFolder) -> Section:
+        """All verdicts, and the figures that decide."""
+        title, table = "Verdicts", table_of(run, self.table)
+        if table is None:
+            return not_run(VERDICTS, title, "the verdicts on the claims")
+        rows = [
+            [number(row["claim"], 0), row["title"], row["verdict"], row["figure"]]
+            for _, row in table.iterrows()
+        ]
+        caption = "The claims, whether they hold here, and the figures that decide"
+        header = ["claim", "what is claimed", "verdict", "figures"]
+        words = Table(caption, header, rows, frozenset({0, 1, 2, 3}))
+        return Section(VERDICTS, title, [words], [f"{self.table}.csv"])
+
+    def findings(self, run: RunFolder) -> Iterator[Finding]:
+        """The verdict on every claim; their numbers stand in the table of verdicts."""
+        for _, row in self._rows(run):
+            verdict = row["verdict"][:1].upper() + row["verdict"][1:]
+            yield Finding(f"{verdict}: {_title(row)}.", self.sections.get(row["claim"], VERDICTS))
+
+    def lines(self, run: RunFolder, section: str) -> Iterator[Paragraph]:
+        """The claims that a section is about, and the verdicts; nothing where there is none."""
+        for _, row in self._rows(run):
+            if self.sections.get(row["claim"]) == section:
+                text = f"Claim {number(row['claim'], 0)}: {_title(row)}. Verdict: {row['verdict']}."
+                yield Paragraph(text)
+
+    def tile(self, run: RunFolder) -> Iterator[Tile]:
+        """How many of them hold."""
+        table = table_of(run, self.table)
+        if table is None:
+            return
+        n = table["verdict"].value_counts()
+        held, failed, left = (int(n.get(name, 0)) for name in (HOLDS, FAILS, OPEN))
+        note = f"{failed} {'does' if failed == 1 else 'do'} not hold, {left} not decidable here"
+        yield Tile("Claims that hold", f"{held} of {len(table)}", note)
+
+    def _rows(self, run: RunFolder) -> Iterator[tuple[object, pd.Series]]:
+        table = table_of(run, self.table)
+        if table is not None:
+            yield from table.iterrows()
+
+
+def _title(row: pd.Series) -> str:
+    return str(row["title"]).rstrip(".")
