@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.shared import must_not_exist, show
+from mechcore.cli.shared import must_not_exist, run_table, show
 from mechcore.errors import InputError
 from mechcore.options import grouped, numbers, split
 
@@ -205,12 +205,9 @@ def run(
 
 
 def _show_results(out: Path) -> None:
-    from mechcore.report.run_folder import read_run
-
-    tables = read_run(out).tables
     columns = ["arm", "seed", "n", "accuracy", "incongruent", "unrestricted", "matched"]
-    show(tables["cognitive_models"][columns])
-    show(tables["cognitive_verdicts"][["claim", "title", "verdict"]])
+    show(run_table(out, "cognitive_models")[columns])
+    show(run_table(out, "cognitive_verdicts")[["claim", "title", "verdict"]])
 
 
 @app.command("trials")

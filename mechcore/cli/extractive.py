@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.shared import must_not_exist, show
+from mechcore.cli.shared import must_not_exist, run_table, show
 from mechcore.errors import InputError
 from mechcore.options import grouped, numbers, split
 
@@ -171,12 +171,10 @@ def run(
 
 
 def _show_results(out: Path) -> None:
-    from mechcore.report.run_folder import read_run
-
-    tables = read_run(out).tables
-    if (ranks := tables.get("extractive_ranks")) is not None:
-        show(ranks[["task", "seed", "data", "state", "mean_rank", "low", "high", "chance"]])
-    show(tables["extractive_verdicts"][["claim", "title", "verdict"]])
+    if (out / "tables" / "extractive_ranks.csv").exists():
+        columns = ["task", "seed", "data", "state", "mean_rank", "low", "high", "chance"]
+        show(run_table(out, "extractive_ranks")[columns])
+    show(run_table(out, "extractive_verdicts")[["claim", "title", "verdict"]])
 
 
 @app.command("facts")

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, read_csv
@@ -55,21 +57,36 @@ def must_not_exist(out: Path, *, file: bool = False) -> None:
 
 
 def show(frame: Any) -> None:
-    """A table on the terminal."""
-    # What a row is about stays whole where there is little room.
-    columns = [
-        Column(str(name), overflow="fold", no_wrap=i == 0) for i, name in enumerate(frame.columns)
-    ]
-    table = Table(*columns)
+    """A table on the terminal: whole numbers as such, others with three decimals.
+
+    Where there is little room, texts go on in the next line; numbers and words of headings never
+    do.
+    """
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in frame.columns:
+        number = is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])
+        words = str(name).replace("_", " ").split()
+        table.add_column(
+            ("\n" if number else " ").join(words),
+            justify="right" if number else "left",
+            no_wrap=number,
+            overflow="fold",
+            min_width=max(map(len, words), default=0),
+        )
     for row in frame.itertuples(index=False):
         table.add_row(*map(_cell, row))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)  # names may have brackets and colons
 
 
 def _cell(value: Any) -> str:
     if value is None or str(value) in ("nan", "<NA>"):
         return ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def run_table(out: Path, name: str) -> Any:
+    """A table of a run as it was written: whole numbers stay whole where a row has none."""
+    return read_csv(out / "tables" / f"{name}.csv", dtype_backend="numpy_nullable")
 
 
 def show_subnetworks(table: Any) -> None:
@@ -96,7 +113,7 @@ def show_core(members: Any, summary: Any) -> None:
 def show_run(out: Path) -> None:
     """The main results of a run."""
     names = ("accuracy", "subnetworks", "core", "core_summary")
-    tables = {name: read_csv(out / "tables" / f"{name}.csv") for name in names}
+    tables = {name: run_table(out, name) for name in names}
     full = tables["accuracy"].query("subnetwork == 'full'")
     show(full[["role", "subset", "n", "accuracy", "accuracy_low", "accuracy_high"]])
     show_subnetworks(tables["subnetworks"])
