@@ -1,0 +1,192 @@
+"""Every matrix gives, from what it reads, what its hook point shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import helpers
+import pytest
+import torch
+from extractive.tiny import llama_language_model, loaded, saved
+from torch import Tensor
+
+from mechcore.errors import InputError
+from mechcore.models.linear_maps import LinearMap, linear_maps
+from mechcore.models.running import named_weights
+
+IDS = torch.tensor([[2, 5, 9, 7, 11], [2, 6, 6, 8, 12]])
+
+
+def model_of(kind: str, folder: Path) -> tuple[Any, Any]:
+    """A model in float64, and the Hugging Face model behind it."""
+    plain = llama_language_model() if kind == "llama" else helpers.gpt2_language_model()
+    plain = plain.double()
+    return loaded(saved(plain, folder), kind), plain
+
+
+@pytest.fixture(
+    scope="module",
+    params=["bridge", "llama", pytest.param("hooked", marks=pytest.mark.hooked)],
+)
+def models(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, Any]:
+    return model_of(request.param, tmp_path_factory.mktemp(request.param))
+
+
+def seen(model: Any) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+
+    def keep(value: Tensor, hook: Any, name: str) -> None:
+        found[name] = value
+
+    ends = ("hook_resid_pre", "hook_resid_mid", "hook_z", "hook_post")
+    maps = linear_maps(model)
+    names = {n for n in model.hook_dict if n.startswith("blocks.") and n.endswith(ends)}
+    names |= {each.hook for each in maps}
+    hooks = [(n, lambda value, hook, n=n: keep(value, hook, n)) for n in names]
+    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        model(IDS, return_type="logits")
+    return found
+
+
+def read_by(model: Any, each: LinearMap, values: dict[str, Tensor]) -> Tensor:
+    """[row, pos, head or 1, d_in]"""
+    block, layer = model.blocks[each.layer], f"blocks.{each.layer}."
+    if each.part == "O":
+        return values[layer + "attn.hook_z"]
+    if each.part == "out":
+        return values[layer + "mlp.hook_post"][:, :, None]
+    norm, stream = (
+        (block.ln1, "hook_resid_pre") if each.is_attention else (block.ln2, "hook_resid_mid")
+    )
+    with torch.no_grad():
+        return norm(values[layer + stream])[:, :, None]
+
+
+def test_a_map_gives_what_its_hook_point_shows(models: tuple[Any, Any]) -> None:
+    model, _ = models
+    values, weights = seen(model), named_weights(model)
+    for each in linear_maps(model):
+        x = read_by(model, each, values)
+        y = torch.einsum(
+            "bphi,hio->bpho",
+            x.expand(-1, -1, each.n_heads, -1),
+            each.by_head(weights[each.weight].detach()),
+        )
+        if each.part == "O":
+            y = y.sum(2, keepdim=True)
+        if each.bias is not None and each.bias_hook == each.hook:
+            y = y + each.bias_by_head(weights[each.bias].detach())
+        torch.testing.assert_close(
+            y.flatten(2), values[each.hook].flatten(2), rtol=1e-5, atol=1e-6, msg=str(each)
+        )
+
+
+def hf_matrices(plain: Any, layer: int) -> dict[str, Tensor]:
+    """[in, out] of every matrix of a Hugging Face model's layer."""
+    if plain.config.model_type == "gpt2":
+        block = plain.transformer.h[layer]
+        q, k, v = block.attn.c_attn.weight.split(helpers.D_MODEL, dim=1)
+        return {"Q": q, "K": k, "V": v, "O": block.attn.c_proj.weight} | {
+            "in": block.mlp.c_fc.weight,
+            "out": block.mlp.c_proj.weight,
+        }
+    block = plain.model.layers[layer]
+    attention, mlp = block.self_attn, block.mlp
+    return {
+        "Q": attention.q_proj.weight.T,
+        "K": attention.k_proj.weight.T,
+        "V": attention.v_proj.weight.T,
+        "O": attention.o_proj.weight.T,
+        "in": mlp.up_proj.weight.T,
+        "gate": mlp.gate_proj.weight.T,
+        "out": mlp.down_proj.weight.T,
+    }
+
+
+def test_matrices_by_head_are_slices_of_the_checkpoint(models: tuple[Any, Any]) -> None:
+    model, plain = models
+    weights = named_weights(model)
+    for layer in range(2):
+        expected = hf_matrices(plain, layer)
+        maps = [each for each in linear_maps(model) if each.layer == layer]
+        assert {each.part for each in maps} == set(expected)
+        for each in maps:
+            matrix = expected[each.part]
+            axis = 0 if each.part == "O" else 1
+            heads = matrix.chunk(each.n_heads, dim=axis)
+            found = each.by_head(weights[each.weight])
+            assert found.shape[0] == each.n_heads
+            for head, part in zip(found, heads, strict=True):
+                assert torch.equal(head, part), each
+
+
+def test_heads_are_counted_with_their_keys(models: tuple[Any, Any]) -> None:
+    model, plain = models
+    keys = 2 if plain.config.model_type == "llama" else 4
+    found = {each.part: each.n_heads for each in linear_maps(model)}
+    attention = {"Q": 4, "K": keys, "V": keys, "O": 4}
+    assert found == attention | dict.fromkeys(set(found) - set(attention), 1)
+
+
+def test_order_is_by_layer_and_part(models: tuple[Any, Any]) -> None:
+    model, plain = models
+    parts = [*"QKVO", "in", *["gate"] * (plain.config.model_type == "llama"), "out"]
+    assert [(m.layer, m.part) for m in linear_maps(model)] == [
+        (layer, part) for layer in range(2) for part in parts
+    ]
+
+
+@pytest.mark.hooked
+def test_the_bias_before_a_gated_product_is_read_after_it(tmp_path: Path) -> None:
+    """HookedTransformer adds b_in to the product with the gate, not to x W_in."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    model = HookedTransformer(
+        HookedTransformerConfig(
+            n_layers=1,
+            n_heads=2,
+            d_model=8,
+            d_head=4,
+            d_mlp=12,
+            d_vocab=20,
+            n_ctx=8,
+            act_fn="silu",
+            gated_mlp=True,
+            normalization_type="RMS",
+            device="cpu",
+        )
+    )
+    helpers.randomise(model)
+    into = next(each for each in linear_maps(model) if each.part == "in")
+    weights, values = named_weights(model), seen(model)
+    act = torch.nn.functional.silu(values["blocks.0.mlp.hook_pre"])
+    product = act * values["blocks.0.mlp.hook_pre_linear"]
+    assert into.bias is not None
+    torch.testing.assert_close(product + weights[into.bias], values[into.bias_hook])
+
+
+@pytest.mark.hooked
+def test_encoders_are_refused() -> None:
+    with pytest.raises(InputError, match="HookedEncoder is an encoder"):
+        linear_maps(helpers.hooked_encoder())
+
+
+def test_bridged_encoders_are_refused(cases: helpers.Cases) -> None:
+    with pytest.raises(InputError, match="is an encoder; expected a causal language model"):
+        linear_maps(cases.get("bert").model)
+
+
+def test_a_layer_without_the_matrices_is_named(tmp_path: Path) -> None:
+    import transformers as hf
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 24, "num_key_value_heads": 2, "num_local_experts": 2}
+    config = hf.MixtralConfig(
+        vocab_size=40, pad_token_id=1, bos_token_id=None, eos_token_id=None, **sizes
+    )
+    model = loaded(saved(hf.MixtralForCausalLM(config), tmp_path), "bridge", torch.float32)
+    with pytest.raises(InputError, match="has no matrix in; expected layers with W_Q"):
+        linear_maps(model)
