@@ -16,7 +16,7 @@ GRAFTED = {
     "graft": "graft",
     "control graft": "control graft",
 }
-WAYS = {"reverted": "changes undone after training", "trained": "not trained at all"}
+WAYS = {"reverted": "undone after training", "trained": "not trained"}
 DATA = (
     "test implications",
     "test facts",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import matplotlib
 import numpy as np
@@ -23,6 +22,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.extractive.looks import KINDS, SCORES, of, seed_name
+from mechcore.report.extractive.maps import Map, head_map, token_columns, token_map
 from mechcore.report.scatter import draw_by_layer, layer_bar, layer_norm
 from mechcore.report.seeds import in_order, seeds_in
 from mechcore.report.wording import number
@@ -43,64 +43,8 @@ _PALETTE = matplotlib.colormaps["RdBu"].with_extremes(bad=LIGHT_GREY)
 # -- maps ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Map:
-    """Values by layer and column, and the names of the columns; missing ones are NaN."""
-
-    values: np.ndarray
-    columns: Sequence[str]
-
-
-def token_map(scores: pd.DataFrame, columns: Sequence[tuple[str, int]], n_layers: int) -> Map:
-    """Scores by layer and token: summed over the components of a layer, mean over seeds.
-
-    Args:
-        scores: rows of one task, score and kind.
-        columns: as `token_columns` gives them.
-        n_layers: layers of the model.
-    """
-    return Map(_matrix(_keyed(scores), "column", columns, n_layers), [name for name, _ in columns])
-
-
-def head_map(scores: pd.DataFrame, n_heads: int, n_layers: int) -> Map:
-    """Scores by layer and head: summed over tokens, mean over seeds."""
-    heads = list(range(n_heads))
-    return Map(_matrix(scores, "head", heads, n_layers), [str(head) for head in heads])
-
-
-def token_columns(scores: pd.DataFrame) -> list[tuple[str, int]]:
-    """The columns of all seeds: the name of a token, and the how many-th of that name it is.
-
-    Seeds may differ in the length of names, so that the same token stands in another place: the
-    seed with most columns gives the order, and those that it lacks come last.
-    """
-    keyed = _keyed(scores)[["seed", "place", "column"]].drop_duplicates()
-    by_seed = [rows.sort_values("place")["column"].tolist() for _, rows in keyed.groupby("seed")]
-    longest_first = sorted(by_seed, key=len, reverse=True)
-    return list(dict.fromkeys(column for columns in longest_first for column in columns))
-
-
-def _keyed(scores: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with ``column``: (token, how many-th of that name in its seed)."""
-    places = scores[["seed", "place", "token"]].drop_duplicates().sort_values(["seed", "place"])
-    nth = places.groupby(["seed", "token"]).cumcount()
-    found = pd.Series(list(zip(places["token"], nth, strict=True)), places.index, dtype=object)
-    places = places.assign(column=found)
-    return scores.merge(places, on=["seed", "place", "token"])
-
-
-def _matrix(
-    scores: pd.DataFrame, column: str, columns: Sequence[object], n_layers: int
-) -> np.ndarray:
-    keys = ["layer", column]
-    sums = scores.groupby(["seed", *keys])["value"].sum(min_count=1)
-    table = sums.groupby(keys).mean().unstack(column)
-    names = pd.Index(list(columns), tupleize_cols=False)
-    return table.reindex(index=range(n_layers), columns=names).to_numpy(dtype=float)
-
-
 @styled
-def token_maps(scores: pd.DataFrame) -> Figure:
+def token_maps(scores: pd.DataFrame, title: str) -> Figure:
     """MLPs and heads by layer and token, a column of panels per score; rows of one task."""
     kinds, names = in_order(scores["kind"], list(KINDS)), in_order(scores["score"], SCORES)
     columns, n_layers = token_columns(scores), _count(scores["layer"])
@@ -109,16 +53,16 @@ def token_maps(scores: pd.DataFrame) -> Figure:
         for kind in kinds
     ]
     titles = [KINDS.get(kind, shorten(kind, _LETTERS)) for kind in kinds]
-    return _draw_maps(maps, names, titles, "", upright=False)
+    return _draw_maps(title, maps, names, titles, "", upright=False)
 
 
 @styled
-def head_maps(scores: pd.DataFrame) -> Figure:
+def head_maps(scores: pd.DataFrame, title: str) -> Figure:
     """Heads by layer and number, summed over tokens, a panel per score; rows of one task."""
     names, heads = in_order(scores["score"], SCORES), of(scores, kind="head")
     shape = _count(heads["head"]), _count(scores["layer"])
     maps = [[head_map(of(heads, score=name), *shape) for name in names]]
-    return _draw_maps(maps, names, ["heads"], "head", upright=True)
+    return _draw_maps(title, maps, names, ["heads"], "head", upright=True)
 
 
 def _count(numbers: pd.Series) -> int:
@@ -126,6 +70,7 @@ def _count(numbers: pd.Series) -> int:
 
 
 def _draw_maps(
+    title: str,
     maps: Sequence[Sequence[Map]],
     scores: Sequence[str],
     kinds: Sequence[str],
@@ -139,11 +84,12 @@ def _draw_maps(
     """
     n_layers, n_columns = maps[0][0].values.shape
     cell = float(np.clip(((MAX_WIDTH - 1.5) / len(scores) - 0.2) / n_columns, _SMALLEST, _LARGEST))
-    names = [shorten(name.strip(), _LETTERS) for name in maps[0][0].columns]
+    names = [shorten(name, _LETTERS) for name in maps[0][0].columns]
     below = 0.45 if upright else 0.15 + 0.065 * max(map(len, names))
     width = len(scores) * max(cell * n_columns + 0.2, 1.9) + 1.5
-    height = len(kinds) * (cell * n_layers + 0.3) + below
+    height = len(kinds) * (cell * n_layers + 0.3) + below + 0.25
     figure = new_figure(width, height, square_cells=True)
+    figure.suptitle(shorten(title), size=10.5)
     axes = figure.subplots(len(kinds), len(scores), squeeze=False, sharex=True, sharey=True)
     for row, kind, line in zip(axes, kinds, maps, strict=True):
         for ax, score, each in zip(row, scores, line, strict=True):

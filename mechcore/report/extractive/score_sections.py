@@ -9,24 +9,25 @@ import pandas as pd
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
 from mechcore.report.extractive.looks import KINDS, SCORES, basis, of, seed_name, slug, tasks_of
 from mechcore.report.extractive.map_figures import (
-    MOST_SEEDS,
     head_maps,
-    localization,
     token_maps,
 )
+from mechcore.report.extractive.maps import keyed, token_name
 from mechcore.report.extractive.summary import CLAIMS
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in, table_of
 from mechcore.report.wording import (
-    count,
     number,
     number_range,
-    p_value,
     small,
     whole,
 )
 
-_TOP = 5
+_UNORDERED = (
+    ". If every seed has a base of its own, heads of a layer have no order, and means over seeds "
+    "say more of layers than of heads"
+)
+_TOP = 3
 """Cells of a map in a table."""
 
 
@@ -47,7 +48,9 @@ def scores_section(run: RunFolder, gallery: Gallery) -> Section:
     blocks: list[Block] = [*CLAIMS.lines(run, section_id), Paragraph(text)]
     for task in tasks_of(scores):
         blocks += _maps_of_task(gallery, of(scores, task=task), task)
-    blocks += [_totals(scores), _strongest(scores), _strongest_of_seeds(scores)]
+    named = pd.concat([keyed(of(scores, task=task)) for task in tasks_of(scores)])
+    named = named.reset_index(drop=True)
+    blocks += [_totals(scores), _strongest(named), _strongest_of_seeds(named)]
     return Section(section_id, title, blocks, ["extractive_scores.csv"])
 
 
@@ -64,7 +67,7 @@ def _maps(gallery: Gallery, scores: pd.DataFrame, task: str, seed: str) -> Itera
     over = seed or ("mean over seeds" if len(seeds_in(scores)) > 1 else "one seed")
     title = f"{task[:1].upper()}{task[1:]}, {over}"
     yield gallery.add(
-        token_maps(scores),
+        token_maps(scores, title),
         f"scores-tokens-{name}",
         f"{title}: scores by layer and token of the implication's prompt, on top of MLPs, below "
         "of heads, summed over the heads of a layer. The answer is read at the last token; "
@@ -73,11 +76,12 @@ def _maps(gallery: Gallery, scores: pd.DataFrame, task: str, seed: str) -> Itera
         "below.",
         fold=f"{title}: by layer and token" if seed else "",
     )
+    unordered = "" if len(seeds_in(scores)) == 1 else _UNORDERED
     if (scores["kind"] == "head").any():
         yield gallery.add(
-            head_maps(scores),
+            head_maps(scores, title),
             f"scores-heads-{name}",
-            f"{title}: scores of every head, summed over tokens; {basis(scores)}",
+            f"{title}: scores of every head, summed over tokens{unordered}; {basis(scores)}",
             f"Heatmaps, layer by head, of the scores of {task}, {over}.",
             fold=f"{title}: by layer and head" if seed else "",
         )
@@ -107,7 +111,7 @@ def _totals(scores: pd.DataFrame) -> Table:
 
 
 def _strongest(scores: pd.DataFrame) -> Table:
-    keys = ["task", "score", "kind", "component", "token"]
+    keys = ["task", "score", "kind", "component", "column"]
     signs = scores.assign(positive=scores["value"] > 0)
     means = means_over_seeds(signs, keys, ["value", "positive"])
     rows = [
@@ -160,7 +164,7 @@ def _largest(part: pd.DataFrame) -> pd.DataFrame:
 
 def _names(row: pd.Series) -> list[str]:
     kind = KINDS.get(row["kind"], row["kind"])
-    return [row["task"], row["score"], kind, row["component"], row["token"].strip()]
+    return [row["task"], row["score"], kind, row["component"], token_name(row["column"])]
 
 
 # -- the sum check ------------------------------------------------------------------------------
@@ -206,79 +210,3 @@ def sums_section(run: RunFolder, gallery: Gallery) -> Section:
     return Section(
         section_id, title, [*blocks, Table(caption, header, rows)], ["extractive_sums.csv"]
     )
-
-
-# -- localisation -------------------------------------------------------------------------------
-
-
-def localization_section(run: RunFolder, gallery: Gallery) -> Section:
-    """Whether what learning implications changes is where facts are read out."""
-    section_id, title = "localization", "Localisation"
-    table = table_of(run, "extractive_localization")
-    r2 = table_of(run, "extractive_localization_r2")
-    blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
-    if table is None:
-        blocks.append(Paragraph("Not run: the scores of the graft's components.", note=True))
-    else:
-        seeds = seeds_in(table)
-        shown = f"; the first {MOST_SEEDS} of {len(seeds)} seeds" if seeds[MOST_SEEDS:] else ""
-        blocks.append(
-            gallery.add(
-                localization(table, r2),
-                "localization",
-                "Informative score of learning implications after facts (where that is stored) "
-                "against downstream score of facts of test names (where they are read out), in "
-                "logits, summed over tokens: a dot per component, coloured by layer. Every panel "
-                f"has its own scale{shown}.",
-                "Scatter plots of informative against downstream scores of components, MLPs and "
-                "heads by seed; the correlations are in the table below.",
-            )
-        )
-    if r2 is None:
-        blocks.append(Paragraph("Not run: the correlation of the two scores.", note=True))
-    else:
-        blocks.append(_r2_table(r2))
-    if table is not None:
-        blocks.append(_localized(table))
-    files = ["extractive_localization.csv", "extractive_localization_r2.csv"]
-    return Section(section_id, title, blocks, files)
-
-
-def _r2_table(r2: pd.DataFrame) -> Table:
-    rows = [
-        [
-            KINDS.get(kind, kind),
-            number(row["seed"], 0),
-            number(row["r2"]),
-            number(row["r"], signed=True),
-            p_value(row["p"]).removeprefix("p ").removeprefix("= "),
-            whole(row["n"]),
-        ]
-        for kind in in_order(r2["kind"], list(KINDS))
-        for _, row in of(r2, kind=kind).sort_values("seed").iterrows()
-    ]
-    header = ["components", "seed", "r\u00b2", "r", "p", "how many"]
-    return Table("Correlation over components of the two scores", header, rows)
-
-
-def _localized(table: pd.DataFrame) -> Table:
-    """The strongest components by the informative score, with the other one."""
-    keys = ["kind", "component"]
-    means = means_over_seeds(table, keys, ["informative", "downstream"])
-    rows = [
-        [
-            KINDS.get(kind, kind),
-            row["component"],
-            whole(row["seeds"]),
-            *(
-                cell
-                for name in ("informative", "downstream")
-                for cell in (number(row[name], signed=True), number_range(ends_of(row, name)))
-            ),
-        ]
-        for kind in in_order(means["kind"], list(KINDS))
-        for _, row in of(means, kind=kind).nlargest(_TOP, "informative").iterrows()
-    ]
-    header = ["kind", "component", "seeds", "informative", "over seeds", "downstream", "over seeds"]
-    caption = f"The {count(_TOP, 'component')} of each kind with the largest informative score"
-    return Table(f"{caption}: means over seeds", header, rows, frozenset({0, 1}), folded=True)

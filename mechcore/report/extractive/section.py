@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mechcore.report.blocks import Gallery, Section
+from mechcore.report.extractive.localization_section import localization_section
 from mechcore.report.extractive.rank_sections import (
     freezing_section,
     grafting_section,
     ordering_section,
-    recall_section,
 )
-from mechcore.report.extractive.score_sections import (
-    localization_section,
-    scores_section,
-    sums_section,
-)
+from mechcore.report.extractive.recall_section import recall_section
+from mechcore.report.extractive.score_sections import scores_section, sums_section
 from mechcore.report.extractive.summary import CLAIMS
 from mechcore.report.run_folder import RunFolder
 

@@ -57,7 +57,7 @@ TERMS: Sequence[tuple[str, str]] = (
         "Tokens",
         "Prompts differ in the name or place that they are about, and in its number of tokens. "
         "Tokens before and after it stand in the same column for all; those of the name or place "
-        "are aligned at its end, so that -1 is its last token.",
+        "are aligned at their end: subject -1 is the last of them.",
     ),
     (
         "Sum check",
