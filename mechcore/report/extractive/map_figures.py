@@ -25,7 +25,7 @@ from mechcore.report.extractive.looks import KINDS, SCORES, of, seed_name
 from mechcore.report.extractive.maps import Map, head_map, token_columns, token_map
 from mechcore.report.scatter import draw_by_layer, layer_bar, layer_norm
 from mechcore.report.seeds import in_order, seeds_in
-from mechcore.report.wording import number
+from mechcore.report.wording import number, small
 
 MOST_SEEDS = 3
 """Seeds whose components are drawn one by one."""
@@ -34,6 +34,8 @@ _LETTERS = 14
 _SMALLEST, _LARGEST = 0.09, 0.42
 _ROOM_FOR_TEXT, _ROOM_FOR_NUMBERS = 0.27, 0.16
 """Least side of a cell with a number in it, and beside it, in inches."""
+_NARROWEST = 1.05
+"""Least width of a panel, in inches, so that titles stay apart."""
 _FEW, _MOST_NUMBERS = 6, 200
 _LEAST = 0.02
 """A map without larger values has no numbers, which would be zeros."""
@@ -83,18 +85,20 @@ def _draw_maps(
     Every panel has its own scale, which its title gives; the colours are the same.
     """
     n_layers, n_columns = maps[0][0].values.shape
-    cell = float(np.clip(((MAX_WIDTH - 1.5) / len(scores) - 0.2) / n_columns, _SMALLEST, _LARGEST))
+    largest = max(_LARGEST, _NARROWEST / n_columns)
+    cell = float(np.clip(((MAX_WIDTH - 1.5) / len(scores) - 0.2) / n_columns, _SMALLEST, largest))
+    end = "\n" if cell * n_columns < 2 * _NARROWEST else " "  # of the first line of a title
     names = [shorten(name, _LETTERS) for name in maps[0][0].columns]
     below = 0.45 if upright else 0.15 + 0.065 * max(map(len, names))
-    width = len(scores) * max(cell * n_columns + 0.2, 1.9) + 1.5
-    height = len(kinds) * (cell * n_layers + 0.3) + below + 0.25
+    width = len(scores) * (cell * n_columns + 0.3) + 1.5
+    height = len(kinds) * (cell * n_layers + 0.3 + 0.15 * (end == "\n")) + below + 0.25
     figure = new_figure(width, height, square_cells=True)
     figure.suptitle(shorten(title), size=10.5)
     axes = figure.subplots(len(kinds), len(scores), squeeze=False, sharex=True, sharey=True)
     for row, kind, line in zip(axes, kinds, maps, strict=True):
         for ax, score, each in zip(row, scores, line, strict=True):
             most = _draw_map(ax, each, cell)
-            ax.set_title(f"{shorten(score, _LETTERS)}, {kind}: \u00b1{most:.2g}", size=8.5)
+            ax.set_title(f"{shorten(score, _LETTERS)},{end}{kind}: \u00b1{small(most)}", size=8.5)
         row[0].set_ylabel("layer")
     shown = range(0, n_columns, _every(n_columns, cell) if upright else 1)
     for ax in axes[-1]:

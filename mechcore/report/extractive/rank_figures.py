@@ -39,8 +39,8 @@ _REFERENCES: Mapping[str, tuple[str, Any]] = {
     "all": ("everything frozen", (0, (1, 1.5))),
 }
 _RANK = "mean rank (0 best)"
-_ACROSS = 2
-"""Panels beside each other."""
+_ACROSS = 3
+"""Panels that still fit beside each other."""
 
 
 # -- before and after ---------------------------------------------------------------------------
@@ -165,22 +165,24 @@ def seed_dots(
     """
     whole = pd.concat([rows for _, rows in panels])
     values, seeds = in_order(whole[column], list(names)), seeds_in(whole)
-    across, down = min(len(panels), _ACROSS), -(-len(panels) // _ACROSS)
+    across = len(panels) if len(panels) <= _ACROSS else 2
+    down = -(-len(panels) // across)
     height = 0.45 + max(0.34, 0.13 * len(seeds)) * len(values)
     size = 3.6 + 2.8 * across, 0.7 + 0.2 * (len(seeds) > 3) + height * down
     figure = new_figure(min(size[0], MAX_WIDTH), size[1])
     axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for ax, (title, rows) in zip(axes.flat, panels, strict=False):
+    for i, (ax, (title, rows)) in enumerate(zip(axes.flat, panels, strict=False)):
         _draw_seeds(ax, rows.assign(row=rows[column].map(values.index)), seeds)
         ax.set_title(shorten(title))
+        if i + across >= len(panels):  # nothing is below it
+            ax.set_xlabel(_RANK)
+            ax.tick_params(labelbottom=True)
     for ax in axes.flat[len(panels) :]:
         ax.set_visible(False)
     first = axes[0, 0]
     first.set_yticks(range(len(values)), labels=[shorten(names.get(v, v)) for v in values])
     first.set_ylim(len(values) - 0.4, -0.6)
     first.set_xlim(left=-0.4)
-    for ax in axes[-1]:
-        ax.set_xlabel(_RANK)
     handles = first.get_legend_handles_labels()[0]
     if len(seeds) > 1:
         handles.append(Line2D([], [], color=BLACK, lw=2.4, label="mean of the seeds"))
@@ -195,7 +197,8 @@ def _draw_seeds(ax: Axes, rows: pd.DataFrame, seeds: Sequence[float]) -> None:
         Dots(
             seed_name(seed),
             SERIES_COLOURS[i % len(SERIES_COLOURS)],
-            SERIES_MARKERS[i % len(SERIES_MARKERS)],
+            # Where colours begin again, markers are others.
+            SERIES_MARKERS[(i + i // len(SERIES_COLOURS)) % len(SERIES_MARKERS)],
             (one := of(rows, seed=seed))["row"].to_numpy(),
             one["mean_rank"].to_numpy(),
             offset=shift,
