@@ -8,10 +8,11 @@ FOLDER has the tables of one study (OUT/tables).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+from as_markdown import markdown, percent, verdicts
 
 NAMES = {"base": "pretrained", "fine_tuned": "fine-tuned", "scratch": "from scratch"}
 N_HEADS = 4
@@ -23,8 +24,8 @@ def tables(folder: Path) -> dict[str, str]:
         path.stem.removeprefix("cognitive_"): pd.read_csv(path)
         for path in folder.glob("cognitive_*.csv")
     }
-    made = {
-        "verdicts": (_verdicts, "verdicts"),
+    made: dict[str, tuple[Any, ...]] = {
+        "verdicts": (verdicts, "verdicts"),
         "curve": (_curve, "curve"),
         "models": (_models, "models", "mass"),
         "heads": (_heads, "ablation", "attention"),
@@ -38,20 +39,11 @@ def tables(folder: Path) -> dict[str, str]:
     }
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
-
-
 def _over_seeds(values: pd.Series) -> str:
     """Mean, and with several seeds the range."""
     if len(values) == 1:
-        return _percent(values.iloc[0])
-    return f"{_percent(values.mean())} ({_percent(values.min())} to {_percent(values.max())})"
+        return percent(values.iloc[0])
+    return f"{percent(values.mean())} ({percent(values.min())} to {percent(values.max())})"
 
 
 def _with_interval(row: pd.Series, value: str, low: str, high: str) -> str:
@@ -60,20 +52,12 @@ def _with_interval(row: pd.Series, value: str, low: str, high: str) -> str:
     return f"{row[value]:.2f} ({row[low]:.2f} to {row[high]:.2f})"
 
 
-def _verdicts(table: pd.DataFrame) -> str:
-    rows = [
-        [f"{row['claim']}. {row['title']}", row["verdict"], row["figure"]]
-        for _, row in table.iterrows()
-    ]
-    return _markdown(["claim", "verdict", "figures"], rows)
-
-
 def _curve(table: pd.DataFrame) -> str:
     rows = [
         [NAMES[str(arm)], f"{n:,}", *(_over_seeds(part[c]) for c in ("accuracy", "incongruent"))]
         for (arm, n), part in table.groupby(["arm", "n"], sort=False)
     ]
-    return _markdown(["arm", "trials", "accuracy", "incongruent"], rows)
+    return markdown(["arm", "trials", "accuracy", "incongruent"], rows)
 
 
 def _models(models: pd.DataFrame, mass: pd.DataFrame) -> str:
@@ -87,7 +71,7 @@ def _models(models: pd.DataFrame, mass: pd.DataFrame) -> str:
                 NAMES[row["arm"]],
                 str(row["seed"]),
                 f"{row['n']:,}",
-                _percent(row["accuracy"]),
+                percent(row["accuracy"]),
                 *(_with_interval(own.loc[mode], "centre", "low", "high") for mode in own.index),
                 _with_interval(
                     own.loc["mean"], "centre_significant", "significant_low", "significant_high"
@@ -98,7 +82,7 @@ def _models(models: pd.DataFrame, mass: pd.DataFrame) -> str:
         )
     head = ["arm", "seed", "trials", "accuracy", "centre, mean ablation", "zero ablation"]
     head += ["heads above 0 alone", "% in layer 0", "strongest"]
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _heads(ablation: pd.DataFrame, attention: pd.DataFrame) -> str:
@@ -114,7 +98,7 @@ def _heads(ablation: pd.DataFrame, attention: pd.DataFrame) -> str:
             for _, row in part.nlargest(N_HEADS, "drop").iterrows()
         ]
         rows.append([NAMES[str(arm)], str(seed), *told])
-    return _markdown(["arm", "seed", "first", "second", "third", "fourth"], rows)
+    return markdown(["arm", "seed", "first", "second", "third", "fourth"], rows)
 
 
 def _decoding(table: pd.DataFrame) -> str:
@@ -126,9 +110,9 @@ def _decoding(table: pd.DataFrame) -> str:
             own = part[part["variable"] == variable]
             balanced = own[own["subset"] == "balanced"]
             own = balanced if len(balanced) else own
-            cells.append(f"{_over_seeds(own['accuracy'])}, {_percent(own['floor'].mean())}")
+            cells.append(f"{_over_seeds(own['accuracy'])}, {percent(own['floor'].mean())}")
         rows.append([NAMES[str(arm)], *cells])
-    return _markdown(["arm", "context", "motion", "color", "choice"], rows)
+    return markdown(["arm", "context", "motion", "color", "choice"], rows)
 
 
 def _selectivity(table: pd.DataFrame) -> str:
@@ -136,7 +120,7 @@ def _selectivity(table: pd.DataFrame) -> str:
     for arm, part in table.groupby("arm", sort=False):
         cells = [_over_seeds(each["share"]) for _, each in part.groupby("n_variables")]
         rows.append([NAMES[str(arm)], *cells])
-    return _markdown(["arm", *map(str, sorted(table["n_variables"].unique()))], rows)
+    return markdown(["arm", *map(str, sorted(table["n_variables"].unique()))], rows)
 
 
 if __name__ == "__main__":

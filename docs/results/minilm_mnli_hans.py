@@ -9,10 +9,11 @@ the entailed pairs.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pandas as pd
+from as_markdown import markdown, percent
 
 MAIN_TEXT = {
     "lexical_overlap_ln_subject/object_swap": "SO-Swap",
@@ -41,15 +42,6 @@ def tables(folder: Path) -> dict[str, str]:
     }
 
 
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}"
-
-
 def _points(frame: pd.DataFrame, value: str, low: str, high: str, unit: float = 100) -> str:
     """The only row's value with its interval, in points."""
     (row,) = frame.to_dict("records")
@@ -69,29 +61,29 @@ def _fine_tuning(training: pd.DataFrame) -> str:
         axis=1
     )
     rows = [
-        [f"{step:,}", f"{loss[step]:.3f}", _percent(wide.loc[step, "id:all"])]
-        + [_percent(macro[step])]
-        + [_percent(wide.loc[step, f"ood:{name}"]) for name in MAIN_TEXT]
+        [f"{step:,}", f"{loss[step]:.3f}", percent(wide.loc[step, "id:all"])]
+        + [percent(macro[step])]
+        + [percent(wide.loc[step, f"ood:{name}"]) for name in MAIN_TEXT]
         for step in wide.index
     ]
-    return _markdown(["step", "loss", "MNLI", "HANS", *MAIN_TEXT.values()], rows)
+    return markdown(["step", "loss", "MNLI", "HANS", *MAIN_TEXT.values()], rows)
 
 
 def _subnetworks(spread: pd.DataFrame, subnetworks: pd.DataFrame) -> str:
     by_set = spread.assign(set=_set(spread)).set_index(["set", "target_sparsity"])
     rows = []
     for name, title in SETS.items():
-        cells = [title, _percent(by_set.loc[(name, SPARSITIES[0]), "full"])]
+        cells = [title, percent(by_set.loc[(name, SPARSITIES[0]), "full"])]
         for sparsity in SPARSITIES:
             row = by_set.loc[(name, sparsity)]
-            cells.append(", ".join(_percent(row[key]) for key in ("low", "mean", "high")))
+            cells.append(", ".join(percent(row[key]) for key in ("low", "mean", "high")))
         rows.append(cells)
     kept = ["heads and MLPs kept, mean", "72, 6"]
     for sparsity in SPARSITIES:
         part = subnetworks[subnetworks["target_sparsity"] == sparsity]
         kept.append(f"{part['heads_kept'].mean():.1f}, {part['mlps_kept'].mean():.1f}")
     ranges = [f"{100 * each:.0f} %: lowest, mean, highest" for each in SPARSITIES]
-    return _markdown(["", "full", *ranges], [*rows, kept])
+    return markdown(["", "full", *ranges], [*rows, kept])
 
 
 def _seeds(subnetworks: pd.DataFrame) -> str:
@@ -102,14 +94,14 @@ def _seeds(subnetworks: pd.DataFrame) -> str:
         for sparsity in SPARSITIES:
             row = by_sparsity.loc[sparsity]
             cells += [f"{row['heads_kept']}, {row['mlps_kept']}", f"{row['kl']:.3f}"]
-            cells += [_percent(row["id_accuracy"]), _percent(row["ood_accuracy_macro"])]
+            cells += [percent(row["id_accuracy"]), percent(row["ood_accuracy_macro"])]
         rows.append(cells)
     heads = [
         f"{100 * each:.0f} %: {what}"
         for each in SPARSITIES
         for what in ("kept", "KL", "MNLI", "HANS")
     ]
-    return _markdown(["seed", *heads], rows)
+    return markdown(["seed", *heads], rows)
 
 
 def _drops(ablation: pd.DataFrame, which: str) -> list[str]:
@@ -135,7 +127,7 @@ def _core(categories: pd.DataFrame, ablation: pd.DataFrame) -> str:
     rows = [[head, *_category(categories, head), *_drops(ablation, head)] for head in core]
     others = ablation.loc[ablation["kind"] == "non-core", "set"].unique()
     rows += [[name, "", "", *_drops(ablation, name)] for name in others]
-    return _markdown(["head", "category", "most attention", "drop, MNLI", "drop, HANS"], rows)
+    return markdown(["head", "category", "most attention", "drop, MNLI", "drop, HANS"], rows)
 
 
 def _entailed(entailed: pd.DataFrame, ablation: pd.DataFrame, sweep: pd.DataFrame) -> str:
@@ -151,9 +143,9 @@ def _entailed(entailed: pd.DataFrame, ablation: pd.DataFrame, sweep: pd.DataFram
             drops = [_drops(frame, name)[1] for frame in halves]
             mean = sum(part.loc[name, "accuracy_drop"] for part in on_hans) / 2
             title = name if name.count("+") < 2 else f"all {name.count('+') + 1} of the core"
-            rows.append([title, *drops, _percent(mean)])
+            rows.append([title, *drops, percent(mean)])
     titles = [f"drop, {n} ({b})" for n, b in zip(("non-entailed", "entailed"), before, strict=True)]
-    return _markdown(["without", *titles, "mean of both"], rows)
+    return markdown(["without", *titles, "mean of both"], rows)
 
 
 def _heads(sweep: pd.DataFrame, categories: pd.DataFrame, frequency: pd.DataFrame) -> str:
@@ -168,7 +160,7 @@ def _heads(sweep: pd.DataFrame, categories: pd.DataFrame, frequency: pd.DataFram
         rows.append([name, label, *(str(kept.loc[name, each]) for each in SPARSITIES)])
         rows[-1] += _drops(sweep, name)
     counts = [f"kept of 12, {100 * each:.0f} %" for each in SPARSITIES]
-    return _markdown(["component", "category", *counts, "drop, MNLI", "drop, HANS"], rows)
+    return markdown(["component", "category", *counts, "drop, MNLI", "drop, HANS"], rows)
 
 
 def _interaction_rows(frame: pd.DataFrame, sets: Iterable[str]) -> list[list[str]]:
@@ -192,7 +184,7 @@ _INTERACTIONS = ("MNLI, accuracy", "MNLI, margin", "HANS, accuracy", "HANS, marg
 def _joint(interactions: pd.DataFrame) -> str:
     on_ood = interactions[(_set(interactions) == "ood:all") & (interactions["metric"] == "margin")]
     largest = on_ood.nlargest(N_SETS, "interaction")["set"]
-    return _markdown(["set", *_INTERACTIONS], _interaction_rows(interactions, largest))
+    return markdown(["set", *_INTERACTIONS], _interaction_rows(interactions, largest))
 
 
 def _search(found: pd.DataFrame) -> str:
@@ -209,7 +201,7 @@ def _search(found: pd.DataFrame) -> str:
             [*cells, _points(accuracy[_set(accuracy) == "ood:all"], "interaction", "low", "high")]
         )
     head = ["set", "joint drop", "sum of single drops", "interaction", "p, adjusted"]
-    return _markdown([*head, "on accuracy, points"], rows)
+    return markdown([*head, "on accuracy, points"], rows)
 
 
 def _sizes(sizes: pd.DataFrame) -> str:
@@ -221,11 +213,11 @@ def _sizes(sizes: pd.DataFrame) -> str:
         for group in groups:
             row = by_group.loc[group]
             missing = int(row["n_seeds"] - row["n_faithful"])
-            cells += [_percent(row["full_accuracy"])]
-            cells += [f"{_percent(row['effective_size'])}" + f" [{missing}]" * bool(missing)]
+            cells += [percent(row["full_accuracy"])]
+            cells += [f"{percent(row['effective_size'])}" + f" [{missing}]" * bool(missing)]
         rows.append(cells)
     head = [f"{title}{what}" for title in groups.values() for what in ("", " size")]
-    return _markdown(["step", *head], rows)
+    return markdown(["step", *head], rows)
 
 
 if __name__ == "__main__":

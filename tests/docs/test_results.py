@@ -7,9 +7,17 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 WRITTEN = ("| base |", "| claim |")
 """Tables of words: what was trained on what, and the verdicts."""
+
+
+@pytest.fixture(autouse=True)
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts find what they share, as when they are run."""
+    monkeypatch.syspath_prepend(str(DOCS / "results"))
 
 
 def _module(name: str) -> ModuleType:
