@@ -2,3 +2,38 @@
 
 After Feng, Russell and Steinhardt (arXiv 2412.04614).
 """
+
+from mechcore.extractive.alignment import align
+from mechcore.extractive.deltas import (
+    WeightDelta,
+    applied,
+    delta_from,
+    graft,
+    restored,
+    snapshot,
+    trainable_names,
+)
+from mechcore.extractive.ranks import mean_rank, ranks, rewards
+from mechcore.extractive.results import ExtractiveScores
+from mechcore.extractive.scores import extractive_scores, weight_effects
+from mechcore.extractive.tuning import TuneSettings, tune, tuned
+
+__all__ = [
+    "ExtractiveScores",
+    "TuneSettings",
+    "WeightDelta",
+    "align",
+    "applied",
+    "delta_from",
+    "extractive_scores",
+    "graft",
+    "mean_rank",
+    "ranks",
+    "restored",
+    "rewards",
+    "snapshot",
+    "trainable_names",
+    "tune",
+    "tuned",
+    "weight_effects",
+]

@@ -202,6 +202,23 @@ def check_fits(model: Any, delta: WeightDelta) -> None:
             )
 
 
+def graft(
+    onto: WeightDelta, learned: WeightDelta, before: WeightDelta | None = None
+) -> WeightDelta:
+    """What was learned after some facts, put onto other facts: ``onto + (learned - before)``.
+
+    With all three as changes from the same weights W_0 it is W_F' + (W_FI - W_F) of arXiv
+    2412.04614, section 5, less W_0.
+
+    Args:
+        onto: the change that other facts made.
+        learned: the change that facts and their implications made or, if ``before`` is not given,
+            what the implications alone changed after the facts.
+        before: the change that the facts had made when the implications came.
+    """
+    return onto + (learned if before is None else learned - before)
+
+
 def trainable_names(model: Any, layers: Iterable[int] | None = None) -> list[str]:
     """Names of the matrices of attention and MLP, of all layers or of these.
 

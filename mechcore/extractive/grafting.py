@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.extractive.deltas import WeightDelta, applied
+from mechcore.extractive.deltas import WeightDelta, applied, graft
 from mechcore.extractive.encoded import EncodedOrdering, chance
 from mechcore.extractive.ranks import mean_rank
 from mechcore.extractive.tuning import TuneSettings, tuned
@@ -60,7 +60,11 @@ def grafting(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
     _, extension = facts_then_implications(model, task, settings)
     other = tuned(model, task.other_facts, settings)
     alone = tuned(model, task.implications, settings)
-    models = {"other facts": other, "graft": other + extension, "control graft": other + alone}
+    models = {
+        "other facts": other,
+        "graft": graft(other, extension),
+        "control graft": graft(other, alone),
+    }
     splits = {
         "other implications": task.other_implications,
         "implications": task.implications,
