@@ -82,13 +82,13 @@ class Sites:
 
 def _check_layers(model: Any, sites: Sites) -> None:
     """Make sure that layers are an attention and then an MLP, each after one normalisation."""
-    block = model.blocks[0]
+    block, hooks = model.blocks[0], model.hook_dict
     problems = [f"has {name}" for name in ("ln1_post", "ln2_post") if hasattr(block, name)]
-    if any(name not in model.hook_dict for name in sites.inputs):
+    if any(name not in hooks for name in sites.inputs):
         problems.append("has no hook_resid_mid between attention and MLP")
     # Where a bridge's second norm comes after the MLP, another module reads the residual stream.
-    second = model.hook_dict.get("blocks.0.ln2.hook_in")
-    if second is not None and second is not model.hook_dict.get(hook_resid_mid(0)):
+    second = hooks.get("blocks.0.ln2.hook_in")
+    if second is not None and second is not hooks.get(hook_resid_mid(0)):
         problems.append("has a norm after its MLP")
     if getattr(model.cfg, "positional_embedding_type", None) == "shortformer":
         problems.append("adds positions to what queries and keys are made of")

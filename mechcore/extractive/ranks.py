@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechcore.models.running import Batch, forward, last_real_position
+from mechcore.errors import InputError
+from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
 from mechcore.tasks.facts import EncodedFacts
 
 BATCH_SIZE = 16
@@ -25,11 +26,29 @@ def prompt_batch(prompts: Sequence[Sequence[int]]) -> dict[str, Int[Tensor, "row
     return {"input_ids": ids, "attention_mask": mask}
 
 
+def next_token_logits(model: Any, batch: Batch) -> Float[Tensor, "row pos word"]:
+    """Logits of the words after every token.
+
+    Raises:
+        InputError: the model is an encoder or a classifier.
+    """
+    if not is_causal(model) or is_classifier(model):
+        kind = "a classifier" if is_classifier(model) else "an encoder"
+        raise InputError(
+            f"model: {type(model).__name__} is {kind}; expected a causal language model"
+        )
+    return forward(model, batch)
+
+
 def option_logits(
     model: Any, batch: Batch, option_ids: Int[Tensor, " option"]
 ) -> Float[Tensor, "row option"]:
-    """Logits of the options' first tokens after the last token of every prompt."""
-    logits = forward(model, batch)
+    """Logits of the options' first tokens after the last token of every prompt.
+
+    Raises:
+        InputError: the model is an encoder or a classifier.
+    """
+    logits = next_token_logits(model, batch)
     last = last_real_position(torch.as_tensor(batch["attention_mask"], device=logits.device))
     rows = torch.arange(len(last), device=logits.device)
     return logits[rows, last][:, option_ids.to(logits.device)]

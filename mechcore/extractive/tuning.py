@@ -26,8 +26,7 @@ from mechcore.extractive.deltas import (
     restored,
     trainable_names,
 )
-from mechcore.extractive.ranks import prompt_batch
-from mechcore.models.running import forward
+from mechcore.extractive.ranks import next_token_logits, prompt_batch
 from mechcore.tasks.facts import EncodedFacts
 
 _IGNORED = -100
@@ -152,7 +151,7 @@ def completion_loss(model: Any, rows: Sequence[Row]) -> Float[Tensor, ""]:
     for row, (prompt, completion) in enumerate(rows):
         places = slice(len(prompt) - 1, len(prompt) + len(completion) - 1)
         targets[row, places] = torch.tensor(completion)
-    logits = forward(model, batch).flatten(0, 1)
+    logits = next_token_logits(model, batch).flatten(0, 1)
     return F.cross_entropy(
         logits if logits.dtype == torch.float64 else logits.float(),
         targets.flatten().to(logits.device),

@@ -275,7 +275,8 @@ def check_hooks(model: Any, names: Iterable[str]) -> None:
     Raises:
         InputError: a hook point is missing.
     """
-    missing = [name for name in names if name not in model.hook_dict]
+    known = model.hook_dict  # a bridge makes it anew every time
+    missing = [name for name in names if name not in known]
     if missing:
         raise InputError(
             f"model: {type(model).__name__} has no hook point {missing[0]}; mechcore needs "
