@@ -60,7 +60,8 @@ def changed(model: nn.Module, scale: float, matrices_only: bool) -> Any:
             noise = scale * torch.randn(parameter.shape, generator=generator)
             layers = (".h." in name or ".layers." in name) and parameter.ndim == 2
             if layers or not matrices_only:
-                parameter += noise.to(parameter)
+                # HookedTransformer is loaded through float32.
+                parameter.copy_((parameter + noise).float())
     return other
 
 
