@@ -88,7 +88,8 @@ def tune(
         One row per epoch: epoch, loss (mean over its steps of the mean over target tokens, nats).
 
     Raises:
-        InputError: there is no such layer, or rows are to be replayed and none are given.
+        InputError: there is no such layer, or none at all, or rows are to be replayed and none
+            are given.
         MechcoreError: the loss is no longer finite.
     """
     if settings.replay and replay is None:
@@ -100,7 +101,12 @@ def tune(
     spare = _rows(replay) if replay is not None else []
     generator = torch.Generator().manual_seed(settings.seed)
     history = []
-    with differentiable(model, trainable_names(model, layers)) as weights:
+    names = trainable_names(model, layers)
+    if not names:
+        raise InputError(
+            "fine-tuning: layers names no layer; expected at least one, or None for all"
+        )
+    with differentiable(model, names) as weights:
         adam = torch.optim.Adam(weights, lr=settings.learning_rate)
         for epoch in range(1, settings.epochs + 1):
             losses = []
