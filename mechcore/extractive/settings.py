@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, TypeAlias, get_args
 
 from mechcore.errors import InputError
 from mechcore.extractive.tuning import TuneSettings
+from mechcore.models.loading import Backend
+from mechcore.tasks.fact_world import (
+    BASE_STEPS,
+    EPOCHS,
+    LEARNING_RATES,
+    ORDERING_LEARNING_RATE,
+    ORDERING_REPLAY,
+)
 
 Experiment: TypeAlias = Literal["ocr", "scores", "freezing", "ordering", "grafting", "localization"]
 EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
 BY_TASK: tuple[Experiment, ...] = ("ocr", "scores", "freezing")
 """Experiments that are done for first-hop and for second-hop facts."""
+
+Precision: TypeAlias = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+_ORDERING = TuneSettings(ORDERING_LEARNING_RATE, EPOCHS, replay=ORDERING_REPLAY)
+_GRAFTING = TuneSettings(ORDERING_LEARNING_RATE, EPOCHS)
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,7 @@ class ExtractiveSettings:
         ordering: how every phase of E4 is trained. The seed in it is replaced by the study's. With
             ``replay`` above 0 it is done twice, without and with replay.
         grafting: the same for E5 and E6, without replay.
+        base_steps: optimiser steps that a tiny base is pretrained for.
         counterfactuals: prompts that upstream scores are averaged over.
         compat: ``"paper"`` for the published code's informative score.
         cuts: of freezing, the first late layer of each; None for all.
@@ -47,17 +62,18 @@ class ExtractiveSettings:
     base: str | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
     experiments: tuple[Experiment, ...] = EXPERIMENTS
-    learning_rates: tuple[float, ...] = (1e-6, 3e-6, 1e-5)
-    epochs: tuple[int, ...] = (8,)
+    learning_rates: tuple[float, ...] = LEARNING_RATES
+    epochs: tuple[int, ...] = (EPOCHS,)
     batch_size: int = 8
-    ordering: TuneSettings = field(default_factory=TuneSettings)
-    grafting: TuneSettings = field(default_factory=TuneSettings)
+    ordering: TuneSettings = _ORDERING
+    grafting: TuneSettings = _GRAFTING
+    base_steps: int = BASE_STEPS
     counterfactuals: int = 10
     compat: Literal["paper"] | None = None
     cuts: tuple[int, ...] | None = None
     n_resamples: int = 1000
-    precision: Literal["float32", "bfloat16"] = "float32"
-    backend: Literal["bridge", "hooked"] = "bridge"
+    precision: Precision = "float32"
+    backend: Backend = "bridge"
 
     def __post_init__(self) -> None:
         known, given = set(EXPERIMENTS), self.experiments
@@ -74,12 +90,14 @@ class ExtractiveSettings:
         if not self.epochs or len({*self.epochs}) < len(self.epochs):
             _refuse("epochs", list(self.epochs), "different whole numbers, at least one")
         self.grid(self.seeds[0])
-        if self.counterfactuals < 1:
-            _refuse("counterfactuals", self.counterfactuals, "a whole number from 1")
-        if self.n_resamples < 1:
-            _refuse("n_resamples", self.n_resamples, "a whole number from 1")
+        for name in ("counterfactuals", "n_resamples", "base_steps"):
+            if getattr(self, name) < 1:
+                _refuse(name, getattr(self, name), "a whole number from 1")
         if self.compat not in (None, "paper"):
             _refuse("compat", self.compat, '"paper" or None')
+        for name, known_values in (("precision", PRECISIONS), ("backend", BACKENDS)):
+            if getattr(self, name) not in known_values:
+                _refuse(name, getattr(self, name), " or ".join(known_values))
         if self.grafting.replay:
             _refuse("grafting.replay", self.grafting.replay, "0: there is nothing to replay")
         if self.cuts is not None and (not self.cuts or min(self.cuts) < 1):
@@ -111,6 +129,7 @@ class ExtractiveSettings:
             epochs=(1,),
             ordering=replace(self.ordering, **short),
             grafting=replace(self.grafting, **short),
+            base_steps=10,
             counterfactuals=2,
             cuts=(1,),
             n_resamples=100,
@@ -118,8 +137,17 @@ class ExtractiveSettings:
 
 
 def default_settings(base: str | None = None) -> ExtractiveSettings:
-    """The settings for a base: the tiny ones', or the paper's with a grid around its rate."""
-    return ExtractiveSettings(base)
+    """The settings for a base: the tiny ones', or the paper's, with a grid around its rate."""
+    if base is None:
+        return ExtractiveSettings()
+    paper = TuneSettings()
+    return ExtractiveSettings(
+        base,
+        learning_rates=(3e-6, 1e-5, 3e-5),
+        epochs=(paper.epochs,),
+        ordering=replace(paper, replay=paper.batch_size),
+        grafting=paper,
+    )
 
 
 def _refuse(name: str, found: Any, expected: str) -> None:

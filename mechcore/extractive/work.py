@@ -34,7 +34,7 @@ from mechcore.study.fingerprints import checkpoint_content, digest_of
 from mechcore.study.folder import versions, write_tables
 from mechcore.study.pool import keep
 from mechcore.study.store import Store
-from mechcore.tasks.fact_world import train_fact_base
+from mechcore.tasks.fact_world import base_facts, train_fact_base
 
 FORMAT = 1
 """Counts up whenever the same recipe gives other results than before."""
@@ -98,7 +98,13 @@ class Units:
 
     def base(self, seed: int) -> Unit:
         """The unit that pretrains the tiny base of a seed."""
-        return Unit(BASE, seed, self._shared | {"kind": "extractive base", "seed": seed})
+        recipe = self._shared | {
+            "kind": "extractive base",
+            "seed": seed,
+            "world": digest_of(base_facts(seed).frame.to_dict("list")),
+            "steps": self.settings.base_steps,
+        }
+        return Unit(BASE, seed, recipe)
 
     def experiment(
         self, kind: str, seed: int, tuning: tuple[TuneSettings, ...], task: int | None = None
@@ -151,7 +157,8 @@ def perform(
 
     def make(_: Path, folder: Path) -> None:
         if unit.kind == BASE:
-            train_fact_base(folder / CHECKPOINT, unit.seed)
+            steps = settings.base_steps
+            train_fact_base(folder / CHECKPOINT, unit.seed, steps=steps, progress=False)
         else:
             source = settings.base or str(store.whole(str(unit.base_key)) / CHECKPOINT)
             _experiment(unit, settings, source, folder, device)

@@ -1,0 +1,151 @@
+"""`mechcore extractive` as users call it, bad input included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from mechcore.cli import main
+from mechcore.extractive.settings import ExtractiveSettings, default_settings
+from mechcore.tasks.fact_world import tiny_fact_tasks
+from mechcore.tasks.facts import city_ordering, city_tasks
+
+
+def call(command: str, *more: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["extractive", *command.split(), *map(str, more)])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ExtractiveSettings, dict[str, Any]]]:
+    """What studies were asked for; none is done, and each leaves two small tables."""
+    found = []
+
+    def noting(settings: ExtractiveSettings, out: Path, **how: Any) -> Path:
+        found.append((settings, how))
+        (out / "tables").mkdir(parents=True)
+        (out / "config.json").write_text(json.dumps({"kind": "extractive"}))
+        verdict = {"claim": 1, "title": "Known", "verdict": "holds", "figure": "0.50."}
+        pd.DataFrame([verdict]).to_csv(out / "tables" / "extractive_verdicts.csv", index=False)
+        return out / "report.html"
+
+    monkeypatch.setattr("mechcore.extractive.study.run", noting)
+    return found
+
+
+def test_a_study_with_all_options(
+    asked: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    options = (
+        "--base gpt2 --seeds 3,4 --experiments ocr,scores --learning-rates 1e-5,1e-4 --epochs 4,8 "
+        "--batch-size 4 --ordering-rate 2e-5 --ordering-epochs 3 --replay 2 --grafting-rate 3e-5 "
+        "--grafting-epochs 5 --counterfactuals 7 --compat paper --cuts 4,8 --precision bfloat16 "
+        "--backend hooked --workers 2 --threads 1 --device cpu"
+    )
+    assert call(f"run {options}", "--out", out, "--store", tmp_path / "store") == 0
+    ((settings, how),) = asked
+    assert settings.base == "gpt2"
+    assert (settings.seeds, settings.experiments) == ((3, 4), ("ocr", "scores"))
+    assert (settings.learning_rates, settings.epochs) == ((1e-5, 1e-4), (4, 8))
+    ordering, grafting = settings.ordering, settings.grafting
+    assert (ordering.learning_rate, ordering.epochs, ordering.replay) == (2e-5, 3, 2)
+    assert (grafting.learning_rate, grafting.epochs, grafting.replay) == (3e-5, 5, 0)
+    assert settings.batch_size == ordering.batch_size == grafting.batch_size == 4
+    assert (settings.counterfactuals, settings.compat, settings.cuts) == (7, "paper", (4, 8))
+    assert (settings.precision, settings.backend) == ("bfloat16", "hooked")
+    assert how == {"workers": 2, "threads": 1, "device": "cpu", "store": tmp_path / "store"}
+    shown = capsys.readouterr().out
+    assert "Known" in shown
+    assert f"report: {out / 'report.html'}" in shown
+
+
+def test_a_study_without_options(asked: list[Any], tmp_path: Path) -> None:
+    assert call("run", "--out", tmp_path / "out") == 0
+    assert call("run --quick", "--out", tmp_path / "quick") == 0
+    assert call("run --base gpt2", "--out", tmp_path / "gpt2") == 0
+    assert [settings for settings, _ in asked] == [
+        default_settings(),
+        default_settings().quick(),
+        default_settings("gpt2"),
+    ]
+    assert asked[2][1]["workers"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--seeds 0,x", "--seeds '0,x': expected numbers separated by commas"),
+        ("--cuts 1.5", "--cuts '1.5': expected numbers"),
+        ("--experiments ocr,probing", "experiments is ['ocr', 'probing']; expected some of ocr,"),
+        ("--learning-rates 0", "learning_rate is 0.0; expected above 0"),
+        ("--epochs 0", "epochs is 0; expected at least 1"),
+        ("--ordering-rate 2", "learning_rate is 2.0"),
+        ("--counterfactuals 0", "counterfactuals is 0; expected a whole number from 1"),
+        ("--compat code", "'code' is not"),
+        ("--workers 0", "0 workers"),
+    ],
+)
+def test_bad_options_get_one_line(
+    options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(f"run {options}", "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_base_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--base", tmp_path / "nothing", "--out", tmp_path / "out") == 2
+    assert "nothing" in capsys.readouterr().err
+
+
+def test_facts_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "facts.jsonl"
+    assert call("facts --seed 5", "--out", out) == 0
+    found = pd.read_json(out, lines=True)
+    assert f"({len(found)} prompts)" in capsys.readouterr().out
+    first, second = city_tasks(5)
+    assert found[["prompt", "completion", "subject"]].iloc[0].tolist() == [
+        first.facts.prompts[0],
+        first.facts.completions[0],
+        first.facts.subjects[0],
+    ]
+    own = found[(found["task"] == "second-hop") & (found["data"] == "implications")]
+    assert own["prompt"].tolist() == list(second.implications.prompts)
+    people = city_ordering(5)
+    counts = found.groupby(["task", "data"], sort=False).size().to_dict()
+    assert counts == {
+        **{(task, data): 20 for task in ("first-hop", "second-hop") for data in _BOTH},
+        **{("ordering", data): 84 for data in _BOTH},
+        **{("ordering", f"test {data}"): 20 for data in _BOTH},
+        **{("ordering", f"other {data}"): 84 for data in _BOTH},
+    }
+    others = found[found["data"] == "other facts"]
+    assert others["completion"].tolist() == list(people.other_facts.completions)
+
+
+_BOTH = ("facts", "implications")
+
+
+def test_facts_of_the_tiny_world(tmp_path: Path) -> None:
+    out = tmp_path / "facts.jsonl"
+    assert call("facts --world tiny", "--out", out) == 0
+    found = pd.read_json(out, lines=True)
+    first, _ = tiny_fact_tasks(0)
+    assert found["prompt"].tolist()[:20] == list(first.facts.prompts)
+
+
+def test_facts_go_nowhere_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("facts", "--out", tmp_path / "facts.txt") == 2
+    assert "expected a name that ends with .jsonl" in capsys.readouterr().err
+    (tmp_path / "facts.jsonl").write_text("mine")
+    assert call("facts", "--out", tmp_path / "facts.jsonl") == 2
+    assert "exists already" in capsys.readouterr().err
