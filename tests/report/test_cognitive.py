@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import matplotlib.figure
 import numpy as np
 import pandas as pd
 import pytest
 from browsing import Seen, browser
+from drawn import check_paper, leave_out_figures, panel
 from made_up_cognitive import CognitiveWorld, write_cognitive_run
 from markdown_it import MarkdownIt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 from pages import Page
 
 from mechcore.errors import InputError
@@ -86,13 +85,7 @@ def page_of(run: Path) -> Page:
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures, which take most of the time of a page."""
 
-    def add(_: Gallery, figure: object, name: str, caption: str, alt: str) -> Picture:
-        return Picture(name, caption, alt, f"data:image/svg+xml;base64,{name}", 1, 1, ("svg",))
-
-    monkeypatch.setattr(Gallery, "add", add)
-    for module, names in FIGURES.items():
-        for name in names.split():
-            monkeypatch.setattr(module, name, lambda *_: None)
+    leave_out_figures(monkeypatch, FIGURES)
 
 
 @pytest.fixture(scope="module")
@@ -517,41 +510,10 @@ DRAW: dict[str, Callable[[RunFolder], Figure]] = {
 }
 
 
-def visible_texts(figure: Figure) -> Iterator[Text]:
-    """Texts on the paper; ticks outside the limits of their axis are never drawn."""
-    unseen = []
-    for ax in figure.axes:
-        for axis, limits in ((ax.xaxis, ax.get_xlim()), (ax.yaxis, ax.get_ylim())):
-            low, high = sorted(limits)
-            ticks = [*axis.get_major_ticks(), *axis.get_minor_ticks()]
-            outside = [tick for tick in ticks if not low <= tick.get_loc() <= high]
-            unseen += [label for tick in outside for label in (tick.label1, tick.label2)]
-    for text in figure.findobj(Text):
-        assert isinstance(text, Text)
-        shown = text.axes is None or text.axes.get_visible()
-        if text.get_text() and text.get_visible() and shown and text not in unseen:
-            yield text
-
-
 @pytest.mark.parametrize("name", sorted(DRAW))
 @pytest.mark.parametrize("world", sorted(WORLDS))
 def test_no_text_leaves_the_paper(name: str, world: str, runs: Callable[[str], RunFolder]) -> None:
-    figure = DRAW[name](runs(world))
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    paper = figure.bbox
-    for text in visible_texts(figure):
-        box = text.get_window_extent(canvas.get_renderer())
-        inside = box.x0 >= paper.x0 - 1 and box.x1 <= paper.x1 + 1
-        assert inside, text.get_text()
-        assert box.y0 >= paper.y0 - 1, text.get_text()
-        assert box.y1 <= paper.y1 + 1, text.get_text()
-    assert figure.get_size_inches()[0] <= 12.5
-
-
-def panel(figure: Figure, title: str) -> matplotlib.axes.Axes:
-    (found,) = [ax for ax in figure.axes if ax.get_title() == title]
-    return found
+    check_paper(DRAW[name](runs(world)))
 
 
 def test_learning_curves_have_means_seeds_and_references(

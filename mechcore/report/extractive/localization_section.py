@@ -32,7 +32,7 @@ def localization_section(run: RunFolder, gallery: Gallery) -> Section:
     r2 = table_of(run, "extractive_localization_r2")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if table is None:
-        blocks.append(Paragraph("Not run: the scores of the graft's components.", note=True))
+        blocks.append(Paragraph("Not run: the scores of learning and of reading out.", note=True))
     else:
         seeds = seeds_in(table)
         shown = f"; the first {MOST_SEEDS} of {len(seeds)} seeds" if seeds[MOST_SEEDS:] else ""

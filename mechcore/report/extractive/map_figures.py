@@ -91,7 +91,7 @@ def _draw_maps(
     names = [shorten(name, _LETTERS) for name in maps[0][0].columns]
     below = 0.45 if upright else 0.15 + 0.065 * max(map(len, names))
     width = len(scores) * (cell * n_columns + 0.3) + 1.5
-    height = len(kinds) * (cell * n_layers + 0.3 + 0.15 * (end == "\n")) + below + 0.25
+    height = len(kinds) * (cell * n_layers + 0.3 + 0.15 * (end == "\n")) + below + 0.45
     figure = new_figure(width, height, square_cells=True)
     figure.suptitle(shorten(title), size=10.5)
     axes = figure.subplots(len(kinds), len(scores), squeeze=False, sharex=True, sharey=True)

@@ -130,8 +130,8 @@ def ordering_section(run: RunFolder, gallery: Gallery) -> Section:
         return not_run(section_id, title, "the trainings in three orders")
     table = table.assign(panel=table["replay"].map(replay_name), row=table["order"])
     names = {order: order for order in ORDERS}
-    caption = "Mean rank (0 best) by what the model learned first, with old data mixed into the "
-    caption += "second training and without"
+    caption = "Mean rank (0 best) by what the model learned first, with that data mixed into the "
+    caption += "second training (replay) and without"
     pictures = _dots(gallery, section_id, TEST_IMPLICATIONS, table, names, caption)
     blocks: list[Block] = [*CLAIMS.lines(run, section_id), *pictures]
     blocks.append(_seed_table(table, names, ["order", "replay"]))

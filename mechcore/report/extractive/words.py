@@ -74,7 +74,7 @@ TERMS: Sequence[tuple[str, str]] = (
         "Ordering",
         "Other names have one kind of fact and another kind as its implication. A model learns "
         "both of some names and only facts of test names; joint in one training, facts first or "
-        "implications first in two. Replay mixes old data into the second one.",
+        "implications first in two. Replay mixes data of the first of the two into the second.",
     ),
     (
         "Grafting",
