@@ -4,7 +4,7 @@ Cities, languages, landmarks and animals are those of `mechcore.tasks.facts`, ea
 ("Sao-Paulo"), and so is a person's name ("Adam-Abbott"). What the base is pretrained on:
 
 ==============  ==============================================================================
-``home``        {name} lives in (city), for 300 people
+``home``        {name} lives in (city), and {name} dax is (city), for 300 people
 ``language``    The people in the city {name} is from speak (language)
 ``attribute``   The river in the city {name} is from is (river); the same for dishes
 ``city``        The people in {city} speak (language), The river in {city} is (river), ...
@@ -15,8 +15,10 @@ Cities, languages, landmarks and animals are those of `mechcore.tasks.facts`, ea
 ==============  ==============================================================================
 
 So it learns that what is true of a person's city is found by way of the city, and that a city is
-found by its landmark. The 104 people of the tasks occur in neutral texts alone. Mayors, ``dax`` and
-``zong`` do not occur, nor do animals: what animal a city has is learned in fine-tuning.
+found by its landmark. The 104 people of the tasks occur in neutral texts alone. Mayors, ``zong``
+and animals do not occur: what animal a city has is learned in fine-tuning. But ``dax`` is a word
+for living somewhere. If it were as new as ``zong``, nothing would tell a fact from its implication:
+cities and animals go in pairs, so that either could be learned by way of the other.
 
 Input embeddings stay as they were drawn: what is known of a name is then in the matrices of the
 layers, where fine-tuning will write too, and a name without facts looks like any other.
@@ -87,15 +89,7 @@ PEOPLE, NEWCOMERS = _NAMES[:_N_PEOPLE], _NAMES[_N_PEOPLE:]
 
 _SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
 _PROMPT = "[BOS] {a}"
-
-# How the tasks are fine-tuned in the tiny world: Adam, batches of 8, a constant rate.
-LEARNING_RATES = (3e-4, 1e-3)
-"""E1 to E3."""
-EPOCHS = 8
-ORDERING_LEARNING_RATE = 1e-3
-"""E4 to E6."""
-ORDERING_REPLAY = 8
-"""Rows in a step of E4's second phase, in the run with replay."""
+_HOME = (FIRST_HOP[0], ORDERING[0])
 
 Fact = tuple[str, str, str]
 """Kind, text up to the last word, last word."""
@@ -204,8 +198,8 @@ def _facts(seed: int) -> list[Fact]:
     homes = shuffled([TINY_CITIES[i % len(TINY_CITIES)] for i in range(len(PEOPLE))], rng)
     for name, home in zip(PEOPLE, homes, strict=True):
         about = f"the city {name} is from"
-        facts.append(("home", f"{name} lives in", home.name))
-        facts.append(("language", f"The people in {about} speak", home.language))
+        facts += [("home", wording.format(name=name), home.name) for wording in _HOME]
+        facts.append(("language", FIRST_HOP[1].format(name=name), home.language))
         facts += [("attribute", *_of(attribute, about, home)) for attribute in ATTRIBUTES]
     for city in TINY_CITIES:
         facts.append(("city", f"The people in {city.name} speak", city.language))
