@@ -34,7 +34,7 @@ from mechcore.study.fingerprints import checkpoint_content, digest_of
 from mechcore.study.folder import versions, write_tables
 from mechcore.study.pool import keep
 from mechcore.study.store import Store
-from mechcore.tasks.fact_world import base_facts, train_fact_base
+from mechcore.tasks.fact_world import base_facts, fact_world_tokenizer, train_fact_base
 
 FORMAT = 1
 """Counts up whenever the same recipe gives other results than before."""
@@ -189,7 +189,8 @@ def chosen_tuning(folder: Path) -> TuneSettings:
 def _experiment(
     unit: Unit, settings: ExtractiveSettings, source: str, folder: Path, device: str
 ) -> None:
-    model, tokenizer = loaded(settings, source, device), load_tokenizer(source)
+    model = loaded(settings, source, device)
+    tokenizer = load_tokenizer(settings.base) if settings.base else fact_world_tokenizer()
     if unit.kind in BY_TASK:
         assert unit.task is not None
         task = encode_task(tasks_of(settings, unit.seed)[unit.task], tokenizer)
