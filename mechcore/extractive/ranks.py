@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError
 from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
 from mechcore.tasks.facts import EncodedFacts
 
@@ -72,13 +72,24 @@ def all_option_logits(
         model: a causal language model of TransformerLens.
         data: the prompts.
         batch_size: prompts per forward.
+
+    Raises:
+        InputError: the model is an encoder or a classifier.
+        MechcoreError: a logit is not finite, and so cannot be ranked.
     """
     found = []
     for start in range(0, len(data), batch_size):
         batch = prompt_batch(data.prompt_ids[start : start + batch_size])
         logits = option_logits(model, batch, data.option_ids).cpu()
         found.append(logits if logits.dtype == torch.float64 else logits.float())
-    return torch.cat(found)
+    together = torch.cat(found)
+    if not bool(together.isfinite().all()):
+        row = int((~together.isfinite()).any(dim=1).nonzero()[0])
+        raise MechcoreError(
+            f"ranks: logits after {data.facts.prompts[row]!r} are not finite; the model's weights "
+            "are damaged, as by training with too high a learning rate"
+        )
+    return together
 
 
 def ranks(model: Any, data: EncodedFacts) -> Int[Tensor, " point"]:

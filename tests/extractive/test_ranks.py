@@ -9,7 +9,7 @@ import torch
 from extractive.tiny import Decoder
 from torch import Tensor
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError
 from mechcore.extractive.deltas import restored
 from mechcore.extractive.ranks import (
     all_option_logits,
@@ -104,6 +104,12 @@ def test_half_precision_is_compared_in_full(
     decoders: Callable[[str], Decoder], data: EncodedFacts
 ) -> None:
     assert all_option_logits(decoders("bridge").model, data).dtype == torch.float64
+
+
+def test_logits_that_are_not_finite_have_no_rank(tiny: Decoder, data: EncodedFacts) -> None:
+    """No comparison with nan is true, which would be the best of ranks."""
+    with pytest.raises(MechcoreError, match="logits after 'the cat saw a' are not finite"):
+        answers_with(tiny, data, [0.0, float("nan"), 0.0, 0.0])
 
 
 def test_prompts_are_padded_on_the_right() -> None:
