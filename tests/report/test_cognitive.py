@@ -10,14 +10,22 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from browsing import Seen, browser
 from drawn import check_paper, leave_out_figures, panel
 from made_up_cognitive import CognitiveWorld, write_cognitive_run
-from markdown_it import MarkdownIt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from pages import Page
+from study_pages import (
+    HOSTILE,
+    StudyTables,
+    check_hostile,
+    check_in_browser,
+    check_titles,
+    not_run,
+    page_of,
+    remove,
+)
 
 from mechcore.errors import InputError
 from mechcore.report import build_report
@@ -74,11 +82,7 @@ WORLDS = {
         n_points=8,
     ),
 }
-HOSTILE = "<script>alert('x')</script> & $x^2$ |\"q\" *b*"
-
-
-def page_of(run: Path) -> Page:
-    return Page(build_report(run).read_text(encoding="utf-8"))
+TABLES = StudyTables("cognitive")
 
 
 @pytest.fixture
@@ -126,22 +130,11 @@ def least(tmp_path: Path) -> Path:
     return write_cognitive_run(tmp_path / "least", world)
 
 
-def edit(run: Path, table: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    path = run / "tables" / f"cognitive_{table}.csv"
-    change(pd.read_csv(path)).to_csv(path, index=False)
-
-
-def table(folder: Path, name: str) -> pd.DataFrame:
-    return pd.read_csv(folder / "tables" / f"cognitive_{name}.csv")
-
-
 # -- the page -------------------------------------------------------------------------------------
 
 
 def test_a_cognitive_run_has_its_own_sections_alone(folder: Path, page: Page) -> None:
-    html = (folder / "report.html").read_text(encoding="utf-8")
-    titles = re.findall(r"<h2 id=\"[\w-]+-title\">(.*?)</h2>", html)
-    assert titles == ["Summary", *TITLES, "Method", "Files"]
+    check_titles(folder, TITLES)
     assert "Not run" not in page.text
     assert "subnetwork" not in page.text.lower()
     assert "Cognitive task: checkpoints/tiny-gpt" in page.text
@@ -168,13 +161,15 @@ def test_the_summary_has_the_verdicts_and_leads_to_their_sections(page: Page) ->
 
 
 def test_headline_numbers_are_those_of_the_tables(folder: Path, page: Page) -> None:
-    models = table(folder, "models").groupby("arm")
+    models = TABLES.read(folder, "models").groupby("arm")
     accuracy, incongruent = models["accuracy"].mean(), models["incongruent"].mean()
     assert (
         f"Compared model, fine-tuned {100 * accuracy['fine_tuned']:.1f} % "
         f"{100 * incongruent['fine_tuned']:.1f} % of incongruent trials; mean of 3 seeds"
     ) in page.text
-    mass = table(folder, "mass").query("mode == 'mean' and subset == 'all' and arm == 'scratch'")
+    mass = TABLES.read(folder, "mass").query(
+        "mode == 'mean' and subset == 'all' and arm == 'scratch'"
+    )
     centres = mass["centre"]
     assert (
         f"Centre of ablation, from scratch layer {centres.mean():.2f} in layers from 0; mean of 3 "
@@ -205,7 +200,7 @@ def test_samples_that_are_not_enough_are_said_so(
         frame.loc[chosen, "samples"] = values.to_numpy()
         return frame
 
-    edit(copied, "samples", change)
+    TABLES.edit(copied, "samples", change)
     text = page_of(copied).text
     assert said in text
     cells = ["not reached" if n is None else f"{n:,}" for n in samples]
@@ -213,13 +208,13 @@ def test_samples_that_are_not_enough_are_said_so(
 
 
 def test_means_over_seeds_are_those_of_the_tables(folder: Path, page: Page) -> None:
-    curve = table(folder, "curve").query("arm == 'scratch' and n == 400")
+    curve = TABLES.read(folder, "curve").query("arm == 'scratch' and n == 400")
     accuracy = 100 * curve["accuracy"]
     assert (
         f"from scratch 400 3 {accuracy.mean():.1f} % {accuracy.min():.1f}\u2013"
         f"{accuracy.max():.1f} % {100 * curve['incongruent'].mean():.1f} %"
     ) in page.text
-    heads = table(folder, "ablation").query("arm == 'scratch' and mode == 'mean'")
+    heads = TABLES.read(folder, "ablation").query("arm == 'scratch' and mode == 'mean'")
     by_head = heads.groupby("component")["drop"].agg(["mean", "min", "max"])
     best = 100 * by_head.loc[by_head["mean"].idxmax()]
     sure = (heads[heads["component"] == by_head["mean"].idxmax()]["low"] > 0).sum()
@@ -227,14 +222,14 @@ def test_means_over_seeds_are_those_of_the_tables(folder: Path, page: Page) -> N
         f"from scratch {best.name} {best['mean']:+.1f} {best['min']:+.1f} to {best['max']:+.1f} "
         f"{sure} of 3"
     ) in page.text
-    svm = table(folder, "svm").query("arm == 'fine_tuned' and target == 'choice'")
+    svm = TABLES.read(folder, "svm").query("arm == 'fine_tuned' and target == 'choice'")
     top = svm.loc[svm.groupby("seed")["accuracy"].idxmax()]
     assert (
         f"choice fine-tuned 3 of 3 {100 * top['accuracy'].mean():.1f} % "
         f"{100 * top['accuracy'].min():.1f}\u2013{100 * top['accuracy'].max():.1f} % 50.0 %"
     ) in page.text
     assert f"55.0 % {', '.join(top['component'])}" in page.text
-    decoded = table(folder, "decoding").query(
+    decoded = TABLES.read(folder, "decoding").query(
         "arm == 'scratch' and layer == 3 and position == 'answer' and variable == 'color'"
     )
     balanced = 100 * decoded[decoded["subset"] == "balanced"]["accuracy"]
@@ -248,7 +243,7 @@ def test_a_model_without_any_drop_has_no_centre(least: Path) -> None:
         frame.loc[frame["arm"] == "scratch", missing] = None
         return frame
 
-    edit(least, "mass", change)
+    TABLES.edit(least, "mass", change)
     text = page_of(least).text
     assert re.findall(r"Centre of ablation, (fine-tuned|from scratch)", text) == ["fine-tuned"]
     assert "from scratch mean all 1 n/a n/a n/a" in text
@@ -256,7 +251,7 @@ def test_a_model_without_any_drop_has_no_centre(least: Path) -> None:
 
 @pytest.mark.usefixtures("no_drawing")
 def test_seeds_that_are_not_matched_are_listed(copied: Path) -> None:
-    edit(copied, "models", lambda t: t.assign(matched=False))
+    TABLES.edit(copied, "models", lambda t: t.assign(matched=False))
     assert "In seeds 0, 1 and 2 the accuracies differ too much" in page_of(copied).text
 
 
@@ -269,7 +264,7 @@ def test_a_target_without_enough_examples_is_said_so(page: Page) -> None:
 def test_models_that_are_not_matched_are_named(copied: Path, page: Page) -> None:
     assert "of matched accuracy in 2 of 3 seeds." in page.text
     assert "In seed 2 the accuracies differ too much" in page.text
-    edit(copied, "models", lambda t: t.assign(matched=True))
+    TABLES.edit(copied, "models", lambda t: t.assign(matched=True))
     text = page_of(copied).text
     assert "of matched accuracy in 3 of 3 seeds." in text
     assert "differ too much" not in text
@@ -278,7 +273,7 @@ def test_models_that_are_not_matched_are_named(copied: Path, page: Page) -> None
 @pytest.mark.usefixtures("no_drawing")
 def test_a_check_that_fails_is_named(least: Path, page: Page) -> None:
     assert "The built-in check holds in every model" in page.text
-    edit(least, "check", lambda t: t.assign(holds=t["arm"] != "base"))
+    TABLES.edit(least, "check", lambda t: t.assign(holds=t["arm"] != "base"))
     assert (
         "more is decoded before it is read than chance allows, in pretrained, seed 0."
     ) in page_of(least).text
@@ -327,14 +322,7 @@ def test_the_method_explains_the_words_of_the_page(page: Page) -> None:
 
 
 def test_a_browser_has_nothing_to_complain_of(folder: Path) -> None:
-    path = folder / "report.html"
-    with browser() as chromium:
-        shown, seen = chromium.new_page(viewport={"width": 500, "height": 900}), Seen()
-        seen.watch(shown)
-        shown.goto(path.as_uri())
-        shown.keyboard.press("Escape")
-        assert shown.evaluate("document.documentElement.scrollWidth") <= 500
-        seen.check(path)
+    check_in_browser(folder / "report.html")
 
 
 # -- Markdown -------------------------------------------------------------------------------------
@@ -342,8 +330,6 @@ def test_a_browser_has_nothing_to_complain_of(folder: Path) -> None:
 
 def test_markdown_has_the_same_sections_and_its_figures_beside_it(folder: Path) -> None:
     text = (folder / "report.md").read_text(encoding="utf-8")
-    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert titles == ["Summary", *TITLES, "Method", "Files"]
     images = re.findall(r"\]\((figures/[\w-]+\.svg)\)", text)
     assert len(images) == len(set(images)) == 10
     assert all((folder / image).is_file() for image in images)
@@ -374,14 +360,9 @@ NEEDED = {
 @pytest.mark.parametrize("name", sorted(COGNITIVE_TABLES))
 @pytest.mark.parametrize("empty", [False, True])
 def test_a_missing_table_leaves_out_its_part_alone(least: Path, name: str, empty: bool) -> None:
-    path = least / "tables" / f"{name}.csv"
-    if empty:
-        pd.read_csv(path)[:0].to_csv(path, index=False)
-    else:
-        path.unlink()
-    text = page_of(least).text
-    expected = [f"Not run: {NEEDED[name]}."] if name in NEEDED else []
-    assert re.findall(r"Not run: [^.]*\.", text) == expected
+    remove(least / "tables" / f"{name}.csv", empty=empty)
+    page = page_of(least)
+    assert not_run(page) == ([NEEDED[name]] if name in NEEDED else [])
 
 
 @pytest.mark.usefixtures("no_drawing")
@@ -412,7 +393,7 @@ def test_one_arm_alone_with_one_seed_is_shown(tmp_path: Path, arm: str) -> None:
 
 
 def test_columns_that_are_missing_are_named(least: Path) -> None:
-    edit(least, "mass", lambda t: t.drop(columns="centre"))
+    TABLES.edit(least, "mass", lambda t: t.drop(columns="centre"))
     with pytest.raises(InputError, match=r"cognitive_mass\.csv: no column centre; found arm, seed"):
         build_report(least)
 
@@ -430,18 +411,8 @@ def test_hostile_strings_are_shown_as_they_are(least: Path) -> None:
         "silhouette": ("space", "variable"),
         "models": ("arm",),
     }
-    for name, columns in changes.items():
-        edit(least, name, lambda t, columns=columns: t.assign(**dict.fromkeys(columns, HOSTILE)))
-    build_report(least, formats=("html", "md"))
-    page = Page((least / "report.html").read_text(encoding="utf-8"))
-    assert [tag for tag, _ in page.tags].count("script") == 2  # the data and our own
-    assert page.text.count(HOSTILE) > 30
-    markdown = (least / "report.md").read_text(encoding="utf-8")
-    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(markdown)
-    found = {child.type for token in tokens for child in [token, *(token.children or ())]}
-    assert not {"html_block", "html_inline", "code_inline"} & found
-    for rows in re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE):  # no cell has fallen apart
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in rows.splitlines()}) == 1
+    TABLES.fill(least, changes, HOSTILE)
+    check_hostile(least)
 
 
 def test_hostile_strings_can_be_drawn(runs: Callable[[str], RunFolder]) -> None:

@@ -11,15 +11,23 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from browsing import Seen, browser
 from drawn import check_paper, leave_out_figures, panel
 from made_up_extractive import ExtractiveWorld, write_extractive_run
-from markdown_it import MarkdownIt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 from pages import Page
+from study_pages import (
+    HOSTILE,
+    StudyTables,
+    check_hostile,
+    check_in_browser,
+    check_titles,
+    not_run,
+    page_of,
+    remove,
+)
 
 from mechcore.errors import InputError
 from mechcore.report import build_report
@@ -62,11 +70,7 @@ WORLDS = {
         n_layers=30, n_heads=9, name_tokens=(5,), cuts=(8, 15, 24), seeds=(0,)
     ),
 }
-HOSTILE = "<script>alert('x')</script> & $x^2$ |\"q\" *b*"
-
-
-def page_of(run: Path) -> Page:
-    return Page(build_report(run).read_text(encoding="utf-8"))
+TABLES = StudyTables("extractive")
 
 
 @pytest.fixture
@@ -114,22 +118,11 @@ def least(runs: Callable[[str], RunFolder], tmp_path: Path) -> Path:
     return Path(shutil.copytree(runs("alone").path, tmp_path / "run"))
 
 
-def edit(run: Path, table: str, change: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    path = run / "tables" / f"extractive_{table}.csv"
-    change(pd.read_csv(path)).to_csv(path, index=False)
-
-
-def table(folder: Path, name: str) -> pd.DataFrame:
-    return pd.read_csv(folder / "tables" / f"extractive_{name}.csv")
-
-
 # -- the page -------------------------------------------------------------------------------------
 
 
 def test_the_sections_of_a_study(folder: Path, page: Page) -> None:
-    html = (folder / "report.html").read_text(encoding="utf-8")
-    titles = re.findall(r"<h2 id=\"[\w-]+-title\">(.*?)</h2>", html)
-    assert titles == ["Summary", *TITLES, "Method", "Files"]
+    check_titles(folder, TITLES)
     assert "Not run" not in page.text
     assert "Extractive structures: checkpoints/tiny-gpt" in page.text
     assert "4 layers \u00d7 4 heads. Trained on facts, asked for what follows" in page.text
@@ -155,20 +148,20 @@ def test_the_summary_leads_from_every_claim_to_its_section(page: Page) -> None:
 
 
 def test_headline_numbers_are_those_of_the_tables(folder: Path, page: Page) -> None:
-    ranks = table(folder, "ranks").query("data == 'implications' and task == 'first-hop'")
+    ranks = TABLES.read(folder, "ranks").query("data == 'implications' and task == 'first-hop'")
     before, after = (ranks[ranks["state"] == s]["mean_rank"] for s in ("before", "after"))
     assert (
         f"Implications, first-hop {before.mean():.2f} \u2192 {after.mean():.2f} mean rank before "
         f"and after; chance 9.5; mean of 3 seeds, {after.min():.2f} to {after.max():.2f} after"
     ) in page.text
-    orders = table(folder, "ordering").query("data == 'test implications' and replay")
+    orders = TABLES.read(folder, "ordering").query("data == 'test implications' and replay")
     means = orders.groupby("order")["mean_rank"].mean()
     first, last = means["facts first"], means["implications first"]
     assert (
         f"Facts first, implications first {first:.2f}, {last:.2f} mean rank of test implications, "
         "with replay; chance 9.5; mean of 3 seeds"
     ) in page.text
-    models = table(folder, "grafting").query("data == 'other implications'")
+    models = TABLES.read(folder, "grafting").query("data == 'other implications'")
     of_model = models.groupby("model")["mean_rank"].mean()
     assert (
         f"Without graft, with it {of_model['other facts']:.2f} \u2192 {of_model['graft']:.2f} mean "
@@ -177,7 +170,7 @@ def test_headline_numbers_are_those_of_the_tables(folder: Path, page: Page) -> N
 
 
 def test_tables_have_means_and_ranges_over_seeds(folder: Path, page: Page) -> None:
-    frozen = table(folder, "freezing").query(
+    frozen = TABLES.read(folder, "freezing").query(
         "data == 'implications' and task == 'second-hop' and way == 'trained' and cut == 2"
     )
     of_group = frozen.groupby("frozen")["mean_rank"].agg(["mean", "min", "max"])
@@ -187,13 +180,13 @@ def test_tables_have_means_and_ranges_over_seeds(folder: Path, page: Page) -> No
     )
     none, whole = of_group["mean"]["none"], of_group["mean"]["all"]
     assert f"second-hop not trained 2 3 {early} {late} {none:.2f} {whole:.2f}" in page.text
-    orders = table(folder, "ordering").query(
+    orders = TABLES.read(folder, "ordering").query(
         "data == 'test facts' and order == 'joint' and not replay"
     )
     values = " ".join(f"{value:.2f}" for value in orders.sort_values("seed")["mean_rank"])
     mean = orders["mean_rank"].mean()
     assert f"test facts joint without replay {mean:.2f} {values} 9.5" in page.text
-    scores = table(folder, "scores").query(
+    scores = TABLES.read(folder, "scores").query(
         "task == 'first-hop' and score == 'downstream' and kind == 'mlp'"
     )
     sums = scores.groupby("seed")["value"].sum()
@@ -272,8 +265,6 @@ def test_captions_say_n_and_seeds(folder: Path) -> None:
 
 def test_markdown_has_the_same_sections(folder: Path) -> None:
     text = (folder / "report.md").read_text(encoding="utf-8")
-    titles = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert titles == ["Summary", *TITLES, "Method", "Files"]
     images = re.findall(r"\]\((figures/[\w-]+\.svg)\)", text)
     assert len(images) == len(set(images)) == 24
     assert "**Sum check.** The gradient column" in text
@@ -289,13 +280,7 @@ def test_a_drawn_page_in_a_browser(least: Path) -> None:
     assert len(list((least / "figures").glob("*.svg"))) == 10
     ids = [value for _, attrs in page.tags if (value := attrs.get("id"))]
     assert len(ids) == len(set(ids))
-    with browser() as chromium:
-        shown, seen = chromium.new_page(viewport={"width": 500, "height": 900}), Seen()
-        seen.watch(shown)
-        shown.goto(path.as_uri())
-        shown.click("text=The same for facts")
-        assert shown.evaluate("document.documentElement.scrollWidth") <= 500
-        seen.check(path)
+    check_in_browser(path, "The same for facts")
 
 
 # -- what may be missing --------------------------------------------------------------------------
@@ -329,15 +314,10 @@ MISSING = {
 @pytest.mark.parametrize("name", sorted(EXTRACTIVE_TABLES))
 @pytest.mark.parametrize("empty", [False, True])
 def test_a_missing_table_leaves_out_its_part_alone(least: Path, name: str, empty: bool) -> None:
-    path = least / "tables" / f"{name}.csv"
-    if empty:
-        pd.read_csv(path)[:0].to_csv(path, index=False)
-    else:
-        path.unlink()
-    text = page_of(least).text
-    expected = [f"Not run: {NEEDED[name]}."] if name in NEEDED else []
-    assert re.findall(r"Not run: [^.]*\.", text) == expected
-    assert "There is nothing to sum up" not in text
+    remove(least / "tables" / f"{name}.csv", empty=empty)
+    page = page_of(least)
+    assert not_run(page) == ([NEEDED[name]] if name in NEEDED else [])
+    assert "There is nothing to sum up" not in page.text
 
 
 def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:
@@ -349,7 +329,7 @@ def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:
 
 
 def test_columns_that_are_missing_are_named(least: Path) -> None:
-    edit(least, "freezing", lambda t: t.drop(columns="cut"))
+    TABLES.edit(least, "freezing", lambda t: t.drop(columns="cut"))
     message = r"extractive_freezing\.csv: no column cut; found task, seed"
     with pytest.raises(InputError, match=message):
         build_report(least)
@@ -358,8 +338,7 @@ def test_columns_that_are_missing_are_named(least: Path) -> None:
 @pytest.mark.usefixtures("no_drawing")
 def test_numbers_that_are_missing_are_shown_as_such(least: Path) -> None:
     """Upstream scores without counterfactuals, ranks that were not measured, no correlation."""
-    for name, columns in MISSING.items():
-        edit(least, name, lambda t, columns=columns: t.assign(**dict.fromkeys(columns, np.nan)))
+    TABLES.fill(least, MISSING, np.nan)
     text = page_of(least).text
     assert "second-hop upstream MLPs 1 n/a n/a" in text
     assert "second-hop facts after 1 n/a n/a 9.5" in text
@@ -390,16 +369,8 @@ def test_hostile_strings_are_shown_as_they_are(least: Path) -> None:
         "grafting": ("model",),
         "localization": ("component",),
     }
-    for name, columns in changes.items():
-        edit(least, name, lambda t, columns=columns: t.assign(**dict.fromkeys(columns, HOSTILE)))
-    build_report(least, formats=("html", "md"))
-    page = Page((least / "report.html").read_text(encoding="utf-8"))
-    assert [tag for tag, _ in page.tags].count("script") == 2  # the data and our own
-    assert page.text.count(HOSTILE) > 30
-    markdown = (least / "report.md").read_text(encoding="utf-8")
-    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(markdown)
-    found = {child.type for token in tokens for child in [token, *(token.children or ())]}
-    assert not {"html_block", "html_inline", "code_inline"} & found
+    TABLES.fill(least, changes, HOSTILE)
+    check_hostile(least)
 
 
 def test_hostile_strings_can_be_drawn(runs: Callable[[str], RunFolder]) -> None:
