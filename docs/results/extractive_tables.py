@@ -1,8 +1,9 @@
 """The tables of docs/results/extractive.md, made from those of the studies.
 
-Usage: python docs/results/extractive_tables.py FOLDER
+Usage: python docs/results/extractive_tables.py FOLDER [TO]
 
-FOLDER has the tables of one study (OUT/tables).
+FOLDER has the tables of one study (OUT/tables). With TO, those that the page needs are written
+there; of the scores these are the largest.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from as_markdown import markdown, verdicts
 
 SCORES = ("informative", "upstream", "downstream")
 N_COMPONENTS = 4
+N_KEPT = 20
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -58,17 +60,37 @@ def _grid(table: pd.DataFrame) -> str:
     return markdown(head, rows)
 
 
+def keep(folder: Path, to: Path) -> None:
+    """Write the tables that the page needs; of scores the largest of each task, seed and kind."""
+    to.mkdir(parents=True, exist_ok=True)
+    for name in MADE:
+        path = folder / f"extractive_{name}.csv"
+        if not path.exists():
+            continue
+        table = pd.read_csv(path)
+        if name == "scores":
+            mean = _mean_scores(table)
+            largest = mean.groupby(["task", "score"])["value"].nlargest(N_KEPT)
+            table = mean.loc[largest.index.get_level_values(-1).sort_values()]
+        table.to_csv(to / path.name, index=False, float_format="%.6g")
+
+
+def _mean_scores(table: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds."""
+    keys = ["task", "score", "component", "place", "token"]
+    return table.groupby(keys, sort=False, as_index=False)["value"].mean()
+
+
 def _scores(table: pd.DataFrame) -> str:
     """The components with the largest scores, mean over seeds, at the token where they are."""
-    keys = ["task", "score", "component", "place", "token"]
-    mean = table.groupby(keys, sort=False, as_index=False)["value"].mean()
+    mean = _mean_scores(table)
     rows = []
     for task in mean["task"].unique():
         for score in SCORES:
             part = mean[(mean["task"] == task) & (mean["score"] == score)]
             largest = part.nlargest(N_COMPONENTS, "value")
             told = [
-                f"{row['component']} at `{row['token']}` {row['value']:.2f}"
+                f"{row['component']} at `{row['token']}` {row['value']:.3f}"
                 for _, row in largest.iterrows()
             ]
             rows.append([task, score, *told])
@@ -138,5 +160,7 @@ MADE: Mapping[str, Callable[[Any], str]] = {
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        keep(Path(sys.argv[1]), Path(sys.argv[2]))
     for name, text in tables(Path(sys.argv[1])).items():
         print(f"{name}\n\n{text}\n")
