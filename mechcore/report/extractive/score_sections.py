@@ -66,12 +66,13 @@ def _maps(gallery: Gallery, scores: pd.DataFrame, task: str, seed: str) -> Itera
     name = "-".join(filter(None, (slug(task), seed.replace(" ", "-"))))
     over = seed or ("mean over seeds" if len(seeds_in(scores)) > 1 else "one seed")
     title = f"{task[:1].upper()}{task[1:]}, {over}"
+    of_all = basis(scores[scores["n"] == scores["n"].max()])  # not all have tokens of long names
     yield gallery.add(
         token_maps(scores, title),
         f"scores-tokens-{name}",
         f"{title}: scores by layer and token of the implication's prompt, on top of MLPs, below "
         "of heads, summed over the heads of a layer. The answer is read at the last token; "
-        f"{basis(scores)}",
+        f"{of_all}",
         f"Heatmaps, layer by token, of the scores of {task}, {over}; the largest are in the table "
         "below.",
         fold=f"{title}: by layer and token" if seed else "",
@@ -81,7 +82,7 @@ def _maps(gallery: Gallery, scores: pd.DataFrame, task: str, seed: str) -> Itera
         yield gallery.add(
             head_maps(scores, title),
             f"scores-heads-{name}",
-            f"{title}: scores of every head, summed over tokens{unordered}; {basis(scores)}",
+            f"{title}: scores of every head, summed over tokens{unordered}; {of_all}",
             f"Heatmaps, layer by head, of the scores of {task}, {over}.",
             fold=f"{title}: by layer and head" if seed else "",
         )
