@@ -25,13 +25,27 @@ from mechcore.tasks.facts import EncodedFacts
 
 
 def answers_with(case: Decoder, data: EncodedFacts, logits: list[float]) -> tuple[list[int], float]:
-    """Ranks and the mean rank of a model that gives the options these logits everywhere."""
-    weights = named_weights(case.model)
-    bias = weights["unembed.b_U" if case.kind == "hooked" else "lm_head.bias"]
+    """Ranks and the mean rank of a model that gives the options these logits everywhere.
+
+    Its last normalisation gives 1 (Llama's gives 4) in the first place and 0 in all others.
+    """
+    weights, options = named_weights(case.model), data.option_ids
     with restored(case.model), torch.no_grad():
         for weight in weights.values():
             weight.zero_()
-        bias[data.option_ids] = torch.tensor(logits).to(bias)
+        given = torch.tensor(logits).to(next(iter(weights.values())))
+        if case.kind == "llama":
+            weights["model.embed_tokens.weight"][:, 0] = 1
+            weights["model.norm.weight"].fill_(1)
+            weights["lm_head.weight"][options, 0] = given / 4
+        elif case.kind == "hooked":
+            weights["ln_final.b"][0] = 1
+            weights["unembed.W_U"][0, options] = given
+        else:
+            weights["transformer.ln_f.bias"][0] = 1
+            weights["transformer.wte.weight"][options, 0] = given
+        found = all_option_logits(case.model, data)
+        torch.testing.assert_close(found, given.expand(len(data), -1), rtol=1e-5, atol=0)
         return ranks(case.model, data).tolist(), mean_rank(case.model, data)
 
 
