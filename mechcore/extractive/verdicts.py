@@ -77,8 +77,8 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     9. *Grafting* (``extractive_grafting``). Differences of the rank of the other facts'
        implications: that model without a graft minus the graft, and the control graft minus the
        graft. The facts that must be learned are the other facts, before grafting.
-    10. *Localisation* (``extractive_localization_r2``). Difference: r over MLPs. With one seed:
-        above 0 with p at most 0.05; contradicted where it is not above 0. Heads are told beside it.
+    10. *Localisation* (``extractive_localization_r2``). Difference: r over MLPs. With one seed p
+        must be at most 0.05: then met above 0, and contradicted below. Heads are told beside it.
     11. *Linear estimate* (``extractive_sums``). Every seed: for both tasks the mean estimate is
         between half and twice the mean actual change; else contradicted. Seeds in which training
         does not raise the reward of both tasks' implications do not count.

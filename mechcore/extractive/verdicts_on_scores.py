@@ -136,7 +136,7 @@ def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Part:
     met = part.met
     if len(rows) == 1:
         r, p = float(rows["r"].iloc[0]), float(rows["p"].iloc[0])
-        met = False if r <= 0 else (True if p <= ALPHA else None)
+        met = r > 0 if p <= ALPHA else None
     shown = "; ".join(
         f"{number(row['r'])} (p {number(row['p'], 3)}, {int(row['n'])} of them)"
         for _, row in rows.iterrows()
