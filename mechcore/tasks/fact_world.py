@@ -265,6 +265,8 @@ def train_fact_base(
     Raises:
         InputError: ``steps`` is not positive.
     """
+    if steps < 1:
+        raise InputError(f"tiny base of facts: steps is {steps}; expected at least 1")
     model, tokenizer = tiny_fact_model(seed), fact_world_tokenizer()
     settings = TrainSettings(
         steps=steps,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, pre_tokenizers, trainers
 from tokenizers.models import BPE, WordLevel
@@ -256,6 +256,7 @@ def homes_of(facts: Facts) -> dict[str, str]:
 ANIMALS = {city.name: city.animal for city in CITIES}
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 10**6), st.integers(2, 112))
 def test_an_implication_is_the_animal_of_the_city(seed: int, n_train: int) -> None:
     task = city_ordering(seed, n_train)
