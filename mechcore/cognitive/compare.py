@@ -90,9 +90,11 @@ def samples_table(curve: pd.DataFrame, threshold: float) -> pd.DataFrame:
 def compared(curve: pd.DataFrame) -> pd.DataFrame:
     """The models that analyses compare: for every seed, one of each trained arm, and the base.
 
-    They are chosen on the development trials. The arm that is less accurate after the largest
-    number of training trials is taken there; the other arm after the number whose accuracy comes
-    closest to that (of equals the larger number). An arm alone is taken at its largest number.
+    They are chosen by the accuracy that has to match, on test trials: pairs of numbers differ
+    between the splits, and what is equal on development trials was up to 3 points apart there. The
+    arm that is less accurate after the largest number of training trials is taken there; the other
+    arm after the number whose accuracy comes closest to that (of equals the larger number). An arm
+    alone is taken at its largest number.
 
     Args:
         curve: see `curve_table`.
@@ -105,7 +107,7 @@ def compared(curve: pd.DataFrame) -> pd.DataFrame:
     rows = [curve[curve["n"] == 0].assign(gap=float("nan"), matched=False)]
     for _, part in curve[curve["n"] > 0].groupby("seed", sort=False):
         arms = {arm: each.sort_values("n") for arm, each in part.groupby("arm")}
-        last = {arm: float(each["dev_accuracy"].iloc[-1]) for arm, each in arms.items()}
+        last = {arm: float(each["accuracy"].iloc[-1]) for arm, each in arms.items()}
         target = min(last.values())
         picked = pd.concat([_closest(each, target, last[arm]) for arm, each in arms.items()])
         gap = picked["accuracy"].max() - picked["accuracy"].min() if len(arms) == 2 else None
@@ -120,7 +122,7 @@ def compared(curve: pd.DataFrame) -> pd.DataFrame:
 def _closest(part: pd.DataFrame, target: float, last: float) -> pd.DataFrame:
     if last == target:
         return part.tail(1)
-    distance = (part["dev_accuracy"] - target).abs().round(9)
+    distance = (part["accuracy"] - target).abs().round(9)
     return part[distance == distance.min()].tail(1)
 
 

@@ -83,8 +83,8 @@ class CognitiveSettings:
         threshold: accuracy whose number of samples is asked for.
         n_dev: trials of the development split, that the end of a training is chosen on.
         n_test: trials of the test split, that accuracy is measured on; as many of the development
-            split, if these are more than ``n_dev``, are what rates and the models to compare are
-            chosen on. No trials of two splits share a pair of numbers.
+            split, if these are more than ``n_dev``, are what rates are chosen on. No trials of two
+            splits share a pair of numbers.
         n_analysis: how many of them the analyses read.
         rendering, random_order, differences: of the task, see `mechcore.tasks.cognitive.generate`.
         n_resamples: of bootstrap intervals.
