@@ -1,6 +1,6 @@
 """Extractive scores against the number of counterfactual prompts of every point.
 
-    python benchmarks/extractive.py [--layers 12] [--points 20] [--rounds 3] [--json FILE]
+    python benchmarks/extractive.py [--layers 4] [--points 20] [--rounds 1] [--json FILE]
 
 The model is a random one of GPT-2's shape; the points are implications of the 20 cities, one word a
 token. Compared are `mechcore.extractive.scores.extractive_scores` in batches and point by point,
@@ -31,7 +31,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from mechcore.extractive.deltas import WeightDelta
+from mechcore.extractive.deltas import WeightDelta, trainable_names
 from mechcore.extractive.scores import BATCH_SIZE, extractive_scores
 from mechcore.models import load_model
 from mechcore.models.loading import without_bars
@@ -75,7 +75,8 @@ def models(layers: int, quick: bool) -> tuple[Any, dict[str, torch.Tensor], Any,
             each.save_pretrained(Path(folder, name))
             loaded.append(load_model(Path(folder, name)))
     before, now = (named_weights(each) for each in loaded)
-    return plain, delta, loaded[0], WeightDelta({n: now[n] - w for n, w in before.items()})
+    names = trainable_names(loaded[0])
+    return plain, delta, loaded[0], WeightDelta({n: now[n] - before[n] for n in names})
 
 
 def counterfactuals(data: EncodedFacts, count: int) -> list[list[int]]:
@@ -134,11 +135,11 @@ def seconds(run: Callable[[], Any], clock: Callable[[], float]) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--points", type=int, default=20, help="2 to 20")
     parser.add_argument("--plain-points", type=int, default=1, help="points of the plain hooks")
     parser.add_argument("--counts", type=int, nargs="+", default=COUNTS)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="a narrow model")
     parser.add_argument("--json", type=Path, help="where to save the figures")
