@@ -33,11 +33,12 @@ def _tables(page: str) -> list[str]:
     return re.findall(r"(?:^\|.*\|\n)+", page, re.M)
 
 
-def test_every_table_of_the_cognitive_task_is_made_from_the_tables_of_its_studies() -> None:
-    module = _module("cognitive_tables")
-    studies = [DOCS / "tables" / name for name in ("cognitive-tiny", "cognitive-smollm2")]
+@pytest.mark.parametrize("name", ["cognitive", "extractive"])
+def test_every_table_of_a_page_is_made_from_the_tables_of_its_studies(name: str) -> None:
+    module = _module(f"{name}_tables")
+    studies = [DOCS / "tables" / f"{name}-{base}" for base in ("tiny", "smollm2")]
     made = [table for study in studies for table in module.tables(study).values()]
-    page = (DOCS / "results" / "cognitive.md").read_text()
+    page = (DOCS / "results" / f"{name}.md").read_text()
     assert sorted(table.strip() for table in _tables(page)) == sorted(made)
     assert len(made) > 6
 
