@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mechcore import progress
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError
 from mechcore.extractive.alignment import align, places
 from mechcore.extractive.deltas import WeightDelta, applied, check_fits, differentiable
 from mechcore.extractive.informative import covered_names, hooks_needed, informative
@@ -39,6 +39,10 @@ from mechcore.models.running import hook_mlp_out, hook_z
 from mechcore.tasks.facts import EncodedFacts
 
 BATCH_SIZE = 8
+
+_ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-4}
+_COARSE = 0.05
+"""Shares of the scores' absolute sum that rounding may make; Llama's norms are always float32."""
 
 
 def extractive_scores(
@@ -68,13 +72,15 @@ def extractive_scores(
         seed: of that draw.
         compat: ``"paper"`` for the informative scores of MLPs as the published code has them:
             those of W_out twice, and of no other matrix. They do not sum to the gradient then.
-        check: whether to compute ``gradient``, one forward and backward per prompt.
+        check: whether to compute ``gradient``, one forward and backward per prompt, and make sure
+            that the informative scores sum to it.
         batch_size: prompts per forward.
 
     Raises:
         InputError: the model's layers are of another kind, the delta is another model's, a prompt
             has no counterfactual, or an option is out of its range.
         MismatchError: a tensor of the delta is of another shape.
+        MechcoreError: the scores do not sum to the gradient, so that they would be wrong.
     """
     if compat not in (None, "paper"):
         raise InputError(f'extractive scores: compat is {compat!r}; expected "paper" or None')
@@ -93,7 +99,7 @@ def extractive_scores(
             advance()
     joined = {kind: _joined([part.scores[kind] for part in parts]) for kind in KINDS}
     missing = torch.full((len(data),), torch.nan, dtype=torch.float64)
-    return ExtractiveScores(
+    found = ExtractiveScores(
         sites.shape,
         **joined,
         other=weight_effects(model, data, rest),
@@ -102,6 +108,26 @@ def extractive_scores(
         gradient=weight_effects(model, data, delta) if check else missing,
         places=places(data.prompt_ids, data.tokens),
     )
+    if check and compat is None:
+        _check_sums(found, sites.dtype)
+    return found
+
+
+def _check_sums(scores: ExtractiveScores, dtype: torch.dtype) -> None:
+    """Make sure that informative scores and the rest sum to the gradient, up to rounding."""
+    parts = scores.informative
+    size = parts.heads.abs().double().flatten(1).sum(1) + parts.mlps.abs().double().flatten(1).sum(
+        1
+    )
+    total = parts.total + scores.other
+    allowed = _ROUNDING.get(dtype, _COARSE) * (size + scores.other.abs() + scores.gradient.abs())
+    if bool(((total - scores.gradient).abs() > allowed + 1e-9).any()):
+        worst = int((total - scores.gradient).abs().argmax())
+        raise MechcoreError(
+            f"extractive scores: those of prompt {worst} sum to {float(total[worst]):.6g} logits, "
+            f"the derivatives of the weights to {float(scores.gradient[worst]):.6g}; expected the "
+            "same: the model has a part that extractive scores do not know"
+        )
 
 
 def weight_effects(model: Any, data: EncodedFacts, delta: WeightDelta) -> Float[Tensor, " point"]:
@@ -213,7 +239,7 @@ def _counterfactuals(
     data: EncodedFacts, wanted: int | Sequence[Sequence[int]], seed: int
 ) -> list[list[int]]:
     """Rows of the counterfactual prompts of every prompt."""
-    if not isinstance(wanted, int):
+    if not isinstance(wanted, (int, np.integer)):
         chosen = [list(map(int, each)) for each in wanted]
         known = range(len(data))
         if len(chosen) != len(data) or any(
@@ -241,7 +267,7 @@ def _counterfactuals(
                 f"extractive scores: {data.facts.prompts[row]!r} has no counterfactual; expected "
                 "another prompt with another answer among the data: give more"
             )
-        found.append(rng.choice(others, size=min(wanted, len(others)), replace=False).tolist())
+        found.append(rng.choice(others, size=min(int(wanted), len(others)), replace=False).tolist())
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from extractive.tiny import (
 )
 from torch import Tensor
 
-from mechcore.errors import InputError, MismatchError
+from mechcore.errors import InputError, MechcoreError, MismatchError
+from mechcore.extractive import informative
 from mechcore.extractive.deltas import WeightDelta, applied, trainable_names
 from mechcore.extractive.ranks import rewards
 from mechcore.extractive.results import KINDS, ExtractiveScores
@@ -621,3 +623,19 @@ def test_encoders_and_classifiers_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="expected a causal language model"):
         extractive_scores(cases.get(architecture).model, data, WeightDelta({}))
+
+
+def test_scores_that_miss_the_gradient_are_an_error(
+    tiny_gpt2: Decoder, data: EncodedFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = informative.informative
+
+    def without_mlps(*arguments: Any) -> Any:
+        found = right(*arguments)
+        return replace(found, mlps=torch.zeros_like(found.mlps))
+
+    monkeypatch.setattr("mechcore.extractive.scores.informative", without_mlps)
+    scores(tiny_gpt2, data, tiny_gpt2.of_matrices)  # nothing is checked
+    scores(tiny_gpt2, data, tiny_gpt2.of_matrices, check=True, compat="paper")
+    with pytest.raises(MechcoreError, match="a part that extractive scores do not know"):
+        scores(tiny_gpt2, data, tiny_gpt2.of_matrices, check=True)
