@@ -24,6 +24,7 @@ NAMES = (
     "03_superadditivity",
     "04_your_own_checkpoint",
     "05_cognitive_task",
+    "06_extractive_structures",
 )
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -406,3 +407,40 @@ def test_the_cognitive_task(run: Callable[[str], Shown]) -> None:
     assert shown.text("projection") == "method: pca\n"
     drawn = {"curve", "ablation", "mass", "attention", "decoding", "selectivity", "projection"}
     assert shown.pictures() == drawn
+
+
+def test_extractive_structures(run: Callable[[str], Shown]) -> None:
+    shown = run("06_extractive_structures")
+
+    heads = [line for line in shown.text("facts").splitlines() if "options" in line]
+    assert [line.partition(",")[0] for line in heads] == [
+        f"{hop}-hop {data}" for hop in ("first", "second") for data in ("facts", "implications")
+    ]
+    assert all(line.endswith("20 prompts, 20 options") for line in heads)
+    known = re.findall(r"-> \S+ \((\S+)\)", shown.text("base"))
+    assert len(known) == 7
+    assert "the model is as it was, bit for bit: True" in shown.text("tune")
+    grid = shown.columns("recall")
+    assert grid["learning_rate"] == ["0.0005", "0.0010"] * 2
+    for task in (slice(0, 2), slice(2, 4)):
+        assert sorted(grid["chosen"][task]) == ["False", "True"]
+
+    scores = shown.columns("scores")
+    assert scores["score"] == [*["informative"] * 3, *["upstream"] * 3, *["downstream"] * 3]
+    assert scores["n"] == ["20"] * 9
+    gaps = re.findall(r"largest gap (\S+) logits", shown.text("sums"))
+    assert len(gaps) == 2
+    assert all(float(gap) < 1e-4 for gap in gaps)
+    view = shown.html("heads")
+    check_view(view)
+    assert titles_of(view) == re.findall(r"(L\d\.H\d), downstream", shown.text("heads"))
+
+    assert [row[0] for row in shown.tables("freezing")[0][3:]] == ["1", "2", "3"]
+    rows = shown.tables("ordering")[0][2:]
+    orders = ["facts first", "implications first", "joint"]
+    assert [row[-5] for row in rows] == orders * 2
+    assert rows[2][-4:] == rows[5][-4:], "joint training has nothing to replay"
+    grafted = shown.tables("grafting")[0]
+    assert [row[0] for row in grafted[2:]] == ["control graft", "graft", "other facts"]
+    assert number_after(shown.text("own"), "after:") >= 0
+    assert shown.pictures() == {"recall", "first-hop-map", "second-hop-map", "freezing-figure"}
