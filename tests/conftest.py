@@ -46,15 +46,35 @@ def missing_hooked() -> str | None:
     return None
 
 
-ONCE = ("benchmarks", "cli", "docs", "fuzz", "notebooks", "report", "tasks", "training")
-"""Folders of tests that run on the default version of TransformerLens alone."""
+USES_THE_REST = (
+    *("benchmarks", "cli", "test_cli.py", "docs", "fuzz", "notebooks", "report", "tasks"),
+    "training",
+)
+"""Folders and files of tests that touch models only through what other tests are of."""
+NO_MODEL = (
+    *("ablation/test_reading.py", "ablation/test_sets.py", "ablation/test_superadditivity.py"),
+    *("attention/test_categories.py", "attention/test_labels.py", "extractive/test_alignment.py"),
+    *("probing/test_decoding.py", "pruning/test_controls.py", "pruning/test_discretise.py"),
+    *("pruning/test_hard_concrete.py", "pruning/test_mask_training.py", "pruning/test_settings.py"),
+    *("study/test_answers.py", "study/test_config.py", "study/test_config_file.py"),
+    *("study/test_groups.py", "study/test_plan.py", "study/test_sizes.py", "study/test_status.py"),
+    *("test_components.py", "test_effective_size.py", "test_files.py", "test_progress.py"),
+    *("test_subnetworks.py", "test_tracking.py"),
+)
+"""Files of tests that run nothing of TransformerLens."""
+
+
+def runs_once(item: pytest.Item) -> bool:
+    """Whether a test runs on the default version of TransformerLens alone."""
+    path = item.path.relative_to(REPOSITORY / "tests")
+    listed = any(path.is_relative_to(place) for place in (*USES_THE_REST, *NO_MODEL))
+    return listed and item.get_closest_marker("both") is None
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        folder = item.path.parent.relative_to(REPOSITORY / "tests").parts[:1]
-        if folder and folder[0] in ONCE:
+        if runs_once(item):
             item.add_marker(pytest.mark.once)
     reasons = {"hooked": missing_hooked(), "real": missing_real_data()}
     for item in items:
@@ -95,3 +115,10 @@ def no_hooks_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = [helpers.hook_counts(model) for model in models]
     yield
     assert [helpers.hook_counts(model) for model in models] == before
+
+
+@pytest.fixture
+def no_drawings() -> Iterator[None]:
+    """Reports that the test writes have pictures of one pixel."""
+    with helpers.undrawn():
+        yield

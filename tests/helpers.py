@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from tokenizers import Tokenizer
@@ -351,3 +354,27 @@ def captured(model: Any, row: Tensor) -> tuple[Tensor, Tensor]:
         model(input_ids=row[None])
     layers = sorted(z)
     return torch.cat([z[i] for i in layers]), torch.cat([mlp[i] for i in layers])
+
+
+# -- drawings --------------------------------------------------------------------------------------
+
+_BLANK = {
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg" width="1" height="1"/>',
+    "png": base64.b64decode(
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg=="
+    ),
+}
+"""Pictures of one pixel."""
+
+
+@contextmanager
+def undrawn() -> Iterator[None]:
+    """Figures are made of the tables, but saved as pictures of one pixel.
+
+    To draw them takes longer than all the rest of a small study. That they are drawn well is for
+    ``tests/report``, the pages of the documentation and the first run of ``tests/test_cli.py``.
+    """
+    blocks: Any = importlib.import_module("mechcore.report.blocks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_drawn", lambda figure, end: _BLANK[end])
+        yield

@@ -138,6 +138,7 @@ def tables(folder: Path) -> dict[str, str]:
 # -- the main job ---------------------------------------------------------------------------------
 
 
+@pytest.mark.both
 def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mixed = (
         f"--model {tiny_encoder_dir()} --train {files}/train.parquet --id {files}/id.tsv "
@@ -201,6 +202,7 @@ def test_the_same_results_from_columns_and_labels_of_other_names(files: Path) ->
     assert tables(Path("renamed/tables")) == tables(Path("plain/tables"))
 
 
+@pytest.mark.both
 @pytest.mark.usefixtures("no_report")
 def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
     small = f"{QUICK} --max-train 24 --max-id 30 --max-ood 24 --max-non-core 1"
@@ -429,6 +431,7 @@ def test_compare(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "integrated" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_effective_size_of_checkpoints(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -794,7 +797,8 @@ def test_an_interrupted_sweep_goes_on(
             assert call(f"{command} --out parts{resume}") == 130
         assert (
             "interrupted; run, cognitive run, extractive run, effective-size and train go on when "
-            "run again, prune, compare, ablate and superadditive with --resume" in (capsys.readouterr().err)
+            "run again, prune, compare, ablate and superadditive with --resume"
+            in (capsys.readouterr().err)
         )
         assert sorted(map(str, Path("parts").iterdir())) == left
     before = contents(Path("parts"))
@@ -993,7 +997,6 @@ def refused(
     return check
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -1023,7 +1026,6 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
     refused(f"{command} {{own}} {options} --out deep/results", message)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -1072,7 +1074,6 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
     refused(f"{command} {options}", message)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("command", "message"),
     [

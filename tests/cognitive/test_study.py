@@ -20,7 +20,8 @@ from mechcore.study.store import Store
 from mechcore.tasks.cognitive import ANSWERS, PROMPT, generate, tiny_tokenizer
 from mechcore.training import answering
 
-pytestmark = pytest.mark.once
+# The study that all tests read is drawn, what they run besides is not.
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("no_drawings")]
 
 MODELS = 1 + 2 * 2
 TRAININGS = 2 * 2 * (2 + 1)

@@ -28,7 +28,8 @@ from mechcore.report.extractive.tables import EXTRACTIVE_TABLES
 from mechcore.study.store import Store
 from mechcore.tasks.facts import city_ordering, city_tasks
 
-pytestmark = pytest.mark.once
+# The study that all tests read is drawn, what they run besides is not.
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("no_drawings")]
 
 SEEDS = (3, 4)
 PER_SEED = 2 + 2 + 2 + 2 + 1 + 1

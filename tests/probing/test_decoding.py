@@ -185,6 +185,7 @@ def test_rounding_is_not_decoded() -> None:
     assert decode(states, labels, shuffles=0, resolution=0).accuracy == 1.0
 
 
+@pytest.mark.both
 def test_evidence_that_was_not_read_yet_is_not_decoded(cases: Cases) -> None:
     """The label is in the length of the text, and so in the shape of the batch."""
     model = cases.get("gpt2-lm").model

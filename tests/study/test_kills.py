@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers import undrawn
 from study.small_study import CONFIG, files, results
 
 pytestmark = pytest.mark.once
@@ -42,7 +43,8 @@ def study(out: str, largest_file: int | None = None) -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     try:
-        run(CONFIG, out)
+        with undrawn():
+            run(CONFIG, out)
     except StoreError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(3)
@@ -56,16 +58,6 @@ def finished(out: Path) -> dict[str, tuple[int, int]]:
             state = path.stat()
             found[path.parent.name] = (state.st_ino, state.st_mtime_ns)
     return found
-
-
-@pytest.fixture(scope="module")
-def whole(processes: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("whole") / "out"
-    process = processes.Process(target=study, args=(str(out),))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    return out
 
 
 def test_a_study_killed_twenty_times(processes: Any, whole: Path, tmp_path: Path) -> None:
@@ -125,14 +117,20 @@ def can_mount() -> bool:
 
 ON_A_SMALL_DISK = """
 mount -t tmpfs -o size=$SIZE disk "$DISK"
-run() {
-    "$PYTHON" -c "from mechcore.cli import main; main()" run "$CONFIG" --out "$DISK/out" 2>&1
-    echo "exit code $?"
-}
-run
-mount -o remount,size=64m "$DISK"
-run
+"$PYTHON" -c "$TWICE" "$CONFIG" "$DISK/out" "mount -o remount,size=64m $DISK" 2>&1
 cp -r "$DISK/out" "$SAVED"
+"""
+TWICE = """
+import os, subprocess, sys
+from mechcore.cli import main
+
+config, out, enlarge = sys.argv[1:]
+for _ in range(2):
+    process = os.fork()  # which has imported everything
+    if process == 0:
+        main(["run", config, "--out", out])
+    print("exit code", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+    subprocess.run(enlarge.split(), check=True)
 """
 
 
@@ -147,6 +145,7 @@ def test_the_disk_is_full_in_the_middle(whole: Path, tmp_path: Path) -> None:
         "SIZE": str(taken // 2),
         "DISK": str(disk),
         "PYTHON": sys.executable,
+        "TWICE": TWICE,
         "CONFIG": str(config),
         "SAVED": str(tmp_path / "saved"),
     }

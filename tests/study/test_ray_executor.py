@@ -35,13 +35,6 @@ def cluster() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("serial") / "out"
-    run(CONFIG, out)
-    return out
-
-
 def manifests(out: Path) -> list[dict[str, Any]]:
     found = (out / "store" / "objects").glob("*/*/manifest.json")
     return [json.loads(path.read_text()) for path in found]

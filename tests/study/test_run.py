@@ -351,10 +351,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     real = dict(work.KINDS)
     monkeypatch.setattr(work, "KINDS", {kind: watched(kind) for kind in real})
-    module: Any = importlib.import_module("mechcore.study.run")
-    # Drawing takes longer than all the rest.
-    monkeypatch.setattr(module, "build_report", lambda out: out / "report.html")
+    leave_out_the_report(monkeypatch)
     return found
+
+
+def leave_out_the_report(patch: pytest.MonkeyPatch) -> None:
+    """It takes longer than all the rest."""
+    module: Any = importlib.import_module("mechcore.study.run")
+    patch.setattr(module, "build_report", lambda out: out / "report.html")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -400,11 +404,20 @@ def test_a_study_goes_on_where_it_was_interrupted(
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
 
 
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished study without its report; not to be changed."""
+    out = tmp_path_factory.mktemp("tiny") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_the_report(patch)
+        run(TINY, out)
+    return out
+
+
 @pytest.fixture
-def done(tmp_path: Path, calls: Calls) -> Path:
-    run(TINY, tmp_path / "run")
-    calls.clear()
-    return tmp_path / "run"
+def done(tmp_path: Path, tiny: Path, calls: Calls) -> Path:
+    """A copy of it, to go on with."""
+    return shutil.copytree(tiny, tmp_path / "run")
 
 
 def counts(**units: int) -> Counter[str]:

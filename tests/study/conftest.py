@@ -1,0 +1,28 @@
+"""What the tests of studies share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import undrawn
+from study.small_study import CONFIG
+
+from mechcore.study import run
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_drawings() -> Iterator[None]:
+    """Reports are written, with pictures of one pixel."""
+    with undrawn():
+        yield
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small study, done in one go in this process; not to be changed."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    with undrawn():
+        run(CONFIG, out)
+    return out
