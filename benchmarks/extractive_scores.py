@@ -1,6 +1,6 @@
 """Extractive scores against the number of counterfactual prompts of every point.
 
-    python benchmarks/extractive.py [--layers 4] [--points 20] [--rounds 1] [--json FILE]
+    python benchmarks/extractive_scores.py [--layers 4] [--points 20] [--rounds 1] [--json FILE]
 
 The model is a random one of GPT-2's shape; the points are implications of the 20 cities, one word a
 token. Compared are `mechcore.extractive.scores.extractive_scores` in batches and point by point,

@@ -11,7 +11,7 @@ def test_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = tmp_path / "figures.json"
     options = ["--quick", "--layers", "2", "--points", "4", "--counts", "1", "3"]
     options += ["--plain-points", "2", "--rounds", "1", "--json", str(saved)]
-    printed = printed_by(benchmark("extractive", monkeypatch), options, monkeypatch)
+    printed = printed_by(benchmark("extractive_scores", monkeypatch), options, monkeypatch)
     found = json.loads(saved.read_text())
     assert found["largest difference"] < 1e-4
     rows = found["rows"]
