@@ -114,9 +114,22 @@ def export_checkpoint(
             model.config.pad_token_id = pad_id
         model = _fold(model, pruned, means)
         with appearing(out) as folder:
-            model.save_pretrained(folder)
+            _save(model, folder)
             tokenizer.save_pretrained(folder)
             write_json(folder / "mechcore.json", facts)
+
+
+def _save(model: Any, folder: Path) -> None:
+    """Weights and configurations, that of generation as it was published.
+
+    Older transformers refuse to write one with a setting that has no effect.
+    """
+    generation = model.generation_config if model.can_generate() else None
+    if generation is not None:
+        model.generation_config = type(generation)()
+    model.save_pretrained(folder)
+    if generation is not None:
+        generation.to_json_file(folder / "generation_config.json", keys_to_pop=["compile_config"])
 
 
 # -- checks ---------------------------------------------------------------------------------------

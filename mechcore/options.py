@@ -387,13 +387,13 @@ def run_config(
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Let a typer command take option groups: each field of a group becomes an option."""
-    hints = get_type_hints(command, include_extras=True)
-    hints.pop("return", None)
+    signature = inspect.signature(command, eval_str=True)
+    hints = {name: parameter.annotation for name, parameter in signature.parameters.items()}
     groups = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
-    for name, parameter in inspect.signature(command).parameters.items():
+    for name, parameter in signature.parameters.items():
         if name not in groups:
-            parameters.append(parameter.replace(annotation=hints[name]))
+            parameters.append(parameter)
             continue
         types = get_type_hints(groups[name], include_extras=True)
         parameters += [
