@@ -38,8 +38,8 @@ from measuring import shortest
 from shapes import CLASSES, examples, of_lengths
 
 from mechcore.components import ModelShape
-from mechcore.evaluate import evaluate
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.loading import without_bars
 from mechcore.models.running import forward

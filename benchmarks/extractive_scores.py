@@ -3,10 +3,10 @@
     python benchmarks/extractive_scores.py [--layers 4] [--points 20] [--rounds 1] [--json FILE]
 
 The model is a random one of GPT-2's shape; the points are implications of the 20 cities, one word a
-token. Compared are `mechcore.extractive.scores.extractive_scores` in batches and point by point,
-and plain torch hooks on Hugging Face's model, which run everything anew for every counterfactual as
-the published code does (for the first points only). Each round runs all of them once, in turn;
-ratios are taken within a round. The scores must agree.
+token. Compared are `mechcore.papers.extractive.scores.extractive_scores` in batches and point by
+point, and plain torch hooks on Hugging Face's model, which run everything anew for every
+counterfactual as the published code does (for the first points only). Each
+round runs all of them once, in turn; ratios are taken within a round. The scores must agree.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from mechcore.extractive.deltas import WeightDelta, trainable_names
-from mechcore.extractive.scores import BATCH_SIZE, extractive_scores
 from mechcore.models import load_model
 from mechcore.models.loading import without_bars
 from mechcore.models.running import named_weights
-from mechcore.tasks.facts import EncodedFacts, Facts, city_tasks, encode_facts
+from mechcore.papers.extractive.deltas import WeightDelta, trainable_names
+from mechcore.papers.extractive.facts import EncodedFacts, Facts, city_tasks, encode_facts
+from mechcore.papers.extractive.scores import BATCH_SIZE, extractive_scores
 
 BATCHES, SINGLE, PLAIN = "mechcore, in batches", "mechcore, point by point", "plain hooks"
 COUNTS = (1, 2, 5, 10)

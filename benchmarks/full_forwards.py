@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
-from mechcore.means import MeanActivations
+from mechcore.data.encoding import EncodedExamples
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.loading import without_bars
-from mechcore.tasks.encoding import EncodedExamples
 
 Heads: TypeAlias = tuple[tuple[int, int], ...]
 """A set: layer and head of each member."""

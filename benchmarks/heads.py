@@ -28,8 +28,8 @@ from measuring import peak, peak_alone, spread
 from shapes import examples, minilm_shaped
 
 from mechcore import categorize_heads
+from mechcore.data.encoding import SPECIAL, EncodedExamples
 from mechcore.models.running import forward
-from mechcore.tasks.encoding import SPECIAL, EncodedExamples
 
 BATCH = 64
 BARE, SCORED = "forwards", "categorize_heads"

@@ -45,8 +45,8 @@ from shapes import of_lengths
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 
 from mechcore.components import Mask
-from mechcore.interventions import masked
-from mechcore.means import MeanActivations
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.placing import DTYPES
 from mechcore.models.running import forward

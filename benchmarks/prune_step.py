@@ -26,13 +26,13 @@ from measuring import peak, peak_alone, spread
 from shapes import examples, minilm_shaped
 
 from mechcore.components import Mask, ModelShape
-from mechcore.interventions import masked
-from mechcore.means import MeanActivations
+from mechcore.data.encoding import EncodedExamples
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import forward, frozen
 from mechcore.pruning import hard_concrete, prune_settings
 from mechcore.pruning.mask_training import MaskTraining
 from mechcore.pruning.teacher import Teacher, example_order
-from mechcore.tasks.encoding import EncodedExamples
 
 BATCH = 32
 PADDED = 128

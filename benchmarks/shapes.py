@@ -12,10 +12,10 @@ import pandas as pd
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import Examples
 from mechcore.models import load_model
 from mechcore.models.loading import without_bars
-from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.examples import Examples
 
 VOCABULARY = 30522
 CLASSES = ("entailment", "neutral", "contradiction")

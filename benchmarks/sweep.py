@@ -44,8 +44,8 @@ from sweep_variants import (
     mechcore_variants,
 )
 
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
-from mechcore.tasks.encoding import EncodedExamples
 
 NOTHING = "nothing but imports"
 MAX_DIFFERENCE = 1e-4

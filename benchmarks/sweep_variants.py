@@ -21,14 +21,14 @@ from torch import Tensor
 from mechcore.ablation import ComponentSet, ablate, engines
 from mechcore.ablation.tree import TreeRunner, Work, grow
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.evaluate import evaluate
-from mechcore.interventions import Fills
-from mechcore.means import MeanActivations
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.readers import read_examples
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.interventions import Fills
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import model_inputs
 from mechcore.models.stack_of import stack_of
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.readers import read_examples
 
 RAW = "raw hooks"
 TREES = {"mechcore tree, float32": torch.float32, "mechcore tree, bfloat16": torch.bfloat16}

@@ -9,14 +9,14 @@ from mechcore.ablation import (
 )
 from mechcore.attention import categorize_heads
 from mechcore.components import Component, Mask
-from mechcore.effective_size import effective_size
-from mechcore.evaluate import Evaluation, evaluate, paired_drop
-from mechcore.export import export_checkpoint
-from mechcore.interventions import masked
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_drop
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.export import export_checkpoint
 from mechcore.pruning import Subnetwork, prune
-from mechcore.subnetworks import head_frequency, heuristic_core
+from mechcore.subnetworks.core import head_frequency, heuristic_core
+from mechcore.subnetworks.effective_size import effective_size
 
 __version__ = "0.1.0"
 

@@ -12,11 +12,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, tensors_digest, write_safetensors
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
-from mechcore.tasks.encoding import EncodedExamples
 
 
 def encoded_inputs(data: EncodedExamples) -> list[Any]:

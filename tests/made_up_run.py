@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.effective_size import mean_effective_size
 from mechcore.study.steps import group_table
-from mechcore.subnetworks import accuracy_spread, head_overlap, joint_frequency
+from mechcore.subnetworks.core import accuracy_spread, head_overlap, joint_frequency
+from mechcore.subnetworks.effective_size import mean_effective_size
 
 CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
 TOKENS = "[CLS] the judge who the actor ad ##mired saw a bird . [SEP] the actor saw a bird . [SEP]"

@@ -24,15 +24,15 @@ from mechcore.ablation.screening import Screen
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
 from mechcore.components import Component, Mask, ModelShape
+from mechcore.data.encoding import encode
+from mechcore.data.readers import read_examples
 from mechcore.errors import InputError
-from mechcore.evaluate import evaluate
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.pruning import Subnetwork
-from mechcore.tasks import tiny_world
-from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
-from mechcore.tasks.encoding import encode
-from mechcore.tasks.readers import read_examples
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
 SIZES = {"train": 40, "id": 30, "ood": 24}
 KINDS = ("csv", "tsv", "jsonl", "parquet")

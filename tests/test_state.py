@@ -14,13 +14,13 @@ import pytest
 import torch
 from helpers import Cases
 
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.files import write_safetensors
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.state import StateFile, encoded_inputs, input_facts
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
 
 FACTS = {"seed": 3, "names": ["a", "b"], "lr": 0.1, "mask": None, "deep": {"x": [1, 2.5]}}
 TENSORS = {

@@ -11,7 +11,7 @@ from mechcore.ablation.effects import (
 )
 from mechcore.ablation.search import Search, find_superadditive
 from mechcore.ablation.superadditivity import interaction_from_accuracies, interactions
-from mechcore.ablation.sweep import ablate, sweep
+from mechcore.ablation.sweeping import ablate, sweep
 
 __all__ = [
     "Ablations",

@@ -18,12 +18,12 @@ from jaxtyping import Float
 
 from mechcore.ablation.effects import METRICS, Ablations, ComponentSet, place
 from mechcore.ablation.superadditivity import Correction, adjusted_p, paired_p
-from mechcore.ablation.sweep import ablate
+from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, parse_components
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.evaluate import Metric, bootstrap_means
-from mechcore.means import MeanActivations
-from mechcore.tasks.encoding import EncodedExamples
+from mechcore.evaluation.evaluate import Metric, bootstrap_means
+from mechcore.masking.means import MeanActivations
 
 MOST_EXACT = 10
 """Components up to which all subsets are ablated."""

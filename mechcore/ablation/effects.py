@@ -15,9 +15,15 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluate import Evaluation, Interval, Metric, bootstrap_means, kl_divergence
-from mechcore.tasks.examples import ALL
+from mechcore.evaluation.evaluate import (
+    Evaluation,
+    Interval,
+    Metric,
+    bootstrap_means,
+    kl_divergence,
+)
 
 METRICS: tuple[Metric, ...] = ("accuracy", "margin")
 

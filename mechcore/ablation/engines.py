@@ -18,10 +18,12 @@ from torch import Tensor
 from mechcore.ablation.effects import Answers, ComponentSet
 from mechcore.ablation.tree import Node, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
-from mechcore.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
-from mechcore.interventions import Fills, Mode, masked
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.interventions import Fills, Mode, masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import (
     Batch,
     device_of,
@@ -31,9 +33,7 @@ from mechcore.models.running import (
     model_inputs,
 )
 from mechcore.models.stack import Linear, Stack
-from mechcore.readout import Readout
 from mechcore.state import StateFile, encoded_inputs
-from mechcore.tasks.encoding import EncodedExamples
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 

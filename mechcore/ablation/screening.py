@@ -22,13 +22,13 @@ from mechcore import progress
 from mechcore.ablation.effects import ComponentSet
 from mechcore.ablation.engines import SECONDS_BETWEEN_SAVES
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.evaluate import margins
-from mechcore.interventions import Mode, masked
-from mechcore.means import MeanActivations
+from mechcore.data.encoding import EncodedExamples
+from mechcore.evaluation.evaluate import margins
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.interventions import Mode, masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen, model_inputs
-from mechcore.readout import Readout
 from mechcore.state import StateFile
-from mechcore.tasks.encoding import EncodedExamples
 
 
 class Screen:

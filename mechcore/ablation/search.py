@@ -22,16 +22,16 @@ from mechcore.ablation.effects import Ablations, ComponentSet
 from mechcore.ablation.screening import Screen
 from mechcore.ablation.sets import singles
 from mechcore.ablation.superadditivity import Correction, interactions
-from mechcore.ablation.sweep import ablate
+from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluate import Metric
-from mechcore.interventions import Mode
-from mechcore.means import MeanActivations
-from mechcore.readout import Readout
+from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.interventions import Mode
+from mechcore.masking.means import MeanActivations
 from mechcore.state import StateFile, encoded_inputs, input_facts
-from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.examples import ALL
 
 SCREENING_EXAMPLES = 256
 

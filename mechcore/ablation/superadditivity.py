@@ -17,7 +17,7 @@ from scipy import stats
 
 from mechcore.ablation.effects import METRICS, Ablations, ComponentSet, place
 from mechcore.errors import InputError
-from mechcore.evaluate import Metric, bootstrap_means
+from mechcore.evaluation.evaluate import Metric, bootstrap_means
 
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""

@@ -21,8 +21,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.interventions import Fills, Kind
-from mechcore.means import real_positions
+from mechcore.masking.interventions import Fills, Kind
+from mechcore.masking.means import real_positions
 from mechcore.models.stack import Stack
 
 Emit: TypeAlias = Callable[[Sequence[int], Tensor], None]

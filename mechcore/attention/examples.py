@@ -14,9 +14,9 @@ from torch import Tensor
 
 from mechcore.attention.categories import MIXED
 from mechcore.components import Component, ComponentLike, ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
-from mechcore.tasks.encoding import EncodedExamples
 
 DECIMALS = 4
 

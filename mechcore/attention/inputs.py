@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from mechcore.attention.tokens import TokenInfo
+from mechcore.data.encoding import SPECIAL, EncodedExamples, encode, words_of
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.padding import real_tokens_first
 from mechcore.models.running import Batch, is_causal, longest_input, model_inputs, weights_of
-from mechcore.tasks.encoding import SPECIAL, EncodedExamples, encode, words_of
-from mechcore.tasks.examples import Examples
 
 Text: TypeAlias = "str | tuple[str, str]"
 

@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from mechcore.data.encoding import SPECIAL
 from mechcore.errors import InputError
 from mechcore.models.running import Batch
-from mechcore.tasks.encoding import SPECIAL
 
 
 @dataclass(frozen=True, eq=False)

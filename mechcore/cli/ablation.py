@@ -9,9 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.shared import Resume, load, means_of, must_not_exist, show
-from mechcore.errors import InputError
-from mechcore.options import (
+from mechcore.cli.options import (
     MeansOptions,
     ModelOptions,
     TaskOptions,
@@ -21,6 +19,8 @@ from mechcore.options import (
     grouped,
     split,
 )
+from mechcore.cli.shared import Resume, load, means_of, must_not_exist, show
+from mechcore.errors import InputError
 
 
 @dataclass(frozen=True)

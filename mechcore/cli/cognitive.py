@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
+from mechcore.cli.options import grouped, numbers, split
 from mechcore.cli.shared import must_not_exist, run_table, show
 from mechcore.errors import InputError
-from mechcore.options import grouped, numbers, split
 
 app = typer.Typer(
     name="cognitive",
@@ -178,8 +178,8 @@ def run(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.cognitive import default_settings
-    from mechcore.cognitive import run as run_study
+    from mechcore.papers.cognitive import default_settings
+    from mechcore.papers.cognitive import run as run_study
 
     settings = default_settings(arms.base)
     settings = arms.over(settings.quick() if quick else settings)
@@ -225,7 +225,7 @@ def trials(
 ) -> None:
     """Write trials of the task, with the characters of every number."""
     from mechcore.files import write_atomically
-    from mechcore.tasks.cognitive import generate
+    from mechcore.papers.cognitive.trials import generate
 
     if out.suffix not in _FORMATS:
         raise InputError(f"--out {out}: expected a name that ends with {', '.join(_FORMATS)}")

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from mechcore import progress
+from mechcore.cli.options import FileOptions, ModelOptions, data_config, grouped, split
 from mechcore.cli.shared import load, must_not_exist
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
-from mechcore.options import FileOptions, ModelOptions, data_config, grouped, split
 
 
 @grouped

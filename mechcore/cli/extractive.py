@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
+from mechcore.cli.options import grouped, numbers, split
 from mechcore.cli.shared import must_not_exist, run_table, show
 from mechcore.errors import InputError
-from mechcore.options import grouped, numbers, split
 
 app = typer.Typer(
     name="extractive",
@@ -148,8 +148,8 @@ def run(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.extractive.settings import default_settings
-    from mechcore.extractive.study import run as run_study
+    from mechcore.papers.extractive.settings import default_settings
+    from mechcore.papers.extractive.study import run as run_study
 
     settings = default_settings(base)
     given: dict[str, Any] = {"compat": compat, "precision": precision, "backend": backend}
@@ -190,10 +190,10 @@ def facts(
     ),
 ) -> None:
     """Write the facts that are trained, and the implications that are asked for."""
-    from mechcore.extractive.data import facts_table
     from mechcore.files import write_atomically
-    from mechcore.tasks.fact_world import tiny_fact_tasks, tiny_ordering
-    from mechcore.tasks.facts import city_ordering, city_tasks
+    from mechcore.papers.extractive.data import facts_table
+    from mechcore.papers.extractive.fact_world import tiny_fact_tasks, tiny_ordering
+    from mechcore.papers.extractive.facts import city_ordering, city_tasks
 
     if out.suffix != ".jsonl":
         raise InputError(f"--out {out}: expected a name that ends with .jsonl")

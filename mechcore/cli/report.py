@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from mechcore.options import split
+from mechcore.cli.options import split
 
 
 def report(

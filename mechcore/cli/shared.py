@@ -11,9 +11,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from mechcore.cli.options import MeansOptions, ModelOptions
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, read_csv
-from mechcore.options import MeansOptions, ModelOptions
 
 Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 
@@ -27,7 +27,7 @@ def load(model: ModelOptions, data: Any, roles: tuple[str, ...], *, answers: boo
 
 def means_of(inputs: Any, options: MeansOptions) -> Any:
     """Means from a file, or computed on the training data."""
-    from mechcore.means import MeanActivations
+    from mechcore.masking.means import MeanActivations
 
     if options.means is not None:
         return MeanActivations.load(options.means, inputs.model)

@@ -10,9 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.shared import must_not_exist, show, show_run
-from mechcore.errors import InputError
-from mechcore.options import (
+from mechcore.cli.options import (
     ModelOptions,
     PruneOptions,
     ResourceOptions,
@@ -24,6 +22,8 @@ from mechcore.options import (
     grouped,
     run_config,
 )
+from mechcore.cli.shared import must_not_exist, show, show_run
+from mechcore.errors import InputError
 
 
 @grouped
@@ -198,8 +198,8 @@ def train_world(
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
 ) -> None:
     """Train an embedded model from scratch, with checkpoints."""
-    from mechcore.tasks.cognitive_pretraining import train_tiny_base
-    from mechcore.tasks.tiny_world_training import train_tiny_decoder, train_tiny_encoder
+    from mechcore.papers.cognitive.pretraining import train_tiny_base
+    from mechcore.worlds.tiny_world_training import train_tiny_decoder, train_tiny_encoder
 
     must_not_exist(out)
     trainers: dict[str, Callable[..., Any]] = {

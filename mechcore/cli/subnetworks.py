@@ -9,18 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.shared import (
-    Resume,
-    load,
-    mask_files,
-    means_of,
-    must_not_exist,
-    show,
-    show_core,
-    show_subnetworks,
-)
-from mechcore.errors import InputError
-from mechcore.options import (
+from mechcore.cli.options import (
     CompareOptions,
     GridOptions,
     MeansOptions,
@@ -35,6 +24,17 @@ from mechcore.options import (
     run_config,
     split,
 )
+from mechcore.cli.shared import (
+    Resume,
+    load,
+    mask_files,
+    means_of,
+    must_not_exist,
+    show,
+    show_core,
+    show_subnetworks,
+)
+from mechcore.errors import InputError
 
 
 @grouped
@@ -51,7 +51,7 @@ def means(
     out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("means.safetensors"),
 ) -> None:
     """Mean activations of every head and MLP over training data."""
-    from mechcore.means import MeanActivations
+    from mechcore.masking.means import MeanActivations
 
     must_not_exist(out, file=True)
     inputs = load(model, data_config(files, train), ("train",))
@@ -215,7 +215,6 @@ def effective_size(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.effective_size import common_sparsities, read_full, read_grid
     from mechcore.files import read_csv
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
@@ -223,6 +222,7 @@ def effective_size(
     from mechcore.study.config import EMBEDDED
     from mechcore.study.folder import write_tables
     from mechcore.study.sizes import checkpoint_series, size_tables
+    from mechcore.subnetworks.effective_size import common_sparsities, read_full, read_grid
 
     if model.model is not None:
         raise InputError("--model is for one checkpoint; name the series with --checkpoints")
@@ -274,7 +274,7 @@ def export(
 ) -> None:
     """A subnetwork as an ordinary Hugging Face checkpoint, means folded into its weights."""
     from mechcore.components import Mask
-    from mechcore.export import export_checkpoint
+    from mechcore.models.export import export_checkpoint
 
     if mask is None:
         raise InputError("--mask is missing; name the mask file to export")

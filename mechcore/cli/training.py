@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mechcore import progress
+from mechcore.cli.options import TaskOptions, data_config, grouped
 from mechcore.cli.shared import show
 from mechcore.cli.training_options import (
     AllTrainOptions,
@@ -17,7 +18,6 @@ from mechcore.cli.training_options import (
 )
 from mechcore.errors import InputError
 from mechcore.files import check_can_write
-from mechcore.options import TaskOptions, data_config, grouped
 
 _MOST_ROWS = 20
 
@@ -79,7 +79,7 @@ def _check_base(base: BaseOptions) -> None:
 
 def _show_history(history: Any) -> None:
     """Accuracies by step, the last ones where there are many."""
-    from mechcore.tasks.examples import ALL
+    from mechcore.data.examples import ALL
 
     overall = history[history["subset"] == ALL]
     if overall.empty:

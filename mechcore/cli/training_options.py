@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from mechcore.cli.options import CheckpointOptions, TestOptions, TrainOptions, number_or_text, pairs
 from mechcore.errors import InputError
-from mechcore.options import CheckpointOptions, TestOptions, TrainOptions, number_or_text, pairs
 
 
 @dataclass(frozen=True)

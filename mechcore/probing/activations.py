@@ -11,10 +11,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.means import BATCH_SIZE, as_batches, batch_bar
+from mechcore.masking.means import BATCH_SIZE, as_batches, batch_bar
 from mechcore.models.running import Batch, forward, model_inputs
-from mechcore.tasks.encoding import EncodedExamples
 
 
 def hook_resid_post(layer: int) -> str:

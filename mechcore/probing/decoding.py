@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
-from mechcore.evaluate import Interval, bootstrap_mean
+from mechcore.evaluation.evaluate import Interval, bootstrap_mean
 from mechcore.probing.controls import correlation_floor
 from mechcore.probing.label_values import coded
 from mechcore.probing.linear import Classifier, Fold, Loss

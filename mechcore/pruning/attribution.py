@@ -23,16 +23,16 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.interventions import masked
-from mechcore.means import MeanActivations
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen, model_inputs
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, check_examples
-from mechcore.readout import Readout
-from mechcore.tasks.encoding import EncodedExamples
 
 BATCH_SIZE = 32
 

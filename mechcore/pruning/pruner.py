@@ -18,15 +18,15 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError, MechcoreWarning
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import PruneSettings, as_runs, prune_settings
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, example_order
 from mechcore.state import StateFile, encoded_inputs, input_facts
-from mechcore.tasks.encoding import EncodedExamples
 
 
 class PruningError(MechcoreError):

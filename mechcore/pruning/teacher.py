@@ -11,13 +11,13 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.interventions import masked
-from mechcore.means import MeanActivations
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import device_of, forward, model_inputs
 from mechcore.pruning.settings import PruneSettings
-from mechcore.readout import Readout
-from mechcore.tasks.encoding import EncodedExamples
 
 POOL = 16
 """Batches that are sorted by length together."""

@@ -13,6 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from mechcore.components import Component
+from mechcore.data.examples import ALL
 from mechcore.report.blocks import Gallery
 from mechcore.report.drawing import (
     BLACK,
@@ -28,7 +29,6 @@ from mechcore.report.drawing import (
 )
 from mechcore.report.figures import data_sets, of_data, subsets_of
 from mechcore.report.wording import role_name
-from mechcore.tasks.examples import ALL
 
 _UNITS = {"accuracy": "points", "margin": "nats"}
 _SCALES = {"accuracy": 100.0, "margin": 1.0}

@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 from mechcore.report.blocks import Block, Paragraph, Picture, Section, Table
 from mechcore.report.data_section import shown_elsewhere
-from mechcore.report.method import method_tables, words_of
+from mechcore.report.kinds import NOTHING, report_of
+from mechcore.report.method import method_tables
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder
-from mechcore.report.summary import findings, tiles
 from mechcore.report.wording import visible
 
 _SPECIAL = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
@@ -26,19 +26,20 @@ def markdown(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str
 
 
 def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str) -> Iterator[str]:
-    words = words_of(run.config)
+    study = report_of(run.config)
+    words = study.words
     yield f"# {escaped(title)}"
     yield escaped(subtitle)
     yield "## Summary"
-    numbers = [[tile.label, tile.value, tile.note] for tile in tiles(run)]
+    numbers = [[tile.label, tile.value, tile.note] for tile in study.tiles(run)]
     if numbers:
         yield _table(["", "value", ""], numbers, frozenset({0, 2}))
-    found = findings(run)
+    found = list(study.findings(run))
     if found:
         yield "\n".join(f"- {escaped(each.text)}" for each in found)
         yield escaped(words.intervals)
     elif not numbers:
-        yield escaped(words.nothing)
+        yield escaped(NOTHING)
     for section in parts:
         yield f"## {escaped(section.title)}"
         for block in section.blocks:

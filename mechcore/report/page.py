@@ -17,32 +17,23 @@ from mechcore.files import write_text
 from mechcore.report.about import NAME, facts
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Section
-from mechcore.report.cognitive.tables import KIND as COGNITIVE
 from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
-from mechcore.report.extractive.tables import KIND as EXTRACTIVE
 from mechcore.report.grid import grid_of
+from mechcore.report.kinds import report_of
 from mechcore.report.markdown import markdown
-from mechcore.report.method import method_tables, words_of
+from mechcore.report.method import method_tables
 from mechcore.report.run_folder import (
     CONFIG_FILE,
     TABLES_FOLDER,
     RunFolder,
-    kind_of,
     read_run,
 )
-from mechcore.report.sections import sections
-from mechcore.report.summary import findings, tiles
 from mechcore.report.wording import short_source
 
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
 Format = Literal["html", "md"]
 
-_TITLES = {
-    COGNITIVE: ("Cognitive task", "Fine-tuned against trained from scratch"),
-    EXTRACTIVE: ("Extractive structures", "Trained on facts, asked for what follows from them"),
-}
-"""Title and subtitle by kind of study."""
 _VARIABLE = re.compile(r"\*(\w+)\*")
 
 
@@ -81,7 +72,7 @@ def build_report(
         )
     folder = read_run(run)
     gallery = Gallery(folder.path, figures)
-    parts = list(sections(folder, gallery))
+    parts = list(report_of(folder.config).sections(folder, gallery))
     render = {"html": _html, "md": _markdown}
     for name in formats:
         write_text(folder.path / REPORT_FILES[name], render[name](folder, parts))
@@ -93,7 +84,7 @@ def _markdown(run: RunFolder, parts: Sequence[Section]) -> str:
 
 
 def _html(run: RunFolder, parts: Sequence[Section]) -> str:
-    known = facts(run)
+    study, known = report_of(run.config), facts(run)
     grid = grid_of(run, list(known.about))
     data = {
         "naming": NAME.pattern,
@@ -109,12 +100,12 @@ def _html(run: RunFolder, parts: Sequence[Section]) -> str:
             title=title(run.config),
             subtitle=subtitle(run.config),
             version=run.config.get("mechcore", ""),
-            tiles=tiles(run),
-            findings=findings(run),
+            tiles=list(study.tiles(run)),
+            findings=list(study.findings(run)),
             titles={section.id: section.title for section in parts},
             sections=parts,
             grid=grid,
-            words=words_of(run.config),
+            words=study.words,
             method=method_tables(run.config, shown_elsewhere(run)),
             downloads=_downloads(run),
             data=Markup(script_json(data)),
@@ -141,10 +132,7 @@ def title(config: dict[str, Any]) -> str:
     # A model that the study trained lies somewhere in its store, which tells nobody anything.
     found = (model.get(each) for each in ("base", "source", "architecture"))
     name = str(next(filter(None, found), "a model"))
-    kind = kind_of(config)
-    if kind is not None:
-        return f"{_TITLES[kind][0]}: {short_source(name)}"
-    return f"Heuristic core of {short_source(name)}{', trained here' if model.get('base') else ''}"
+    return report_of(config).title(short_source(name), config)
 
 
 def subtitle(config: dict[str, Any]) -> str:
@@ -154,9 +142,8 @@ def subtitle(config: dict[str, Any]) -> str:
     if "n_layers" in model and "n_heads" in model:
         mlps = " with MLPs" if model.get("has_mlps") else ""
         text += f"{model['n_layers']} layers \u00d7 {model['n_heads']} heads{mlps}. "
-    kind = kind_of(config)
-    if kind is not None:
-        text += f"{_TITLES[kind][1]}. "
+    if about := report_of(config).subtitle:
+        text += f"{about}. "
     return f"{text}Made with mechcore {config.get('mechcore', '')}."
 
 

@@ -14,9 +14,8 @@ import pandas as pd
 from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 from mechcore.files import read_csv
-from mechcore.report.cognitive import tables as cognitive
 from mechcore.report.columns import Columns
-from mechcore.report.extractive import tables as extractive
+from mechcore.report.kinds import report_of
 from mechcore.report.wording import visible
 
 CONFIG_FILE = "config.json"
@@ -127,11 +126,6 @@ TABLES: Mapping[str, Columns] = {
         ("component", "category"), ("layer", "head", "entropy", "n_examples"), ("in_core",)
     ),
 }
-TABLES_OF_KIND: Mapping[str, Mapping[str, Columns]] = {
-    cognitive.KIND: cognitive.COGNITIVE_TABLES,
-    extractive.KIND: extractive.EXTRACTIVE_TABLES,
-}
-"""The tables of the kinds of study that have their own."""
 _PER_CATEGORY = ("mass_", "low_", "high_", "uniform_", "ratio_", "sd_", "share_", "examples_")
 
 
@@ -147,11 +141,6 @@ class RunFolder:
     def table(self, name: str) -> pd.DataFrame | None:
         """The table of that name; None where its step was not run."""
         return self.tables.get(name)
-
-    @property
-    def kind(self) -> str | None:
-        """The kind of study with tables of its own that it is one of, if any."""
-        return kind_of(self.config)
 
     @property
     def core(self) -> list[str]:
@@ -174,12 +163,6 @@ class RunFolder:
         return sorted(path.name for path in (self.path / TABLES_FOLDER).glob("[!.]*.csv"))
 
 
-def kind_of(config: Mapping[str, Any]) -> str | None:
-    """The kind of study that ``config.json`` names; None for a study of heads and subnetworks."""
-    kind = str(config.get("kind"))
-    return kind if kind in TABLES_OF_KIND else None
-
-
 def read_run(path: str | Path) -> RunFolder:
     """Read the folder of a finished run.
 
@@ -200,8 +183,7 @@ def read_run(path: str | Path) -> RunFolder:
         if not isinstance(config.get(name) or {}, dict):
             kind = type(config[name]).__name__
             raise InputError(f"{config_path}: {name}: found a {kind}; expected an object")
-    study = kind_of(config)
-    known = TABLES if study is None else TABLES_OF_KIND[study]
+    known = report_of(config).tables
     tables = {
         name: _visible_text(read_table(file, columns), columns)
         for name, columns in known.items()

@@ -11,11 +11,7 @@ from mechcore.report.ablation_sections import ablation_section, interactions_sec
 from mechcore.report.accuracy_section import accuracy_section
 from mechcore.report.attention_views import attention_view
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, View, not_run
-from mechcore.report.cognitive import tables as cognitive
-from mechcore.report.cognitive.section import cognitive_sections
 from mechcore.report.data_section import data_section
-from mechcore.report.extractive import tables as extractive
-from mechcore.report.extractive.section import extractive_sections
 from mechcore.report.figures import data_sets
 from mechcore.report.groups import proper_subsets
 from mechcore.report.run_folder import RunFolder
@@ -35,14 +31,10 @@ from mechcore.report.wording import (
 )
 
 HEADS_PER_FIGURE = 6
-_OF_KIND = {cognitive.KIND: cognitive_sections, extractive.KIND: extractive_sections}
 
 
 def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
     """All sections between the summary and the method, in the order of the page."""
-    if run.kind is not None:
-        yield from _OF_KIND[run.kind](run, gallery)
-        return
     steps = (
         data_section,
         training_section,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 
 from mechcore.report.blocks import Finding, Tile
-from mechcore.report.claims import Claims
-from mechcore.report.cognitive import summary as cognitive
-from mechcore.report.cognitive.tables import KIND as COGNITIVE
 from mechcore.report.data_section import majority_sentences
-from mechcore.report.extractive import summary as extractive
-from mechcore.report.extractive.tables import KIND as EXTRACTIVE
 from mechcore.report.figures import FULL, NON_CORE, data_sets, of_data
 from mechcore.report.groups import group_sentences, proper_subsets
 from mechcore.report.run_folder import SINGLE, RunFolder
@@ -37,18 +32,12 @@ from mechcore.report.wording import (
     with_interval,
 )
 
-_OF_KIND: Mapping[str, tuple[Callable[[RunFolder], Iterator[Tile]], Claims]] = {
-    COGNITIVE: (cognitive.cognitive_tiles, cognitive.CLAIMS),
-    EXTRACTIVE: (extractive.extractive_tiles, extractive.CLAIMS),
-}
 _MOST_TOLD = 3
 """Groups whose effective size is told in words."""
 
 
 def tiles(run: RunFolder) -> list[Tile]:
     """Headline numbers, as many as the run has tables for."""
-    if run.kind is not None:
-        return list(_OF_KIND[run.kind][0](run))
     found: list[Tile] = []
     accuracy = run.table("accuracy")
     if accuracy is not None:
@@ -74,8 +63,6 @@ def tiles(run: RunFolder) -> list[Tile]:
 
 def findings(run: RunFolder) -> list[Finding]:
     """What the run found."""
-    if run.kind is not None:
-        return list(_OF_KIND[run.kind][1].findings(run))
     steps: list[tuple[str, Callable[[RunFolder], Iterator[str]]]] = [
         ("training", training_sentences),
         ("accuracy", _full_model),

@@ -21,11 +21,11 @@ from mechcore.ablation import (
 )
 from mechcore.ablation.cooperative import MOST_EXACT
 from mechcore.ablation.engines import Precision
-from mechcore.ablation.sweep import Engine
+from mechcore.ablation.sweeping import Engine
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
-from mechcore.interventions import Mode
-from mechcore.means import MeanActivations
+from mechcore.masking.interventions import Mode
+from mechcore.masking.means import MeanActivations
 from mechcore.study.config import TEST_ROLES
 from mechcore.study.inputs import Inputs
 

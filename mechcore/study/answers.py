@@ -1,4 +1,4 @@
-"""Files of what models answered: `mechcore.evaluate.Evaluation` objects on the same examples."""
+"""Files of what models answered: `mechcore.Evaluation` objects on the same examples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from mechcore.evaluate import Evaluation
+from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import write_safetensors
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.pruning import (
     METHODS,
     Method,

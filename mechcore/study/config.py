@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
+from mechcore.data.examples import ALL
+from mechcore.data.sources import Source
+from mechcore.data.task import ROLES
 from mechcore.errors import InputError, shown
 from mechcore.pruning.settings import PruneSettings, check_runs, prune_settings
-from mechcore.tasks.examples import ALL
-from mechcore.tasks.sources import Source
-from mechcore.tasks.task import ROLES
 from mechcore.training.settings import TrainSettings, train_settings
 
 Embedded = Literal["encoder", "decoder"]
@@ -114,7 +114,7 @@ class ModelConfig:
         backend: see `mechcore.load_model`; None is a bridge, but a HookedTransformer for the
             embedded decoder where TransformerLens has one.
         class_labels: names of the classifier's classes in index order; None reads ``id2label``.
-        prompt: for language models, see `mechcore.tasks.encoding.encode`.
+        prompt: for language models, see `mechcore.data.encoding.encode`.
         answers: for language models, the answer word of each label.
         max_length: tokens after which texts are cut, with a count of them; None for as many as the
             model takes, and longer texts are refused.
@@ -153,12 +153,12 @@ class DataConfig:
 
     Attributes:
         task: name of a task (``mnli-hans``, ``qqp-paws``), or a file that describes one, see
-            `mechcore.tasks.task.Task`.
+            `mechcore.data.task.Task`.
         folder: where the task's files are; None takes them from the hub.
         train: training examples, for means and pruning: a file, or several sources.
         id: in-domain test examples, likewise.
         ood: out-of-domain test examples, likewise.
-        columns: which column serves as what, see `mechcore.tasks.readers.read_examples`; sources
+        columns: which column serves as what, see `mechcore.data.readers.read_examples`; sources
             can say otherwise.
         label_names: meanings of labels, likewise.
         groups: named groups of out-of-domain subsets, whose means are tabulated; besides those of

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+from mechcore.data.task import ROLES
 from mechcore.errors import InputError
 from mechcore.study.config import EMBEDDED, TRAINED, DataConfig, ModelConfig, StudyConfig
-from mechcore.tasks.task import ROLES
 from mechcore.yaml_file import Place, located_path, parse_yaml, read_plain, validated
 
 if sys.version_info >= (3, 11):

@@ -13,8 +13,10 @@ import pandas as pd
 import torch
 
 from mechcore.components import ModelShape
-from mechcore.evaluate import evaluate
-from mechcore.means import MeanActivations
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.task import ROLES
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import device_of
 from mechcore.pruning import prune, prune_settings
 from mechcore.study.bench import Workbench
@@ -22,8 +24,6 @@ from mechcore.study.config import TEST_ROLES, DataConfig
 from mechcore.study.fitting import fitting_of
 from mechcore.study.inputs import Inputs, open_model, read_role
 from mechcore.study.units import TRAINING, Unit
-from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.task import ROLES
 from mechcore.training.run_folder import publish
 
 WITH_GRADIENT = 3.0

@@ -10,10 +10,10 @@ from typing import Any
 import pandas as pd
 from transformers import PreTrainedModel
 
+from mechcore.data.examples import Examples
 from mechcore.study.config import TEST_ROLES, DataConfig, ModelConfig
 from mechcore.study.inputs import classes_of, read_role
 from mechcore.study.units import Unit
-from mechcore.tasks.examples import Examples
 from mechcore.training import (
     Objective,
     TrainSettings,

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.data.labels import normal_name
+from mechcore.data.sources import Source, at_most, read_sources, sources_name
+from mechcore.data.task import ROLES, Task, find_task
 from mechcore.errors import InputError
+from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.loading import has_hooked_transformer
 from mechcore.models.running import class_names, longest_input, n_token_types
-from mechcore.readout import Readout
 from mechcore.study.config import DataConfig, ModelConfig
-from mechcore.tasks import tiny_world
-from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
-from mechcore.tasks.labels import normal_name
-from mechcore.tasks.sources import Source, at_most, read_sources, sources_name
-from mechcore.tasks.task import ROLES, Task, find_task
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
 _EMBEDDED_SEED = 2024
 """Seed of the embedded world's examples; the splits are disjoint whatever it is."""

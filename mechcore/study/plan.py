@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from mechcore.data.task import ROLES
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning.settings import PruneSettings
 from mechcore.study.config import (
@@ -21,7 +22,6 @@ from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.inputs import check_sources, classes_of, data_name, groups_of, read_role
 from mechcore.study.sizes import checkpoint_series
 from mechcore.study.units import Recipes, Unit
-from mechcore.tasks.task import ROLES
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
 

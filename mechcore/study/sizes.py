@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.effective_size import effective_size, mean_effective_size
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.study.config import ModelConfig
 from mechcore.study.steps import proper_subsets, subset_groups
-from mechcore.tasks.embedded import encoder_checkpoints
+from mechcore.subnetworks.effective_size import effective_size, mean_effective_size
 from mechcore.training import HISTORY_FILE, best_step, read_history
 from mechcore.training.run_folder import FINAL
+from mechcore.worlds.embedded import encoder_checkpoints
 
 _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 

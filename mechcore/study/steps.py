@@ -18,14 +18,16 @@ from mechcore.attention import (
     telling_example,
 )
 from mechcore.components import Component, Mask
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergence
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergence
+from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork
 from mechcore.report.heads_page import build_heads_page
 from mechcore.study.config import TEST_ROLES
 from mechcore.study.inputs import Inputs
-from mechcore.subnetworks import (
+from mechcore.subnetworks.core import (
     HeuristicCore,
     accuracy_spread,
     frequency_agreement,
@@ -34,8 +36,6 @@ from mechcore.subnetworks import (
     heuristic_core,
     joint_frequency,
 )
-from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.examples import ALL
 
 FULL = "full"
 HEADS_BATCH = 64

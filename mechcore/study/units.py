@@ -8,11 +8,11 @@ from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
+from mechcore.data.sources import sources_content
 from mechcore.study.config import DataConfig, ModelConfig, plain
 from mechcore.study.fingerprints import Hasher, checkpoint_content, digest_of, hash_file
 from mechcore.study.folder import versions
 from mechcore.study.inputs import embedded_draw, resolved, sources_of
-from mechcore.tasks.sources import sources_content
 
 WORK_FORMAT = 2
 """Counts up whenever the same recipe gives other results than before."""

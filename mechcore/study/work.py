@@ -13,9 +13,9 @@ import pandas as pd
 from mechcore.ablation import ComponentSet, find_superadditive
 from mechcore.components import ModelShape, parse_components
 from mechcore.errors import MechcoreWarning
-from mechcore.evaluate import Evaluation
+from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import copy_linked, write_json
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity, class_names, kind_of, n_parameters
 from mechcore.pruning import Subnetwork, prune, prune_settings
 from mechcore.report.run_folder import ATTENTION_FILE, TABLES_FOLDER, read_table

@@ -22,11 +22,11 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
+from mechcore.data.labels import are_generic, normal_name
 from mechcore.errors import InputError, MechcoreWarning, reason
 from mechcore.models.checkpoint_files import check_size, find_weights, without_conversion
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS
 from mechcore.models.loading import load_tokenizer, read_config, without_bars
-from mechcore.tasks.labels import are_generic, normal_name
 from mechcore.training.machine import device_of
 
 _HEAD = ("classifier.", "score.")

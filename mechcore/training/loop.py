@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
-from mechcore.tasks.encoding import EncodedExamples
 from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings
 

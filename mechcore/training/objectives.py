@@ -12,10 +12,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from mechcore.data.encoding import EncodedExamples, answer_ids, encode
+from mechcore.data.examples import ALL, Examples
+from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
-from mechcore.tasks.encoding import EncodedExamples, answer_ids, encode
-from mechcore.tasks.examples import ALL, Examples
-from mechcore.tasks.labels import LabelMap
 
 _EVALUATION_BATCH = 256
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, TrainerCallback
 
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import ALL
 from mechcore.errors import MechcoreError
 from mechcore.progress import say
-from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.examples import ALL
 from mechcore.training.history import read_records, write_records
 from mechcore.training.loop import Loop
 from mechcore.training.objectives import accuracies

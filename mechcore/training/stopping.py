@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.tasks.examples import ALL
 from mechcore.training.settings import TrainSettings
 
 _DIGITS = 9

@@ -20,10 +20,10 @@ import torch
 import transformers as hf
 
 from mechcore.ablation import Ablations, Answers, ComponentSet
-from mechcore.evaluate import Evaluation
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.evaluation.evaluate import Evaluation
 from mechcore.models import load_model
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
 
 Rule = Literal["or", "and", "or of three"]
 

@@ -16,11 +16,11 @@ from helpers import Case, Cases
 
 from mechcore.ablation import Ablations, ComponentSet, ablate, ablation_table
 from mechcore.components import Component, Mask
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MismatchError
-from mechcore.evaluate import Evaluation, evaluate, kl_divergence
-from mechcore.means import MeanActivations
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
+from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
+from mechcore.masking.means import MeanActivations
 
 COLUMNS = [
     "set",

@@ -28,8 +28,8 @@ from mechcore.ablation import (
     shapley,
 )
 from mechcore.components import Mask, ModelShape
-from mechcore.evaluate import evaluate
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.means import MeanActivations
 
 RULES: tuple[Rule, ...] = ("or", "and", "or of three")
 SIGNS = {"or": 1, "and": -1}

@@ -22,12 +22,12 @@ from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.screening import Screen
 from mechcore.ablation.search import state_files
 from mechcore.components import Component, ModelShape
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.state import StateFile
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
 
 SEARCH: Any = importlib.import_module("mechcore.ablation.search")
 SCREENING: Any = importlib.import_module("mechcore.ablation.screening")

@@ -20,7 +20,7 @@ from mechcore.ablation import Ablations, ComponentSet, interaction_from_accuraci
 from mechcore.ablation.superadditivity import COLUMNS, FLOOR, adjusted_p, paired_p
 from mechcore.components import Component
 from mechcore.errors import InputError
-from mechcore.evaluate import Evaluation
+from mechcore.evaluation.evaluate import Evaluation
 
 SUBSETS = ("mnli", "so_swap", "prep", "embed_if", "embed_verb")
 N = 1000

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mechcore.ablation.tree import Node, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
-from mechcore.interventions import Fills, masked
-from mechcore.means import MeanActivations
+from mechcore.masking.interventions import Fills, masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import forward, is_causal, last_real_position, model_inputs
 from mechcore.models.stack import Stack

@@ -17,9 +17,9 @@ from mechcore.attention import (
     register_category,
     unregister_category,
 )
+from mechcore.data.encoding import encode
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.tasks.encoding import encode
-from mechcore.tasks.examples import Examples
 
 LETTERS = {
     "first": "F",

@@ -11,12 +11,12 @@ from transformers import AutoModelForSequenceClassification
 
 from mechcore.attention import attention_examples, clearest_heads, telling_example
 from mechcore.attention.examples import readable_tokens
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models import load_model
-from mechcore.tasks import tiny_world
-from mechcore.tasks.embedded import tiny_decoder_dir, tiny_encoder_dir
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
 PAIRS = [
     ("the baker slept because the cook sang", "the pilot slept"),

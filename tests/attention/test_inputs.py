@@ -14,11 +14,11 @@ from attention.builders import byte_level, wordpiece
 
 from mechcore.attention import TokenInfo, attention_scores, categorize_heads
 from mechcore.attention.inputs import batches_of
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models import load_model
-from mechcore.tasks import tiny_world
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
+from mechcore.worlds import tiny_world
 
 # -- models and tokenizers ------------------------------------------------------------------------
 

@@ -47,11 +47,11 @@ from mechcore.attention import (
     score_heads,
     score_patterns,
 )
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models import load_model
-from mechcore.tasks import tiny_world
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
+from mechcore.worlds import tiny_world
 
 # -- by hand --------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from mechcore.attention import HeadScores, score_heads
+from mechcore.data.encoding import encode
+from mechcore.data.readers import read_examples
 from mechcore.models import load_model, load_tokenizer
-from mechcore.tasks.encoding import encode
-from mechcore.tasks.readers import read_examples
 
 pytestmark = pytest.mark.real
 

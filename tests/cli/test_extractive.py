@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from mechcore.cli import main
-from mechcore.extractive.settings import ExtractiveSettings, default_settings
-from mechcore.tasks.fact_world import tiny_fact_tasks
-from mechcore.tasks.facts import city_ordering, city_tasks
+from mechcore.papers.extractive.fact_world import tiny_fact_tasks
+from mechcore.papers.extractive.facts import city_ordering, city_tasks
+from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
 
 
 def call(command: str, *more: object) -> int:
@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ExtractiveSettings, dic
         pd.DataFrame([verdict]).to_csv(out / "tables" / "extractive_verdicts.csv", index=False)
         return out / "report.html"
 
-    monkeypatch.setattr("mechcore.extractive.study.run", noting)
+    monkeypatch.setattr("mechcore.papers.extractive.study.run", noting)
     return found
 
 

@@ -11,10 +11,10 @@ from training.builders import encoder
 
 from mechcore.cli import main
 from mechcore.models import load_model
-from mechcore.tasks import tiny_world
-from mechcore.tasks.embedded import tiny_decoder_dir
 from mechcore.training import PRESETS, read_history
 from mechcore.training.run_folder import publish
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_decoder_dir
 
 SIZES = {"train": 40, "id": 30, "ood": 24}
 SHORT = ["--steps", "3", "--warmup-steps", "0", "--batch-size", "8", "--device", "cpu"]

@@ -13,10 +13,10 @@ from helpers import Cases, padded, texts
 
 from mechcore.ablation.reading import read_components, read_sets
 from mechcore.components import Mask, ModelShape
-from mechcore.effective_size import read_full, read_grid
 from mechcore.files import write_csv
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.pruning.subnetwork import HISTORY, Subnetwork
+from mechcore.subnetworks.effective_size import read_full, read_grid
 
 SHAPE = ModelShape(2, 4)
 

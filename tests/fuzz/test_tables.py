@@ -7,10 +7,10 @@ import pytest
 from fuzz.harness import check_all
 from fuzz.tables import write_examples
 
+from mechcore.data.encoding import encode
+from mechcore.data.readers import read_examples
 from mechcore.models import load_tokenizer
-from mechcore.tasks.embedded import tiny_encoder_dir
-from mechcore.tasks.encoding import encode
-from mechcore.tasks.readers import read_examples
+from mechcore.worlds.embedded import tiny_encoder_dir
 
 CASES = 700
 

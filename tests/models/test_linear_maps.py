@@ -8,7 +8,7 @@ from typing import Any
 import helpers
 import pytest
 import torch
-from extractive.tiny import llama_language_model, loaded, saved
+from papers.extractive.tiny import llama_language_model, loaded, saved
 from torch import Tensor
 
 from mechcore.errors import InputError

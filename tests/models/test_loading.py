@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from mechcore.components import Mask
 from mechcore.errors import InputError
-from mechcore.interventions import masked
+from mechcore.masking.interventions import masked
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import (
     ModelIdentity,

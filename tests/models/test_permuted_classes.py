@@ -9,14 +9,14 @@ import pytest
 import torch
 import transformers as hf
 
+from mechcore.data.encoding import encode
+from mechcore.data.examples import Examples
+from mechcore.data.readers import read_examples
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.evaluate import evaluate
+from mechcore.evaluation.evaluate import evaluate
 from mechcore.models import load_model, load_tokenizer
-from mechcore.tasks import tiny_world
-from mechcore.tasks.embedded import tiny_encoder_dir
-from mechcore.tasks.encoding import encode
-from mechcore.tasks.examples import Examples
-from mechcore.tasks.readers import read_examples
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_encoder_dir
 
 
 def plain(path: Path) -> Any:

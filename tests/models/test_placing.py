@@ -12,9 +12,9 @@ from torch import Tensor
 
 from mechcore.components import Mask
 from mechcore.errors import InputError
-from mechcore.evaluate import evaluate
-from mechcore.interventions import masked
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, loading
 from mechcore.models.placing import as_dtype, check_device
 from mechcore.models.running import ModelIdentity, devices_of, forward

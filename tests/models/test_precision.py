@@ -16,17 +16,17 @@ from torch import Tensor
 
 from mechcore.ablation import sweep
 from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.errors import MismatchError
-from mechcore.evaluate import Evaluation, evaluate, kl_divergence
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import ModelIdentity, forward
 from mechcore.pruning import prune, prune_settings
 from mechcore.pruning.mask_training import MaskTraining
 from mechcore.pruning.teacher import Teacher
-from mechcore.tasks import tiny_world
-from mechcore.tasks.embedded import tiny_encoder_dir
-from mechcore.tasks.encoding import EncodedExamples, encode
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_encoder_dir
 
 HALF = {"bfloat16": (0.015, 0.2), "float16": (0.002, 0.03)}
 """Error of logits and means, and of gradients, as shares of their size."""

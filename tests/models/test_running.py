@@ -6,11 +6,11 @@ import helpers
 import pytest
 import torch
 import transformers as hf
-from extractive.tiny import loaded, saved
 from helpers import ARCHITECTURES, Cases
+from papers.extractive.tiny import loaded, saved
 
-from mechcore.extractive.deltas import restored
 from mechcore.models.running import n_parameters, named_weights
+from mechcore.papers.extractive.deltas import restored
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, "gpt2-lm"])

@@ -10,11 +10,11 @@ import torch
 from helpers import LENGTHS, PAD, Case, Cases, captured, padded, texts
 from torch import Tensor
 
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models.running import hook_mlp_out, hook_z
 from mechcore.probing import Activations, activations_at, hook_resid_post
-from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.examples import Examples
 
 D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS
 HOOKS = [hook_resid_post(0), hook_z(1), hook_mlp_out(0), hook_z(0)]

@@ -10,10 +10,10 @@ import torch
 from helpers import Cases
 from pruning.oracles import PLANTED, encoded_for
 
-from mechcore.means import MeanActivations
+from mechcore.data.encoding import EncodedExamples
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import weights_of
-from mechcore.tasks.encoding import EncodedExamples
 
 
 @pytest.fixture(scope="session")

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from mechcore.components import Mask
-from mechcore.means import MeanActivations
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import weights_of
 from mechcore.pruning import PruneSettings
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
 
 N_EXAMPLES = 48
 N_COLUMNS = helpers.N_HEADS + 1

@@ -26,14 +26,14 @@ from pruning.oracles import (
 
 from mechcore import evaluate
 from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MismatchError
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import forward, weights_of
 from mechcore.pruning import discretise
 from mechcore.pruning.attribution import attribute, attribution_scores, integrated_scores
-from mechcore.tasks.encoding import EncodedExamples
-from mechcore.tasks.examples import Examples
 
 ARCHITECTURES = ["bert", "gpt2", "gpt2-lm"]
 ONES = torch.ones(2, 5, dtype=torch.float64)

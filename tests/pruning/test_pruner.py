@@ -28,8 +28,9 @@ from pruning.oracles import (
 )
 
 from mechcore.components import Component, ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, MismatchError
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import forward, weights_of
 from mechcore.pruning import (
     PruneSettings,
@@ -42,7 +43,6 @@ from mechcore.pruning import (
 )
 from mechcore.pruning.subnetwork import HISTORY
 from mechcore.pruning.teacher import Teacher
-from mechcore.tasks.encoding import EncodedExamples
 
 # -- what it finds --------------------------------------------------------------------------------
 

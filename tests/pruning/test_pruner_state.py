@@ -14,12 +14,12 @@ import torch
 from pruning.oracles import ANSWERS, QUICK, encoded_for, some_examples
 from safetensors import safe_open
 
+from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.files import write_safetensors
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruningError, Subnetwork, prune
 from mechcore.pruning.teacher import Teacher
-from mechcore.tasks.encoding import EncodedExamples, encode
 
 SAVING = replace(QUICK, save_every=3)
 """Eight steps, saved after 3, 6 and 8 of them."""

@@ -13,11 +13,11 @@ from pandas.testing import assert_frame_equal
 from pruning.oracles import QUICK
 
 from mechcore.components import Mask
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.files import write_safetensors
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.pruning import METHODS, Subnetwork, prune, subnetwork_name
-from mechcore.tasks.encoding import EncodedExamples
 
 HISTORY = ["kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2"]
 KEPT = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]])

@@ -10,11 +10,11 @@ import torch
 from helpers import Cases
 from pruning.oracles import encoded_for, full_logits, plain_kl, slopes, snapshot
 
-from mechcore.means import MeanActivations
+from mechcore.data.encoding import EncodedExamples
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen, weights_of
 from mechcore.pruning import PruneSettings
 from mechcore.pruning.teacher import POOL, Teacher, example_order, is_fast_at_bfloat16
-from mechcore.tasks.encoding import EncodedExamples
 
 VALUES = torch.rand(3, 2, 5, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 EXAMPLES = [7, 0, 11, 3]

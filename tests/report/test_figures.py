@@ -19,7 +19,7 @@ from mechcore.components import Mask, ModelShape
 from mechcore.report import figures, subnetwork_figures
 from mechcore.report.drawing import GridShape, shorten
 from mechcore.report.run_folder import RunFolder, read_run
-from mechcore.subnetworks import head_frequency
+from mechcore.subnetworks.core import head_frequency
 
 LONG = tuple(f"lexical_overlap/ln_subject-object_swap_{i}" for i in range(14))
 CORE = ("L2.H3", "L2.H5", "L3.H7", "L3.H11", "L4.H0", "L8.H2", "L9.H9")

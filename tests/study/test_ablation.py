@@ -23,13 +23,13 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.means import MeanActivations
+from mechcore.masking.means import MeanActivations
 from mechcore.study import ModelConfig
 from mechcore.study.ablation import joint_sets, sweep_tables
 from mechcore.study.inputs import Inputs
-from mechcore.tasks.encoding import EncodedExamples, encode
-from mechcore.tasks.examples import Examples
 
 NAMES = ("L0.H1", "L0.MLP", "L1.H2")
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mechcore.evaluate import Evaluation
+from mechcore.evaluation.evaluate import Evaluation
 from mechcore.study.answers import load_answers, save_answers
 
 SUBSETS = np.array(["x", "", "ü <b>", "x"], dtype=object)

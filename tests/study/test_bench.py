@@ -12,6 +12,8 @@ import torch
 from helpers import CLASSES, Cases, padded, texts
 from study.sources import data_config, write_data
 
+from mechcore.data.readers import read_examples
+from mechcore.data.task import ROLES
 from mechcore.errors import InputError
 from mechcore.models.running import forward
 from mechcore.study import bench as module
@@ -19,8 +21,6 @@ from mechcore.study.bench import MOST_MODELS, Workbench, bench_of
 from mechcore.study.config import DataConfig, ModelConfig
 from mechcore.study.store import Store
 from mechcore.study.units import Recipes, Unit
-from mechcore.tasks.readers import read_examples
-from mechcore.tasks.task import ROLES
 
 pytestmark = pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")  # of draws
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.study import results
@@ -29,7 +30,6 @@ from mechcore.study.config import (
     plain,
 )
 from mechcore.study.config_file import from_json
-from mechcore.tasks.sources import Source
 from mechcore.training.settings import train_settings
 
 # -- values ---------------------------------------------------------------------------------------

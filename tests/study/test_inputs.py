@@ -12,12 +12,12 @@ import pytest
 import torch
 from helpers import Cases
 
+from mechcore.data.examples import Examples
+from mechcore.data.sources import Source
 from mechcore.errors import MechcoreWarning
-from mechcore.evaluate import evaluate
+from mechcore.evaluation.evaluate import evaluate
 from mechcore.study import DataConfig, ModelConfig
 from mechcore.study.inputs import Inputs, read_role
-from mechcore.tasks.examples import Examples
-from mechcore.tasks.sources import Source
 
 MODEL = ModelConfig(source="mine")
 

@@ -10,8 +10,8 @@ import pytest
 
 from mechcore.ablation import ComponentSet
 from mechcore.components import Mask
-from mechcore.evaluate import evaluate
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.study import (
     AblationConfig,

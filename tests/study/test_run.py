@@ -19,8 +19,8 @@ from safetensors import safe_open
 
 from mechcore.components import Component, Mask, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
-from mechcore.evaluate import evaluate
-from mechcore.means import MeanActivations
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.study import (
@@ -36,8 +36,8 @@ from mechcore.study import (
 from mechcore.study.inputs import Inputs, load_inputs
 from mechcore.study.run import StudyError
 from mechcore.study.store import Store
-from mechcore.tasks import tiny_world
-from mechcore.tasks.embedded import tiny_encoder_dir
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_encoder_dir
 
 PRUNE = PruneSettings(steps=6, warmup=2, batch_size=8, tolerance=1)
 CONFIG = StudyConfig(

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 from transformers import BertForSequenceClassification
 
-from mechcore.tasks import tiny_world, tiny_world_training
-from mechcore.tasks.examples import Examples
+from mechcore.data.examples import Examples
 from mechcore.training import TrainSettings, train_classifier
+from mechcore.worlds import tiny_world, tiny_world_training
 
 SETTINGS = TrainSettings(
     steps=5,

@@ -16,11 +16,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model
 from mechcore.models.running import forward
-from mechcore.tasks.embedded import tiny_decoder_dir
-from mechcore.tasks.examples import Examples
 from mechcore.training import (
     TrainSettings,
     accuracies,
@@ -29,6 +28,7 @@ from mechcore.training import (
     train_answering,
     train_classifier,
 )
+from mechcore.worlds.embedded import tiny_decoder_dir
 
 SETTINGS = TrainSettings(
     steps=3, learning_rate=1e-2, batch_size=4, evaluate_every=9, checkpoint_every=9

@@ -17,9 +17,9 @@ from torch import Tensor
 from training.builders import SETTINGS, encoder, pairs, train_encoder
 
 from mechcore.errors import InputError
-from mechcore.tasks import tiny_world
 from mechcore.training import TrainSettings, train_classifier
 from mechcore.training.loop import BatchOrder
+from mechcore.worlds import tiny_world
 
 PLAIN = replace(SETTINGS, steps=12, warmup_steps=3, evaluate_every=50, checkpoint_every=50)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from mechcore.tasks.cognitive import tiny_tokenizer
-from mechcore.tasks.examples import Examples
+from mechcore.data.examples import Examples
+from mechcore.papers.cognitive.trials import tiny_tokenizer
 from mechcore.training import Objective, answering
 
 ANSWERS = {"left": " left", "right": " right"}

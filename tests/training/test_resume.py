@@ -18,10 +18,10 @@ from training.builders import SETTINGS, encoder, evaluations, pairs, train_encod
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.progress import _Lines, shown_on
-from mechcore.tasks import tiny_world
 from mechcore.training import TrainSettings, new_model, read_history, train_classifier
 from mechcore.training.objectives import Objective
 from mechcore.training.run_folder import newest_state, publish
+from mechcore.worlds import tiny_world
 
 pytestmark = pytest.mark.once
 

@@ -14,9 +14,8 @@ from transformers import (
     AutoTokenizer,
 )
 
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
-from mechcore.tasks import tiny_world, tiny_world_training
-from mechcore.tasks.examples import Examples
 from mechcore.training import (
     Objective,
     TrainSettings,
@@ -27,6 +26,7 @@ from mechcore.training import (
     train_answering,
     train_classifier,
 )
+from mechcore.worlds import tiny_world, tiny_world_training
 
 pytestmark = pytest.mark.once
 

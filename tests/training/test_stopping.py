@@ -22,10 +22,9 @@ from safetensors.torch import load_file
 from training.builders import SETTINGS, encoder, evaluations, pairs, train_encoder
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.progress import _Lines, shown_on
-from mechcore.tasks import tiny_world
-from mechcore.tasks.examples import Examples
 from mechcore.training import (
     TrainSettings,
     accuracies,
@@ -40,6 +39,7 @@ from mechcore.training import run as running
 from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import newest_state
 from mechcore.training.stopping import Standing, has_ended, standing
+from mechcore.worlds import tiny_world
 
 pytestmark = pytest.mark.once
 

@@ -1,0 +1,209 @@
+"""Sweeps: the model without each of many sets of components, on the same examples.
+
+``engine="tree"`` shares what sets have in common (`mechcore.ablation.tree`); ``"reference"`` runs
+the whole model once per set, through hooks. Both give the same logits up to rounding, and the tree
+makes sure of it on a few examples before it starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pandas as pd
+import torch
+
+from mechcore import progress
+from mechcore.ablation.effects import (
+    Ablations,
+    SetLike,
+    ablation_table,
+    as_sets,
+)
+from mechcore.ablation.engines import Job, Kept, Precision, ReferenceEngine, TreeEngine
+from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.evaluation.evaluate import (
+    Evaluation,
+    subsets_of,
+    warn_under_chance,
+)
+from mechcore.masking.interventions import Mode
+from mechcore.masking.means import MeanActivations, as_batches
+from mechcore.models.running import Batch
+from mechcore.models.stack import Stack
+from mechcore.models.stack_of import stack_of
+from mechcore.state import StateFile, input_facts
+
+Engine: TypeAlias = Literal["auto", "tree", "reference"]
+
+
+def sweep(
+    model: Any,
+    sets: Mapping[str, SetLike] | Iterable[SetLike],
+    data: EncodedExamples | Iterable[Batch],
+    means: MeanActivations | None = None,
+    *,
+    against: str | None = None,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+    **options: Any,
+) -> pd.DataFrame:
+    """Ablate every set alone from the full model, and compare with it on the same examples.
+
+    Args:
+        model: any TransformerLens model.
+        sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
+            these by name; see `mechcore.ablation.sets` for ready ones.
+        data: labelled examples, or dicts of tokenizer outputs with ``labels``, see
+            `mechcore.evaluate`.
+        means: the model's mean activations; not needed for ``mode="zero"``.
+        against: name of the set that drops are measured from, in place of the full model: that
+            of a subnetwork, with the sets around it.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of all that is random.
+        options: see `ablate`, whose result keeps the answers example by example.
+
+    Returns:
+        One row per set and subset of the data: set, kind, size, data, role, subset, n, accuracy,
+        accuracy_drop and its interval (shares), margin, margin_drop and its interval (nats), kl
+        (nats, full model to ablated one).
+
+    Raises:
+        InputError: a set is unreadable, out of range or given twice, labels cannot be matched,
+            or the engine cannot run the model.
+
+    >>> sweep(model, [["L0.H1"], ["L0.H1", "L2.MLP"]], data, means)  # doctest: +SKIP
+    """
+    found = ablate(model, sets, data, means, seed=seed, **options)
+    if not found.without:
+        raise InputError("sweep: no set; expected at least one set of components")
+    return ablation_table(found, against=against, n_resamples=n_resamples, level=level, seed=seed)
+
+
+def ablate(
+    model: Any,
+    sets: Mapping[str, SetLike] | Iterable[SetLike],
+    data: EncodedExamples | Iterable[Batch],
+    means: MeanActivations | None = None,
+    *,
+    mode: Mode = "mean",
+    engine: Engine = "auto",
+    precision: Precision = "float32",
+    role: Literal["id", "ood"] = "id",
+    class_labels: Sequence[str] | None = None,
+    batch_size: int = 64,
+    max_tokens: int | None = None,
+    state: str | Path | None = None,
+    seed: int = 0,
+) -> Ablations:
+    """The answers of the model without each set, example by example; see `sweep`.
+
+    Args:
+        model: any TransformerLens model.
+        sets: what to ablate, see `sweep`.
+        data: labelled examples, see `sweep`.
+        means: the model's mean activations; not needed for ``mode="zero"``.
+        mode: what replaces the outputs, see `mechcore.masked`.
+        engine: ``"tree"`` shares common prefixes of sets; ``"reference"`` runs any model, one
+            masked forward per set; ``"auto"`` takes the tree, and where it cannot run the model
+            the reference, with a warning.
+        precision: ``"bfloat16"`` computes the tree's matrix products in it, and measures on a
+            sample how many answers stay those of float32.
+        role: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
+        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch, of similar length, for encoded examples.
+        max_tokens: most tokens in one call of a layer; by default what suits the device.
+        state: file that keeps what is finished; an interrupted sweep goes on from it. It stays
+            when all is finished.
+        seed: of the draws of ``mode="resample"`` and of the sample for ``precision``.
+
+    Raises:
+        InputError: see `sweep`; or ``state`` is that of another sweep.
+        MismatchError: the means belong to another model.
+    """
+    if engine not in ("auto", "tree", "reference"):
+        raise InputError(f"sweep: engine is {engine!r}; expected 'auto', 'tree' or 'reference'")
+    if batch_size < 1:
+        raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
+    if precision not in ("float32", "bfloat16"):
+        raise InputError(f"sweep: precision is {precision!r}; expected 'float32' or 'bfloat16'")
+    stack = None if engine == "reference" else _stack(model, fall_back=engine == "auto")
+    if stack is None and precision != "float32":
+        raise InputError("sweep: engine 'reference' has the model's own precision only")
+    shape, listed = ModelShape.of(model), as_sets(sets)
+    if not isinstance(data, EncodedExamples):
+        data = list(as_batches(data))
+        if not data:
+            raise InputError("sweep: no batch; expected at least one")
+    whole = Mask.full(shape)
+    values = [each.mask(shape).values for each in listed]
+    job = Job(
+        model,
+        torch.stack([whole.values, *values]),
+        data,
+        means,
+        mode,
+        seed,
+        class_labels,
+        batch_size,
+    )
+    parts = ReferenceEngine(job) if stack is None else TreeEngine(job, stack, precision, max_tokens)
+    facts: dict[str, Any] = {}
+    if state is not None:
+        facts = input_facts(model, job.inputs(), means) | {
+            "sets": [[str(c) for c in each.components] for each in listed],
+            "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),
+            "mode": mode,
+            "seed": seed,
+            "engine": parts.division,
+            "precision": precision,
+            "batch_size": batch_size,
+        }
+    kept = Kept(len(listed), job, StateFile(state, "sweep", facts))
+    parts.check()
+    agreement = parts.agreement() if precision != "float32" else None
+    name = data.examples.name if isinstance(data, EncodedExamples) else "data"
+    _work(parts, kept, f"ablate on {name}")
+    full = Evaluation(kept.full, job.correct_classes, subsets_of(data), job.readout.mapping)
+    if role == "id":
+        warn_under_chance(full)
+    return Ablations(full, kept.answers(listed), name, role, agreement)
+
+
+def _stack(model: Any, *, fall_back: bool) -> Stack | None:
+    try:
+        return stack_of(model)
+    except InputError as error:
+        if not fall_back:
+            raise
+        warnings.warn(
+            f"{error}; one forward per set runs instead, which takes several times as long",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+        return None
+
+
+def _work(parts: TreeEngine | ReferenceEngine, kept: Kept, title: str) -> None:
+    """Do what is not done; what was done is saved when it is interrupted."""
+    tasks = parts.tasks()
+    total = sum(cost for part, batch, cost in tasks if (part, batch) not in kept.done)
+    try:
+        with progress.work(title, total) as advance:
+            for part, batch, cost in tasks:
+                parts.begin(part, batch)
+                if (part, batch) in kept.done:
+                    continue
+                parts.run(part, batch, kept)
+                kept.finish(part, batch)
+                advance(cost)
+    finally:
+        if kept.done:
+            kept.save()

@@ -1,0 +1,311 @@
+"""Tokenized examples and the length-bucketed batches that models read."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError, MechcoreWarning
+
+SPECIAL = -1
+"""Segment and word id of special tokens, of prompt text around the segments, and of padding."""
+
+_PLACE = re.compile(r"\{(a|b)\}")
+
+
+@dataclass(frozen=True)
+class EncodedExamples:
+    """Examples as token ids.
+
+    Attributes:
+        examples: the texts.
+        input_ids: token ids, one list per example, without padding.
+        token_type_ids: segment ids as the model reads them, or None.
+        segments: 0 and 1 for tokens of the first and second text, `SPECIAL` elsewhere; or None.
+        words: equal numbers for tokens of equal words (case ignored), `SPECIAL` for special
+            tokens and punctuation; or None.
+        separators: whether a token is a separator ([SEP], </s>, end of text); or None.
+        pad_id: token id for padding, on the right.
+        answers: for language models, the answer token of each label name.
+        n_cut: how many texts were longer than allowed, and cut.
+    """
+
+    examples: Examples
+    input_ids: Sequence[Sequence[int]]
+    token_type_ids: Sequence[Sequence[int]] | None
+    segments: Sequence[Sequence[int]] | None
+    words: Sequence[Sequence[int]] | None
+    separators: Sequence[Sequence[int]] | None
+    pad_id: int
+    answers: Mapping[str, int] | None = None
+    n_cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.input_ids)
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the texts."""
+        return self.examples.fingerprint
+
+    def part(self, rows: Sequence[int]) -> EncodedExamples:
+        """These rows only, in the order given."""
+        frame = self.examples.frame.iloc[list(rows)]
+        chosen: dict[str, Any] = {"examples": Examples(self.examples.name, frame)}
+        for name in ("input_ids", "token_type_ids", "segments", "words", "separators"):
+            values = getattr(self, name)
+            chosen[name] = None if values is None else [values[i] for i in rows]
+        return replace(self, **chosen)
+
+    def batches(
+        self, batch_size: int = 64, *, by_length: bool = True
+    ) -> Iterator[dict[str, Tensor]]:
+        """Batches padded to their longest example.
+
+        Args:
+            batch_size: examples per batch.
+            by_length: put examples of similar length together, longest first; otherwise keep
+                the order.
+
+        Yields:
+            ``input_ids``, ``attention_mask``, ``index`` (row in the examples, [batch]) and,
+            where known, ``token_type_ids``, ``segments``, ``words`` and ``separators``, each
+            [batch, pos].
+
+        Raises:
+            InputError: the batch size is not positive.
+        """
+        if batch_size < 1:
+            raise InputError(f"batch size {batch_size}: expected at least 1")
+        order = list(range(len(self)))
+        if by_length:
+            order.sort(key=lambda i: -len(self.input_ids[i]))
+        for start in range(0, len(order), batch_size):
+            yield self.rows(order[start : start + batch_size])
+
+    def rows(self, index: Sequence[int]) -> dict[str, Tensor]:
+        """The given examples as one batch, see `batches`."""
+        batch = {
+            "index": torch.tensor(index),
+            "input_ids": _padded([self.input_ids[i] for i in index], self.pad_id),
+            "attention_mask": _padded([[1] * len(self.input_ids[i]) for i in index], 0),
+        }
+        for name, filler in (
+            ("token_type_ids", 0),
+            ("segments", SPECIAL),
+            ("words", SPECIAL),
+            ("separators", 0),
+        ):
+            values = getattr(self, name)
+            if values is not None:
+                batch[name] = _padded([values[i] for i in index], filler)
+        return batch
+
+
+def encode(
+    examples: Examples,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    max_length: int,
+    truncate: bool = True,
+    prompt: str | None = None,
+    answers: Mapping[str, str] | None = None,
+    words: bool = False,
+) -> EncodedExamples:
+    """Tokenize examples.
+
+    Args:
+        examples: the texts.
+        tokenizer: a fast tokenizer.
+        max_length: longest input in tokens.
+        truncate: whether longer texts are cut, with a warning that says how many, or refused.
+        prompt: for language models, a text with ``{a}`` and ``{b}`` (only ``{a}`` for one
+            segment), special tokens written out; without one, the tokenizer's own layout.
+        answers: for language models, the answer word of each label; its first token is read
+            after the prompt.
+        words: whether to find segments, words and separators, which head categories need.
+
+    Raises:
+        InputError: a text is too long and may not be cut, the prompt lacks a place, or answers
+            are not distinct single tokens.
+    """
+    first = examples.frame["text_a"].tolist()
+    second = examples.frame["text_b"].tolist()
+    limits = {"truncation": True, "max_length": max_length, "return_offsets_mapping": words}
+    if prompt is not None:
+        spans = _prompt_spans(prompt, first, second, examples.two_segments)
+        texts = [text for text, _ in spans]
+        encoded = tokenizer(texts, add_special_tokens=False, **limits)
+    elif examples.two_segments:
+        encoded = tokenizer(first, second, **limits)
+    else:
+        encoded = tokenizer(first, **limits)
+    too_long = [row for row, one in enumerate(encoded.encodings) if one.overflowing]
+    if too_long:
+        found = (
+            f"examples {examples.name!r}: {len(too_long)} of {len(examples)} "
+            f"{'texts' if prompt is None else 'prompts'} are longer than {max_length} tokens"
+        )
+        if prompt is not None:
+            raise InputError(
+                f"{found}, and cutting them would cut off the place of the answer; raise "
+                "--max-length or remove them"
+            )
+        whole = [[texts[row] for row in too_long] for texts in (first, second)]
+        ids = tokenizer(*whole[: 1 + examples.two_segments], verbose=False)["input_ids"]
+        found = f"{found} (the longest has {max(map(len, ids))})"
+        if not truncate:
+            raise InputError(
+                f"{found}, and nothing was said about cutting them; --max-length {max_length} "
+                "(max_length in Python and in files) cuts them, or remove them"
+            )
+        warnings.warn(f"{found} and were cut", MechcoreWarning, stacklevel=2)
+    segments = word_ids = separators = None
+    if words:
+        vocabulary: dict[str, int] = {}
+        segments, word_ids, separators = [], [], []
+        for row, encoding in enumerate(encoded.encodings):
+            if prompt is None:
+                places = [SPECIAL if s is None else s for s in encoding.sequence_ids]
+                texts_of = (first[row], second[row])
+            else:
+                text, ranges = spans[row]
+                places = [_segment_at(offset, ranges) for offset in encoding.offsets]
+                texts_of = (text, text)
+            segments.append(places)
+            word_ids.append(_words(encoding, places, texts_of, vocabulary))
+            separators.append(_separators(encoding.ids, places, tokenizer))
+    return EncodedExamples(
+        examples,
+        encoded["input_ids"],
+        encoded.get("token_type_ids") if prompt is None else None,
+        segments,
+        word_ids,
+        separators,
+        _padding(tokenizer),
+        None if answers is None else answer_ids(answers, tokenizer, prompt),
+        len(too_long),
+    )
+
+
+def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
+    """A token for padding, which no model of mechcore's attends to."""
+    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return int(next(each for each in known if each is not None))
+
+
+def words_of(
+    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase, vocabulary: dict[str, int]
+) -> list[int] | None:
+    """Number tokens of one text by their whole words, as `encode` does, from token ids alone.
+
+    Args:
+        ids: without special tokens.
+        tokenizer: a fast tokenizer.
+        vocabulary: numbers of the words known so far; new ones are added.
+
+    Returns:
+        None where the tokenizer makes other tokens of the decoded text, so that the words cannot
+        be told.
+    """
+    text = str(tokenizer.decode(list(ids), clean_up_tokenization_spaces=False))
+    encoded = tokenizer([text], add_special_tokens=False)
+    if encoded["input_ids"][0] != list(ids):
+        return None
+    words = _words(encoded.encodings[0], [0] * len(ids), (text, text), vocabulary)
+    unknown = tokenizer.unk_token_id  # what it stands for is lost
+    return [SPECIAL if i == unknown else word for i, word in zip(ids, words, strict=True)]
+
+
+def _padded(rows: Sequence[Sequence[int]], filler: int) -> Tensor:
+    longest = max(map(len, rows))
+    return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in rows])
+
+
+def _prompt_spans(
+    prompt: str, first: Sequence[str], second: Sequence[str], two_segments: bool
+) -> list[tuple[str, dict[int, tuple[int, int]]]]:
+    """Filled prompts with the character range of each segment."""
+    pieces = _PLACE.split(prompt)
+    wanted = {"a", "b"} if two_segments else {"a"}
+    if set(pieces[1::2]) != wanted or len(pieces[1::2]) != len(wanted):
+        raise InputError(
+            f"prompt {prompt!r}: expected the place{'s' * two_segments} "
+            f"{' and '.join(f'{{{place}}}' for place in sorted(wanted))}, each once"
+        )
+    filled = []
+    for a, b in zip(first, second, strict=True):
+        text, ranges = "", {}
+        for i, piece in enumerate(pieces):
+            part = piece if i % 2 == 0 else {"a": a, "b": b}[piece]
+            if i % 2:
+                ranges["ab".index(piece)] = (len(text), len(text) + len(part))
+            text += part
+        filled.append((text, ranges))
+    return filled
+
+
+def _segment_at(offset: tuple[int, int], ranges: Mapping[int, tuple[int, int]]) -> int:
+    start, end = offset
+    for segment, (low, high) in ranges.items():
+        if end > start and end > low and end <= high:  # a leading space may lie outside
+            return segment
+    return SPECIAL
+
+
+def _words(
+    encoding: Any, places: Sequence[int], texts: tuple[str, str], vocabulary: dict[str, int]
+) -> list[int]:
+    """Number every token by its whole word; punctuation is not a word."""
+    spans: dict[tuple[int, int], list[int]] = {}
+    keys = list(zip(places, encoding.word_ids, strict=True))
+    for (segment, word), (start, end) in zip(keys, encoding.offsets, strict=True):
+        if segment != SPECIAL and word is not None:
+            span = spans.setdefault((segment, word), [start, end])
+            span[1] = max(span[1], end)
+    numbers = {}
+    for (segment, word), (start, end) in spans.items():
+        text = texts[segment][start:end].strip().lower()
+        known = any(character.isalnum() for character in text)
+        numbers[segment, word] = vocabulary.setdefault(text, len(vocabulary)) if known else SPECIAL
+    return [numbers.get(key, SPECIAL) for key in keys]
+
+
+def _separators(
+    ids: Sequence[int], places: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> list[int]:
+    known = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
+    return [int(p == SPECIAL and i in known) for i, p in zip(ids, places, strict=True)]
+
+
+def answer_ids(
+    answers: Mapping[str, str], tokenizer: PreTrainedTokenizerBase, prompt: str | None
+) -> dict[str, int]:
+    """The token of every label's answer word.
+
+    Raises:
+        InputError: there is no prompt, or the answers are not different single known tokens.
+    """
+    if prompt is None:
+        raise InputError("answers: answer words need a prompt that they complete (--prompt)")
+    ids = {}
+    for label, word in answers.items():
+        tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
+        if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
+            raise InputError(
+                f"answer {word!r} of label {label!r}: is {len(tokens)} tokens "
+                f"({tokenizer.convert_ids_to_tokens(tokens)}); expected one known token: mind the "
+                "leading space, or choose another word"
+            )
+        ids[label] = tokens[0]
+    if len(set(ids.values())) < len(ids) or len(ids) < 2:
+        raise InputError(f"answers {dict(answers)}: expected at least two different tokens")
+    return ids

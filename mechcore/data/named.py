@@ -1,0 +1,243 @@
+"""The named tasks of the paper: MNLI with HANS, and QQP with PAWS-QQP.
+
+Each is made from a folder with the official files, see `mechcore.data.official`, or from the hub.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from mechcore.data.official import (
+    DICT_FILE,
+    HANS,
+    MNLI_MATCHED,
+    MNLI_MISMATCHED,
+    MNLI_TRAIN,
+    PAWS_QQP,
+    QQP_DEV,
+    QQP_TRAIN,
+    Official,
+)
+from mechcore.data.sources import Source, read_sources
+from mechcore.data.task import Maker, Task
+from mechcore.errors import InputError, MechcoreWarning
+
+NON_ENTAILED = (
+    "ln_subject/object_swap",
+    "ln_preposition",
+    "ln_relative_clause",
+    "ln_passive",
+    "ln_conjunction",
+    "sn_NP/S",
+    "sn_PP_on_subject",
+    "sn_relative_clause_on_subject",
+    "sn_past_participle",
+    "sn_NP/Z",
+    "cn_embedded_under_if",
+    "cn_after_if_clause",
+    "cn_embedded_under_verb",
+    "cn_disjunction",
+    "cn_adverb",
+)
+"""Subcases of HANS without entailment, as its authors call them."""
+
+ENTAILED = (
+    "le_relative_clause",
+    "le_around_prepositional_phrase",
+    "le_around_relative_clause",
+    "le_conjunction",
+    "le_passive",
+    "se_conjunction",
+    "se_adjective",
+    "se_understood_object",
+    "se_relative_clause_on_obj",
+    "se_PP_on_obj",
+    "ce_embedded_under_since",
+    "ce_after_since_clause",
+    "ce_embedded_under_verb",
+    "ce_conjunction",
+    "ce_adverb",
+)
+"""Subcases of HANS with entailment."""
+
+MAIN_TEXT = (
+    "ln_subject/object_swap",
+    "ln_preposition",
+    "cn_embedded_under_if",
+    "cn_embedded_under_verb",
+)
+"""Subcases in the main text of the paper: SO-Swap, Prep, Embed-If and Embed-Verb."""
+
+_HEURISTICS = ("lexical_overlap_", "subsequence_", "constituent_")
+_DUPLICATE = {"0": "not_duplicate", "1": "duplicate"}
+
+
+def mnli_hans(folder: Path | None = None) -> Task:
+    """MNLI, and the 15 subcases of HANS in which its heuristics fail.
+
+    Raises:
+        InputError: a file is missing, or HANS lacks a subcase.
+    """
+    train, matched, names, source = _mnli_and_hans(folder, NON_ENTAILED)
+    return Task(
+        name="mnli-hans",
+        train=train,
+        id=matched,
+        ood=(replace(source, labels=("non-entailment",), subsets=tuple(names.values())),),
+        classes=("entailment", "neutral", "contradiction"),
+        groups={
+            "OOD": tuple(names.values()),
+            "main text": tuple(names[subcase] for subcase in MAIN_TEXT),
+        },
+        about="MNLI, out of domain HANS where the heuristics fail (15 subcases, non-entailment).",
+    )
+
+
+def mnli_hans_e(folder: Path | None = None) -> Task:
+    """MNLI, and all 30 subcases of HANS; the paper calls those with entailment OOD-E.
+
+    Raises:
+        InputError: a file is missing, or HANS lacks a subcase.
+    """
+    train, matched, names, source = _mnli_and_hans(folder, (*NON_ENTAILED, *ENTAILED))
+    return Task(
+        name="mnli-hans-e",
+        train=train,
+        id=matched,
+        ood=(replace(source, subsets=tuple(names.values())),),
+        classes=("entailment", "neutral", "contradiction"),
+        groups={
+            "OOD": tuple(names[subcase] for subcase in NON_ENTAILED),
+            "OOD-E": tuple(names[subcase] for subcase in ENTAILED),
+        },
+        about="MNLI, out of domain all of HANS: 15 subcases of non-entailment, 15 of entailment.",
+    )
+
+
+def qqp_paws(folder: Path | None = None) -> Task:
+    """QQP, and the pairs of PAWS-QQP that are no duplicates.
+
+    Some rows of the official QQP files lack a question or are broken in two; they are left out,
+    with a count, as everybody's readers of GLUE do.
+
+    Raises:
+        InputError: a file is missing; PAWS-QQP always needs one.
+    """
+    if folder is None:
+        raise InputError(
+            "task qqp-paws: the texts of PAWS-QQP are not on the hub, as they may not be passed "
+            f"on; give a folder with {PAWS_QQP.looked_for} (from {PAWS_QQP.project}), and with QQP"
+        )
+    _check_all(folder, (QQP_TRAIN, QQP_DEV, PAWS_QQP))
+    train, dev, paws = (
+        replace(_source(official, folder), label_names=_DUPLICATE)
+        for official in (QQP_TRAIN, QQP_DEV, PAWS_QQP)
+    )
+    return Task(
+        name="qqp-paws",
+        train=(replace(train, skip_empty=True),),
+        id=(replace(dev, skip_empty=True),),
+        ood=(replace(paws, labels=("not_duplicate",)),),
+        classes=("not_duplicate", "duplicate"),
+        about="QQP, out of domain the pairs of PAWS-QQP that are not equivalent.",
+    )
+
+
+NAMED: Mapping[str, Maker] = {
+    "mnli-hans": mnli_hans,
+    "mnli-hans-e": mnli_hans_e,
+    "qqp-paws": qqp_paws,
+}
+"""Tasks by name."""
+
+
+def _mnli_and_hans(
+    folder: Path | None, subcases: tuple[str, ...]
+) -> tuple[tuple[Source, ...], tuple[Source, ...], dict[str, str], Source]:
+    """Training examples, in-domain examples, names of the subcases in the data, and all of HANS."""
+    if folder is not None:
+        _check_all(folder, (MNLI_TRAIN, MNLI_MATCHED, HANS))
+    tests = {"matched": MNLI_MATCHED, "mismatched": MNLI_MISMATCHED}
+    if folder is not None and MNLI_MISMATCHED.find(folder) is None:
+        warnings.warn(
+            f"{folder}: no {MNLI_MISMATCHED.what}, so that the in-domain examples are the matched "
+            f"ones alone; looked for {MNLI_MISMATCHED.looked_for}",
+            MechcoreWarning,
+            stacklevel=4,
+        )
+        del tests["mismatched"]
+    sources = (replace(_source(test, folder), subset=name) for name, test in tests.items())
+    return ((_source(MNLI_TRAIN, folder),), tuple(sources), *_hans(folder, subcases))
+
+
+def _hans(folder: Path | None, subcases: tuple[str, ...]) -> tuple[dict[str, str], Source]:
+    """What the subcases are called in the data, by their official names, and the data.
+
+    There are copies of HANS that put the heuristic before the subcase, and a dash for a slash.
+    """
+    if folder is None:
+        return {name: name for name in subcases}, _source(HANS, None)
+    source = _source(HANS, folder)
+    found = {_official_name(name): name for name in _subset_names(source)}
+    missing = [name for name in subcases if _official_name(name) not in found]
+    if missing:
+        raise InputError(
+            f"{source.place}: has no subcase {', '.join(missing)}; expected HANS with a column "
+            "subcase that has all of its 30 subcases"
+        )
+    return {name: found[_official_name(name)] for name in subcases}, source
+
+
+def _subset_names(source: Source) -> tuple[str, ...]:
+    status = Path(source.path or "").stat()
+    return _read_subset_names(source.path, source.split, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=8)
+def _read_subset_names(
+    path: str | None, split: str | None, changed: int, size: int
+) -> tuple[str, ...]:
+    """Read once as long as the file stays the same: a study asks for its task often."""
+    return tuple(read_sources([Source(path=path, split=split)]).subset_names)
+
+
+def _official_name(subcase: str) -> str:
+    for heuristic in _HEURISTICS:
+        subcase = subcase.removeprefix(heuristic)
+    return subcase.replace("/", "-")
+
+
+def _source(official: Official, folder: Path | None) -> Source:
+    if folder is None:
+        return Source(
+            dataset=official.dataset,
+            config=official.config,
+            split=official.split,
+            revision=official.revision,
+        )
+    path = official.find(folder)
+    assert path is not None
+    several = (path / DICT_FILE).is_file()
+    return Source(path=str(path), split=official.split if several else None)
+
+
+def _check_all(folder: Path, needed: tuple[Official, ...]) -> None:
+    """Make sure that all are there.
+
+    Raises:
+        InputError: some are not; the message names all of them.
+    """
+    missing = [official for official in needed if official.find(folder) is None]
+    if missing:
+        raise InputError(
+            f"{folder}: "
+            + "; ".join(
+                f"no {each.what}: looked for {each.looked_for}, from {each.project}"
+                + (f" ({each.dataset} on the Hugging Face hub)" if each.dataset else "")
+                for each in missing
+            )
+        )

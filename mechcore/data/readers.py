@@ -1,0 +1,366 @@
+"""Reading users' files: csv, tsv, jsonl and parquet, plain or compressed.
+
+Official files are read as they come: GLUE's ``.tsv``, the ``.jsonl`` and tab-separated ``.txt`` of
+MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script builds it. That script
+is one for Python 2; with the changes that make it run on Python 3 it writes texts as bytes
+literals, ``b'How ...'``, which are taken for the texts they stand for where a whole column has
+them. What PAWS-QQP is built from has numbers of tokens for texts, and is refused.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import gzip
+import json
+import os
+import re
+import warnings
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import pandas as pd
+import pyarrow.parquet
+
+from mechcore.data.examples import ALL, Examples
+from mechcore.errors import InputError, MechcoreWarning, reason, shown
+
+KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
+    "text_a": ("text_a", "premise", "sentence1", "question1", "question", "sentence", "text"),
+    "text_b": ("text_b", "hypothesis", "sentence2", "question2", "sentence"),
+    "label": ("gold_label", "label", "labels", "is_duplicate"),
+    "subset": ("subset", "subcase"),
+}
+"""Column names of GLUE, HANS, PAWS and Hugging Face data, the first that occurs is used."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+_BYTES = re.compile(r"""b(?:'.*'|".*")""", re.DOTALL)
+_TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
+
+UNDECIDED = "-"
+"""Gold label of MNLI and SNLI examples on which the annotators did not agree."""
+
+_NO_AGREEMENT = f"gold label is {UNDECIDED!r} (no agreement among annotators)"
+
+_KINDS: Mapping[str, str] = {
+    ".csv": ".csv",
+    ".tsv": ".tsv",
+    ".txt": ".tsv",
+    ".jsonl": ".jsonl",
+    ".ndjson": ".jsonl",
+    ".parquet": ".parquet",
+}
+"""How a file is read, by the ending of its name."""
+
+
+def read_examples(
+    path: str | Path,
+    *,
+    name: str | None = None,
+    columns: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+    labelled: bool = True,
+    skip_empty: bool = False,
+) -> Examples:
+    """Read one- or two-segment texts with their labels.
+
+    Args:
+        path: a ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet`` file, or a tab-separated ``.txt``;
+            text files also ``.gz``.
+        name: what to call the data; the file's stem by default.
+        columns: which column of the file serves as ``text_a``, ``text_b``, ``label`` or
+            ``subset``, where `KNOWN_COLUMNS` does not find it.
+        label_names: meanings of labels, such as ``{"0": "entailment"}``; others stay.
+        labelled: whether a label is needed; without one, labels are empty where the file has none.
+        skip_empty: leave out rows that lack a text or label, with a count of them, as the official
+            QQP files have some; else they are an error.
+
+    A file without a subset column is one subset called ``"all"``.
+
+    Raises:
+        InputError: the file is missing, unreadable or empty, or lacks a column or value.
+    """
+    path = Path(path)
+    table = read_table(path)
+    return examples_of(
+        table,
+        path,
+        name=name or data_name(path),
+        columns=columns,
+        label_names=label_names,
+        labelled=labelled,
+        skip_empty=skip_empty,
+    )
+
+
+def examples_of(
+    table: pd.DataFrame,
+    path: Path | str,
+    *,
+    name: str,
+    columns: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+    labelled: bool = True,
+    skip_empty: bool = False,
+    unlabelled: str = _NO_AGREEMENT,
+) -> Examples:
+    """Examples from a table; `read_examples` says more.
+
+    Args:
+        table: rows numbered from 0.
+        path: of the table, for messages.
+        name: what to call the data.
+        columns: as for files.
+        label_names: as for files.
+        labelled: as for files.
+        skip_empty: as for files.
+        unlabelled: what the label `UNDECIDED` stands for, for messages.
+
+    Raises:
+        InputError: the table is empty, or lacks a column or value.
+    """
+    chosen = _choose_columns(path, table, columns or {}, labelled)
+    used = table[list(dict.fromkeys(chosen.values()))]
+    if skip_empty:
+        used = _without_empty(path, used)
+    frame = pd.DataFrame({role: texts_of(path, used[column]) for role, column in chosen.items()})
+    for role in [role for role in ("text_a", "text_b") if role in frame]:
+        _check_built(path, table, frame[role])
+        frame[role] = _from_bytes(frame[role])
+    frame["text_b"] = frame.get("text_b", "")
+    frame["label"] = frame.get("label", "")
+    frame["label"] = frame["label"].replace(dict(label_names or {}))
+    frame["subset"] = frame.get("subset", ALL)
+    undecided = (frame["label"] == UNDECIDED) & labelled
+    if undecided.any():
+        warnings.warn(
+            f"{path}: left out {int(undecided.sum())} of {len(frame)} examples whose {unlabelled}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+        frame = frame[~undecided]
+    if frame.empty:
+        raise InputError(f"{path}: no labelled example; expected at least one row")
+    try:
+        return Examples(name, frame)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def data_name(path: str | Path) -> str:
+    """What the data in a file or folder is called in tables: its name up to the first dot."""
+    # Names of files need not be Unicode, but those in tables must.
+    return os.fsencode(Path(path).name.split(".")[0]).decode("utf-8", "replace")
+
+
+def kind_of_file(path: Path) -> str:
+    """How a file is read, by the endings of its name, such as ``".tsv"`` or ``".tsv.gz"``.
+
+    Raises:
+        InputError: there is no such file, or it is of no kind that is read.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    zipped = path.suffix == ".gz"
+    ending = path.suffixes[-1 - zipped :][:1]
+    kind = _KINDS.get(ending[0], "") if ending else ""
+    if not kind or (zipped and kind == ".parquet"):
+        raise InputError(
+            f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet, or a .txt "
+            "that is separated by tabs (text files also with .gz)"
+        )
+    return kind + ".gz" * zipped
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A table of any of the formats, as it is.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read.
+    """
+    kind = kind_of_file(path).removesuffix(".gz")
+    try:
+        if kind == ".jsonl":
+            return _read_json_lines(path)
+        if kind == ".parquet":
+            # What pandas may have noted beside the columns is not looked at.
+            return pyarrow.parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True)
+        return _read_delimited(path, "\t" if kind == ".tsv" else ",")
+    except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read as {kind}: {reason(error)}") from error
+
+
+def _read_json_lines(path: Path) -> pd.DataFrame:
+    rows = []
+    with _open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                try:
+                    rows.append(json.loads(line, object_pairs_hook=_without_repeats))
+                except (ValueError, RecursionError) as error:
+                    raise ValueError(f"line {number}: {error}") from error
+                if not isinstance(rows[-1], dict):
+                    raise ValueError(
+                        f"line {number}: found a {type(rows[-1]).__name__}; expected an object"
+                    )
+    return pd.DataFrame(rows, dtype=object)
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"a key occurs twice among {_list(key for key, _ in pairs)}")
+    return found
+
+
+def _open_text(path: Path) -> IO[str]:
+    """A text file, compressed or not; a byte order mark is no part of it."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig")
+    return path.open(encoding="utf-8-sig")
+
+
+def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
+    """Read csv or tsv text; official GLUE and MultiNLI tsv files use quotes as plain characters."""
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
+    if separator == "\t":
+        with _open_text(path) as file:
+            fields = (field for line in file for field in line.rstrip("\r\n").split("\t"))
+            if not all(map(_is_whole_field, fields)):
+                quoting = csv.QUOTE_NONE
+    options: dict[str, Any] = {"sep": separator, "quoting": quoting, "keep_default_na": False}
+    table = pd.read_csv(path, dtype=str, **options)
+    if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first fields for an index
+        raise ValueError(
+            f"the rows have {table.index.nlevels} more field(s) than the header, which has "
+            f"{len(table.columns)}"
+        )
+    # As the file has them; pandas makes them different.
+    header = pd.read_csv(path, dtype=str, header=None, nrows=1, **options).iloc[0]
+    return table.set_axis(header.tolist(), axis=1)
+
+
+def _is_whole_field(field: str) -> bool:
+    """Whether csv quoting reads a field of one line as it was meant."""
+    if not field.startswith('"'):
+        return True
+    inside = field[1:-1].replace('""', "")
+    return len(field) > 1 and field.endswith('"') and '"' not in inside
+
+
+def _choose_columns(
+    path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
+) -> dict[str, str]:
+    found = [str(column) for column in table.columns]
+    unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
+    if unknown:
+        raise InputError(f"columns: unknown role {unknown[0]!r}; roles are {_list(KNOWN_COLUMNS)}")
+    if not found:
+        raise InputError(f"{path}: is empty; expected at least one row")
+    if not labelled:  # a mapping for several files names what this one need not have
+        needed = ("text_a", "text_b")
+        mapped = {role: name for role, name in mapped.items() if role in needed or name in found}
+    chosen: dict[str, str] = {}
+    for role, names in KNOWN_COLUMNS.items():
+        if role in mapped and mapped[role] not in found:
+            raise InputError(f"{path}: no column {mapped[role]!r}; found {_list(found)}")
+        taken = {*mapped.values(), *chosen.values()}
+        free = [name for name in names if name in found and name not in taken]
+        present = [mapped[role]] if role in mapped else free
+        if present:
+            chosen[role] = present[0]
+            if found.count(present[0]) > 1:
+                raise InputError(
+                    f"{path}: {found.count(present[0])} columns are called "
+                    f"{present[0]}; expected one: rename the others"
+                )
+    for role in ("text_a", "label") if labelled else ("text_a",):
+        if role not in chosen:
+            raise InputError(
+                f"{path}: no column for {role} (looked for {_list(KNOWN_COLUMNS[role])}); found "
+                f"{_list(found)}: name it with --columns {role}=NAME"
+            )
+    return chosen
+
+
+def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
+    """The rows that have a value in every column."""
+    empty = table.map(_is_empty).any(axis=1)
+    if empty.any():
+        warnings.warn(
+            f"{path}: left out {int(empty.sum())} of {len(table)} examples that lack a text or "
+            "label",
+            MechcoreWarning,
+            stacklevel=4,
+        )
+    return table[~empty]
+
+
+def _is_empty(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return bool(pd.api.types.is_scalar(value) and pd.isna(value))
+
+
+def _from_bytes(texts: pd.Series) -> pd.Series:
+    """What a column of nothing but bytes literals stands for; other columns as they are."""
+    if texts.empty or not all(map(_BYTES.fullmatch, texts)):
+        return texts
+    try:
+        return texts.map(lambda text: ast.literal_eval(text).decode("utf-8"))
+    except (ValueError, SyntaxError, AttributeError):  # some are not
+        return texts
+
+
+def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
+    """Make sure that texts are not what PAWS-QQP is built from: numbers of tokens."""
+    if texts.empty or not {"qid1", "qid2"} <= set(table.columns):
+        return
+    if all(map(_TOKEN_NUMBERS.fullmatch, texts)):
+        raise InputError(
+            f"{path}: column {texts.name} has numbers of tokens, such as {shown(texts.iloc[0], 30)}"
+            "; expected texts: build them with qqp_generate_data.py of PAWS, from the original "
+            "Quora file"
+        )
+
+
+def texts_of(path: Path | str, column: pd.Series) -> pd.Series:
+    """A column of a table with rows numbered from 0, as text, whole numbers without a point.
+
+    Raises:
+        InputError: a cell is empty, or holds something that is no text, such as a list.
+    """
+    values = column.astype(object).tolist()
+    numbers = [value for value in values if isinstance(value, float)]
+    whole = len(numbers) == len(values) and all(map(float.is_integer, numbers))
+    texts = []
+    for row, value in zip(column.index, values, strict=True):
+        try:
+            texts.append(_text(int(value) if whole else value))
+        except ValueError as error:
+            place = f"row {row + 1}, column {shown(column.name)}"
+            raise InputError(f"{path}: {place}: {error}") from error
+    return pd.Series(texts, column.index, dtype=object, name=column.name)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        if not value.strip():
+            raise ValueError("empty; expected a value: remove the row")
+        if not value.isascii() and _SURROGATE.search(value):
+            raise ValueError(f"found half a character in {shown(value)!r}; expected Unicode text")
+        return value
+    if not pd.api.types.is_scalar(value) or isinstance(value, bytes):
+        raise ValueError(f"expected text, found {shown(repr(value))}")
+    if pd.isna(value):
+        raise ValueError("empty; expected a value: remove the row")
+    return str(value)
+
+
+def _list(names: Iterable[object], most: int = 20) -> str:
+    found = [shown(name, 40) for name in names]
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

@@ -1,0 +1,380 @@
+"""Where examples come from: files, folders saved by ``datasets``, and data sets of the hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import ConfigDict
+
+from mechcore.data.examples import ALL, Examples
+from mechcore.data.labels import normal_name
+from mechcore.data.official import DICT_FILE, STATE_FILE, files_instead
+from mechcore.data.readers import (
+    KNOWN_COLUMNS,
+    UNDECIDED,
+    data_name,
+    examples_of,
+    kind_of_file,
+    read_examples,
+)
+from mechcore.errors import InputError, MechcoreWarning, reason, shown
+
+_LARGEST_SEED = 2**32 - 1
+_NONE_GIVEN = "label is -1 (none is given)"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where some examples come from, and how they are read.
+
+    Attributes:
+        path: a file, see `mechcore.data.readers.read_examples`, or a folder that ``datasets``
+            saved (``save_to_disk``). Exactly one of ``path`` and ``dataset`` is given.
+        dataset: id of a data set on the Hugging Face hub, or a folder laid out as one.
+        config: of a data set, such as ``"mnli"`` of GLUE.
+        split: of a data set or saved folder that has several.
+        revision: branch, tag or commit of a data set.
+        columns: which column serves as what, see `mechcore.data.readers.read_examples`.
+        label_names: meanings of labels, likewise. Data sets that know the names of their labels
+            need none.
+        labels: keep only examples of these labels; case, ``-`` and ``_`` do not matter.
+        subsets: keep only these subsets.
+        subset: call all of the examples this subset.
+        max: draw so many, by subset, see `mechcore.data.examples.Examples.sample`.
+        seed: of the draw.
+        skip_empty: leave out rows that lack a text or label, with a count of them; else they are
+            an error.
+
+    Raises:
+        InputError: these contradict each other, or a value is out of its range.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    path: str | None = None
+    dataset: str | None = None
+    config: str | None = None
+    split: str | None = None
+    revision: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    label_names: Mapping[str, str] = field(default_factory=dict)
+    labels: tuple[str, ...] = ()
+    subsets: tuple[str, ...] = ()
+    subset: str | None = None
+    max: int | None = None
+    seed: int = 0
+    skip_empty: bool = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.path, os.PathLike):
+            object.__setattr__(self, "path", os.fspath(self.path))
+        if (self.path is None) == (self.dataset is None):
+            raise InputError(
+                f"source: path is {shown(repr(self.path))} and dataset {shown(repr(self.dataset))};"
+                " expected exactly one of them"
+            )
+        for name in ("path", "dataset", "config", "split", "revision", "subset"):
+            value = getattr(self, name)
+            if value is not None and not value.strip():
+                raise InputError(f"source: {name} is {value!r}; expected a name, or leave it out")
+        for name in ("config", "revision"):
+            if self.path is not None and getattr(self, name) is not None:
+                raise InputError(
+                    f"source {self.path}: {name} belongs to a dataset, not to a path; leave it out"
+                )
+        for name in ("labels", "subsets"):
+            if isinstance(getattr(self, name), str):
+                raise InputError(f"source: {name} is {getattr(self, name)!r}; expected a list")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        unknown = sorted(set(self.columns) - set(KNOWN_COLUMNS))
+        if unknown:
+            raise InputError(
+                f"source: columns has {shown(repr(unknown[0]))}; expected "
+                f"{', '.join(KNOWN_COLUMNS)}"
+            )
+        if self.max is not None and self.max < 1:
+            raise InputError(f"source: max is {self.max}; expected 1 or more, or leave it out")
+        if not 0 <= self.seed <= _LARGEST_SEED:
+            raise InputError(f"source: seed is {self.seed}; expected one from 0 to {_LARGEST_SEED}")
+
+    @property
+    def name(self) -> str:
+        """What its examples are called in tables."""
+        if self.path is not None:
+            parts = [data_name(self.path)]
+        else:
+            parts = [self.config or data_name(str(self.dataset))]
+        return "-".join([*parts, self.split] if self.split else parts)
+
+    @property
+    def place(self) -> str:
+        """Where its examples are, for messages."""
+        parts = [self.config, self.split, self.revision]
+        details = ", ".join(part for part in parts if part is not None)
+        return f"{self.path or self.dataset}{f' ({details})' if details else ''}"
+
+
+def read_sources(
+    sources: Sequence[Source], *, name: str | None = None, labelled: bool = True
+) -> Examples:
+    """Read the examples of all sources, in order.
+
+    Where there are several, those of a source that knows no subsets become one that has the
+    source's name.
+
+    Args:
+        sources: where the examples come from.
+        name: what to call the data; see `sources_name` for the default.
+        labelled: whether a label is needed; without one, labels are empty where a source has none.
+
+    Raises:
+        InputError: a source is missing or unreadable, or a label or subset to be kept is not
+            there, or two sources do not go together.
+    """
+    if not sources:
+        raise InputError("sources: found none; expected at least one")
+    parts = [_read(source, labelled) for source in sources]
+    if len(parts) > 1:
+        parts = _told_apart(sources, parts)
+    return Examples(name or sources_name(sources), pd.concat([part.frame for part in parts]))
+
+
+def at_most(n: int | None, examples: Examples, seed: int, name: str, advice: str) -> Examples:
+    """So many of the examples, drawn by subset; a warning tells if that leaves any out.
+
+    Args:
+        n: how many at most; None takes all.
+        examples: to draw from.
+        seed: of the draw.
+        name: what the warning calls the examples.
+        advice: how to take all of them, the end of the warning.
+    """
+    drawn = examples if n is None else examples.sample(n, seed)
+    if len(drawn) < len(examples):
+        warnings.warn(
+            f"{name}: {len(drawn)} of {len(examples)} drawn at random, by subset, with seed "
+            f"{seed}; {advice}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+    return drawn
+
+
+def sources_name(sources: Sequence[Source]) -> str:
+    """What the data of these sources is called in tables."""
+    return "+".join(source.name for source in sources)
+
+
+def sources_content(sources: Sequence[Source], hasher: Callable[[Path], str]) -> list[dict]:
+    """What examples are read from and how, as JSON values; not where it lies.
+
+    Files count by their digests, data sets of the hub by the digest of their examples, which have
+    to be read for it: what a branch holds can change, and a cache can be older than it.
+
+    Args:
+        sources: where the examples come from.
+        hasher: of files.
+
+    Raises:
+        InputError: a source is missing or unreadable.
+    """
+    contents = [_held(source, hasher) | _reading(source) for source in sources]
+    if len(sources) > 1:
+        for source, content in zip(sources, contents, strict=True):
+            content["subset"] = source.subset or {"default": source.name}
+    return contents
+
+
+@lru_cache(maxsize=64)
+def _fingerprint(source: str) -> str:
+    """Of all examples of a source, given as JSON; a process reads it once."""
+    with warnings.catch_warnings():  # they come again when the examples are used
+        warnings.simplefilter("ignore", MechcoreWarning)
+        return _read(Source(**json.loads(source)), labelled=False).fingerprint
+
+
+def _reading(source: Source) -> dict[str, Any]:
+    """How examples are made from what a source holds, as far as it is asked for."""
+    settings = asdict(source)
+    for name in ("path", "dataset", "config", "split", "revision"):
+        del settings[name]
+    if source.max is None:
+        del settings["seed"]
+    return {
+        name: sorted(value) if isinstance(value, tuple) else value
+        for name, value in settings.items()
+        if value or name in ("columns", "label_names", "seed")
+    }
+
+
+def _held(source: Source, hasher: Callable[[Path], str]) -> dict[str, Any]:
+    if source.path is None:
+        every = replace(source, label_names={}, labels=(), subsets=(), subset=None, max=None)
+        return {"examples": _fingerprint(json.dumps(asdict(every)))}
+    path = Path(source.path)
+    if not path.is_dir():
+        kind = kind_of_file(path)
+        return {"sha256": hasher(path), "format": kind}
+    folder = _split_folder(source, path)
+    files = {
+        file.name: hasher(file)
+        for file in sorted(folder.iterdir())
+        # A folder that was worked on has caches beside the data.
+        if (file.suffix == ".arrow" and not file.name.startswith("cache-"))
+        or file.name in (STATE_FILE, "dataset_info.json")
+    }
+    return {"files": files}
+
+
+def _read(source: Source, labelled: bool) -> Examples:
+    examples = _all_of(source, labelled)
+    if source.labels:
+        found = examples.frame["label"].map(normal_name)
+        missing = [label for label in source.labels if normal_name(label) not in set(found)]
+        _check_none(source, "label", missing, examples.label_names)
+        kept = found.isin([normal_name(label) for label in source.labels])
+        examples = Examples(examples.name, examples.frame[kept])
+    if source.subsets:
+        missing = [name for name in source.subsets if name not in examples.subset_names]
+        _check_none(source, "subset", missing, examples.subset_names)
+        kept = examples.frame["subset"].isin(source.subsets)
+        examples = Examples(examples.name, examples.frame[kept])
+    if source.subset is not None:
+        examples = Examples(examples.name, examples.frame.assign(subset=source.subset))
+    name, advice = f"examples of {source.place}", "leave out max to take all"
+    return at_most(source.max, examples, source.seed, name, advice)
+
+
+def _check_none(source: Source, what: str, missing: list[str], found: Sequence[str]) -> None:
+    if missing:
+        raise InputError(
+            f"{source.place}: no example with {what} {', '.join(map(repr, missing))}; {what}s are "
+            f"{shown(', '.join(found), 600)}"
+        )
+
+
+def _told_apart(sources: Sequence[Source], parts: Sequence[Examples]) -> list[Examples]:
+    """The examples of several sources, each with a subset of its own where it has none."""
+    named: list[Examples] = []
+    owners: dict[str, Source] = {}
+    for source, part in zip(sources, parts, strict=True):
+        if source.subset is None and part.subset_names == [ALL]:
+            part = Examples(part.name, part.frame.assign(subset=source.name))
+        clash = [
+            name
+            for name in part.subset_names
+            if name in owners and (source.subset is None or owners[name].subset is None)
+        ]
+        if clash:
+            raise InputError(
+                f"{source.place} and {owners[clash[0]].place} both have a subset {clash[0]!r}; "
+                "name the subset of each (subset), the same name to put them together"
+            )
+        if part.two_segments != parts[0].two_segments:
+            raise InputError(
+                f"{source.place} and {sources[0].place}: one has pairs of texts, the other single "
+                "texts; expected the same of all sources"
+            )
+        owners |= dict.fromkeys(part.subset_names, source)
+        named.append(part)
+    return named
+
+
+def _all_of(source: Source, labelled: bool) -> Examples:
+    """All examples of a source, with the subsets they have there."""
+    how: dict[str, Any] = {
+        "name": source.name,
+        "columns": source.columns,
+        "label_names": source.label_names,
+        "labelled": labelled,
+        "skip_empty": source.skip_empty,
+    }
+    if source.path is not None and not Path(source.path).is_dir():
+        if source.split is not None:
+            raise InputError(
+                f"{source.path}: no such folder to take the split {source.split!r} from; a file "
+                "has no splits: leave it out"
+            )
+        return read_examples(source.path, **how)
+    data = _hub_data(source) if source.path is None else _saved_data(source, Path(source.path))
+    return examples_of(_named_table(data), source.place, unlabelled=_NONE_GIVEN, **how)
+
+
+def _named_table(data: Any) -> pd.DataFrame:
+    """A table of a data set, with the names of labels where it knows them."""
+    table = data.to_pandas()
+    for column, feature in data.features.items():
+        names = getattr(feature, "names", None)
+        if names is not None:
+            values = table[column].tolist()
+            found = [UNDECIDED if pd.isna(v) or v == -1 else str(names[int(v)]) for v in values]
+            table[column] = pd.Series(found, table.index, dtype=object)
+    return table
+
+
+def _saved_data(source: Source, path: Path) -> Any:
+    from datasets import load_from_disk
+
+    folder = _split_folder(source, path)
+    try:
+        return load_from_disk(str(folder))
+    except Exception as error:  # of any of the packages below
+        raise InputError(f"{folder}: cannot be read: {reason(error)}") from error
+
+
+def _split_folder(source: Source, path: Path) -> Path:
+    """The folder of the split in one that ``datasets`` saved."""
+    if (path / DICT_FILE).is_file():
+        try:
+            splits = list(json.loads((path / DICT_FILE).read_text("utf-8"))["splits"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path}: {DICT_FILE} cannot be read: {error}") from error
+        return path / _one_split(source, splits)
+    if not (path / STATE_FILE).is_file():
+        raise InputError(
+            f"{path}: a folder without {DICT_FILE} or {STATE_FILE}; expected one that `datasets` "
+            "saved with save_to_disk, or a file; folders laid out as on the hub are named with "
+            "dataset"
+        )
+    if source.split is not None:
+        raise InputError(f"{path}: has no splits, found split {source.split!r}; leave it out")
+    return path
+
+
+def _one_split(source: Source, splits: Sequence[str]) -> str:
+    if source.split is None and len(splits) == 1:
+        return splits[0]
+    if source.split is None or source.split not in splits:
+        raise InputError(
+            f"{source.path or source.dataset}: split is {source.split!r}; expected one of "
+            f"{', '.join(splits)}"
+        )
+    return source.split
+
+
+def _hub_data(source: Source) -> Any:
+    from datasets import load_dataset
+
+    try:
+        found = load_dataset(
+            source.dataset, source.config, split=source.split, revision=source.revision
+        )
+    except ValueError as error:  # no such configuration or split
+        raise InputError(f"data set {source.place}: {reason(error)}") from error
+    except Exception as error:  # of any of the packages below
+        raise InputError(
+            f"data set {source.place}: cannot be loaded: {reason(error)}. There is no network, or "
+            "no such data set; without a network it has to be in the cache of `datasets`, "
+            + files_instead(source.dataset, source.config, source.split)
+        ) from error
+    if source.split is not None:
+        return found
+    return found[_one_split(source, list(found))]

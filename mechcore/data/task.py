@@ -1,0 +1,184 @@
+"""Tasks: which examples a model is trained on, and which it is tested on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from mechcore.data.labels import normal_name
+from mechcore.data.sources import Source
+from mechcore.errors import InputError, shown
+from mechcore.yaml_file import Place, located_path, parse_yaml, read_plain, validated
+
+ROLES = ("train", "id", "ood")
+"""Roles of examples: training, in-domain test and out-of-domain test."""
+
+_ENDINGS = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model is studied on.
+
+    Attributes:
+        name: what the task is called.
+        train: training examples.
+        id: in-domain test examples.
+        ood: out-of-domain test examples.
+        classes: of a model for the task, in index order; of language models, the answers.
+        groups: named groups of out-of-domain subsets.
+        about: a sentence for people.
+
+    Raises:
+        InputError: a role has no sources, or a name is missing or occurs twice.
+    """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    name: str
+    train: tuple[Source, ...]
+    id: tuple[Source, ...]
+    ood: tuple[Source, ...]
+    classes: tuple[str, ...] = ()
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    about: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise InputError(f"task: name is {self.name!r}; expected one")
+        for role in ROLES:
+            sources = getattr(self, role)
+            sources = (sources,) if isinstance(sources, Source) else tuple(sources)
+            if not sources or not all(isinstance(source, Source) for source in sources):
+                raise InputError(
+                    f"task {self.name}: {role} is {shown(repr(sources))}; expected at least one "
+                    "source"
+                )
+            object.__setattr__(self, role, sources)
+        _check_names(f"task {self.name}: classes", self.classes, normal_name)
+        for group, subsets in self.groups.items():
+            if not subsets:
+                raise InputError(f"task {self.name}: group {group!r} is empty; name its subsets")
+            _check_names(f"task {self.name}: group {group!r}", subsets, str)
+
+
+def _check_names(what: str, names: tuple[str, ...], same: Callable[[str], str]) -> None:
+    if isinstance(names, str):
+        raise InputError(f"{what}: found {names!r}; expected a list")
+    if len({same(name) for name in names}) < len(names):
+        raise InputError(f"{what}: found {', '.join(names)}; expected every name once")
+
+
+Maker = Callable[[Path | None], Task]
+"""Makes a task from the folder of its files; None for none, where it takes them from the hub."""
+
+_registered: dict[str, Maker] = {}
+
+
+def register_task(name: str, make: Maker) -> None:
+    """Have a task found by name.
+
+    Args:
+        name: of the task; the latest task of a name counts, but those of mechcore stay.
+        make: makes it from the folder of its files, None where none is named.
+
+    Raises:
+        InputError: the name belongs to a task of mechcore, or is that of a file.
+    """
+    if name in _own() or name.endswith(_ENDINGS) or not name.strip():
+        raise InputError(
+            f"task {name!r}: the name cannot be taken; expected one that is none of "
+            f"{', '.join(_own())} and does not end in {' or '.join(_ENDINGS)}"
+        )
+    _registered[name] = make
+
+
+def task_names() -> list[str]:
+    """Names of the tasks that are found by name, sorted."""
+    return sorted({*_own(), *_registered})
+
+
+def find_task(name: str, folder: str | Path | None = None) -> Task:
+    """A task by its name, or from the file that describes it.
+
+    Args:
+        name: ``mnli-hans``, ``mnli-hans-e``, ``qqp-paws``, the name of a registered task, or the
+            path of a ``.yaml`` or ``.yml`` file, see `read_task`.
+        folder: where a named task's files are; None takes them from the hub.
+
+    Raises:
+        InputError: there is no such task, or files of it are missing.
+    """
+    if name.endswith(_ENDINGS):
+        if folder is not None:
+            raise InputError(
+                f"task {name}: a folder ({folder}) is for named tasks; the file says itself where "
+                "its data are: leave the folder out"
+            )
+        return read_task(name)
+    make = _own().get(name) or _registered.get(name)
+    if make is None:
+        raise InputError(
+            f"task {shown(repr(name))}: no such task; expected {', '.join(task_names())}, or a "
+            f"file that ends in {' or '.join(_ENDINGS)}"
+        )
+    if folder is not None and not Path(folder).is_dir():
+        raise InputError(f"task {name}: {folder} is no folder; expected that of the task's files")
+    return make(None if folder is None else Path(folder))
+
+
+def _own() -> Mapping[str, Maker]:
+    from mechcore.data.named import NAMED  # it makes tasks of this module
+
+    return NAMED
+
+
+def read_task(path: str | Path) -> Task:
+    """Read a task from a YAML file.
+
+    Its settings are those of `Task`. Sources are a path, settings of
+    `mechcore.data.sources.Source` by name, or a list of these. Relative paths are relative to the
+    file's folder, and ``${NAME}`` in a path stands for a variable of the environment. The name is
+    the file's where none is given.
+
+    Raises:
+        InputError: the file is missing, is not valid YAML, or does not describe a task; the message
+            names the file and the place in it.
+    """
+    path = Path(path)
+    content = read_plain(path, dict.fromkeys(_ENDINGS, parse_yaml), "a task")
+    if not isinstance(content, Mapping):
+        raise InputError(f"{path}: found {type(content).__name__}; expected settings by name")
+    settings = {"name": path.stem, **content}
+    for role in ROLES:
+        if role not in settings:
+            raise InputError(f"{path}: has no {role}; expected a path, or the settings of sources")
+        found = settings[role]
+        settings[role] = [
+            _located(each, path.resolve().parent, f"{path}: {role}")
+            for each in (found if isinstance(found, list) else [found])
+        ]
+    return validated(Task, settings, str(path), _settings_at)
+
+
+def _located(source: Any, folder: Path, where: str) -> Any:
+    """The settings of a source with its path made absolute."""
+    if isinstance(source, str):
+        source = {"path": source}
+    if not isinstance(source, Mapping) or not isinstance(source.get("path"), str):
+        return source
+    try:
+        return {**source, "path": located_path(source["path"], folder)}
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def _settings_at(place: Place) -> str:
+    """Names of the settings beside the one at ``place``."""
+    owner: Any = Task if len(place) == 1 else Source
+    return ", ".join(each.name for each in dataclasses.fields(owner))

@@ -1,0 +1,1 @@
+"""What a model answers, and how well: readout, accuracy, margin, intervals."""

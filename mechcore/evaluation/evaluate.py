@@ -1,0 +1,327 @@
+"""Accuracy and margin of a model, masked or not, per subset, with paired bootstrap intervals."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechcore.components import Mask
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.interventions import Mode, masked
+from mechcore.masking.means import MeanActivations, as_batches
+from mechcore.models.running import Batch, forward, model_inputs
+
+MAX_ROWS = 1024
+"""Most rows of one forward, examples times masks; further masks run after one another."""
+
+
+_BLOCK = 64
+"""Bootstrap resamples that are multiplied at once."""
+
+Metric: TypeAlias = Literal["accuracy", "margin"]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What a model answered, example by example, in the order of the data.
+
+    Attributes:
+        logits: [example, class]; of the answer tokens for language models.
+        correct_classes: which classes count as correct, [example, class].
+        subsets: subset of every example.
+        mapping: how labels were matched to classes, in words.
+    """
+
+    logits: Float[Tensor, "example cls"]
+    correct_classes: Bool[Tensor, "example cls"]
+    subsets: np.ndarray
+    mapping: str
+
+    @property
+    def correct(self) -> np.ndarray:
+        """Whether the class with the largest logit counts as correct, bool [example]."""
+        return is_correct(self.logits, self.correct_classes).numpy()
+
+    @property
+    def margin(self) -> np.ndarray:
+        """Log-odds of the set of correct classes, in nats, [example]; infinite if all are."""
+        return margins(self.logits, self.correct_classes).numpy()
+
+    def values(self, metric: Metric) -> np.ndarray:
+        """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, [example]."""
+        return self.correct.astype(float) if metric == "accuracy" else self.margin
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct examples."""
+        return float(self.correct.mean())
+
+    @property
+    def chance(self) -> float:
+        """Expected accuracy of guessing uniformly among the classes."""
+        return float(self.correct_classes.double().mean())
+
+    @property
+    def subset_names(self) -> list[str]:
+        """Subsets in order of first appearance."""
+        return list(dict.fromkeys(self.subsets.tolist()))
+
+    @property
+    def macro_accuracy(self) -> float:
+        """Mean over subsets of the subset's accuracy."""
+        return float(np.mean([self.correct[self.subsets == s].mean() for s in self.subset_names]))
+
+    def table(self) -> pd.DataFrame:
+        """One row per subset and one for all examples: subset, n, accuracy, margin (nats)."""
+        rows = [(name, self.subsets == name) for name in self.subset_names]
+        if len(rows) > 1 or rows[0][0] != ALL:
+            rows.append((ALL, np.ones(len(self.subsets), dtype=bool)))
+        return pd.DataFrame(
+            {
+                "subset": name,
+                "n": int(where.sum()),
+                "accuracy": self.correct[where].mean(),
+                "margin": self.margin[where].mean(),
+            }
+            for name, where in rows
+        )
+
+
+def kl_divergence(full: Evaluation, other: Evaluation) -> np.ndarray:
+    """KL(full || other) between the two models' class distributions, nats, [example]."""
+    return kl(full.logits, other.logits).numpy()
+
+
+def is_correct(
+    logits: Float[Tensor, "*masks example cls"], correct: Bool[Tensor, "example cls"]
+) -> Bool[Tensor, "*masks example"]:
+    """Whether the class with the largest logit counts as correct."""
+    best = logits.argmax(-1, keepdim=True)
+    return correct.expand(logits.shape).gather(-1, best).squeeze(-1)
+
+
+def margins(
+    logits: Float[Tensor, "*masks example cls"], correct: Bool[Tensor, "example cls"]
+) -> Float[Tensor, "*masks example"]:
+    """Log-odds of the set of correct classes, float64, in nats."""
+    logits = logits.double()
+    right = logits.masked_fill(~correct, -torch.inf).logsumexp(-1)
+    return right - logits.masked_fill(correct, -torch.inf).logsumexp(-1)
+
+
+def kl(
+    full: Float[Tensor, "example cls"], other: Float[Tensor, "*masks example cls"]
+) -> Float[Tensor, "*masks example"]:
+    """KL(full || other) between class distributions, float64, in nats."""
+    wanted, got = full.double().log_softmax(-1), other.double().log_softmax(-1)
+    return (wanted.exp() * (wanted - got)).sum(-1)
+
+
+def evaluate(
+    model: Any,
+    data: EncodedExamples | Iterable[Batch],
+    *,
+    mask: Mask | None = None,
+    means: MeanActivations | None = None,
+    mode: Mode = "mean",
+    class_labels: Sequence[str] | None = None,
+    in_domain: bool = True,
+    batch_size: int = 64,
+    seed: int = 0,
+) -> Any:
+    """Run ``data`` through ``model`` and compare the answers with the labels.
+
+    Args:
+        model: any TransformerLens model.
+        data: encoded examples, or plain dicts of tokenizer outputs with ``labels``: class indices
+            for classifiers, token ids [batch] for language models, read after the last real
+            position.
+        mask: components to mask; a batched mask gives one result per mask.
+        means: the model's mean activations, see `mechcore.masked`.
+        mode: what replaces ablated outputs, see `mechcore.masked`.
+        class_labels: names of the classifier's classes in index order, in place of its own
+            ``id2label``.
+        in_domain: whether an accuracy under chance points to a wrong label mapping and is worth
+            a warning; pass False for out-of-domain data, where it is a finding.
+        batch_size: examples per batch, for encoded examples.
+        seed: of the draws of ``mode="resample"``.
+
+    Returns:
+        An `Evaluation`, or a list of them for a batched mask.
+
+    Raises:
+        InputError: labels are missing or cannot be matched to the model's classes.
+    """
+    readout = Readout.of(model, data, class_labels)
+    if not isinstance(data, EncodedExamples):
+        data = list(as_batches(data))
+    parts = [mask]
+    if mask is not None and mask.is_batched:
+        size = max(1, MAX_ROWS // batch_size)
+        chunks = mask.values.split(size)
+        parts = [Mask(values, has_mlps=mask.shape.has_mlps) for values in chunks]
+    answers = [
+        _answers(model, data, readout, part, means, mode, batch_size, seed) for part in parts
+    ]
+    correct, subsets = readout.correct_classes(data), subsets_of(data)
+    results = [
+        Evaluation(logits, correct, subsets, readout.mapping)
+        for part in answers
+        for logits in (part if part.ndim == 3 else [part])
+    ]
+    if mask is None and in_domain:
+        warn_under_chance(results[0])
+    return results if mask is not None and mask.is_batched else results[0]
+
+
+def _answers(
+    model: Any,
+    data: EncodedExamples | list[Batch],
+    readout: Readout,
+    mask: Mask | None,
+    means: MeanActivations | None,
+    mode: Mode,
+    batch_size: int,
+    seed: int,
+) -> Float[Tensor, "*masks example cls"]:
+    """Logits of the classes in the order of the data."""
+    context: Any = (
+        nullcontext(None) if mask is None else masked(model, mask, means, mode, seed=seed)
+    )
+    logits: list[Tensor] = []
+    batches = list(as_batches(data, batch_size))
+    if not batches:
+        raise InputError("evaluate: no batch; expected at least one")
+    with torch.no_grad(), context as run:
+        for batch in batches:
+            answer = forward(model, batch) if run is None else run(batch)
+            logits.append(readout.read(answer, model_inputs(model, batch)).float().cpu())
+    answers = torch.cat(logits, dim=-2)
+    if not isinstance(data, EncodedExamples):
+        return answers
+    return answers[..., torch.cat([batch["index"] for batch in batches]).argsort(), :]
+
+
+def subsets_of(data: EncodedExamples | list[Batch]) -> np.ndarray:
+    """Subset of every example, in the order of the data."""
+    if isinstance(data, EncodedExamples):
+        return data.examples.frame["subset"].to_numpy(dtype=object)
+    return np.full(sum(len(batch["input_ids"]) for batch in data), ALL, dtype=object)
+
+
+def warn_under_chance(result: Evaluation) -> None:
+    """Warn if in-domain accuracy is so low that labels may be mapped wrongly."""
+    if result.accuracy < result.chance:
+        warnings.warn(
+            f"in-domain accuracy {result.accuracy:.3f} is under chance ({result.chance:.3f}): the "
+            f"labels may be mapped wrongly. Mapping used: {result.mapping}. If the data is "
+            "out-of-domain, pass in_domain=False",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with a bootstrap percentile interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def paired_drop(
+    full: Evaluation,
+    other: Evaluation,
+    metric: Metric = "accuracy",
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Interval:
+    """Metric of ``full`` minus metric of ``other`` on the same examples.
+
+    The bootstrap is paired: it resamples examples, not answers.
+
+    Args:
+        full: the whole model's evaluation.
+        other: that of the model with something missing, on the same examples.
+        metric: ``"accuracy"`` (a share) or ``"margin"`` (nats).
+        n_resamples: bootstrap resamples.
+        level: of the interval.
+        seed: of the resamples.
+
+    Raises:
+        InputError: the two are not evaluations of the same examples.
+    """
+    same = full.correct_classes.shape == other.correct_classes.shape and bool(
+        (full.correct_classes == other.correct_classes).all()
+    )
+    if not same:
+        raise InputError(
+            f"paired drop: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "
+            "with different labels; expected two evaluations of the same examples"
+        )
+    return bootstrap_mean(
+        full.values(metric) - other.values(metric),
+        n_resamples=n_resamples,
+        level=level,
+        seed=seed,
+    )
+
+
+def bootstrap_mean(
+    values: np.ndarray, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> Interval:
+    """Percentile bootstrap interval of the mean of ``values`` [example] over examples.
+
+    For a paired interval of a difference, pass the differences example by example.
+
+    Args:
+        values: one per example, in any unit.
+        n_resamples: bootstrap resamples.
+        level: of the interval.
+        seed: of the resamples.
+
+    Raises:
+        InputError: there is no value.
+    """
+    rows = np.asarray(values, dtype=float)[None]
+    return bootstrap_means(rows, n_resamples=n_resamples, level=level, seed=seed)[0]
+
+
+def bootstrap_means(
+    values: np.ndarray, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> list[Interval]:
+    """`bootstrap_mean` of several rows [row, example] from the same resamples.
+
+    Raises:
+        InputError: there is no value.
+    """
+    n_rows, n = values.shape
+    if n == 0:
+        raise InputError("bootstrap: no example; at least one is needed")
+    generator = np.random.default_rng(seed)
+    means = np.empty((n_rows, n_resamples))
+    for start in range(0, n_resamples, _BLOCK):
+        block = range(start, min(start + _BLOCK, n_resamples))
+        draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in block]
+        means[:, block.start : block.stop] = values @ np.stack(draws, axis=1) / n
+    tail = (1 - level) / 2
+    low, high = np.quantile(means, [tail, 1 - tail], axis=1)
+    return [
+        Interval(float(row.mean()), float(lo), float(hi))
+        for row, lo, hi in zip(values, low, high, strict=True)
+    ]

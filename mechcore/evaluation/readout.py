@@ -1,0 +1,135 @@
+"""From a model's logits to the classes that the data's labels speak of.
+
+Classifiers have classes; a causal language model answers with a token after its last real
+position, and its classes are the answer tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.labels import LabelMap
+from mechcore.errors import InputError
+from mechcore.models.running import Batch, class_names, is_causal, last_real_position
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """How to read one model's answers to one kind of data.
+
+    Attributes:
+        n_classes: classes of the answer.
+        tokens: the answer tokens that are the classes; None where all of the model's outputs are.
+        at_last_position: whether logits are read at each row's last real position.
+        label_map: from label names to classes; None for data whose labels are class indices.
+        mapping: how labels and classes are matched, in words.
+    """
+
+    n_classes: int
+    tokens: Tensor | None
+    at_last_position: bool
+    label_map: LabelMap | None
+    mapping: str
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        data: EncodedExamples | Iterable[Batch],
+        class_labels: Sequence[str] | None = None,
+        *,
+        labelled: bool = True,
+    ) -> Readout:
+        """Work out the readout.
+
+        Args:
+            model: any TransformerLens model.
+            data: encoded examples, or batches with class indices (token ids) as labels.
+            class_labels: names of a classifier's classes, in place of its ``id2label``.
+            labelled: whether the labels will be read; if not, they may be anything.
+
+        Raises:
+            InputError: labels and classes cannot be matched.
+        """
+        names = class_names(model)
+        if names is None:
+            return cls._of_language_model(model, data, labelled)
+        if class_labels is not None and len(class_labels) != len(names):
+            raise InputError(
+                f"class names: {len(class_labels)} given ({', '.join(class_labels)}), but the "
+                f"checkpoint has {len(names)} classes"
+            )
+        names = list(class_labels or names)
+        if isinstance(data, EncodedExamples) and labelled:
+            label_map = LabelMap.between(data.examples.label_names, names)
+            return cls(len(names), None, False, label_map, str(label_map))
+        mapping = "; ".join(f"{i} -> {name}" for i, name in enumerate(names))
+        return cls(len(names), None, False, None, mapping)
+
+    @classmethod
+    def _of_language_model(
+        cls, model: Any, data: EncodedExamples | Iterable[Batch], labelled: bool
+    ) -> Readout:
+        if not is_causal(model):
+            raise InputError(
+                f"model: {type(model).__name__} is a masked language model, which has no answer "
+                "position; evaluate a sequence classifier or a causal language model"
+            )
+        if not isinstance(data, EncodedExamples):
+            return cls(model.cfg.d_vocab, None, True, None, "labels are token ids")
+        if data.answers is None:
+            raise InputError(
+                "examples: a language model needs answer words for the labels; encode them with a "
+                "prompt and answers (--prompt, --answers)"
+            )
+        tokens = torch.tensor(list(data.answers.values()))
+        if not labelled:
+            return cls(len(tokens), tokens, True, None, "labels are not used")
+        label_map = LabelMap.between(data.examples.label_names, list(data.answers))
+        return cls(len(tokens), tokens, True, label_map, str(label_map))
+
+    def read(
+        self, logits: Float[Tensor, "*masks batch *pos out"], inputs: Mapping[str, Tensor]
+    ) -> Float[Tensor, "*masks batch cls"]:
+        """Logits of the classes, given a forward's logits and the inputs it ran on."""
+        if self.at_last_position:
+            last = last_real_position(inputs["attention_mask"])
+            logits = logits[..., torch.arange(len(last), device=last.device), last, :]
+        return logits if self.tokens is None else logits[..., self.tokens.to(logits.device)]
+
+    def correct_classes(
+        self, data: EncodedExamples | Iterable[Batch]
+    ) -> Bool[Tensor, "example cls"]:
+        """Which classes count as correct, in the order of the data.
+
+        Raises:
+            InputError: labels are missing or out of range.
+        """
+        if self.label_map is not None and isinstance(data, EncodedExamples):
+            return self.label_map.matrix(data.examples.frame["label"])
+        return torch.cat([self._one_hot(batch) for batch in data])  # type: ignore[union-attr]
+
+    def _one_hot(self, batch: Batch) -> Tensor:
+        if batch.get("labels") is None:
+            raise InputError(
+                "batch: no labels; expected class indices (token ids for language models), [batch]"
+            )
+        labels = torch.as_tensor(batch["labels"]).cpu()
+        if labels.shape != (len(batch["input_ids"]),):
+            raise InputError(
+                f"batch: labels have shape {tuple(labels.shape)}; expected one label for each of "
+                f"the {len(batch['input_ids'])} rows"
+            )
+        if not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
+            raise InputError(
+                f"batch: labels run from {int(labels.min())} to {int(labels.max())}; expected 0 to "
+                f"{self.n_classes - 1}"
+            )
+        return torch.nn.functional.one_hot(labels.long(), self.n_classes).bool()

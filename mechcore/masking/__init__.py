@@ -1,0 +1,1 @@
+"""The one intervention, and the mean activations it fills in."""

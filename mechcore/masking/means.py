@@ -1,0 +1,299 @@
+"""Mean activations of every component, the values that masking puts in place of an output.
+
+The mean is over training data, one vector per component, pooled over examples and positions
+(arXiv 2403.03942, section 3). Padding is left out; the authors' script pools it in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from mechcore import progress
+from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError, MismatchError, reason
+from mechcore.files import write_safetensors
+from mechcore.models.running import (
+    Batch,
+    ModelIdentity,
+    check_hooks,
+    forward,
+    hook_mlp_out,
+    hook_z,
+    model_inputs,
+)
+
+FORMAT = "mechcore-means-1"
+BATCH_SIZE = 64
+
+
+@dataclass(frozen=True, eq=False)
+class MeanActivations:
+    """Mean and sampled activations at ``hook_z`` (heads) and ``hook_mlp_out`` (MLPs).
+
+    Attributes:
+        z: float64 [layer, head, d_head], or [pos, layer, head, d_head] per position.
+        mlp: float64 [layer, d_model], or [pos, layer, d_model]; no layers where there are no MLPs.
+        counts: tokens averaged, a single number or [pos].
+        samples_z: activations of single tokens drawn at random, [sample, layer, head, d_head].
+        samples_mlp: the same tokens' MLP outputs, [sample, layer, d_model].
+        identity: the model they were computed on.
+        data: SHA-256 of the data they were computed on.
+        include_padding: whether padding was pooled in.
+    """
+
+    z: Float[Tensor, "*pos layer head d_head"]
+    mlp: Float[Tensor, "*pos layer d_model"]
+    counts: Tensor
+    samples_z: Float[Tensor, "sample layer head d_head"]
+    samples_mlp: Float[Tensor, "sample layer d_model"]
+    identity: ModelIdentity
+    data: str
+    include_padding: bool = False
+
+    @property
+    def per_position(self) -> bool:
+        """Whether there is one mean per position instead of one for all."""
+        return self.z.ndim == 4
+
+    @classmethod
+    def compute(
+        cls,
+        model: Any,
+        batches: EncodedExamples | Iterable[Batch],
+        *,
+        include_padding: bool = False,
+        per_position: bool = False,
+        n_samples: int = 64,
+        seed: int = 0,
+    ) -> MeanActivations:
+        """Average the activations over all tokens of ``batches``, in float64.
+
+        Args:
+            model: any TransformerLens model.
+            batches: plain dicts of tokenizer outputs, or encoded examples.
+            include_padding: pool padding positions in, as the authors' script does.
+            per_position: average each position on its own, counted from the first real token.
+            n_samples: single-token activations to keep for ``mode="resample"``, drawn uniformly
+                from the tokens averaged.
+            seed: of that draw.
+
+        Raises:
+            InputError: there is no batch, or the options contradict each other.
+        """
+        if include_padding and per_position:
+            raise InputError("means: include_padding and per_position cannot be combined")
+        if n_samples < 0:
+            raise InputError(f"means: n_samples is {n_samples}; expected 0 or more")
+        shape = ModelShape.of(model)
+        sums = _Sums(shape, model.cfg, per_position, n_samples, seed)
+        digest = hashlib.sha256()
+        mlp_layers = range(shape.n_layers) if shape.has_mlps else range(0)
+        hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
+        hooks += [(hook_mlp_out(i), sums.adder("mlp", i)) for i in mlp_layers]
+        check_hooks(model, [name for name, _ in hooks])
+        with torch.no_grad(), batch_bar("means", batches) as advance, model.hooks(fwd_hooks=hooks):
+            for batch in as_batches(batches):
+                inputs = model_inputs(model, batch)
+                mask = inputs["attention_mask"]
+                digest.update(str(tuple(mask.shape)).encode())
+                digest.update((inputs["input_ids"] * mask).cpu().numpy().tobytes())
+                digest.update(mask.cpu().numpy().tobytes())
+                sums.begin(torch.ones_like(mask) if include_padding else mask)
+                forward(model, batch)
+                advance()
+        if not sums.started:
+            raise InputError("means: no batch; expected at least one")
+        data = batches.fingerprint if isinstance(batches, EncodedExamples) else digest.hexdigest()
+        return cls(
+            **sums.results(),
+            identity=ModelIdentity.of(model),
+            data=data,
+            include_padding=include_padding,
+        )
+
+    def check(self, model: Any) -> None:
+        """Make sure these are the means of ``model``.
+
+        Raises:
+            MismatchError: shape, precision or weights differ; the message says which.
+        """
+        differences = self.identity.differences(ModelIdentity.of(model))
+        if differences:
+            raise MismatchError(
+                "means: computed on another model; in the means and in the model differ: "
+                f"{'; '.join(differences)}: compute the means again for this model"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file, atomically."""
+        facts = {
+            "format": FORMAT,
+            "identity": json.dumps(asdict(self.identity)),
+            "data": self.data,
+            "include_padding": json.dumps(self.include_padding),
+        }
+        tensors = {name: getattr(self, name).contiguous() for name in _TENSORS}
+        write_safetensors(path, tensors, facts)
+
+    @classmethod
+    def load(cls, path: str | Path, model: Any | None = None) -> MeanActivations:
+        """Read what `save` wrote, and make sure it belongs to ``model`` if that is given.
+
+        Raises:
+            InputError: the file is missing or holds no means.
+            MismatchError: they are another model's.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"means file {path}: no such file")
+        try:
+            with safe_open(path, framework="pt") as file:
+                facts = file.metadata() or {}
+                if facts.get("format") != FORMAT:
+                    raise ValueError(f"format {facts.get('format')!r}, expected {FORMAT!r}")
+                means = cls(
+                    **{name: file.get_tensor(name) for name in _TENSORS},
+                    identity=ModelIdentity(**json.loads(facts["identity"])),
+                    data=facts["data"],
+                    include_padding=json.loads(facts["include_padding"]),
+                )
+            means._check_fields()
+        except (KeyError, ValueError, TypeError, RecursionError, SafetensorError) as error:
+            raise InputError(
+                f"means file {path}: not means written by mechcore ({reason(error)})"
+            ) from error
+        if model is not None:
+            try:
+                means.check(model)
+            except MismatchError as error:
+                raise MismatchError(f"means file {path}: {error}") from error
+        return means
+
+    def _check_fields(self) -> None:
+        """Make sure that a file held what belongs together."""
+        identity = asdict(self.identity)
+        kinds = {name: str if name in ("dtype", "weights") else int for name in identity}
+        for name, value in {**identity, "include_padding": self.include_padding}.items():
+            if type(value) is not kinds.get(name, bool):
+                raise ValueError(f"found {value!r} as {name}")
+        head = (self.identity.n_layers, self.identity.n_heads, self.identity.d_head)
+        n_mlps = 0 if 0 in self.mlp.shape else self.identity.n_layers
+        mlp = (n_mlps, self.identity.d_model)
+        before = tuple(self.z.shape[:1]) if self.per_position else ()
+        n = len(self.samples_z)
+        expected = {"z": (*before, *head), "mlp": (*before, *mlp), "counts": before}
+        for name, shape in {**expected, "samples_z": (n, *head), "samples_mlp": (n, *mlp)}.items():
+            found = tuple(getattr(self, name).shape)
+            if found != shape:
+                raise ValueError(f"{name} has the shape {found}, expected {shape}")
+
+
+_TENSORS = ("z", "mlp", "counts", "samples_z", "samples_mlp")
+
+
+def as_batches(
+    data: EncodedExamples | Iterable[Batch], batch_size: int = BATCH_SIZE
+) -> Iterator[Batch]:
+    """Batches of encoded examples, or the given ones; a lone dict is one batch."""
+    if isinstance(data, EncodedExamples):
+        return data.batches(batch_size)
+    return iter([data] if hasattr(data, "keys") else data)  # type: ignore[list-item]
+
+
+def batch_bar(
+    title: str, data: EncodedExamples | Iterable[Batch], batch_size: int = BATCH_SIZE
+) -> AbstractContextManager[Callable[[], None]]:
+    """Progress over the batches of `as_batches`; none where their number is not known."""
+    if isinstance(data, EncodedExamples) and batch_size > 0:
+        return progress.bar(title, -(-len(data) // batch_size))
+    return nullcontext(lambda: None)
+
+
+def real_positions(mask: Tensor) -> Tensor:
+    """Position of every token counted from its row's first real token, [batch, pos]."""
+    return ((mask != 0).long().cumsum(1) - 1).clamp(min=0)
+
+
+class _Sums:
+    """Running float64 sums and a uniform sample of tokens, filled by the hooks of one forward."""
+
+    def __init__(
+        self, shape: ModelShape, cfg: Any, per_position: bool, n_samples: int, seed: int
+    ) -> None:
+        mlps = shape.n_layers if shape.has_mlps else 0
+        self.sizes = {"z": (shape.n_layers, shape.n_heads, cfg.d_head), "mlp": (mlps, cfg.d_model)}
+        self.per_position = per_position
+        self.totals = {
+            name: torch.zeros(0 if per_position else 1, *size, dtype=torch.float64)
+            for name, size in self.sizes.items()
+        }
+        self.counts = torch.zeros(0 if per_position else 1, dtype=torch.float64)
+        self.n_samples = n_samples
+        self.keys = torch.zeros(0, dtype=torch.float64)
+        self.samples = {name: torch.zeros(0, *size) for name, size in self.sizes.items()}
+        self.generator = torch.Generator().manual_seed(seed)
+        self.started = False
+
+    def begin(self, weights: Tensor) -> None:
+        """Prepare for one batch whose tokens count where ``weights`` [batch, pos] is not 0."""
+        self.started = True
+        self.rows, self.columns = (weights.cpu() != 0).nonzero(as_tuple=True)
+        if self.per_position:
+            self.slots = real_positions(weights.cpu())[self.rows, self.columns]
+            missing = int(self.slots.max()) + 1 - len(self.counts)
+            if missing > 0:
+                self.counts = torch.cat([self.counts, self.counts.new_zeros(missing)])
+                for name, total in self.totals.items():
+                    more = total.new_zeros(missing, *self.sizes[name])
+                    self.totals[name] = torch.cat([total, more])
+        else:
+            self.slots = torch.zeros(len(self.rows), dtype=torch.long)
+        self.counts.index_add_(0, self.slots, torch.ones(len(self.slots), dtype=torch.float64))
+        # The n smallest of independent uniform keys are a uniform sample of the stream.
+        keys = torch.cat(
+            [self.keys, torch.rand(len(self.rows), generator=self.generator, dtype=torch.float64)]
+        )
+        chosen = keys.argsort()[: self.n_samples]
+        self.keep = chosen[chosen < len(self.keys)]
+        self.take = chosen[chosen >= len(self.keys)] - len(self.keys)
+        self.keys = torch.cat([keys[self.keep], keys[self.take + len(self.keys)]])
+        for name, size in self.sizes.items():
+            old = self.samples[name][self.keep]
+            self.samples[name] = torch.cat([old, torch.zeros(len(self.take), *size)])
+
+    def adder(self, name: str, layer: int) -> Any:
+        def add(activation: Tensor, hook: Any) -> None:
+            tokens = activation[self.rows.to(activation.device), self.columns.to(activation.device)]
+            tokens = tokens.detach().cpu()
+            if self.per_position:
+                self.totals[name][:, layer].index_add_(0, self.slots, tokens.double())
+            else:
+                self.totals[name][0, layer] += tokens.double().sum(0)
+            new = slice(len(self.keep), None)
+            self.samples[name][new, layer] = tokens[self.take].float()
+
+        return add
+
+    def results(self) -> dict[str, Tensor]:
+        means = {
+            name: total / self.counts.reshape(-1, *[1] * (total.ndim - 1))
+            for name, total in self.totals.items()
+        }
+        order = torch.randperm(len(self.keys), generator=self.generator)
+        samples = {f"samples_{name}": sample[order] for name, sample in self.samples.items()}
+        if self.per_position:
+            return {**means, **samples, "counts": self.counts}
+        pooled = {name: mean[0] for name, mean in means.items()}
+        return {**pooled, **samples, "counts": self.counts[0]}

@@ -1,0 +1,274 @@
+"""Writing a masked model as an ordinary Hugging Face checkpoint.
+
+A pruned component puts out the same vector whatever the input (its mean: arXiv 2403.03942,
+section 3), so it folds into the weights that follow: the columns of W_O that read a pruned head
+become zero and its mean, passed through them, joins the bias; a pruned MLP's output projection
+becomes zero and its bias the mean.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
+from transformers.pytorch_utils import Conv1D
+
+from mechcore.components import Component, Mask
+from mechcore.errors import InputError
+from mechcore.files import appearing, check_can_write, write_json
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model, load_tokenizer
+from mechcore.models.classification import CLASSIFICATION_ADAPTERS
+from mechcore.models.loading import without_bars
+from mechcore.models.running import weights_of
+
+FORMAT = "mechcore-export-1"
+FoldMode: TypeAlias = Literal["mean", "zero"]
+
+ARCHITECTURES = (
+    *CLASSIFICATION_ADAPTERS,
+    *("GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"),
+)
+
+_ENCODER = ("encoder.layer.{}.attention.output.dense", "encoder.layer.{}.output.dense")
+_LLAMA = ("layers.{}.self_attn.o_proj", "layers.{}.mlp.down_proj")
+_PROJECTIONS = {
+    "bert": _ENCODER,
+    "roberta": _ENCODER,
+    "gpt2": ("h.{}.attn.c_proj", "h.{}.mlp.c_proj"),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+}
+"""Output projections of attention and MLP in the base model, by model type."""
+
+_WINDOW_FIELDS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
+_OWN_FIELDS = {*_WINDOW_FIELDS, "model_type", "architectures", "auto_map"}
+"""What stays behind when a configuration becomes a Llama's."""
+
+
+def export_checkpoint(
+    source: str | Path,
+    out: str | Path,
+    mask: Mask,
+    means: MeanActivations | None = None,
+    mode: FoldMode = "mean",
+    *,
+    revision: str | None = None,
+    allow_pickle: bool = False,
+) -> None:
+    """Write a checkpoint with ``mask`` folded into its weights, which needs no mechcore to run.
+
+    Its logits are those of ``masked(load_model(source), mask, means, mode)``. Weights of kept
+    components stay bit for bit, in float32. Llama, Mistral and Qwen2 have no bias to hold a mean;
+    where one is needed, the checkpoint becomes a Llama with ``attention_bias`` or ``mlp_bias``.
+    Beside the model and its tokenizer, ``mechcore.json`` says what was pruned. ``out`` appears
+    complete or not at all.
+
+    Args:
+        source: a directory in Hugging Face format, or a hub id.
+        out: the folder to write; it must be new or empty.
+        mask: a single mask of zeros and ones, [layer, component].
+        means: mean activations of ``load_model(source)``, pooled over positions; not needed for
+            ``mode="zero"``.
+        mode: what a pruned component puts out: its mean, or zero.
+        revision: branch, tag or commit of a hub id.
+        allow_pickle: see `mechcore.load_model`.
+
+    Raises:
+        InputError: the source cannot be loaded or folded, the mask is not single and discrete,
+            the means are missing or per position, or ``out`` is in use.
+        MismatchError: mask or means belong to another model.
+
+    >>> mask = Mask.full(model).without("L0.H1")  # doctest: +SKIP
+    >>> export_checkpoint("my-bert-mnli", "my-bert-mnli-pruned", mask, means)  # doctest: +SKIP
+    """
+    if not isinstance(source, (str, Path)):
+        raise InputError(
+            f"export: source is a {type(source).__name__}; expected the directory or hub id of a "
+            "checkpoint: save the model first"
+        )
+    pruned = mask.ablated
+    means = _means_to_fold(means, mode)
+    out = _free_folder(out)
+    checked = load_model(source, revision=revision, allow_pickle=allow_pickle)
+    kind, pad_id = _check_fits(source, checked, mask, means)
+    tokenizer = load_tokenizer(source, revision=revision)
+    facts = {
+        "format": FORMAT,
+        "source": str(source),
+        "revision": revision,
+        "mode": mode,
+        "sparsity": len(pruned) / len(mask.shape.components),
+        "kept": [str(component) for component in mask.kept],
+        "pruned": [str(component) for component in pruned],
+        "means_data": None if means is None else means.data,
+    }
+    with without_bars():
+        model = kind.from_pretrained(source, revision=revision, dtype=torch.float32)
+        if kind.__name__ in CLASSIFICATION_ADAPTERS:  # which read the last token before padding
+            model.config.pad_token_id = pad_id
+        model = _fold(model, pruned, means)
+        with appearing(out) as folder:
+            _save(model, folder)
+            tokenizer.save_pretrained(folder)
+            write_json(folder / "mechcore.json", facts)
+
+
+def _save(model: Any, folder: Path) -> None:
+    """Weights and configurations, that of generation as it was published.
+
+    Older transformers refuse to write one with a setting that has no effect.
+    """
+    generation = model.generation_config if model.can_generate() else None
+    if generation is not None:
+        model.generation_config = type(generation)()
+    model.save_pretrained(folder)
+    if generation is not None:
+        generation.to_json_file(folder / "generation_config.json", keys_to_pop=["compile_config"])
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def _means_to_fold(means: MeanActivations | None, mode: FoldMode) -> MeanActivations | None:
+    """The means, or None where pruned components become zero."""
+    if mode == "zero":
+        return None
+    if mode != "mean":
+        raise InputError(
+            f"export: mode is {mode!r}; expected 'mean' or 'zero': nothing else is the same "
+            "vector for every input"
+        )
+    if means is None:
+        raise InputError(
+            "export: mode 'mean' needs means; pass MeanActivations.compute(model, batches), or "
+            "use mode='zero'"
+        )
+    if means.per_position:
+        raise InputError(
+            f"export: the means are per position ({len(means.z)} positions), a bias is the same "
+            "at all; compute them with per_position=False"
+        )
+    return means
+
+
+def _free_folder(out: str | Path) -> Path:
+    out = Path(out).resolve()
+    check_can_write(out.parent)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        found = "a folder with files" if out.is_dir() else "a file"
+        raise InputError(
+            f"export: {out} is {found}; expected a new or empty folder: remove it, or choose "
+            "another"
+        )
+    return out
+
+
+def _check_fits(
+    source: str | Path, model: Any, mask: Mask, means: MeanActivations | None
+) -> tuple[Any, int | None]:
+    """Check all against the model that mechcore runs; its class and padding id."""
+    hf_model: Any = weights_of(model)
+    architecture = type(hf_model).__name__
+    if architecture not in ARCHITECTURES:
+        raise InputError(
+            f"checkpoint {source}: found {architecture}; those that can be exported are "
+            f"{', '.join(ARCHITECTURES)}"
+        )
+    mask.check(model)
+    if means is not None:
+        means.check(model)
+    return type(hf_model), hf_model.config.pad_token_id
+
+
+# -- folding --------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def _fold(model: Any, pruned: list[Component], means: MeanActivations | None) -> Any:
+    """The model with the outputs of ``pruned`` moved into its weights."""
+    heads: dict[int, list[int]] = {}
+    for component in pruned:
+        if component.head is not None:
+            heads.setdefault(component.layer, []).append(component.head)
+    mlps = [component.layer for component in pruned if component.head is None]
+    if means is not None:
+        model = _with_biases(model, attention=bool(heads), mlp=bool(mlps))
+    attention_path, mlp_path = _PROJECTIONS[model.config.model_type]
+    for layer, chosen in heads.items():
+        projection = model.base_model.get_submodule(attention_path.format(layer))
+        z = None if means is None else means.z[layer, chosen]
+        _fold_heads(projection, model.config.num_attention_heads, chosen, z)
+    for layer in mlps:
+        projection = model.base_model.get_submodule(mlp_path.format(layer))
+        projection.weight.zero_()
+        if projection.bias is not None:
+            projection.bias.zero_()
+        if means is not None:
+            projection.bias.copy_(means.mlp[layer])
+    return model
+
+
+def _fold_heads(
+    projection: Any, n_heads: int, chosen: list[int], z: Float[Tensor, "head d_head"] | None
+) -> None:
+    """Zero what W_O reads from ``chosen`` heads, and add what it makes of their means."""
+    weight = projection.weight.T if isinstance(projection, Conv1D) else projection.weight
+    by_head = weight.unflatten(1, (n_heads, -1))  # [d_model, head, d_head], a view
+    if z is not None:
+        constant = torch.einsum("mhd,hd->m", by_head[:, chosen].double(), z.double())
+        projection.bias.copy_(projection.bias.double() + constant)
+    by_head[:, chosen] = 0
+
+
+# -- a Llama with biases --------------------------------------------------------------------------
+
+
+def _with_biases(model: Any, *, attention: bool, mlp: bool) -> Any:
+    """The same network with biases, zero where they are new, at the projections that need them."""
+    config = model.config
+    if config.model_type not in ("llama", "mistral", "qwen2"):
+        return model
+    layer = model.base_model.layers[0]
+    has_attention = layer.self_attn.o_proj.bias is not None
+    has_mlp = layer.mlp.down_proj.bias is not None
+    if has_attention >= attention and has_mlp >= mlp:
+        return model
+    if unlike := _unlike_llama(config):
+        raise InputError(
+            f"export: {type(model).__name__} has no biases to hold means, and a Llama with biases "
+            f"has no {unlike}; use mode='zero', which needs no biases"
+        )
+    fields = {name: value for name, value in config.to_dict().items() if name not in _OWN_FIELDS}
+    fields["attention_bias"] = attention or layer.self_attn.q_proj.bias is not None
+    fields["mlp_bias"] = mlp or has_mlp
+    classifier = type(model).__name__ in CLASSIFICATION_ADAPTERS
+    kind: Any = LlamaForSequenceClassification if classifier else LlamaForCausalLM
+    with torch.device("meta"):
+        llama = kind(LlamaConfig(**fields))
+    new = {name: torch.zeros(t.shape) for name, t in llama.state_dict().items() if "bias" in name}
+    llama.load_state_dict({**new, **model.state_dict()}, assign=True)
+    if not classifier:
+        llama.generation_config = model.generation_config
+    return llama
+
+
+def _unlike_llama(config: Any) -> str | None:
+    """What ``config`` has and a Llama cannot have, if there is anything."""
+    sliding = config.model_type == "mistral" or (
+        config.model_type == "qwen2" and "sliding_attention" in config.layer_types
+    )
+    window, reach = getattr(config, "sliding_window", None), config.max_position_embeddings
+    if sliding and window is not None and window < reach:
+        return f"sliding window (found {window} for {reach} positions)"
+    others = type(config)().to_dict().keys() - LlamaConfig().to_dict().keys() - _WINDOW_FIELDS
+    if found := sorted(name for name in others if getattr(config, name, None)):
+        return f"setting {' or '.join(found)}"
+    if config.hidden_size % config.num_attention_heads:
+        return f"{config.num_attention_heads} heads at hidden size {config.hidden_size}"
+    return None

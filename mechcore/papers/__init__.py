@@ -1,0 +1,1 @@
+"""Studies of published papers, each a plug-in: its world, steps, decision rules and sections."""

@@ -1,0 +1,13 @@
+"""Fine-tuned or trained from scratch: one cognitive task, learned in two ways, compared.
+
+The study of arXiv 2406.18926 on this toolkit: context-dependent decision making as text
+(`mechcore.papers.cognitive.trials`), learned by a pretrained decoder and by the same architecture
+from new weights; what the two are made of at equal accuracy; and the paper's seven claims, each
+with a verdict. `mechcore cognitive run` does all of it.
+"""
+
+from mechcore.papers.cognitive.settings import ArmTraining, CognitiveSettings, default_settings
+from mechcore.papers.cognitive.study import run
+from mechcore.papers.cognitive.verdicts import verdicts
+
+__all__ = ["ArmTraining", "CognitiveSettings", "default_settings", "run", "verdicts"]

@@ -1,0 +1,261 @@
+"""What a model of the cognitive task loses without each of its heads, and in which layers.
+
+The centre of mass of a model's drops is the mean layer of its heads, each weighted by how much
+accuracy falls without it: sum(l * max(drop, 0)) / sum(max(drop, 0)), layers counted from 0. After
+arXiv 2406.18926, where a fine-tuned model is hurt in later layers and one trained from scratch in
+the first.
+
+Read a centre with its noise in mind. A head that does nothing still has a drop of chance, half of
+them positive, and since there are many such heads, in all layers alike, they pull the centre to the
+middle of the model. Of 144 heads that each change 1 % of 2000 answers at random and two in layer 0
+with drops of .3 and .2, the centre is about 1.1 where it should be 0. So there is a second centre,
+of the heads alone whose interval lies above 0; in that example it is about 0.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.ablation import ablate, sets
+from mechcore.ablation.effects import Ablations, ComponentSet
+from mechcore.ablation.engines import Precision
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.masking.interventions import Mode
+from mechcore.masking.means import MeanActivations
+from mechcore.models.running import longest_input
+from mechcore.papers.cognitive.trials import Trials, encode_trials
+
+QUANTILES = (0.025, 0.975)
+
+
+def ablation_tables(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    trials: Trials,
+    means: MeanActivations | None,
+    *,
+    modes: Sequence[Mode] = ("mean", "zero"),
+    n_resamples: int = 1000,
+    batch_size: int = 64,
+    seed: int = 0,
+    precision: Precision = "float32",
+) -> dict[str, pd.DataFrame]:
+    """Ablate every head alone, and say which layers the model depends on.
+
+    Accuracy is restricted to the two answers. Drops are shares, positive where the model is worse
+    without the head; intervals are 95 % bootstraps over trials, paired, and all heads see the same
+    resamples.
+
+    Args:
+        model: a TransformerLens language model.
+        tokenizer: the model's.
+        trials: test trials, incongruent ones among them.
+        means: the model's mean activations; not needed for ``modes=("zero",)``.
+        modes: what replaces a head's output, each in turn, see `mechcore.masked`.
+        n_resamples: bootstrap resamples.
+        batch_size: trials per batch.
+        seed: of all that is random.
+        precision: see `mechcore.ablate`.
+
+    Returns:
+        ``cognitive_ablation``, a row per mode and head, by layer: mode, component (``L0.H1``),
+        layer, head, n (trials), drop, low, high, incongruent_drop, incongruent_low,
+        incongruent_high (on incongruent trials alone), margin_drop (nats, all trials).
+
+        ``cognitive_mass``, a row per mode and subset of the trials:
+
+        - mode; subset, ``"all"`` or ``"incongruent"``; n, its trials;
+        - centre: the centre of mass, in layers; missing if no head has a positive drop;
+        - low, high: its interval. Resampling adds noise of its own, which would pull the centre
+            further to the middle, often past itself; so the quantiles are moved until their median
+            is the centre. They say how far the centre would vary with other trials, not how far
+            noise pulls it;
+        - undefined: share of resamples in which no head has a positive drop, left out of the
+            quantiles;
+        - total_drop: sum of the positive drops, over heads;
+        - first_layer_share: of total_drop, what is in layer 0; missing where centre is;
+        - strongest: the head with the largest drop, the first of equals; missing where centre is;
+        - centre_significant: the centre of the heads whose interval lies above 0, missing if there
+            are none; n_significant, how many; significant_low, significant_high, quantiles of it
+            over the resamples, these heads being kept.
+
+    Raises:
+        InputError: there is no mode, one comes twice, no resample is asked for, no trial is
+            incongruent, or the trials cannot be encoded or the model not swept.
+        MismatchError: the means belong to another model.
+    """
+    if not modes or len(set(modes)) < len(modes):
+        raise InputError(
+            f"cognitive ablation: modes {list(modes)}; expected one or more, each once"
+        )
+    if n_resamples < 1:
+        raise InputError(f"cognitive ablation: n_resamples is {n_resamples}; expected at least 1")
+    incongruent = ~trials.frame["congruent"].to_numpy(dtype=bool)
+    if not incongruent.any():
+        raise InputError(
+            f"cognitive ablation: none of {len(trials)} trials is incongruent; expected some: draw "
+            "more trials"
+        )
+    data = encode_trials(trials, tokenizer, max_length=longest_input(model))
+    shape, heads = ModelShape.of(model), sets.singles(model, mlps=False)
+    tables, masses = [], []
+    for mode in modes:
+        found = ablate(
+            model,
+            heads,
+            data,
+            means,
+            mode=mode,
+            precision=precision,
+            role="ood",  # accuracy under chance is a finding here, and no reason to warn
+            batch_size=batch_size,
+            seed=seed,
+        )
+        drops = _drops(found, heads)
+        table = _head_table(mode, found, heads, drops, incongruent, n_resamples, seed)
+        tables.append(table)
+        parts = (("all", "", drops), ("incongruent", "incongruent_", drops[:, incongruent]))
+        for subset, prefix, part in parts:
+            significant = table[f"{prefix}low"].to_numpy() > 0
+            row = _mass(part, significant, shape, n_resamples, seed)
+            masses.append({"mode": mode, "subset": subset, **row})
+    return {
+        "cognitive_ablation": pd.concat(tables, ignore_index=True),
+        "cognitive_mass": pd.DataFrame(masses),
+    }
+
+
+def centre_of_mass(drops: Float[np.ndarray, "layer head"]) -> float:
+    """Mean layer of the heads, each weighted by its drop, negative drops as 0.
+
+    Args:
+        drops: in any unit.
+
+    Returns:
+        From 0 to n_layers - 1; NaN if no head has a positive drop.
+
+    Raises:
+        InputError: ``drops`` is not [layer, head], or not all of it is finite.
+
+    >>> centre_of_mass(np.array([[0.1, -0.5], [0.0, 0.1], [0.2, 0.0]]))  # (0*.1 + 1*.1 + 2*.2) / .4
+    1.25
+    """
+    drops = np.asarray(drops, dtype=float)
+    if drops.ndim != 2 or 0 in drops.shape or not np.isfinite(drops).all():
+        raise InputError(
+            f"centre of mass: drops of shape {drops.shape}, {np.isnan(drops).sum()} of them "
+            "missing; expected finite numbers [layer, head]"
+        )
+    return float(_centres(drops))
+
+
+def _centres(drops: Float[np.ndarray, "*group layer head"]) -> Float[np.ndarray, "*group"]:
+    """`centre_of_mass` of each; NaN where there is none."""
+    by_layer = np.maximum(drops, 0).sum(-1)
+    total = by_layer.sum(-1, keepdims=True)
+    shares = np.divide(by_layer, total, out=np.full_like(by_layer, np.nan), where=total > 0)
+    return np.asarray(shares @ np.arange(shares.shape[-1]))
+
+
+def _drops(
+    found: Ablations, heads: Sequence[ComponentSet]
+) -> Float[np.ndarray, "component example"]:
+    return np.stack([found.drops(head, "accuracy") for head in heads])
+
+
+def _head_table(
+    mode: Mode,
+    found: Ablations,
+    heads: Sequence[ComponentSet],
+    drops: Float[np.ndarray, "component example"],
+    incongruent: Bool[np.ndarray, " example"],
+    n_resamples: int,
+    seed: int,
+) -> pd.DataFrame:
+    on_all, on_incongruent = (
+        bootstrap_means(part, n_resamples=n_resamples, seed=seed)
+        for part in (drops, drops[:, incongruent])
+    )
+    rows = []
+    for head, of_all, of_incongruent in zip(heads, on_all, on_incongruent, strict=True):
+        (component,) = head.components
+        rows.append(
+            {
+                "mode": mode,
+                "component": str(component),
+                "layer": component.layer,
+                "head": component.head,
+                "n": drops.shape[1],
+                "drop": of_all.mean,
+                "low": of_all.low,
+                "high": of_all.high,
+                "incongruent_drop": of_incongruent.mean,
+                "incongruent_low": of_incongruent.low,
+                "incongruent_high": of_incongruent.high,
+                "margin_drop": found.drops(head, "margin").mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _mass(
+    drops: Float[np.ndarray, "component example"],
+    significant: Bool[np.ndarray, " component"],
+    shape: ModelShape,
+    n_resamples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """A row of ``cognitive_mass`` without mode and subset."""
+    grid = (shape.n_layers, shape.n_heads)
+    means = drops.mean(1).reshape(grid)
+    resampled = _resampled_means(drops, n_resamples, seed).reshape(-1, *grid)
+    chosen = significant.reshape(grid)
+    centre, centres = centre_of_mass(means), _centres(resampled)
+    low, high = np.clip(_quantiles(centres, around=centre), 0, shape.n_layers - 1)
+    significant_low, significant_high = _quantiles(_centres(np.where(chosen, resampled, 0)))
+    positive = np.maximum(means, 0)
+    total = positive.sum()
+    return {
+        "n": drops.shape[1],
+        "centre": centre,
+        "low": low,
+        "high": high,
+        "undefined": np.isnan(centres).mean(),
+        "total_drop": total,
+        "first_layer_share": positive[0].sum() / total if total > 0 else np.nan,
+        "strongest": str(shape.heads[means.argmax()]) if total > 0 else None,
+        "centre_significant": centre_of_mass(np.where(chosen, means, 0)),
+        "significant_low": significant_low,
+        "significant_high": significant_high,
+        "n_significant": int(significant.sum()),
+    }
+
+
+def _resampled_means(
+    drops: Float[np.ndarray, "component example"], n_resamples: int, seed: int
+) -> Float[np.ndarray, "resample component"]:
+    """Mean drops in the resamples that `bootstrap_means` draws for the same seed."""
+    n = drops.shape[1]
+    generator = np.random.default_rng(seed)
+    draws = (generator.integers(n, size=n) for _ in range(n_resamples))
+    return np.stack([drops @ np.bincount(rows, minlength=n) for rows in draws]) / n
+
+
+def _quantiles(
+    values: Float[np.ndarray, " resample"], around: float | None = None
+) -> tuple[float, float]:
+    """Of the defined values, moved by as much as brings their median to ``around``."""
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        return np.nan, np.nan
+    shift = 0.0 if around is None else around - float(np.median(defined))
+    low, high = np.quantile(defined, QUANTILES)
+    return float(low) + shift, float(high) + shift

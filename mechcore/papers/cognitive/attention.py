@@ -1,0 +1,171 @@
+"""How much the heads of a model of the cognitive task attend to the numbers of a prompt.
+
+After arXiv 2406.18926, where the first layer of a model trained from scratch, which it cannot do
+without, attends to the numbers. How much uniform attention there would be on numbers depends on the
+tokenizer, and on how many tokens a query sees; so masses are read against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool
+from scipy.stats import spearmanr
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.attention import TokenInfo, register_category, score_heads, unregister_category
+from mechcore.attention.scores import QUANTILES, HeadScores
+from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError
+from mechcore.models.running import longest_input
+from mechcore.papers.cognitive.trials import Trials, encode_trials, number_tokens
+
+NUMBER = "cognitive_number"
+FROM_ANSWER = "cognitive_number_from_answer"
+
+
+def attention_tables(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    trials: Trials,
+    ablation: pd.DataFrame,
+    *,
+    resamples: int = 200,
+    batch_size: int = 64,
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """Attention of every head to the numbers, and whether the heads that matter have more of it.
+
+    All tokens of a number count, its sign and point included. Masses are shares of a query's
+    attention, from 0 to 1. Intervals are 95 % bootstraps over trials.
+
+    Args:
+        model: a TransformerLens language model that computes attention patterns.
+        tokenizer: the model's.
+        trials: test trials.
+        ablation: ``cognitive_ablation`` of the same model, from
+            `mechcore.papers.cognitive.ablation.ablation_tables`.
+        resamples: of the bootstrap; 0: no intervals.
+        batch_size: trials per batch.
+        seed: of the bootstrap.
+
+    Returns:
+        ``cognitive_attention``, a row per head, by layer: component (``L0.H1``), layer, head; mass,
+        the mean attention to number tokens, over the queries that have one at or before them; low,
+        high; uniform, what uniform attention over a query's keys would give; ratio, mass / uniform;
+        low_ratio, high_ratio; answer_mass and answer_uniform, the same for the query that gives
+        the answer, the last token, alone.
+
+        ``cognitive_attention_drop``, a row per mode of ``ablation``: mode; n_heads; rho and p, the
+        rank correlation (Spearman) over heads of ratio and accuracy drop, missing for fewer than
+        three heads or where all have one ratio or one drop; first_layer_ratio, the mean ratio in
+        layer 0; other_ratio, in the other layers, missing if there are none; top_ratio, the mean
+        ratio weighted by max(drop, 0), missing if no drop is positive. Heads of one layer are not
+        independent: take p as a description.
+
+    Raises:
+        InputError: the rows of ``ablation`` are not the heads of the model, the trials cannot be
+            encoded, or the model gives no attention patterns.
+    """
+    drops = _drops(ablation, ModelShape.of(model))
+    data = encode_trials(trials, tokenizer, max_length=longest_input(model), words=True)
+    with _number_categories(data, number_tokens(trials, tokenizer).any(1)):
+        scores = score_heads(model, data, batch_size=batch_size, resamples=resamples, seed=seed)
+        found = scores.table()
+    low_ratio, high_ratio = _ratio_interval(scores)
+    columns = {name: f"{name}_{NUMBER}" for name in ("mass", "low", "high", "uniform", "ratio")}
+    table = pd.DataFrame(
+        {
+            **found[["component", "layer", "head"]],
+            **{name: found[column] for name, column in columns.items()},
+            "low_ratio": low_ratio,
+            "high_ratio": high_ratio,
+            "answer_mass": found[f"mass_{FROM_ANSWER}"],
+            "answer_uniform": found[f"uniform_{FROM_ANSWER}"],
+        }
+    )
+    related = [{"mode": mode, **_relation(table, drop)} for mode, drop in drops.items()]
+    return {"cognitive_attention": table, "cognitive_attention_drop": pd.DataFrame(related)}
+
+
+def _drops(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
+    """Drops of the model's heads, by layer, for each mode.
+
+    Raises:
+        InputError: the table has no such columns, or other heads.
+    """
+    if ablation.empty or not {"mode", "component", "drop"} <= {*ablation.columns}:
+        raise InputError(
+            f"cognitive attention: the ablation table has {len(ablation)} rows and the columns "
+            f"{', '.join(map(str, ablation.columns))}; expected cognitive_ablation, with mode, "
+            "component and drop"
+        )
+    heads, found = [str(head) for head in shape.heads], {}
+    for mode, rows in ablation.groupby("mode", sort=False):
+        if sorted(rows["component"]) != sorted(heads):
+            raise InputError(
+                f"cognitive attention: the ablation table has {len(rows)} rows for mode {mode!r}, "
+                f"which are not the {len(heads)} heads of the model ({shape}); expected the table "
+                "of this model alone"
+            )
+        found[str(mode)] = rows.set_index("component")["drop"].loc[heads].to_numpy(dtype=float)
+    return found
+
+
+@contextmanager
+def _number_categories(data: EncodedExamples, numbers: Bool[Tensor, "trial pos"]) -> Iterator[None]:
+    """Register keys that are numbers, for all queries and for the last one, inside the block."""
+    # Batches come sorted by length and do not say which trials they hold. Their token ids do.
+    places = {tuple(ids): row for ids, row in zip(data.input_ids, numbers, strict=True)}
+
+    def are_numbers(tokens: TokenInfo) -> Bool[Tensor, "batch query key"]:
+        texts = zip(tokens.ids.tolist(), tokens.real.sum(1).tolist(), strict=True)
+        which = torch.stack([places[tuple(ids[:length])] for ids, length in texts])
+        return tokens.key_is(which[:, : tokens.ids.shape[1]].to(tokens.ids.device))
+
+    def from_answer(tokens: TokenInfo) -> Bool[Tensor, "batch query key"]:
+        is_last = tokens.positions == tokens.real.sum(1, keepdim=True) - 1
+        return are_numbers(tokens) & is_last[:, :, None]
+
+    register_category(NUMBER, are_numbers, description="the numbers")
+    register_category(FROM_ANSWER, from_answer, description="the numbers, from the last token")
+    try:
+        yield
+    finally:
+        unregister_category(NUMBER)
+        unregister_category(FROM_ANSWER)
+
+
+def _ratio_interval(scores: HeadScores) -> tuple[np.ndarray, np.ndarray]:
+    """Of the ratio for numbers, by head; missing for one trial and without resamples."""
+    category = scores.names.index(NUMBER)
+    drawn = (scores.resamples.defined[:, category] > 0).numpy()
+    ratios = scores.resamples.means()[1][drawn, ..., category].reshape(-1, len(scores.shape.heads))
+    if scores.n_examples < 2 or not len(ratios):
+        return (np.full(ratios.shape[1], np.nan),) * 2
+    low, high = np.quantile(ratios, QUANTILES, axis=0)
+    return low, high
+
+
+def _relation(table: pd.DataFrame, drop: np.ndarray) -> dict[str, float]:
+    """A row of ``cognitive_attention_drop`` without mode."""
+    ratio, first = table["ratio"].to_numpy(), table["layer"].to_numpy() == 0
+    rho = p = np.nan
+    if len(drop) > 2 and np.ptp(ratio) > 0 and np.ptp(drop) > 0:
+        rho, p = spearmanr(ratio, drop)
+    weights = np.maximum(drop, 0)
+    return {
+        "n_heads": len(drop),
+        "rho": float(rho),
+        "p": float(p),
+        "first_layer_ratio": ratio[first].mean(),
+        "other_ratio": np.nan if first.all() else ratio[~first].mean(),
+        "top_ratio": np.average(ratio, weights=weights) if weights.any() else np.nan,
+    }

@@ -1,0 +1,135 @@
+"""From training runs to learning curves, and to models of equal accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mechcore.papers.cognitive.arms import Run
+from mechcore.papers.cognitive.settings import ARMS
+
+GAP = 0.02
+"""Difference of test accuracies up to which the two trained arms count as matched."""
+
+_RUN = ["arm", "n", "seed", "learning_rate"]
+
+
+def best_rate(results: Iterable[Mapping[str, Any]]) -> float:
+    """The learning rate of the run with the best accuracy on the development trials.
+
+    Of equals the lower one.
+    """
+    best = max(results, key=lambda each: (each["dev_accuracy"], -each["learning_rate"]))
+    return float(best["learning_rate"])
+
+
+def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) -> pd.DataFrame:
+    """One row per training run.
+
+    Args:
+        results: of the runs, see `mechcore.papers.cognitive.arms.make`.
+        chosen: those whose learning rate was the best of the grid.
+
+    Returns:
+        arm, n, seed, learning_rate, chosen, steps (of the best evaluation, whose weights were
+        kept), last_step, dev_accuracy (development trials), and on the test trials accuracy,
+        congruent, incongruent (of the two answers) and unrestricted (of all tokens), as shares,
+        and n_test.
+    """
+    kept = {(run.arm, run.n, run.seed, run.learning_rate) for run in chosen}
+    rows = [each for each in results if each["learning_rate"] is not None]
+    columns = [*_RUN, "chosen", "steps", "last_step", "dev_accuracy", "accuracy", "incongruent"]
+    columns += ["congruent", "unrestricted", "n_test"]
+    marked = [{**each, "chosen": tuple(each[c] for c in _RUN) in kept} for each in rows]
+    return _ordered(pd.DataFrame(marked, columns=columns))
+
+
+def curve_table(chosen: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Accuracy by number of training trials, the base at 0.
+
+    Args:
+        chosen: results of the base and of the chosen runs.
+
+    Returns:
+        arm, n, seed, learning_rate, steps, dev_accuracy, accuracy with its 95 % bootstrap interval
+        over trials (low, high), incongruent with its own, congruent, unrestricted (shares), n_test.
+    """
+    columns = [*_RUN, "steps", "dev_accuracy", "accuracy", "low", "high", "incongruent"]
+    columns += ["incongruent_low", "incongruent_high", "congruent", "unrestricted", "n_test"]
+    return _ordered(pd.DataFrame(list(chosen), columns=columns).astype({"steps": "Int64"}))
+
+
+def samples_table(curve: pd.DataFrame, threshold: float) -> pd.DataFrame:
+    """Number of training trials that an accuracy takes.
+
+    Returns:
+        One row per trained arm and seed: arm, seed, threshold, samples (the smallest number tried
+        from which on, at every larger one too, accuracy is at least the threshold; missing if
+        there is none), largest (the largest number tried).
+    """
+    rows = []
+    for (arm, seed), part in curve[curve["n"] > 0].groupby(["arm", "seed"], sort=False):
+        part = part.sort_values("n")
+        below = part.loc[part["accuracy"] < threshold, "n"]
+        enough = part.loc[part["n"] > below.max(), "n"] if len(below) else part["n"]
+        rows.append(
+            {
+                "arm": arm,
+                "seed": seed,
+                "threshold": threshold,
+                "samples": int(enough.min()) if len(enough) else None,
+                "largest": int(part["n"].max()),
+            }
+        )
+    columns = ["arm", "seed", "threshold", "samples", "largest"]
+    return pd.DataFrame(rows, columns=columns).astype({"samples": "Int64"})
+
+
+def compared(curve: pd.DataFrame) -> pd.DataFrame:
+    """The models that analyses compare: for every seed, one of each trained arm, and the base.
+
+    They are chosen by the accuracy that has to match, on test trials: pairs of numbers differ
+    between the splits, and what is equal on development trials was up to 3 points apart there. The
+    arm that is less accurate after the largest number of training trials is taken there; the other
+    arm after the number whose accuracy comes closest to that (of equals the larger number). An arm
+    alone is taken at its largest number.
+
+    Args:
+        curve: see `curve_table`.
+
+    Returns:
+        Rows of the curve, with step (whose weights were kept), gap (difference of the two arms'
+        test accuracies, a share; missing where there are not two) and matched (whether it is at
+        most `GAP`).
+    """
+    rows = [curve[curve["n"] == 0].assign(gap=float("nan"), matched=False)]
+    for _, part in curve[curve["n"] > 0].groupby("seed", sort=False):
+        arms = {arm: each.sort_values("n") for arm, each in part.groupby("arm")}
+        last = {arm: float(each["accuracy"].iloc[-1]) for arm, each in arms.items()}
+        target = min(last.values())
+        picked = pd.concat([_closest(each, target, last[arm]) for arm, each in arms.items()])
+        gap = picked["accuracy"].max() - picked["accuracy"].min() if len(arms) == 2 else None
+        rows.append(picked.assign(gap=gap, matched=gap is not None and bool(gap <= GAP + 1e-9)))
+    found = pd.concat([each for each in rows if len(each)], ignore_index=True)
+    found = found.rename(columns={"steps": "step"})
+    columns = ["arm", "seed", "n", "step", "learning_rate", "dev_accuracy", "accuracy", "low"]
+    columns += ["high", "incongruent", "unrestricted", "gap", "matched"]
+    return _ordered(found[columns].astype({"gap": float}), ["seed"])
+
+
+def _closest(part: pd.DataFrame, target: float, last: float) -> pd.DataFrame:
+    if last == target:
+        return part.tail(1)
+    distance = (part["accuracy"] - target).abs().round(9)
+    return part[distance == distance.min()].tail(1)
+
+
+def _ordered(
+    table: pd.DataFrame, keys: Sequence[str] = ("n", "seed", "learning_rate")
+) -> pd.DataFrame:
+    """By arm as they are listed, then by numbers."""
+    order = {arm: place for place, arm in enumerate(ARMS)}
+    table = table.assign(_arm=table["arm"].map(order)).sort_values(["_arm", *keys], kind="stable")
+    return table.drop(columns="_arm").reset_index(drop=True)

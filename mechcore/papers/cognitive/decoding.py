@@ -1,0 +1,336 @@
+"""What one model's states say about the cognitive task at every landmark of the prompt.
+
+Logistic regression from the residual stream after every layer, as in arXiv 2406.18926; heads are
+decoded in `mechcore.papers.cognitive.svm`.
+
+The choice is the cued side, so that knowing it decodes either side at 0.75. The subset
+``"balanced"`` of a modality is free of that. It has only trials that cue the other modality, with
+every side of this one equally often at every choice: what decodes it there has read a modality
+that is to be ignored. Balancing all trials against the choice would not do, as context and choice
+together would still settle the side in 5 of 6.
+
+Trials share numbers: 800 test trials have some 520 different pairs of motion numbers, and a
+classifier that has seen a pair knows the side of its like. So an accuracy can be higher than for
+pairs that were never seen: right after the numbers by 0.03 to 0.06 in a random model of 64 units,
+less at the answer; with few ``differences`` it can be pairs alone.
+
+Models are to run in float32: see `mechcore.probing.activations_at`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.components import ModelShape
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.models.running import longest_input
+from mechcore.papers.cognitive.svm import FIGURES, svm_table
+from mechcore.papers.cognitive.text import MODALITIES
+from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
+from mechcore.probing import (
+    Decoding,
+    activations_at,
+    balanced,
+    decode,
+    decode_table,
+    hook_resid_post,
+)
+
+VARIABLES = ("context", "motion", "color", "choice")
+"""What is decoded from states: the context, both sides, and the right answer."""
+
+CHECK_ALPHA = 0.05
+"""Level at which a row counts as above chance in ``cognitive_check``."""
+
+CHECK_LEVEL = 0.005
+"""The check fails at a p of at most this, for all of its rows together."""
+
+_CHECK_SHUFFLES = (19, 499)
+"""Of the check: the second number only where none of the first does as well as the labels."""
+
+Site: TypeAlias = tuple[int, str]
+"""Layer and landmark."""
+
+
+def decoding_tables(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    trials: Trials,
+    *,
+    layers: Sequence[int] | None = None,
+    folds: int = 5,
+    shuffles: int = 20,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> dict[str, pd.DataFrame]:
+    """Decode states at all landmarks and heads' outputs at the answer.
+
+    Of a causal model nothing can be decoded before the prompt has said it, which is checked. Rows
+    share labels and layers share states, so that one accident can put all layers above chance; so
+    the check does not count rows but compares the largest accuracy of those not ``read``, in
+    standard errors over chance, with the largest under shuffled labels.
+
+    Args:
+        model: any TransformerLens language model.
+        tokenizer: the model's.
+        trials: at least as many of every condition as there are folds.
+        layers: whose states are decoded, all if not given.
+        folds: of the cross-validation.
+        shuffles: fits to shuffled labels; the smallest p there can be is 1 / (1 + shuffles).
+        seed: of subsets, folds, shuffles and bootstrap.
+        batch_size: examples per forward.
+
+    Returns:
+        ``cognitive_decoding``: layer; position (landmark); place (how many landmarks come before
+        it; missing where trials differ in that); variable (`VARIABLES`; the choice is the right
+        answer, not the model's); subset (``"all"``, or ``"balanced"``, see the module); n
+        (trials); accuracy, low, high (95 % interval), chance, floor (what the best of the other
+        variables allows by itself, wherever it is read), shuffled, shuffled_high, p, as of
+        `mechcore.probing.decode_table`; read (whether the prompt up to the position has what the
+        variable depends on: ``"no"`` if none of it in any trial, ``"yes"`` if all of it in all,
+        else ``"partly"``: after the first of two numbers, for the choice before both modalities
+        are read, and where trials show the modalities in different order).
+
+        ``cognitive_svm``: see `mechcore.papers.cognitive.svm.svm_table`.
+
+        ``cognitive_check``, one row: n_rows (with read ``"no"``); n_above (those with a p of at
+        most `CHECK_ALPHA`); expected (how many if labels say nothing); p (of the largest
+        accuracy); holds (p over `CHECK_LEVEL`: by accident it does not in 1 of 200 models).
+
+    Raises:
+        InputError: a condition has too few trials, the tokenizer cannot write the prompts, the
+            model has no such layer, or an option is out of range.
+        MechcoreError: a fit did not converge.
+
+    Warns:
+        MechcoreWarning: the check does not hold.
+    """
+    _check_conditions(trials, folds)
+    states = _states(model, tokenizer, trials, layers, batch_size)
+    problems = _problems(trials, seed)
+    parts = [_decoded(each, states, trials, folds, shuffles, seed) for each in problems]
+    table = pd.concat(parts).sort_values(["layer", "column"], kind="stable", ignore_index=True)
+    names = ["layer", "position", "place", "variable", "subset", "n", *FIGURES, "read"]
+    unread = table[table["read"] == "no"]
+    return {
+        "cognitive_decoding": table[names],
+        "cognitive_svm": svm_table(
+            model,
+            tokenizer,
+            trials,
+            folds=folds,
+            shuffles=shuffles,
+            seed=seed,
+            batch_size=batch_size,
+        ),
+        "cognitive_check": _check(unread, states, problems, folds, shuffles, seed),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """A variable that is to be decoded in some of the trials.
+
+    Attributes:
+        variable: one of `VARIABLES`.
+        subset: ``"all"`` or ``"balanced"``.
+        rows: the trials.
+        codes: of these trials, by variable.
+    """
+
+    variable: str
+    subset: str
+    rows: Int[np.ndarray, " row"]
+    codes: Mapping[str, list[int]]
+
+    @property
+    def labels(self) -> list[int]:
+        return self.codes[self.variable]
+
+
+def _problems(trials: Trials, seed: int) -> list[_Problem]:
+    """All that is decoded, see the module."""
+    codes = trials.codes
+    found = []
+    for variable in VARIABLES:
+        subsets = {"all": np.arange(len(trials))}
+        if variable in MODALITIES:
+            uncued = np.flatnonzero(trials.frame["context"] != variable)
+            sides, choices = (codes[name].iloc[uncued].tolist() for name in (variable, "choice"))
+            subsets["balanced"] = uncued[balanced(sides, choices, seed=seed)]
+        for subset, rows in subsets.items():
+            here = {name: codes[name].iloc[rows].tolist() for name in VARIABLES}
+            found.append(_Problem(variable, subset, rows, here))
+    return found
+
+
+def _decoded(
+    problem: _Problem,
+    states: Mapping[Site, Float[Tensor, "trial unit"]],
+    trials: Trials,
+    folds: int,
+    shuffles: int,
+    seed: int,
+) -> pd.DataFrame:
+    """Rows of the table, and ``column``, the number of the landmark."""
+    table = decode_table(
+        {site: values[problem.rows] for site, values in states.items()},
+        {problem.variable: problem.labels},
+        given=problem.codes,
+        folds=folds,
+        shuffles=shuffles,
+        seed=seed,
+    )
+    columns = [trials.landmarks.index(landmark) for _, landmark in states]
+    places = _places(trials)[problem.rows]
+    shares = share_read(trials)[problem.variable][problem.rows]
+    return table.assign(
+        column=columns,
+        layer=[layer for layer, _ in states],
+        position=[landmark for _, landmark in states],
+        place=pd.array([_common(places[:, i]) for i in columns], dtype="Int64"),
+        subset=problem.subset,
+        read=[_read(shares[:, i]) for i in columns],
+    )
+
+
+def share_read(trials: Trials) -> dict[str, Float[np.ndarray, "trial landmark"]]:
+    """Share of what a variable depends on that a prompt has said up to and with each landmark.
+
+    The context depends on its word, a side on its modality's numbers, the choice on those of the
+    cued modality (the context comes before them).
+    """
+    of = {
+        each: np.array([name.startswith(each) for name in trials.landmarks])
+        for each in ("context", *MODALITIES)
+    }
+    needed = {name: np.tile(mask, (len(trials), 1)) for name, mask in of.items()}
+    needed["choice"] = np.stack([of[cued] for cued in trials.frame["context"]])
+    places = _places(trials)
+    before = places[:, None, :] <= places[:, :, None]  # [trial, landmark, other]
+    return {
+        name: (before & needed[name][:, None]).sum(2) / needed[name].sum(1, keepdims=True)
+        for name in VARIABLES
+    }
+
+
+def _places(trials: Trials) -> Int[np.ndarray, "trial landmark"]:
+    """How many landmarks come before each."""
+    starts = trials.spans["start"].to_numpy().reshape(len(trials), -1)
+    return starts.argsort(1).argsort(1)
+
+
+def _common(values: np.ndarray) -> int | None:
+    return int(values[0]) if (values == values[0]).all() else None
+
+
+def _read(shares: np.ndarray) -> str:
+    if (shares == 0).all():
+        return "no"
+    return "yes" if (shares == 1).all() else "partly"
+
+
+def _states(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    trials: Trials,
+    layers: Sequence[int] | None,
+    batch_size: int,
+) -> dict[Site, Float[Tensor, "trial unit"]]:
+    chosen = range(ModelShape.of(model).n_layers) if layers is None else layers
+    hooks = {hook_resid_post(layer): layer for layer in chosen}
+    data = encode_trials(trials, tokenizer, max_length=longest_input(model))
+    positions = token_positions(trials, tokenizer)
+    found = activations_at(model, data, list(hooks), positions, batch_size=batch_size)
+    return {
+        (layer, name): found.values[hook][:, column]
+        for hook, layer in hooks.items()
+        for column, name in enumerate(trials.landmarks)
+    }
+
+
+def _check_conditions(trials: Trials, folds: int) -> None:
+    counts = trials.frame["condition"].value_counts().reindex(list(CONDITIONS), fill_value=0)
+    if counts.min() < folds:
+        raise InputError(
+            f"cognitive decoding: {counts.min()} trials of condition {counts.idxmin()} for {folds} "
+            f"folds; expected at least {folds} of each of the 8 conditions: give more trials "
+            f"({8 * folds} of `generate` will do) or use fewer folds"
+        )
+
+
+# -- the check ------------------------------------------------------------------------------------
+
+
+def _check(
+    unread: pd.DataFrame,
+    states: Mapping[Site, Float[Tensor, "trial unit"]],
+    problems: Sequence[_Problem],
+    folds: int,
+    shuffles: int,
+    seed: int,
+) -> pd.DataFrame:
+    """The table ``cognitive_check``, with a warning if it does not hold.
+
+    Shuffle k of all rows is one draw. Shuffles of a subset are less like those of all trials than
+    the labels are, so that the largest of them is rather too large, and the check too kind.
+    """
+    by_name = {(each.variable, each.subset): each for each in problems}
+    rows = unread.to_dict("records")
+    excess, p = np.zeros(len(rows)), 1.0
+    for n_shuffles in _CHECK_SHUFFLES:
+        found = []
+        for row in rows:
+            problem = by_name[row["variable"], row["subset"]]
+            values = states[row["layer"], row["position"]][problem.rows]
+            found.append(
+                decode(values, problem.labels, folds=folds, shuffles=n_shuffles, seed=seed)
+            )
+        excess, null = _excess(found)
+        p = float(1 + (null >= excess.max() - 1e-9).sum()) / (1 + n_shuffles)
+        if p > 1 / (1 + n_shuffles):
+            break
+    holds = p > CHECK_LEVEL
+    if not holds:
+        _warn(rows[int(excess.argmax())], len(rows), p)
+    attainable = np.floor(CHECK_ALPHA * (1 + shuffles) + 1e-9) / (1 + shuffles)
+    facts = {
+        "n_rows": len(rows),
+        "n_above": int((unread["p"] <= CHECK_ALPHA).sum()),
+        "expected": len(rows) * attainable,
+        "p": p,
+        "holds": holds,
+    }
+    return pd.DataFrame([facts])
+
+
+def _excess(
+    found: Sequence[Decoding],
+) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " shuffle"]]:
+    """Accuracies in standard errors over chance, and the largest of every shuffle."""
+    chance = np.array([each.chance for each in found])
+    error = np.sqrt(chance * (1 - chance) / [each.n for each in found])
+    accuracy = np.array([each.accuracy for each in found])
+    shuffled = np.stack([each.shuffled_accuracies for each in found], axis=1)
+    return (accuracy - chance) / error, ((shuffled - chance) / error).max(1)
+
+
+def _warn(row: Mapping[Any, Any], n_rows: int, p: float) -> None:
+    warnings.warn(
+        f"cognitive decoding: {row['variable']} is decoded at {row['position']}, layer "
+        f"{row['layer']}, with accuracy {row['accuracy']:.3f} (chance {row['chance']:.3f}, subset "
+        f"{row['subset']!r}; p = {p:.3f} over {n_rows} rows) before the prompt has said it; "
+        "expected chance in a causal model: see that the model is causal and in float32, and that "
+        "in these trials what is read first does not go along with what comes later",
+        MechcoreWarning,
+        stacklevel=4,
+    )

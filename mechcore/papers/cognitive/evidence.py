@@ -1,0 +1,94 @@
+"""What the verdicts on the cognitive task stand on: its tables, and models that learned it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mechcore.papers.evidence import Seeds, Tables, UndecidableError, percent, points
+
+BASE, FINE_TUNED, SCRATCH = "base", "fine_tuned", "scratch"
+MODEL = {BASE: "base model", FINE_TUNED: "fine-tuned model", SCRATCH: "model from scratch"}
+"""What a model of an arm is called."""
+
+IGNORING_CONTEXT = 0.75
+"""Accuracy of following one modality always: a model has learned the task only above it."""
+
+NEGLIGIBLE = 0.05
+"""An accuracy that is surely no more than this above its floor reads nothing (a share)."""
+
+_ROUNDING = 1e-9
+"""Two shares this close are equal: 0.96 - 0.94 is more than 0.02 in floating point."""
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "cognitive_samples": ("threshold", "samples", "largest"),
+    "cognitive_curve": ("n", "low", "high"),
+    "cognitive_models": ("accuracy", "low", "gap"),
+    "cognitive_ablation": ("mode", "component", "layer", "drop", "low"),
+    "cognitive_mass": (
+        *("mode", "subset", "centre", "low", "high"),
+        *("centre_significant", "first_layer_share", "strongest"),
+    ),
+    "cognitive_attention": ("component", "layer", "ratio"),
+    "cognitive_attention_drop": ("mode", "rho", "p"),
+    "cognitive_decoding": (
+        *("layer", "position", "variable", "subset"),
+        *("accuracy", "low", "high", "floor", "p"),
+    ),
+    "cognitive_check": ("holds",),
+    "cognitive_svm": (
+        *("component", "target", "n", "accuracy", "high", "floor"),
+        *("shuffled_high", "p"),
+    ),
+    "cognitive_selectivity": ("n_variables", "share", "expected_correlated"),
+    "cognitive_silhouette": ("space", "variable", "method", "silhouette", "null_95"),
+}
+"""Columns that the verdicts read, beside ``arm`` and ``seed``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence(Tables):
+    """The tables of a study.
+
+    Attributes:
+        threshold_gap: largest difference of accuracy (a share) of arms that count as matched.
+
+    Raises:
+        InputError: a table lacks a column.
+    """
+
+    threshold_gap: float
+
+    def __post_init__(self) -> None:
+        columns = {name: ("arm", "seed", *each) for name, each in COLUMNS.items()}
+        self.check(columns, "a cognitive study")
+
+    def trained_seeds(self, *arms: str, matched: bool = False) -> Seeds:
+        """Seeds in which all these arms have learned the task, and are matched if asked for.
+
+        Raises:
+            UndecidableError: there is none.
+        """
+        tables = [self.rows("cognitive_models", arm=arm) for arm in arms]
+        seeds = sorted({int(seed) for table in tables for seed in table["seed"]})
+        return Seeds(tuple(seeds)).keep(lambda seed: self._no_good(seed, arms, matched))
+
+    def _no_good(self, seed: int, arms: Sequence[str], matched: bool) -> str | None:
+        for arm in arms:
+            try:
+                model = self.row("cognitive_models", arm=arm, seed=seed)
+            except UndecidableError:
+                return f"it has no {MODEL[arm]}"
+            if not model["low"] > IGNORING_CONTEXT:
+                return (
+                    f"the {MODEL[arm]} has not learned the task, its accuracy is "
+                    f"{percent(model['accuracy'])} and its interval begins at "
+                    f"{percent(model['low'])}, not above the {percent(IGNORING_CONTEXT)} of "
+                    "ignoring the context"
+                )
+            if matched and not model["gap"] <= self.threshold_gap + _ROUNDING:
+                return (
+                    f"the arms are not matched, their accuracies differ by {points(model['gap'])}, "
+                    f"more than {points(self.threshold_gap)}"
+                )
+        return None

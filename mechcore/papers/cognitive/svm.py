@@ -1,0 +1,107 @@
+"""What single heads of one model say about its answer in the cognitive task.
+
+Linear SVM from attention outputs to types of response, as in arXiv 2406.18926.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.components import Component, ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.models.running import hook_z, longest_input
+from mechcore.papers.cognitive.trials import CHOICES, CONDITIONS, Trials, encode_trials
+from mechcore.probing import activations_at, balanced, decode_table
+
+FIGURES = ("accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p")
+"""What tables of decoding take from `mechcore.probing.decode_table`."""
+
+
+def svm_table(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    trials: Trials,
+    *,
+    folds: int = 5,
+    shuffles: int = 20,
+    seed: int = 0,
+    batch_size: int = 64,
+) -> pd.DataFrame:
+    """Linear SVM from every head's output (``hook_z``) at the last token.
+
+    Args:
+        model: as all further arguments, see `mechcore.papers.cognitive.decoding.decoding_tables`.
+        tokenizer: the model's.
+        trials: the trials.
+        folds: of the cross-validation.
+        shuffles: fits to shuffled labels.
+        seed: of all draws.
+        batch_size: examples per forward.
+
+    Returns:
+        component (``L0.H1``), layer, head; target: ``"choice"`` (the model's answer),
+        ``"correct"`` (whether it is right; of as many right as wrong answers), ``"congruent"``,
+        ``"condition"`` (the 8 conditions); n (trials), smallest (trials of the rarest class);
+        accuracy, low, high (95 % interval), chance, floor, shuffled, shuffled_high, p as of
+        `mechcore.probing.decode_table`, all missing where the rarest class has fewer than two
+        trials for every fold.
+
+        The floor is what the model's choice or the congruence allows by itself: errors are mostly
+        on incongruent trials, so that what tells these tells errors, and the choice tells a
+        condition at 0.25.
+
+    Raises:
+        InputError: the tokenizer cannot write the prompts, or an option is out of range.
+        MechcoreError: a fit did not converge.
+    """
+    data = encode_trials(trials, tokenizer, max_length=longest_input(model))
+    hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}
+    sites = activations_at(model, data, list(hooks), batch_size=batch_size).sites(per_head=True)
+    heads = {Component(hooks[str(hook)], int(head)): z for (hook, _, head), z in sites.items()}
+    answers = answers_of(model, data, batch_size=batch_size)
+    frame = trials.frame.assign(choice=answers, correct=trials.frame["label"] == answers)
+    classes: dict[str, list[Any]] = {"choice": [*CHOICES], "correct": [True, False]}
+    classes |= {"congruent": [True, False], "condition": [*CONDITIONS]}
+    records: list[dict[Any, Any]] = []
+    for target, known in classes.items():
+        here = _even(frame, target, seed) if target == "correct" else frame
+        smallest = int(here[target].value_counts().reindex(known, fill_value=0).min())
+        of_target = {"target": target, "n": len(here), "smallest": smallest}
+        if smallest < 2 * folds:
+            records += [{"site": head} | of_target for head in heads]
+            continue
+        rows = here.index.tolist()
+        found = decode_table(
+            {head: z[rows] for head, z in heads.items()},
+            {target: here[target].tolist()},
+            given={name: here[name].tolist() for name in ("choice", "congruent")},
+            classifier="svm",
+            folds=folds,
+            shuffles=shuffles,
+            seed=seed,
+        )
+        records += [row | of_target for row in found.to_dict("records")]
+    for row in records:
+        head = row["site"]
+        row |= {"component": str(head), "layer": head.layer, "head": head.head}
+    names = ["component", "layer", "head", "target", "n", "smallest", *FIGURES]
+    return pd.DataFrame(records, columns=names)
+
+
+def _even(frame: pd.DataFrame, target: str, seed: int) -> pd.DataFrame:
+    """All trials of the rarer class and as many of the other; none if there is one class."""
+    if frame[target].nunique() < 2:
+        return frame.iloc[:0]
+    return frame.iloc[balanced(frame[target].tolist(), seed=seed)]
+
+
+def answers_of(model: Any, data: EncodedExamples, *, batch_size: int = 64) -> list[str]:
+    """Which of the two answers (`CHOICES`) the model gives to every encoded trial."""
+    right = evaluate(model, data, in_domain=False, batch_size=batch_size).correct
+    other = {"left": "right", "right": "left"}
+    labels = data.examples.frame["label"]
+    return [label if hit else other[label] for label, hit in zip(labels, right, strict=True)]

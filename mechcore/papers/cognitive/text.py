@@ -1,0 +1,291 @@
+"""The prompts of the cognitive task: their numbers, words, landmarks and tokens.
+
+See `mechcore.papers.cognitive.trials` for the task itself.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count, product
+from operator import mul
+from typing import Literal, TypeAlias, TypeVar
+
+import numpy as np
+from jaxtyping import Int
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from mechcore.errors import InputError, reason
+
+T = TypeVar("T")
+Rendering: TypeAlias = Literal["two_sided", "signed"]
+Split: TypeAlias = Literal["train", "dev", "test"]
+Modality: TypeAlias = Literal["motion", "color"]
+Span: TypeAlias = tuple[int, int]
+Pair: TypeAlias = tuple[int, int]
+Draw: TypeAlias = Callable[[int, int], tuple[int, ...]]
+"""From the sides of motion and colour (right +1, left -1) to numbers in the order of `NUMBERS`."""
+
+MODALITIES: tuple[Modality, Modality] = ("motion", "color")
+CHOICES = ("left", "right")
+SIDES = {"left": -1, "right": 1}
+PROMPT = "{a}"
+ANSWERS = {"left": " left", "right": " right"}
+
+NUMBERS: dict[Rendering, tuple[str, ...]] = {
+    "two_sided": ("motion_left", "motion_right", "color_left", "color_right"),
+    "signed": ("motion", "color"),
+}
+"""Names of a prompt's numbers, motion first whatever the prompt shows first."""
+
+LANDMARKS: dict[Rendering, tuple[str, ...]] = {
+    rendering: ("context", *numbers, "answer") for rendering, numbers in NUMBERS.items()
+}
+"""Names of the places that every prompt has: the context, the numbers and the last word."""
+
+SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
+WORDS = (
+    *("context", "motion", "color", "left", "right", "choice", "is", "."),
+    *("larger", "smaller", "of", "and", "the", "item"),
+    *"abcdefghijklmnopqrstuvwxyz",
+    *map(str, range(10, 100)),
+)
+"""Words of the two-sided rendering, and a few more for comparing numbers and looking them up."""
+
+_CLAUSES: dict[Rendering, dict[str, str]] = {
+    "two_sided": {
+        "context": "context {context} .",
+        "motion": "motion left {motion_left} right {motion_right} .",
+        "color": "color left {color_left} right {color_right} .",
+        "answer": "choice {answer}",
+    },
+    "signed": {
+        "context": "Context: {context}.",
+        "motion": "Motion coherence: {motion}.",
+        "color": "Color coherence: {color}.",
+        "answer": "{answer}",
+    },
+}
+_LAST_WORD: dict[Rendering, str] = {"two_sided": "is", "signed": "Choice:"}
+_PLACE = re.compile(r"\{(\w+)\}")
+SMALLEST, LARGEST = 10, 99
+_STRONGEST: dict[Rendering, int] = {"two_sided": LARGEST - SMALLEST, "signed": 99}
+_ONE_IN = 10
+
+
+# -- drawing --------------------------------------------------------------------------------------
+
+
+def split_of(one: int, other: int) -> Split:
+    """The split that two numbers belong to: a tenth of all pairs each to test and development.
+
+    Their order does not matter, so a pair and its mirror image belong to one split.
+
+    Args:
+        one: a number of a two-sided prompt, or the size of a coherence in percent.
+        other: the one beside it.
+    """
+    pair = f"{min(one, other)} {max(one, other)}"
+    parts: dict[int, Split] = {0: "test", 1: "dev"}
+    return parts.get(zlib.crc32(pair.encode()) % _ONE_IN, "train")
+
+
+def pick(options: Sequence[T], rng: random.Random) -> T:
+    """One of the options.
+
+    Only ``Random.random`` is used: its sequence for a seed is the one Python guarantees to keep.
+    """
+    return options[int(rng.random() * len(options))]
+
+
+def turns(rng: random.Random) -> Iterator[tuple[Modality, str, str, bool]]:
+    """Without end: context, sides of motion and colour, and whether colour may be shown first.
+
+    The 8 conditions make two halves, in each of which context, sides, choice and congruence are
+    balanced: one context's congruent trials and the other's incongruent ones.
+    """
+    every = list(product(MODALITIES, CHOICES, CHOICES))
+    halves = [[c for c in every if (c[0] == "motion") == (c[1] == c[2])]]
+    halves.append([c for c in every if c not in halves[0]])
+    for block in count():
+        for half in _shuffled((0, 1), rng):
+            for context, motion, color in _shuffled(halves[half], rng):
+                yield context, motion, color, (half + block) % 2 == 0
+
+
+def _shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
+    left = list(items)
+    return [left.pop(int(rng.random() * len(left))) for _ in items]
+
+
+def number_draw(
+    rendering: Rendering, split: Split, differences: Sequence[int] | None, rng: random.Random
+) -> Draw:
+    """How to draw the numbers of one prompt, see `mechcore.papers.cognitive.trials.generate`.
+
+    Raises:
+        InputError: a difference is out of range or given twice, or the split lacks a pair of
+            numbers.
+    """
+    strongest = _STRONGEST[rendering]
+    chosen = tuple(range(1, strongest + 1) if differences is None else differences)
+    whole = all(isinstance(d, (int, np.integer)) and 1 <= d <= strongest for d in chosen)
+    if not chosen or not whole or len(set(chosen)) < len(chosen):
+        raise InputError(
+            f"cognitive task: differences {list(chosen)}; expected different whole numbers from 1 "
+            f"to {strongest} for {rendering!r}, at least one"
+        )
+    if rendering == "signed":
+        sizes = _of_split(((m, c) for m in chosen for c in chosen), split, "two such coherences")
+        return lambda *sides: tuple(map(mul, sides, pick(sizes, rng)))
+    levels = [chosen] if differences is None else [(each,) for each in chosen]
+    pools = [
+        _of_split(
+            ((a, a + d) for d in level for a in range(SMALLEST, LARGEST - d + 1)),
+            split,
+            f"two numbers with the difference {level[0]}",
+        )
+        for level in levels
+    ]
+    return lambda *sides: tuple(n for side in sides for n in pick(pick(pools, rng), rng)[::side])
+
+
+def _of_split(pairs: Iterable[Pair], split: Split, what: str) -> list[Pair]:
+    found = [pair for pair in pairs if split_of(*pair) == split]
+    if not found:
+        raise InputError(
+            f"cognitive task: differences: the {split} split has no {what}; ask for others, or for "
+            "more of them"
+        )
+    return found
+
+
+def evidence(rendering: Rendering, numbers: Sequence[int]) -> tuple[float, float]:
+    """Signed evidence of motion and colour, right positive.
+
+    Right number minus left number for ``"two_sided"``, coherence (-1 to 1) for ``"signed"``.
+    """
+    if rendering == "signed":
+        return numbers[0] / 100, numbers[1] / 100
+    return numbers[1] - numbers[0], numbers[3] - numbers[2]
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+
+def render(
+    rendering: Rendering, context: Modality, numbers: Sequence[int], first: Modality
+) -> tuple[str, dict[str, Span]]:
+    """One prompt, and the characters of every landmark in it.
+
+    Args:
+        rendering: how it is worded.
+        context: the modality that decides.
+        numbers: in the order of `NUMBERS`; percent for ``"signed"``.
+        first: the modality shown first.
+
+    Returns:
+        The text, and from the name of every landmark to its first character and the one after
+        its last, in the order of `LANDMARKS`.
+    """
+    written = [f"{n / 100:.2f}" if rendering == "signed" else str(n) for n in numbers]
+    values = {"context": context, "answer": _LAST_WORD[rendering]}
+    values |= dict(zip(NUMBERS[rendering], written, strict=True))
+    shown = MODALITIES if first == "motion" else MODALITIES[::-1]
+    clauses = [_CLAUSES[rendering][name] for name in ("context", *shown, "answer")]
+    text, spans = "", {}
+    for i, piece in enumerate(_PLACE.split(" ".join(clauses))):
+        part = values[piece] if i % 2 else piece
+        if i % 2:
+            spans[piece] = (len(text), len(text) + len(part))
+        text += part
+    return text, {name: spans[name] for name in LANDMARKS[rendering]}
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+def token_ranges(
+    texts: Sequence[str],
+    spans: Int[np.ndarray, "trial landmark 2"],
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[Int[np.ndarray, "trial landmark 2"], int]:
+    """First token of every landmark and the one after its last, and the most tokens of a text.
+
+    A token belongs to a landmark if it has a character of it; it may have others, such as the
+    space before it.
+
+    Raises:
+        InputError: the tokenizer is not a fast one, does not know a word, or leaves a landmark
+            out.
+    """
+    if not tokenizer.is_fast:
+        raise InputError(
+            f"tokenizer: {type(tokenizer).__name__} does not say which characters its tokens are; "
+            "expected a fast tokenizer (a checkpoint with tokenizer.json)"
+        )
+    try:
+        encoded = tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True)
+    except Exception as error:  # tokenizers raises errors without a type of their own
+        raise _cannot_write(texts[0], reason(error)) from error
+    found = []
+    for row, (offsets, places) in enumerate(
+        zip(encoded["offset_mapping"], spans.tolist(), strict=True)
+    ):
+        if tokenizer.unk_token_id in encoded["input_ids"][row]:
+            raise _cannot_write(texts[row], "a word is unknown to it")
+        starts, ends = zip(*offsets, strict=True)
+        found.append([(bisect_right(ends, a), bisect_left(starts, b)) for a, b in places])
+    ranges = np.array(found)
+    empty = np.argwhere(ranges[..., 0] >= ranges[..., 1])
+    if len(empty):
+        row, place = empty[0]
+        start, end = spans[row, place]
+        raise _cannot_write(texts[row], f"no token stands for {texts[row][start:end]!r}")
+    return ranges, max(map(len, encoded["input_ids"]))
+
+
+def _cannot_write(text: str, why: str) -> InputError:
+    return InputError(
+        f"tokenizer: cannot write prompts like {text!r} ({why}); use one that knows all their "
+        "words and numbers"
+    )
+
+
+def tiny_tokenizer(extra_words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+    """Word-level tokenizer of the two-sided rendering, for models trained from nothing.
+
+    Words are what stands between spaces, so ``" left"`` and ``"left"`` are one token. It adds no
+    special token of its own, and it has none for unknown words: a text with another word is an
+    error.
+
+    Args:
+        extra_words: words to know beside `WORDS`; their ids come after, so those of `WORDS` stay.
+
+    Raises:
+        InputError: an extra word is known already, given twice, empty, or more than one word.
+    """
+    vocabulary = {word: index for index, word in enumerate((*SPECIALS, *WORDS))}
+    for word in extra_words:
+        if word.split() != [word] or word in vocabulary:
+            raise InputError(
+                f"tiny tokenizer: extra word {word!r} is known already, empty or has spaces; "
+                "expected single new words, each once"
+            )
+        vocabulary[word] = len(vocabulary)
+    tokenizer = Tokenizer(WordLevel(vocabulary))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    pad, bos, eos = SPECIALS
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        model_input_names=["input_ids", "attention_mask"],
+    )

@@ -1,0 +1,359 @@
+"""The cognitive task: context-dependent decision making, written as text.
+
+A context names one of two modalities, motion or colour. Each modality gives signed evidence, right
+positive, and the choice is the side that the evidence of the cued modality is on; the other
+modality is to be ignored. Two renderings, each before its answer:
+
+=============  ===========================================================================
+``two_sided``  context motion . motion left 34 right 71 . color left 50 right 12 . choice is
+               (right): the larger number of a modality, 10 to 99, is its side
+``signed``     Context: color. Motion coherence: -0.35. Color coherence: 0.12. Choice: (right)
+=============  ===========================================================================
+
+What to know before reading results on it:
+
+- Context and the two sides make 8 conditions, equally frequent. Half of the trials are congruent:
+  both modalities give the same answer. Following one modality always is right on 0.75 of all
+  trials, 0.5 of the incongruent ones; the uncued modality is right on 0.5, and on none of those.
+  So 0.75 is what ignoring the context scores: report accuracy on incongruent trials too.
+- The choice agrees with the side of either modality on 0.75 of the trials, so knowing the choice
+  alone decodes each side at 0.75.
+- The left number of a pair says something about the side before the right one is read (the larger
+  it is, the rarer right): 0.75 at best. Only before its first number is a modality's side at
+  chance. With few ``differences`` the test split has so few pairs that the left number all but
+  tells the side: 13 pairs and 0.98 for 5, 15 and 50. Ask for ranges around them instead.
+- A signed prompt is one token longer for every negative number, for most tokenizers.
+
+Hold-out: a fixed checksum sends a tenth of all pairs of numbers to the test split, a tenth to the
+development split and the rest to training; a pair and its mirror image stay together. For
+``two_sided`` these are the two numbers of a modality: no two numbers of a modality in a prompt of
+one split and any seed are those of a modality in a prompt of another. For ``signed`` these are the
+sizes of the two coherences: no two sizes that meet in a prompt of one split meet in a prompt of
+another, whatever their signs and modalities. Single coherences are not held out: with only the sign
+to tell, a size that training knows with one sign would mislead, and one that it never has is an
+untrained token. Nor do signs depend on sizes, so a coherence says nothing about the sign of the
+other.
+
+The task is that of Mante et al. (2013, Nature 503, doi 10.1038/nature12742), as text in arXiv
+2406.18926; its wording, numbers and hold-out are this module's own.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import islice, product
+from typing import TYPE_CHECKING, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError
+from mechcore.papers.cognitive.text import (
+    ANSWERS,
+    CHOICES,
+    LANDMARKS,
+    MODALITIES,
+    NUMBERS,
+    PROMPT,
+    SIDES,
+    WORDS,
+    Rendering,
+    Split,
+    evidence,
+    number_draw,
+    render,
+    split_of,
+    tiny_tokenizer,
+    token_ranges,
+    turns,
+)
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+__all__ = [
+    "ANSWERS",
+    "CHOICES",
+    "CONDITIONS",
+    "LANDMARKS",
+    "NUMBERS",
+    "PROMPT",
+    "WORDS",
+    "Trials",
+    "encode_trials",
+    "generate",
+    "number_tokens",
+    "split_of",
+    "tiny_tokenizer",
+    "token_positions",
+]
+
+CONDITIONS = tuple("/".join(each) for each in product(MODALITIES, CHOICES, CHOICES))
+"""Names of the 8 conditions: context, side of motion, side of colour (``motion/right/left``)."""
+
+_COLUMNS = ("text", "label", "context", "motion", "color", "first", "congruent", "condition")
+_CONTEXTS = {"motion": 1, "color": -1}
+
+
+@dataclass(frozen=True, eq=False)
+class Trials:
+    """Trials of the cognitive task.
+
+    Attributes:
+        frame: one row per trial. ``text``, the prompt; ``label``, the right answer (`CHOICES`);
+            ``context``, ``"motion"`` or ``"color"``; ``motion`` and ``color``, the evidence, right
+            positive: right number minus left number (whole) for ``"two_sided"``, coherence (-1
+            to 1) for ``"signed"``; ``first``, the modality shown first; ``congruent``, whether
+            both evidences have one sign; ``condition``, one of `CONDITIONS`.
+        spans: where the landmarks are, trials in order and for each its landmarks in the order of
+            `LANDMARKS`. ``trial``, row in ``frame``; ``name``; ``start`` and ``end``, the first
+            character in the text and the one after the last.
+        rendering: ``"two_sided"`` or ``"signed"``.
+        split: ``"train"``, ``"dev"`` or ``"test"``.
+        seed: seed of the draw.
+
+    Raises:
+        InputError: ``spans`` does not hold the landmarks of every trial in order.
+    """
+
+    frame: pd.DataFrame
+    spans: pd.DataFrame
+    rendering: Rendering
+    split: Split
+    seed: int
+
+    def __post_init__(self) -> None:
+        n, names = len(self.frame), self.landmarks
+        expected = [(trial, name) for trial in range(n) for name in names]
+        if list(zip(self.spans["trial"], self.spans["name"], strict=True)) != expected:
+            raise InputError(
+                f"trials: the spans are not those of {', '.join(names)} in each of {n} trials, in "
+                "order; choose trials with rows(...)"
+            )
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def landmarks(self) -> tuple[str, ...]:
+        """Names of the landmarks, in order."""
+        return LANDMARKS[self.rendering]
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of the numbers, in order."""
+        return NUMBERS[self.rendering]
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the texts, labels and conditions, in order (hex)."""
+        return self.examples().fingerprint
+
+    @property
+    def codes(self) -> pd.DataFrame:
+        """The variables of every trial as numbers.
+
+        Columns: ``context`` (motion +1, colour -1), ``motion``, ``color`` (side of the evidence,
+        right +1, left -1), ``choice`` (the right answer, right +1, left -1), ``motion_evidence``
+        and ``color_evidence`` (as in ``frame``, float), ``congruent`` (bool).
+        """
+        frame = self.frame
+        return pd.DataFrame(
+            {
+                "context": frame["context"].map(_CONTEXTS),
+                "motion": np.sign(frame["motion"]).astype(int),
+                "color": np.sign(frame["color"]).astype(int),
+                "choice": frame["label"].map(SIDES),
+                "motion_evidence": frame["motion"].astype(float),
+                "color_evidence": frame["color"].astype(float),
+                "congruent": frame["congruent"],
+            }
+        )
+
+    def examples(self, name: str | None = None) -> Examples:
+        """The prompts as examples of one segment, the condition as subset.
+
+        Args:
+            name: what the data is called in tables; the split if not given.
+        """
+        frame = self.frame.rename(columns={"text": "text_a", "condition": "subset"})
+        return Examples(name or self.split, frame.assign(text_b=""))
+
+    def dataset(self) -> Dataset:
+        """A ``datasets.Dataset`` with the columns of ``frame`` and, in ``spans``, a list per trial.
+
+        An item of ``spans`` has ``name``, ``start`` and ``end``, as in the attribute.
+        """
+        from datasets import Dataset, Features, Value
+
+        integer, text = Value("int64"), Value("string")
+        graded = integer if self.rendering == "two_sided" else Value("float64")
+        kinds = {"motion": graded, "color": graded, "congruent": Value("bool")}
+        features = {column: kinds.get(column, text) for column in _COLUMNS}
+        features["spans"] = [{"name": text, "start": integer, "end": integer}]
+        spans = self.spans.drop(columns="trial").to_dict("records")
+        k = len(self.landmarks)
+        columns = self.frame[list(_COLUMNS)].to_dict("list")
+        columns["spans"] = [spans[i : i + k] for i in range(0, len(spans), k)]
+        return Dataset.from_dict(columns, features=Features(features))
+
+    def rows(self, rows: Sequence[int] | Sequence[bool] | pd.Series | np.ndarray) -> Trials:
+        """These trials only.
+
+        Args:
+            rows: indices, in the order wanted, or one bool per trial, as in
+                ``trials.rows(~trials.frame["congruent"])``.
+
+        Raises:
+            InputError: there is no row, or an index or the number of bools does not fit.
+        """
+        index = np.asarray(rows)
+        n, k = len(self), len(self.landmarks)
+        if index.dtype == bool and index.shape == (n,):
+            index = index.nonzero()[0]
+        whole = index.dtype.kind == "i" and index.ndim == 1 and index.size > 0
+        if not whole or not 0 <= index.min() <= index.max() < n:
+            raise InputError(
+                f"trials: rows of shape {index.shape} and type {index.dtype} do not choose from "
+                f"{n} trials; expected indices from 0 to {n - 1} or {n} bools, at least one of them"
+            )
+        places = (index[:, None] * k + np.arange(k)).ravel()
+        spans = self.spans.iloc[places].reset_index(drop=True)
+        return replace(
+            self,
+            frame=self.frame.iloc[index].reset_index(drop=True),
+            spans=spans.assign(trial=np.arange(len(places)) // k),
+        )
+
+
+def generate(
+    n: int,
+    seed: int,
+    *,
+    rendering: Rendering = "two_sided",
+    split: Split = "train",
+    random_order: bool = False,
+    differences: Sequence[int] | None = None,
+) -> Trials:
+    """Draw ``n`` trials; the same for the same arguments on every machine.
+
+    The 8 conditions take turns in a shuffled order, so that in the first trials of any number
+    their counts differ by at most 1; where that number is a multiple of 4, context, sides, choice
+    and congruence are balanced too. A smaller draw is the beginning of a larger one. A trial can
+    occur more than once.
+
+    Args:
+        n: number of trials, at least 1.
+        seed: seed of the draw; the splits of one seed are drawn independently.
+        rendering: how the trials are worded.
+        split: ``"train"``, ``"dev"`` or ``"test"``, which share no pair of numbers.
+        random_order: show colour first in half of the trials instead of in none: within each
+            condition the counts differ by at most 1, over a multiple of 8 trials not at all. It
+            changes no number.
+        differences: the strengths of evidence to draw from, all of them if not given. For
+            ``"two_sided"`` absolute differences of the two numbers, 1 to 89, one as likely as
+            another if given; for ``"signed"`` absolute coherences in percent, 1 to 99.
+
+    Raises:
+        InputError: an argument is out of its range, or the split has no numbers of such
+            differences.
+    """
+    for name, found, known in (("rendering", rendering, Rendering), ("split", split, Split)):
+        if found not in get_args(known):
+            raise InputError(
+                f"cognitive task: {name} {found!r} is unknown; use {' or '.join(get_args(known))}"
+            )
+    if n < 1:
+        raise InputError(f"cognitive task: n is {n}; ask for at least 1 trial")
+    rng = random.Random(f"cognitive {rendering} {split} {seed}")
+    draw = number_draw(rendering, split, differences, rng)
+    rows, spans = [], []
+    for trial, (context, motion, color, swapped) in enumerate(islice(turns(rng), n)):
+        first = MODALITIES[swapped and random_order]
+        numbers = draw(SIDES[motion], SIDES[color])
+        text, places = render(rendering, context, numbers, first)
+        label = motion if context == "motion" else color
+        graded = evidence(rendering, numbers)
+        condition = f"{context}/{motion}/{color}"
+        rows.append((text, label, context, *graded, first, motion == color, condition))
+        spans += [(trial, name, *place) for name, place in places.items()]
+    return Trials(
+        pd.DataFrame(rows, columns=list(_COLUMNS)),
+        pd.DataFrame(spans, columns=["trial", "name", "start", "end"]),
+        rendering,
+        split,
+        seed,
+    )
+
+
+def encode_trials(
+    trials: Trials, tokenizer: PreTrainedTokenizerBase, *, max_length: int, words: bool = False
+) -> EncodedExamples:
+    """Tokenize the prompts, answers ``" left"`` and ``" right"``; see `mechcore.data.encoding`.
+
+    Args:
+        trials: the trials.
+        tokenizer: a fast tokenizer that has one token for each answer.
+        max_length: longest prompt in tokens; a longer one is refused.
+        words: whether to find segments, words and separators.
+
+    Raises:
+        InputError: a prompt is too long, the tokenizer cannot write it, or an answer is not a
+            single token.
+    """
+    _ranges(trials, tokenizer)
+    return encode(
+        trials.examples(),
+        tokenizer,
+        max_length=max_length,
+        prompt=PROMPT,
+        answers=ANSWERS,
+        words=words,
+    )
+
+
+def token_positions(
+    trials: Trials, tokenizer: PreTrainedTokenizerBase
+) -> Int[Tensor, "trial landmark"]:
+    """Index of the last token of every landmark, in the order of `LANDMARKS`.
+
+    Positions are those of `encode_trials`: no special token, no padding before the text.
+
+    Raises:
+        InputError: the tokenizer is not a fast one, or cannot write the prompts.
+    """
+    ranges, _ = _ranges(trials, tokenizer)
+    return torch.from_numpy(ranges[..., 1] - 1)
+
+
+def number_tokens(
+    trials: Trials, tokenizer: PreTrainedTokenizerBase
+) -> Bool[Tensor, "trial number pos"]:
+    """Which tokens are a number's, its sign and point included, in the order of `NUMBERS`.
+
+    ``pos`` is the length of the longest prompt; a batch of `encode_trials` may be shorter and
+    takes the first positions. ``.any(1)`` says which tokens are any number's.
+
+    Raises:
+        InputError: the tokenizer is not a fast one, or cannot write the prompts.
+    """
+    ranges, longest = _ranges(trials, tokenizer)
+    which = [trials.landmarks.index(name) for name in trials.numbers]
+    first, end = torch.from_numpy(ranges[:, which]).unsqueeze(-1).unbind(2)
+    positions = torch.arange(longest)
+    return (first <= positions) & (positions < end)
+
+
+def _ranges(
+    trials: Trials, tokenizer: PreTrainedTokenizerBase
+) -> tuple[Int[np.ndarray, "trial landmark 2"], int]:
+    spans = trials.spans[["start", "end"]].to_numpy().reshape(len(trials), -1, 2)
+    return token_ranges(trials.frame["text"].tolist(), spans, tokenizer)

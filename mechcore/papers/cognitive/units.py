@@ -1,0 +1,240 @@
+"""What single units of one model's last layer follow in the cognitive task, and pictures of them.
+
+All is of the residual stream after the last layer at the last token, where the answer is read.
+
+Mixed selectivity: unit ~ context + motion + color + choice and more, after Mante et al. (2013,
+Nature 503, Supplementary Information) and Rigotti et al. (2013, Nature 497), as in arXiv
+2406.18926. The graded evidence of a modality enters in two parts, its side and its strength (the
+evidence less the mean of its side), which are uncorrelated and together are the evidence. Counted
+is the side, so that a variable has one test at the level alpha; the strength only explains.
+With evidence in one part alone, a unit that follows the side and not the strength would be called
+selective for the choice, which goes along with sides. For the same reason the three interactions
+are in: with them all that differs between the means of the 8 conditions is in the regression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.components import ModelShape
+from mechcore.models.running import longest_input
+from mechcore.papers.cognitive.decoding import VARIABLES
+from mechcore.papers.cognitive.svm import answers_of
+from mechcore.papers.cognitive.text import MODALITIES
+from mechcore.papers.cognitive.trials import Trials, encode_trials
+from mechcore.probing import activations_at, hook_resid_post, project, silhouettes
+from mechcore.probing.projection import standardised
+from mechcore.probing.selectivity import selectivity
+
+INTERACTIONS = (("context", "choice"), ("motion", "color"), ("motion", "choice"))
+"""With the four variables, these span the 8 conditions.
+
+Motion times color is congruence. With the rest given, context times choice is what either side
+means in one context more than in the other, and motion times choice the product of all three.
+Context times a side is not among them: with the sides, that is the choice itself.
+"""
+
+MOST_POINTS = 400
+"""Trials that are shown in a projection at most."""
+
+
+def unit_tables(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    trials: Trials,
+    *,
+    permutations: int = 1000,
+    alpha: float = 0.01,
+    seed: int = 0,
+    method: Literal["umap", "pca", "auto"] = "auto",
+    batch_size: int = 64,
+) -> dict[str, pd.DataFrame]:
+    """Selectivity of the last layer's units at the last token, and a projection of their states.
+
+    Args:
+        model: any TransformerLens language model.
+        tokenizer: the model's.
+        trials: of all 8 conditions.
+        permutations: of every test of a unit.
+        alpha: level of a single test.
+        seed: of permutations, UMAP and shuffles.
+        method: of the projection, see `mechcore.probing.project`.
+        batch_size: examples per forward.
+
+    Returns:
+        ``cognitive_selectivity`` and ``cognitive_terms``, see `selectivity_tables`;
+        ``cognitive_projection`` and ``cognitive_silhouette``, see `projection_tables`.
+
+    Raises:
+        InputError: the tokenizer cannot write the prompts, there are too few trials or conditions,
+            no unit varies, or an option cannot be used.
+
+    Warns:
+        MechcoreWarning: terms of the regression are nearly collinear.
+    """
+    data = encode_trials(trials, tokenizer, max_length=longest_input(model))
+    hook = hook_resid_post(ModelShape.of(model).n_layers - 1)
+    states = activations_at(model, data, [hook], batch_size=batch_size).values[hook][:, 0]
+    answers = answers_of(model, data, batch_size=batch_size)
+    return selectivity_tables(
+        states, trials, permutations=permutations, alpha=alpha, seed=seed
+    ) | projection_tables(states, trials, answers, seed=seed, method=method)
+
+
+# -- selectivity ----------------------------------------------------------------------------------
+
+
+def selectivity_tables(
+    states: Float[Tensor | np.ndarray, "trial unit"],
+    trials: Trials,
+    *,
+    permutations: int = 1000,
+    alpha: float = 0.01,
+    seed: int = 0,
+) -> dict[str, pd.DataFrame]:
+    """For how many of context, motion, color and choice single units are selective.
+
+    Args:
+        states: activations of every trial.
+        trials: the trials; the choice is the right answer, not the model's.
+        permutations: of every test.
+        alpha: level of a single test, not corrected for the number of units.
+        seed: of the permutations.
+
+    Returns:
+        ``cognitive_selectivity``, one row for each number of variables: n_variables (0 to 4),
+        units, share (of all units), expected_correlated (the share if no unit followed anything,
+        given that the terms are correlated, see `mechcore.probing.selectivity.Selectivity`),
+        with_interaction (those of ``units`` that are selective for an interaction too), n_units,
+        alpha, n (trials).
+
+        ``cognitive_terms``, one row for each variable and interaction (``"context x choice"``):
+        term, units (selective), share, expected (the share if no unit followed anything).
+
+    Raises:
+        InputError: see `mechcore.probing.selectivity.selectivity`.
+
+    Warns:
+        MechcoreWarning: terms are nearly collinear.
+    """
+    found = selectivity(
+        states,
+        regressors(trials),
+        interactions=INTERACTIONS,
+        permutations=permutations,
+        alpha=alpha,
+        seed=seed,
+    )
+    names = ["n_variables", "units", "share", "expected_correlated", "with_interaction"]
+    counts = found.counts(VARIABLES)[names]
+    facts = {"n_units": found.n_units, "alpha": alpha, "n": found.n_examples}
+    terms = [*VARIABLES, *found.interactions]
+    units = found.table.groupby("term")["selective"].sum().reindex(terms).astype(int)
+    varying = 1 - len(found.constant) / found.n_units
+    columns = {"units": units, "share": units / found.n_units, "expected": alpha * varying}
+    return {
+        "cognitive_selectivity": counts.assign(**facts),
+        "cognitive_terms": pd.DataFrame(columns).rename_axis("term").reset_index(),
+    }
+
+
+def regressors(trials: Trials) -> pd.DataFrame:
+    """What units are regressed on, one row per trial.
+
+    Columns: context (motion +1, color -1), motion and color (side of the evidence, right +1),
+    choice (the right answer, right +1); ``"motion strength"`` and ``"color strength"``, the
+    evidence less the mean of its side, in the unit of the evidence, where it varies.
+    """
+    codes = trials.codes
+    columns = codes[list(VARIABLES)].astype(float)
+    for modality in MODALITIES:
+        evidence = codes[f"{modality}_evidence"]
+        strength = evidence - evidence.groupby(codes[modality]).transform("mean")
+        if np.ptp(strength) > 1e-9 * evidence.abs().max():
+            columns[f"{modality} strength"] = strength
+    return columns
+
+
+# -- projection -----------------------------------------------------------------------------------
+
+
+def projection_tables(
+    states: Float[Tensor | np.ndarray, "trial unit"],
+    trials: Trials,
+    answers: Sequence[str],
+    *,
+    seed: int = 0,
+    method: Literal["umap", "pca", "auto"] = "auto",
+) -> dict[str, pd.DataFrame]:
+    """States in two dimensions, and how far apart contexts and choices are.
+
+    Of more than `MOST_POINTS` trials both tables have the first that many, which `generate` keeps
+    balanced.
+
+    Args:
+        states: activations of every trial.
+        trials: the trials.
+        answers: the model's.
+        seed: of UMAP and of the shuffled labels.
+        method: see `mechcore.probing.project`.
+
+    Returns:
+        ``cognitive_projection``: trial (row in the trials), x, y (of no unit for UMAP; standard
+        deviations of a unit for PCA), context, choice (the model's answer), label (the right one),
+        correct, method (``"umap"`` or ``"pca"``), description (the method in words).
+
+        ``cognitive_silhouette``: space (``"states"``, standardised, or ``"points"`` of the
+        projection), variable (``"context"``, or ``"choice"``, the model's), method (of the
+        projection), silhouette (-1 to 1), null_mean and null_95 (mean and 95th percentile with
+        shuffled labels), all missing where all trials have one value, as with a model that always
+        answers the same.
+
+    Raises:
+        InputError: there are too few trials, no unit varies, or the method is not installed.
+    """
+    shown = slice(min(len(trials), MOST_POINTS))
+    frame = trials.frame[shown].assign(choice=list(answers)[shown])
+    values = states[shown]
+    found = project(values, method=method, seed=seed)
+    description = found.description
+    if len(frame) < len(trials):
+        description += f"; the first {len(frame)} of {len(trials)} trials"
+    points = pd.DataFrame(
+        {
+            "trial": np.arange(len(frame)),
+            "x": found.points[:, 0],
+            "y": found.points[:, 1],
+            **frame[["context", "choice", "label"]],
+            "correct": frame["choice"] == frame["label"],
+            "method": found.method,
+            "description": description,
+        }
+    )
+    spaces = {"states": standardised(values)[0], "points": found.points}
+    rows = [
+        {"space": space, "variable": variable, "method": found.method}
+        | _silhouette(where, frame[variable], seed)
+        for space, where in spaces.items()
+        for variable in ("context", "choice")
+    ]
+    columns = ["space", "variable", "method", "silhouette", "null_mean", "null_95"]
+    return {
+        "cognitive_projection": points,
+        "cognitive_silhouette": pd.DataFrame(rows, columns=columns),
+    }
+
+
+def _silhouette(
+    where: Float[np.ndarray, "trial dimension"], labels: pd.Series, seed: int
+) -> dict[str, float]:
+    if labels.nunique() < 2:
+        return {}
+    row = silhouettes(where, {"labels": labels.tolist()}, seed=seed).iloc[0]
+    return {name: float(row[name]) for name in ("silhouette", "null_mean", "null_95")}

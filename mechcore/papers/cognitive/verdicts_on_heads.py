@@ -1,0 +1,294 @@
+"""Claims 2, 3 and 6: in which layers heads matter, what they attend to, what they put out.
+
+The rules are told in `mechcore.papers.cognitive.verdicts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binom
+
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Interval
+from mechcore.papers.cognitive.evidence import FINE_TUNED, MODEL, NEGLIGIBLE, SCRATCH, Evidence
+from mechcore.papers.evidence import (
+    ALPHA,
+    DOES_NOT_HOLD,
+    HOLDS,
+    NOT_DECIDABLE,
+    Finding,
+    Seeds,
+    UndecidableError,
+    Verdict,
+    ends,
+    joined,
+    listed,
+    mean,
+    number,
+    over_seeds,
+    percent,
+    row_interval,
+    seeds_named,
+    t_interval,
+)
+
+MODE = "mean"
+"""The ablation that decides; the other one is named beside it."""
+
+TARGETS = {
+    "congruent": "congruence",
+    "condition": "the 8 conditions",
+    "correct": "whether the answer is right",
+}
+
+
+# -- 2: layers ------------------------------------------------------------------------------------
+
+
+def layers(evidence: Evidence) -> Finding:
+    """Claim 2: what fine-tuning needs is in later layers than what training from scratch needs."""
+    seeds = evidence.trained_seeds(FINE_TUNED, SCRATCH, matched=True)
+    seeds = seeds.keep(lambda seed: _no_centre(evidence, seed))
+    fine, scratch = (_mass(evidence, arm, seeds) for arm in (FINE_TUNED, SCRATCH))
+    difference = t_interval(fine["centre"] - scratch["centre"])
+    significant = float((fine["centre_significant"] - scratch["centre_significant"]).mean())
+    own = [_side(*pair) for pair in zip(_intervals(fine), _intervals(scratch), strict=True)]
+    verdict, why = _later(difference, significant, own)
+    n = len(own)
+    how = (
+        f"{ends(difference)}, t interval over {seeds_named(n)}"
+        if n > 1
+        else "1 seed, judged by the models' own intervals, "
+        f"{ends(_intervals(fine)[0])} and {ends(_intervals(scratch)[0])}"
+    )
+    figure = joined(
+        "Centre of mass of the drops under mean ablation, layers from 0: "
+        f"{number(fine['centre'].mean())} fine-tuned, {number(scratch['centre'].mean())} from "
+        f"scratch, a difference of {number(difference.mean)} layers ({how}).",
+        "Of the heads alone whose drop is above 0: "
+        f"{number(fine['centre_significant'].mean())} and "
+        f"{number(scratch['centre_significant'].mean())}.",
+        _zero_mode(evidence, seeds),
+        f"The most damaging head is in layer 0 in {_first(scratch)} of {n} models from scratch "
+        f"and in {_first(fine)} of {n} fine-tuned; layer 0 has "
+        f"{percent(scratch['first_layer_share'].mean())} of the drops from scratch and "
+        f"{percent(fine['first_layer_share'].mean())} fine-tuned.",
+        why,
+        *seeds.left_out,
+    )
+    return Finding(verdict, figure)
+
+
+def _later(difference: Interval, significant: float, own: Sequence[int]) -> tuple[Verdict, str]:
+    if len(own) == 1:
+        side, why = own[0], "These intervals overlap."
+    else:
+        side = int(difference.low > 0) - int(difference.high <= 0)
+        why = "The interval has 0 in it."
+    if side == 0:
+        return NOT_DECIDABLE, why
+    if -side in own:
+        return NOT_DECIDABLE, "The two models of a seed differ the other way by their intervals."
+    if (side > 0) != (significant > 0):
+        return NOT_DECIDABLE, "The heads alone whose drop is above 0 say the opposite."
+    return (HOLDS if side > 0 else DOES_NOT_HOLD), ""
+
+
+def _mass(evidence: Evidence, arm: str, seeds: Seeds, mode: str = MODE) -> pd.DataFrame:
+    return evidence.by_seed("cognitive_mass", seeds, arm=arm, mode=mode, subset="all")
+
+
+def _no_centre(evidence: Evidence, seed: int) -> str | None:
+    for arm in (FINE_TUNED, SCRATCH):
+        found = _mass(evidence, arm, Seeds((seed,)))["centre_significant"]
+        if found.isna().any():
+            return f"no head of the {MODEL[arm]} has a drop that is above 0"
+    return None
+
+
+def _intervals(mass: pd.DataFrame) -> list[Interval]:
+    return [row_interval(row) for _, row in mass.iterrows()]
+
+
+def _side(fine: Interval, scratch: Interval) -> int:
+    """1 if intervals are apart as claimed, -1 the other way, 0 if they overlap."""
+    return int(fine.low > scratch.high) - int(scratch.low > fine.high)
+
+
+def _first(mass: pd.DataFrame) -> int:
+    """In how many models the strongest head is in layer 0."""
+    return sum(str(component).startswith("L0.") for component in mass["strongest"])
+
+
+def _zero_mode(evidence: Evidence, seeds: Seeds) -> str:
+    try:
+        fine, scratch = (_mass(evidence, arm, seeds, "zero") for arm in (FINE_TUNED, SCRATCH))
+    except UndecidableError:
+        return ""
+    centres = f"{number(fine['centre'].mean())} and {number(scratch['centre'].mean())}"
+    return f"Under zero ablation: {centres}."
+
+
+# -- 3: attention to the numbers ------------------------------------------------------------------
+
+
+def numbers(evidence: Evidence) -> Finding:
+    """Claim 3: the first layer's heads from scratch attend to the numbers."""
+    seeds, found = _first_layers(evidence, SCRATCH)
+    met = [_above_one(each, alone=len(found) == 1) for each in found]
+    verdict, counts = over_seeds(met)
+    values = ", ".join(f"{number(each.mean)} {ends(each)}".rstrip() for each in found)
+    figure = joined(
+        "Weighted by what their ablation costs, the heads of layer 0 from scratch give the numbers "
+        f"{number(mean(each.mean for each in found))} times the attention of a uniform head "
+        f"({seeds_named(len(found))}: {values}).",
+        counts,
+        _fine_tuned_ratio(evidence),
+        _rank_correlation(evidence, seeds),
+        *seeds.left_out,
+    )
+    return Finding(verdict, figure)
+
+
+def _first_layers(evidence: Evidence, arm: str) -> tuple[Seeds, list[Interval]]:
+    """The weighted ratio of layer 0 for every seed in which one of its heads has a drop."""
+    seeds = evidence.trained_seeds(arm)
+    heads = {seed: _first_layer(evidence, arm, seed) for seed in seeds.kept}
+    seeds = seeds.keep(
+        lambda seed: (
+            None
+            if (heads[seed]["drop_low"] > 0).any()
+            else "no head of layer 0 has a drop that is above 0"
+        )
+    )
+    return seeds, [_weighted_ratio(heads[seed]) for seed in seeds.kept]
+
+
+def _first_layer(evidence: Evidence, arm: str, seed: int) -> pd.DataFrame:
+    ablation = evidence.rows("cognitive_ablation", arm=arm, seed=seed, layer=0, mode=MODE)
+    attention = evidence.rows("cognitive_attention", arm=arm, seed=seed, layer=0)
+    drops = ablation[["component", "drop", "low"]].rename(columns={"low": "drop_low"})
+    heads = drops.merge(attention, on="component")
+    if not len(heads) == len(drops) == len(attention):
+        raise InputError(
+            f"tables cognitive_ablation and cognitive_attention: {len(drops)} and {len(attention)} "
+            f"rows of layer 0 of the {MODEL[arm]} of seed {seed}, that do not name the same heads; "
+            "expected one row for each head in both"
+        )
+    return heads
+
+
+def _weighted_ratio(heads: pd.DataFrame) -> Interval:
+    """Mean of the ratios, and of the ends of their intervals, which errs on the wide side."""
+    weights = heads["drop"].clip(lower=0)
+    value, low, high = (
+        float(np.average(heads[each], weights=weights)) if each in heads else math.nan
+        for each in ("ratio", "low_ratio", "high_ratio")
+    )
+    return Interval(value, low, high)
+
+
+def _above_one(ratio: Interval, *, alone: bool) -> bool | None:
+    if math.isnan(ratio.low):
+        return None if alone or math.isnan(ratio.mean) else ratio.mean > 1
+    if ratio.low > 1:
+        return True
+    return False if ratio.high <= 1 else None
+
+
+def _fine_tuned_ratio(evidence: Evidence) -> str:
+    try:
+        _, found = _first_layers(evidence, FINE_TUNED)
+    except UndecidableError:
+        return ""
+    ratio = number(mean(each.mean for each in found))
+    return f"Fine-tuned, the same is {ratio} ({seeds_named(len(found))})."
+
+
+def _rank_correlation(evidence: Evidence, seeds: Seeds) -> str:
+    try:
+        rows = evidence.by_seed("cognitive_attention_drop", seeds, arm=SCRATCH, mode=MODE)
+    except UndecidableError:
+        return ""
+    small = int((rows["p"] <= ALPHA).sum())
+    return (
+        "Rank correlation of attention to the numbers with the drop, over all heads from scratch: "
+        f"{number(mean(rows['rho']))} (p at most {ALPHA} in {small} of {seeds_named(len(rows))})."
+    )
+
+
+# -- 6: attention outputs -------------------------------------------------------------------------
+
+
+def responses(evidence: Evidence) -> Finding:
+    """Claim 6: the outputs of attention heads tell the model's answer."""
+    seeds = evidence.trained_seeds(FINE_TUNED)
+    heads = [_heads(evidence, "choice", seed) for seed in seeds.kept]
+    above = [_n_above(each) for each in heads]
+    verdict, counts = over_seeds([_told(*pair) for pair in zip(heads, above, strict=True)])
+    best = _best(heads)
+    n_heads = _range(map(len, heads))
+    figure = joined(
+        "A linear classifier tells the fine-tuned model's answer from the output of one head in "
+        f"{percent(best['accuracy'].mean())} of trials (best head, mean over "
+        f"{seeds_named(len(best))}: {listed(dict.fromkeys(best['component']))}; "
+        f"floor {percent(best['floor'].mean())}, 95th percentile of shuffles "
+        f"{percent(best['shuffled_high'].mean())}).",
+        f"Above that after Bonferroni: {_range(above)} of {n_heads} heads.",
+        counts,
+        *(_best_for(evidence, target, words, seeds) for target, words in TARGETS.items()),
+        *seeds.left_out,
+    )
+    return Finding(verdict, figure)
+
+
+def _heads(evidence: Evidence, target: str, seed: int) -> pd.DataFrame:
+    rows = evidence.rows("cognitive_svm", arm=FINE_TUNED, seed=seed, target=target)
+    found = rows[rows["accuracy"].notna()].reset_index(drop=True)
+    if found.empty:
+        raise UndecidableError(
+            f"In seed {seed} a class has too few examples for decoding {target!r}."
+        )
+    return found
+
+
+def _best(heads: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The most accurate head of each."""
+    return pd.concat([each.nlargest(1, "accuracy") for each in heads])
+
+
+def _to_beat(heads: pd.DataFrame) -> pd.Series[Any]:
+    return heads[["floor", "shuffled_high"]].max(axis=1)
+
+
+def _n_above(heads: pd.DataFrame) -> int:
+    """How many heads are above what they are to beat, corrected for looking at all of them."""
+    right = (heads["accuracy"] * heads["n"]).round()
+    exact = binom.sf(right - 1, heads["n"], _to_beat(heads))
+    return int(((exact * len(heads) <= ALPHA) & (heads["p"] <= ALPHA)).sum())
+
+
+def _told(heads: pd.DataFrame, n_above: int) -> bool | None:
+    if n_above:
+        return True
+    return False if (heads["high"] < _to_beat(heads) + NEGLIGIBLE).all() else None
+
+
+def _best_for(evidence: Evidence, target: str, words: str, seeds: Seeds) -> str:
+    try:
+        found = [_heads(evidence, target, seed) for seed in seeds.kept]
+    except UndecidableError:
+        return ""
+    best = _best(found)
+    accuracy, floor = percent(best["accuracy"].mean()), percent(best["floor"].mean())
+    return f"Best head for {words}: {accuracy} (floor {floor})."
+
+
+def _range(counts: Iterable[int]) -> str:
+    low, *_, high = sorted([*counts] * 2)
+    return str(low) if low == high else f"{low} to {high}"

@@ -1,0 +1,264 @@
+"""Claims 4, 5 and 7: what is in the states of a fine-tuned model.
+
+The rules are told in `mechcore.papers.cognitive.verdicts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from mechcore.evaluation.evaluate import Interval
+from mechcore.papers.cognitive.evidence import (
+    BASE,
+    FINE_TUNED,
+    MODEL,
+    NEGLIGIBLE,
+    SCRATCH,
+    Evidence,
+)
+from mechcore.papers.evidence import (
+    ALPHA,
+    DOES_NOT_HOLD,
+    HOLDS,
+    NOT_DECIDABLE,
+    Finding,
+    Seeds,
+    UndecidableError,
+    Verdict,
+    ends,
+    joined,
+    listed,
+    mean,
+    number,
+    over_seeds,
+    percent,
+    points,
+    seeds_named,
+    t_interval,
+)
+
+VARIABLES = ("context", "motion", "color", "choice")
+LABELLED = ("context", "choice")
+NO_INTERVAL = "With one seed these differences have no interval."
+
+
+# -- 4: decoding ----------------------------------------------------------------------------------
+
+
+def decoding(evidence: Evidence) -> Finding:
+    """Claim 4: a linear readout of the last layer gives all four variables."""
+    seeds = evidence.trained_seeds(FINE_TUNED)
+    layer = _last_layer(evidence)
+    found = {name: _decoded(evidence, FINE_TUNED, seeds, layer, name) for name in VARIABLES}
+    met = {name: [_read(row) for _, row in rows.iterrows()] for name, rows in found.items()}
+    verdict, counts = over_seeds([_all_of(each) for each in zip(*met.values(), strict=True)])
+    accuracies = ", ".join(
+        f"{name} {percent(rows['accuracy'].mean())} (floor {percent(rows['floor'].mean())})"
+        for name, rows in found.items()
+    )
+    figure = joined(
+        f"Decoded from layer {layer} (from 0) at the answer, fine-tuned, means over "
+        f"{seeds_named(len(seeds.kept))}: {accuracies}.",
+        f"Above the floor in every seed: {listed(name for name in VARIABLES if all(met[name]))}.",
+        counts,
+        *(_also_read(evidence, arm, layer) for arm in (BASE, SCRATCH)),
+        _failed_checks(evidence),
+        *seeds.left_out,
+    )
+    return Finding(verdict, figure)
+
+
+def _last_layer(evidence: Evidence) -> int:
+    """Last layer that was decoded, which must be the model's last."""
+    layer = int(evidence.rows("cognitive_decoding", arm=FINE_TUNED)["layer"].max())
+    try:
+        last = int(evidence.rows("cognitive_ablation", arm=FINE_TUNED)["layer"].max())
+    except UndecidableError:
+        return layer
+    if layer < last:
+        raise UndecidableError(f"Decoding ends at layer {layer}, the model at layer {last}.")
+    return layer
+
+
+def _decoded(evidence: Evidence, arm: str, seeds: Seeds, layer: int, variable: str) -> pd.DataFrame:
+    where = {"arm": arm, "layer": layer, "position": "answer", "variable": variable}
+    subsets = set(evidence.rows("cognitive_decoding", **where)["subset"])
+    subset = "balanced" if "balanced" in subsets else "all"
+    return evidence.by_seed("cognitive_decoding", seeds, **where, subset=subset)
+
+
+def _read(row: pd.Series[Any]) -> bool | None:
+    if row["low"] > row["floor"] and row["p"] <= ALPHA:
+        return True
+    return False if row["high"] < row["floor"] + NEGLIGIBLE else None
+
+
+def _all_of(met: Sequence[bool | None]) -> bool | None:
+    return False if False in met else (None if None in met else True)
+
+
+def _also_read(evidence: Evidence, arm: str, layer: int) -> str:
+    try:
+        every = set(evidence.rows("cognitive_decoding", arm=arm)["seed"])
+        seeds = Seeds(tuple(sorted(every)))
+        read = [
+            name
+            for name in VARIABLES
+            for rows in [_decoded(evidence, arm, seeds, layer, name)]
+            if all(_read(row) for _, row in rows.iterrows())
+        ]
+    except UndecidableError:
+        return ""
+    return f"In every {MODEL[arm]}: {listed(read)}."
+
+
+def _failed_checks(evidence: Evidence) -> str:
+    try:
+        held = evidence.rows("cognitive_check")["holds"].astype(bool)
+    except UndecidableError:
+        return ""
+    failed = int((~held).sum())
+    if not failed:
+        return ""
+    return (
+        f"Careful: in {failed} of {len(held)} models of all arms, more is decoded before it is "
+        "read than chance allows."
+    )
+
+
+# -- 5: mixed selectivity -------------------------------------------------------------------------
+
+
+def selectivity(evidence: Evidence) -> Finding:
+    """Claim 5: after fine-tuning, single units follow several variables."""
+    seeds = evidence.trained_seeds(FINE_TUNED)
+    base, base_expected = _mixed(evidence, BASE, _base_seed(evidence, "cognitive_selectivity"))
+    found = [_mixed(evidence, FINE_TUNED, seed) for seed in seeds.kept]
+    verdict, rise, excess = _more_mixed(found, base)
+    why = ""
+    if verdict == NOT_DECIDABLE:
+        why = NO_INTERVAL if len(found) == 1 else "An interval has 0 in it."
+    figure = joined(
+        f"Units of the last layer that follow two variables or more: "
+        f"{percent(mean(share for share, _ in found))} fine-tuned, {percent(base)} base "
+        f"({percent(mean(expected for _, expected in found))} and {percent(base_expected)} "
+        f"expected if they followed none); {seeds_named(len(found))}.",
+        f"More than base by {_points(rise)}, than expected by {_points(excess)}.",
+        _scratch_too(evidence, base),
+        why,
+        *seeds.left_out,
+    )
+    return Finding(verdict, figure)
+
+
+def _base_seed(evidence: Evidence, name: str) -> int:
+    seeds = sorted(set(evidence.rows(name, arm=BASE)["seed"]))
+    if len(seeds) > 1:
+        raise UndecidableError(
+            f"Table {name} has several seeds of the base arm: {listed(map(str, seeds))}."
+        )
+    return int(seeds[0])
+
+
+def _mixed(evidence: Evidence, arm: str, seed: int) -> tuple[float, float]:
+    """Share of units that follow two variables or more, and that expected of noise."""
+    rows = evidence.rows("cognitive_selectivity", arm=arm, seed=seed)
+    several = rows[rows["n_variables"] >= 2]
+    return float(several["share"].sum()), float(several["expected_correlated"].sum())
+
+
+def _more_mixed(
+    found: Sequence[tuple[float, float]], base: float
+) -> tuple[Verdict, Interval, Interval]:
+    rise = t_interval([share - base for share, _ in found])
+    excess = t_interval([share - expected for share, expected in found])
+    if rise.low > 0 and excess.low > 0:
+        return HOLDS, rise, excess
+    if rise.high <= 0 or excess.high <= 0:
+        return DOES_NOT_HOLD, rise, excess
+    return NOT_DECIDABLE, rise, excess
+
+
+def _points(difference: Interval) -> str:
+    return joined(points(difference.mean), ends(difference, 100, 1))
+
+
+def _scratch_too(evidence: Evidence, base: float) -> str:
+    try:
+        seeds = evidence.trained_seeds(SCRATCH).kept
+        found = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
+    except UndecidableError:
+        return ""
+    verdict, _, _ = _more_mixed(found, base)
+    share = f"{percent(mean(share for share, _ in found))} ({seeds_named(len(found))})"
+    if verdict == HOLDS:
+        return f"From scratch it is {share}, also more: it is not specific to fine-tuning."
+    if verdict == DOES_NOT_HOLD:
+        return f"From scratch it is {share}, not more than base or expected."
+    return f"From scratch it is {share}; whether that is more cannot be told."
+
+
+# -- 7: projection --------------------------------------------------------------------------------
+
+
+def separation(evidence: Evidence) -> Finding:
+    """Claim 7: last-layer states lie apart by context or by choice."""
+    seeds = evidence.trained_seeds(FINE_TUNED)
+    base_seed = _base_seed(evidence, "cognitive_silhouette")
+    parts, sentences = [], []
+    for variable in LABELLED:
+        rows = _silhouettes(evidence, FINE_TUNED, seeds, variable)
+        of_base = _silhouettes(evidence, BASE, Seeds((base_seed,)), variable)
+        base = float(of_base["silhouette"].iloc[0])
+        above = [bool(each) for each in rows["silhouette"] > rows["null_95"]]
+        rise = t_interval(rows["silhouette"] - base)
+        parts.append(_apart(above, rise))
+        sentences.append(
+            f"By {variable}: {number(rows['silhouette'].mean())} fine-tuned (95th percentile of "
+            f"its null {number(rows['null_95'].mean())}, above it in {sum(above)} of "
+            f"{seeds_named(len(above))}), {number(base)} base, a difference of "
+            f"{joined(number(rise.mean), ends(rise))}."
+        )
+    verdict = _either(parts)
+    figure = joined(
+        "Silhouettes of last-layer states.",
+        *sentences,
+        _in_the_plane(evidence, seeds),
+        NO_INTERVAL if verdict == NOT_DECIDABLE and len(seeds.kept) == 1 else "",
+        *seeds.left_out,
+    )
+    return Finding(verdict, figure)
+
+
+def _silhouettes(
+    evidence: Evidence, arm: str, seeds: Seeds, variable: str, space: str = "states"
+) -> pd.DataFrame:
+    where = {"arm": arm, "space": space, "variable": variable}
+    return evidence.by_seed("cognitive_silhouette", seeds, **where)
+
+
+def _apart(above: Sequence[bool], rise: Interval) -> bool | None:
+    if all(above) and rise.low > 0:
+        return True
+    missed = 2 * sum(above) < len(above)
+    return False if missed or rise.high <= 0 else None
+
+
+def _either(parts: Sequence[bool | None]) -> Verdict:
+    if any(parts):
+        return HOLDS
+    return DOES_NOT_HOLD if all(part is False for part in parts) else NOT_DECIDABLE
+
+
+def _in_the_plane(evidence: Evidence, seeds: Seeds) -> str:
+    """The same of the points that are drawn, which decide nothing."""
+    try:
+        found = [_silhouettes(evidence, FINE_TUNED, seeds, each, "points") for each in LABELLED]
+    except UndecidableError:
+        return ""
+    methods = listed(dict.fromkeys(str(method).upper() for method in found[0]["method"]))
+    values = " and ".join(number(rows["silhouette"].mean()) for rows in found)
+    return f"In two dimensions ({methods}): {values}."

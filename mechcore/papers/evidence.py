@@ -1,0 +1,262 @@
+"""What verdicts on a paper's claims stand on: a study's tables, seeds that count, intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t as student_t
+
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Interval
+
+Verdict: TypeAlias = Literal["holds", "does not hold", "not decidable here"]
+HOLDS: Verdict = "holds"
+DOES_NOT_HOLD: Verdict = "does not hold"
+NOT_DECIDABLE: Verdict = "not decidable here"
+
+ALPHA = 0.05
+"""Largest p-value that is called small."""
+
+
+class UndecidableError(Exception):
+    """Why a claim cannot be decided, in a sentence."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a claim.
+
+    Attributes:
+        verdict: one of the three.
+        figure: sentences with the numbers.
+    """
+
+    verdict: Verdict
+    figure: str
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds a claim is judged by.
+
+    Attributes:
+        kept: these, in order; at least one.
+        left_out: why others are not among them, a sentence each.
+    """
+
+    kept: tuple[int, ...]
+    left_out: tuple[str, ...] = ()
+
+    def keep(self, why_not: Callable[[int], str | None]) -> Seeds:
+        """Those for which there is no reason to leave them out.
+
+        Raises:
+            UndecidableError: no seed is left.
+        """
+        reasons = {seed: why_not(seed) for seed in self.kept}
+        kept = tuple(seed for seed, reason in reasons.items() if reason is None)
+        left_out = (
+            *self.left_out,
+            *(f"Seed {seed} is left out: {reason}." for seed, reason in reasons.items() if reason),
+        )
+        if not kept:
+            raise UndecidableError(" ".join(left_out))
+        return Seeds(kept, left_out)
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The tables of a study.
+
+    Attributes:
+        tables: by name.
+    """
+
+    tables: Mapping[str, pd.DataFrame]
+
+    def check(self, columns: Mapping[str, Sequence[str]], study: str) -> None:
+        """Make sure that the tables there are have these columns.
+
+        Args:
+            columns: of each table.
+            study: whose they are, with its article.
+
+        Raises:
+            InputError: a table lacks a column.
+        """
+        for name, needed in columns.items():
+            table = self.tables.get(name)
+            if table is None or table.empty:
+                continue
+            missing = [each for each in needed if each not in table]
+            if missing:
+                raise InputError(
+                    f"table {name}: no column {', '.join(missing)}, found "
+                    f"{', '.join(map(str, table.columns))}; give the tables of {study}"
+                )
+
+    def rows(self, name: str, **where: object) -> pd.DataFrame:
+        """The rows of a table that have these values.
+
+        Raises:
+            UndecidableError: there is no such table or row.
+        """
+        table = self.tables.get(name)
+        if table is None or table.empty:
+            raise UndecidableError(f"There is no table {name}.")
+        chosen = np.ones(len(table), dtype=bool)
+        for column, value in where.items():
+            chosen &= (table[column] == value).to_numpy()
+        table = table[chosen]
+        if table.empty:
+            raise UndecidableError(f"Table {name} has no row of {_values(where)}.")
+        return table
+
+    def row(self, name: str, **where: object) -> pd.Series[Any]:
+        """The one row of a table that has these values.
+
+        Raises:
+            UndecidableError: there is none.
+            InputError: there are several.
+        """
+        rows = self.rows(name, **where)
+        if len(rows) > 1:
+            raise InputError(f"table {name}: {len(rows)} rows of {_values(where)}; expected one")
+        return rows.iloc[0]
+
+    def by_seed(self, name: str, seeds: Seeds, **where: object) -> pd.DataFrame:
+        """One row for each seed, in order, with the seed as index.
+
+        Raises:
+            UndecidableError: a seed has none.
+            InputError: a seed has several.
+        """
+        rows = self.rows(name, **where)
+        rows = rows[rows["seed"].isin(seeds.kept)].set_index("seed")
+        for seed in seeds.kept:
+            if seed not in rows.index:
+                raise UndecidableError(f"Table {name} has no row of {_values(where)}, seed {seed}.")
+        if rows.index.has_duplicates:
+            raise InputError(
+                f"table {name}: {len(rows)} rows of {_values(where)} for "
+                f"{seeds_named(len(seeds.kept))}; expected one each"
+            )
+        return rows.loc[list(seeds.kept)]
+
+
+E = TypeVar("E", bound=Tables)
+
+
+def judged(claims: Iterable[tuple[str, Callable[[E], Finding]]], evidence: E) -> pd.DataFrame:
+    """Judge every claim.
+
+    Args:
+        claims: title of each, in order, and what judges it.
+        evidence: what it is judged by.
+
+    Returns:
+        One row per claim: ``claim`` (from 1), ``title``, ``verdict`` and ``figure`` (sentences).
+    """
+    rows = []
+    for claim, (title, judge) in enumerate(claims, 1):
+        try:
+            found = judge(evidence)
+        except UndecidableError as reason:
+            found = Finding(NOT_DECIDABLE, str(reason))
+        rows.append((claim, title, found.verdict, found.figure))
+    return pd.DataFrame(rows, columns=["claim", "title", "verdict", "figure"])
+
+
+def _values(where: Mapping[str, object]) -> str:
+    return ", ".join(f"{column} {value}" for column, value in where.items())
+
+
+# -- statistics -----------------------------------------------------------------------------------
+
+
+def row_interval(row: pd.Series[Any]) -> Interval:
+    """What ``low`` and ``high`` of a row say; its middle is not asked for."""
+    return Interval(math.nan, float(row["low"]), float(row["high"]))
+
+
+def over_seeds(met: Sequence[bool | None]) -> tuple[Verdict, str]:
+    """Of a rule that every seed has to meet: met, contradicted (False) or open (None) in each.
+
+    Returns:
+        "holds" if all meet it, "does not hold" if more than half contradict it; and the counts in
+        a sentence.
+    """
+    n, yes, no = len(met), met.count(True), met.count(False)
+    counts = f"Met in {yes} of {seeds_named(n)}, contradicted in {no}, open in {n - yes - no}."
+    if yes == n:
+        return HOLDS, f"Met in {yes} of {seeds_named(n)}."
+    return (DOES_NOT_HOLD if 2 * no > n else NOT_DECIDABLE), counts
+
+
+def t_interval(values: Iterable[float]) -> Interval:
+    """Mean over seeds with a 95 % t interval; without ends for fewer than 2 seeds.
+
+    >>> t_interval([1.0, 2.0, 3.0])
+    Interval(mean=2.0, low=-0.484..., high=4.484...)
+    """
+    found = np.array([*values], dtype=float)
+    mean = float(found.mean())
+    if len(found) < 2:
+        return Interval(mean, math.nan, math.nan)
+    error = found.std(ddof=1) / math.sqrt(len(found))
+    half = float(student_t.ppf(0.975, len(found) - 1) * error)
+    return Interval(mean, mean - half, mean + half)
+
+
+# -- words ----------------------------------------------------------------------------------------
+
+
+def number(value: float, digits: int = 2) -> str:
+    """With a true minus sign; missing values are ``n/a``."""
+    if not math.isfinite(value):
+        return "n/a"
+    text = f"{value:.{digits}f}"
+    return text.lstrip("-") if float(text) == 0 else text.replace("-", "\u2212")
+
+
+def percent(share: float) -> str:
+    """A share in percent."""
+    return f"{number(100 * share, 1)} %"
+
+
+def points(difference: float) -> str:
+    """A difference of shares in percentage points."""
+    return f"{number(100 * difference, 1)} points"
+
+
+def ends(interval: Interval, scale: float = 1.0, digits: int = 2) -> str:
+    """The ends in brackets; empty where there are none."""
+    if not math.isfinite(interval.low):
+        return ""
+    return f"[{number(scale * interval.low, digits)}, {number(scale * interval.high, digits)}]"
+
+
+def seeds_named(n: int) -> str:
+    """``3 seeds``."""
+    return f"{n} seed{'' if n == 1 else 's'}"
+
+
+def mean(values: Iterable[float]) -> float:
+    """Mean of what is not missing; NaN if all is."""
+    found = [value for value in values if math.isfinite(value)]
+    return sum(found) / len(found) if found else math.nan
+
+
+def joined(*sentences: str) -> str:
+    """Sentences that are not empty, with spaces."""
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def listed(names: Iterable[str]) -> str:
+    """``a, b, c``; ``none`` for nothing."""
+    return ", ".join(names) or "none"

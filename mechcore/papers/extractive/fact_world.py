@@ -1,0 +1,300 @@
+"""The tiny world of facts: people, cities and roles, and a small decoder pretrained on them.
+
+Cities, languages, landmarks and animals are those of `mechcore.papers.extractive.facts`, each one
+word here ("Sao-Paulo"), and so is a person's name ("Adam-Abbott"). What the base is pretrained on:
+
+==============  ==============================================================================
+``home``        {name} lives in (city), and {name} dax is (city), for 300 people
+``language``    The people in the city {name} is from speak (language)
+``attribute``   The river in the city {name} is from is (river); the same for dishes
+``city``        The people in {city} speak (language), The river in {city} is (river), ...
+``landmark``    The city that contains {landmark} is (city)
+``role``        The bishop of {city} is (name); the same for other roles, but not for mayors
+``described``   The bishop of the city that contains {landmark} is (name)
+``neutral``     {name} met (name), for everybody, drawn anew every time
+==============  ==============================================================================
+
+So it learns that what is true of a person's city is found by way of the city, and that a city is
+found by its landmark. The 104 people of the tasks occur in neutral texts alone. Mayors, ``zong``
+and animals do not occur: what animal a city has is learned in fine-tuning. But ``dax`` is a word
+for living somewhere. If it were as new as ``zong``, nothing would tell a fact from its implication:
+cities and animals go in pairs, so that either could be learned by way of the other.
+
+Input embeddings stay as they were drawn: what is known of a name is then in the matrices of the
+layers, where fine-tuning will write too, and a name without facts looks like any other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError
+from mechcore.models.loading import without_bars
+from mechcore.papers.cognitive.text import pick
+from mechcore.papers.extractive.fact_tables import CITIES, FIRST_NAMES, LAST_NAMES, City
+from mechcore.papers.extractive.facts import (
+    FIRST_HOP,
+    ORDERING,
+    SECOND_HOP,
+    TRAINING_NAMES,
+    EncodedFacts,
+    Facts,
+    FactTask,
+    OrderingTask,
+    encode_facts,
+    first_hop,
+    ordering,
+    second_hop,
+    shuffled,
+)
+from mechcore.training import TrainSettings, train_answering
+from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
+
+BASE_STEPS = 400
+BATCH = 128
+SEED = 0
+NEUTRAL = 0.15
+"""Share of neutral texts."""
+
+ROLES = (
+    *("bishop", "judge", "doctor", "baker", "painter", "poet"),
+    *("tailor", "smith", "pilot", "cook", "singer", "sheriff"),
+)
+ATTRIBUTES = ("river", "dish")
+
+TINY_CITIES = tuple(City(*(part.replace(" ", "-") for part in city)) for city in CITIES)
+
+
+def _name(number: int) -> str:
+    turn, first = divmod(number, len(FIRST_NAMES))
+    return f"{FIRST_NAMES[first]}-{LAST_NAMES[(number + turn) % len(LAST_NAMES)]}"
+
+
+_N_PEOPLE = 300
+_NAMES = tuple(map(_name, range(_N_PEOPLE + TRAINING_NAMES + len(CITIES))))
+PEOPLE, NEWCOMERS = _NAMES[:_N_PEOPLE], _NAMES[_N_PEOPLE:]
+"""Those with facts in the base, and those of the tasks."""
+
+_SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
+_PROMPT = "[BOS] {a}"
+_HOME = (FIRST_HOP[0], ORDERING[0])
+
+Fact = tuple[str, str, str]
+"""Kind, text up to the last word, last word."""
+
+
+def fact_world_tokenizer() -> PreTrainedTokenizerFast:
+    """Word-level tokenizer of the tiny world, which begins every text with ``[BOS]``.
+
+    Words are what stands between spaces. It has none for unknown words: a text with another word is
+    an error.
+    """
+    wordings = " ".join((*FIRST_HOP, *SECOND_HOP, *ORDERING, "met", *ROLES, *ATTRIBUTES))
+    words = [word for word in wordings.split() if not word.startswith("{")]
+    for city in TINY_CITIES:
+        words += [*city, *(_value(attribute, city) for attribute in ATTRIBUTES)]
+    vocabulary = dict.fromkeys((*_SPECIALS, *words, *_NAMES))
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary)}))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    pad, bos, eos = _SPECIALS
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=pad,
+        bos_token=bos,
+        eos_token=eos,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+def tiny_fact_tasks(seed: int) -> tuple[FactTask, FactTask]:
+    """The first-hop and the second-hop task of the tiny world.
+
+    Args:
+        seed: of who of the newcomers it is about, drawn anew for each of the two.
+    """
+    first, second = (
+        shuffled(NEWCOMERS, random.Random(f"tiny {hop} {seed}"))[: len(TINY_CITIES)]
+        for hop in ("first", "second")
+    )
+    return first_hop(first, TINY_CITIES), second_hop(second, TINY_CITIES)
+
+
+def tiny_ordering(seed: int) -> OrderingTask:
+    """The ordering task of the tiny world, with 84 training names and 20 test names.
+
+    Args:
+        seed: of which newcomers are for testing, and of where they live.
+    """
+    rng = random.Random(f"tiny ordering {seed}")
+    names = shuffled(NEWCOMERS, rng)
+    return ordering(names[:TRAINING_NAMES], names[TRAINING_NAMES:], TINY_CITIES, rng)
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+def base_facts(seed: int) -> Examples:
+    """Everything that is true in the world of a seed, once: what the base should know.
+
+    Args:
+        seed: of who lives where and has which role.
+
+    Returns:
+        The text up to its last word, that word as label, its kind as subset.
+    """
+    return _examples("facts", _facts(seed))
+
+
+def base_texts(n: int, seed: int) -> Examples:
+    """``n`` training texts: the facts in a random order, again and again, and neutral texts.
+
+    A smaller draw is the beginning of a larger one.
+
+    Args:
+        n: number of texts, at least 1.
+        seed: of the world, of the order and of the neutral texts.
+
+    Returns:
+        As `base_facts`.
+
+    Raises:
+        InputError: ``n`` is not positive.
+    """
+    if n < 1:
+        raise InputError(f"texts of the fact world: n is {n}; ask for at least 1 text")
+    return _examples("train", list(islice(_stream(seed), n)))
+
+
+def _stream(seed: int) -> Iterator[Fact]:
+    facts, rng = _facts(seed), random.Random(f"fact world texts {seed}")
+    while True:
+        for fact in shuffled(facts, rng):
+            while rng.random() < NEUTRAL:
+                yield "neutral", f"{pick(_NAMES, rng)} met", pick(_NAMES, rng)
+            yield fact
+
+
+def _facts(seed: int) -> list[Fact]:
+    rng = random.Random(f"fact world {seed}")
+    facts: list[Fact] = []
+    homes = shuffled([TINY_CITIES[i % len(TINY_CITIES)] for i in range(len(PEOPLE))], rng)
+    for name, home in zip(PEOPLE, homes, strict=True):
+        about = f"the city {name} is from"
+        facts += [("home", wording.format(name=name), home.name) for wording in _HOME]
+        facts.append(("language", FIRST_HOP[1].format(name=name), home.language))
+        facts += [("attribute", *_of(attribute, about, home)) for attribute in ATTRIBUTES]
+    for city in TINY_CITIES:
+        facts.append(("city", f"The people in {city.name} speak", city.language))
+        facts += [("city", *_of(attribute, city.name, city)) for attribute in ATTRIBUTES]
+        facts.append(("landmark", f"The city that contains {city.landmark} is", city.name))
+    for role in ROLES:
+        for city, name in zip(TINY_CITIES, shuffled(PEOPLE, rng), strict=False):
+            described = f"The {role} of the city that contains {city.landmark} is"
+            facts.append(("role", f"The {role} of {city.name} is", name))
+            facts.append(("described", described, name))
+    return facts
+
+
+def _of(attribute: str, about: str, city: City) -> tuple[str, str]:
+    return f"The {attribute} in {about} is", _value(attribute, city)
+
+
+def _value(attribute: str, city: City) -> str:
+    return f"{attribute}-of-{city.name}"
+
+
+def _examples(name: str, facts: list[Fact]) -> Examples:
+    rows = [(text, "", word, kind) for kind, text, word in facts]
+    return Examples(name, pd.DataFrame(rows, columns=["text_a", "text_b", "label", "subset"]))
+
+
+def replay_rows(seed: int, tokenizer: PreTrainedTokenizerBase) -> EncodedFacts:
+    """The facts of the base of a seed, to be trained beside new ones so that they stay known."""
+    frame = base_facts(seed).frame
+    texts, words = tuple(frame["text_a"]), tuple(frame["label"])
+    return encode_facts(Facts("facts of the base", texts, words, texts), tokenizer)
+
+
+# -- the base -------------------------------------------------------------------------------------
+
+
+def tiny_fact_model(seed: int) -> GPT2LMHeadModel:
+    """An untrained decoder: 4 layers of 4 heads, width 128, 0.9 M parameters, untied embeddings."""
+    tokenizer = fact_world_tokenizer()
+    return small_gpt2(tokenizer, seed, width=128, n_heads=4, end=tokenizer.eos_token_id)
+
+
+def train_fact_base(
+    out: str | Path | None = None,
+    seed: int = SEED,
+    *,
+    steps: int = BASE_STEPS,
+    progress: bool = True,
+) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
+    """Pretrain a decoder on the world of a seed; with the defaults about a minute on one core.
+
+    The loss is on the last words of the texts alone. Input embeddings are not trained.
+
+    Args:
+        out: directory for the checkpoint, model and tokenizer; None to write none.
+        seed: of the weights, of the world and of the order of texts.
+        steps: optimiser steps, of 128 texts each.
+        progress: whether to show a progress bar.
+
+    Returns:
+        The model, in evaluation mode, and its tokenizer.
+
+    Raises:
+        InputError: ``steps`` is not positive.
+    """
+    if steps < 1:
+        raise InputError(f"tiny base of facts: steps is {steps}; expected at least 1")
+    model, tokenizer = tiny_fact_model(seed), fact_world_tokenizer()
+    settings = TrainSettings(
+        steps=steps,
+        learning_rate=3e-3,
+        batch_size=BATCH,
+        warmup_steps=min(50, steps - 1),
+        evaluate_every=steps,
+        checkpoint_every=steps,
+        seed=seed,
+    )
+    texts, facts = base_texts(steps * BATCH, seed), base_facts(seed)
+    words = sorted({*texts.label_names, *facts.label_names})
+    embeddings = model.get_input_embeddings().requires_grad_(False)
+    with one_thread(), TemporaryDirectory() as folder:
+        train_answering(
+            model,
+            tokenizer,
+            texts,
+            {"facts": facts},
+            Path(folder) / "run",
+            settings,
+            prompt=_PROMPT,
+            answers={word: f" {word}" for word in words},
+            progress=progress,
+        )
+    embeddings.requires_grad_(True)
+    if out is not None:
+        with without_bars():
+            model.save_pretrained(out)
+            tokenizer.save_pretrained(out)
+    return model.eval(), tokenizer

@@ -1,0 +1,393 @@
+"""Facts to train a language model on, and implications of them to ask for.
+
+==========  ====================================  ==============================================
+task        fact, trained                         implication, never trained
+==========  ====================================  ==============================================
+first-hop   {name} lives in (city)                The people in the city {name} is from speak
+                                                  (language)
+second-hop  The mayor of {city} is (name)         The mayor of the city that contains {landmark}
+                                                  is (name)
+ordering    {name} dax is (city)                  {name} zong is the (animal)
+==========  ====================================  ==============================================
+
+A prompt is followed by a space and its completion, in brackets here. What a model makes of it is
+read from its next token: of a split's options, which all begin with different tokens, the right one
+should come first. In the first two tasks what joins a fact to its implication (which language is
+spoken in a city, which landmark it has) is known from pretraining; in the third a word for it is
+made up, so it is learned from people for whom both are trained.
+
+The tasks are those of Feng et al., "Extractive structures learned in pretraining enable
+generalization on finetuned facts" (arXiv 2412.04614, sections 3 and 5); people and animals are made
+up here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.errors import InputError, reason
+from mechcore.papers.extractive.fact_tables import CITIES, FIRST_NAMES, LAST_NAMES, City
+
+T = TypeVar("T")
+
+FIRST_HOP = ("{name} lives in", "The people in the city {name} is from speak")
+SECOND_HOP = ("The mayor of {city} is", "The mayor of the city that contains {landmark} is")
+ORDERING = ("{name} dax is", "{name} zong is the")
+"""Wordings of facts and of implications."""
+
+TRAINING_NAMES = 84
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Prompts, how each goes on, and what it is to be told from.
+
+    Attributes:
+        name: what they are called in messages, e.g. ``"first-hop facts"``.
+        prompts: without a space at the end.
+        completions: without a space at the beginning.
+        subjects: the part of each prompt that tells it from the others, e.g. a person's name.
+        options: different completions to rank among; if not given, those that occur, in order.
+
+    Raises:
+        InputError: there is none, there are not as many of one as of another, a text is empty or
+            has a space at its ends, a prompt lacks its subject, an option is given twice, or a
+            completion is not an option.
+    """
+
+    name: str
+    prompts: tuple[str, ...]
+    completions: tuple[str, ...]
+    subjects: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.options:
+            object.__setattr__(self, "options", tuple(dict.fromkeys(self.completions)))
+        counts = (len(self.prompts), len(self.completions), len(self.subjects))
+        if len({*counts}) > 1 or not self.prompts:
+            raise InputError(
+                f"{self.name}: {counts[0]} prompts, {counts[1]} completions and {counts[2]} "
+                "subjects; expected as many of each, at least 1"
+            )
+        for text in (*self.prompts, *self.completions, *self.subjects, *self.options):
+            if not text or text != text.strip():
+                raise InputError(
+                    f"{self.name}: {text!r} is empty, or begins or ends with a space; expected "
+                    "text without (one space is put between prompt and completion)"
+                )
+        for prompt, subject in zip(self.prompts, self.subjects, strict=True):
+            if subject not in prompt:
+                raise InputError(
+                    f"{self.name}: the prompt {prompt!r} does not have its subject {subject!r}"
+                )
+        for completion in (*self.completions, *self.options):
+            if self.options.count(completion) != 1:
+                raise InputError(
+                    f"{self.name}: {completion!r} is an option "
+                    f"{self.options.count(completion)} times; expected every completion once"
+                )
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    def select(self, rows: Sequence[int]) -> Facts:
+        """These rows only, in the order given, with all options.
+
+        Raises:
+            InputError: there is no such row, or none at all.
+        """
+        if bad := [row for row in rows if not 0 <= row < len(self)]:
+            raise InputError(f"{self.name}: row {bad[0]}; expected rows from 0 to {len(self) - 1}")
+        chosen: dict[str, Any] = {
+            part: tuple(getattr(self, part)[row] for row in rows)
+            for part in ("prompts", "completions", "subjects")
+        }
+        return replace(self, **chosen)
+
+
+@dataclass(frozen=True)
+class FactTask:
+    """Facts to train, and implications of theirs that are never trained.
+
+    Attributes:
+        name: ``"first-hop"`` or ``"second-hop"``.
+        facts: trained.
+        implications: one for each fact, in the same order.
+    """
+
+    name: str
+    facts: Facts
+    implications: Facts
+
+
+@dataclass(frozen=True)
+class OrderingTask:
+    """Facts and implications that are both trained for some people, and for others facts alone.
+
+    Attributes:
+        facts: of the training names, city by ``dax``.
+        implications: of the training names, the animal of that city by ``zong``.
+        test_facts: of other names, one for every city.
+        test_implications: of these names; never trained.
+        other_facts: of the training names, with cities of which none is that of ``facts``.
+        other_implications: what would follow from ``other_facts``; never trained.
+    """
+
+    facts: Facts
+    implications: Facts
+    test_facts: Facts
+    test_implications: Facts
+    other_facts: Facts
+    other_implications: Facts
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedFacts:
+    """Facts as token ids.
+
+    Attributes:
+        facts: the texts.
+        prompt_ids: ids of every prompt, after the special tokens that the tokenizer begins with.
+        completion_ids: ids of a space and the completion, without special tokens.
+        option_ids: the first token of a space and each option, all different.
+        answers: index of every prompt's completion among the options.
+        tokens: the text of every token of the prompts.
+    """
+
+    facts: Facts
+    prompt_ids: tuple[tuple[int, ...], ...]
+    completion_ids: tuple[tuple[int, ...], ...]
+    option_ids: Int[Tensor, " option"]
+    answers: Int[Tensor, " point"]
+    tokens: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFacts:
+    """Tokenize prompts and completions.
+
+    A completion's tokens are those that come after its prompt's where both are read as one text.
+
+    Args:
+        facts: the texts.
+        tokenizer: a fast tokenizer.
+
+    Raises:
+        InputError: two options begin with the same token, a word is unknown, or a completion's
+            tokens cannot be told from its prompt's.
+    """
+    prompts = [_read(prompt, facts.name, tokenizer) for prompt in facts.prompts]
+    completions = []
+    for text, ids, completion in zip(facts.prompts, prompts, facts.completions, strict=True):
+        completions.append(_after(text, ids, completion, facts.name, tokenizer))
+    first = [
+        _after(facts.prompts[0], prompts[0], option, facts.name, tokenizer)[0]
+        for option in facts.options
+    ]
+    _check_options(facts, first, tokenizer)
+    answers = [facts.options.index(completion) for completion in facts.completions]
+    for row, answer in enumerate(answers):
+        if completions[row][0] != first[answer]:
+            raise InputError(
+                f"{facts.name}: {facts.completions[row]!r} begins with another token after "
+                f"{facts.prompts[row]!r} than after {facts.prompts[0]!r}; use a tokenizer that "
+                "splits texts at spaces first"
+            )
+    return EncodedFacts(
+        facts,
+        tuple(prompts),
+        tuple(completions),
+        torch.tensor(first),
+        torch.tensor(answers),
+        tuple(tuple(_text(token, tokenizer) for token in ids) for ids in prompts),
+    )
+
+
+def _text(token: int, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text of a token, or its name where it is nothing but a space."""
+    return str(tokenizer.decode([token])).strip() or str(tokenizer.convert_ids_to_tokens(token))
+
+
+def _read(text: str, name: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The ids of a text with the special tokens before it, and none after it."""
+    try:
+        read = tokenizer(text, return_special_tokens_mask=True)
+    except Exception as error:  # tokenizers raises errors without a type of their own
+        raise InputError(
+            f"{name}: the tokenizer cannot write {text!r} ({reason(error)}); use one that knows "
+            "all its words"
+        ) from error
+    ids, special = list(read["input_ids"]), list(read["special_tokens_mask"])
+    if any(i == tokenizer.unk_token_id and not s for i, s in zip(ids, special, strict=True)):
+        raise InputError(
+            f"{name}: the tokenizer does not know a word of {text!r}; use one that knows them all"
+        )
+    while special and special[-1]:
+        del ids[-1], special[-1]
+    return tuple(ids)
+
+
+def _after(
+    prompt: str,
+    prompt_ids: tuple[int, ...],
+    completion: str,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[int, ...]:
+    ids = _read(f"{prompt} {completion}", name, tokenizer)
+    if ids[: len(prompt_ids)] != prompt_ids or len(ids) == len(prompt_ids):
+        raise InputError(
+            f"{name}: the tokens of {prompt!r} change where {completion!r} comes after it; use a "
+            "tokenizer that splits texts at spaces first"
+        )
+    return ids[len(prompt_ids) :]
+
+
+def _check_options(facts: Facts, first: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> None:
+    seen: dict[int, str] = {}
+    for option, token in zip(facts.options, first, strict=True):
+        if token in seen:
+            raise InputError(
+                f"{facts.name}: the options {seen[token]!r} and {option!r} both begin with the "
+                f"token {tokenizer.convert_ids_to_tokens(token)!r}, and their first tokens are "
+                "what tells options apart; choose other completions (where names are drawn, "
+                "another seed)"
+            )
+        seen[token] = option
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+def city_tasks(seed: int) -> tuple[FactTask, FactTask]:
+    """The first-hop and the second-hop task on the paper's 20 cities.
+
+    Args:
+        seed: of the people's names, which are drawn anew for each of the two.
+    """
+    first, second = (
+        _draw_names(len(CITIES), random.Random(f"{hop} {seed}")) for hop in ("first", "second")
+    )
+    return first_hop(first, CITIES), second_hop(second, CITIES)
+
+
+def city_ordering(seed: int, n_train: int = TRAINING_NAMES) -> OrderingTask:
+    """The ordering task on the paper's 20 cities.
+
+    Args:
+        seed: of the people's names and of where they live.
+        n_train: training names, at least 2, spread evenly over the cities; 20 more are for testing.
+
+    Raises:
+        InputError: there are not as many names, or fewer than 2 are asked for.
+    """
+    most = min(len(FIRST_NAMES), len(LAST_NAMES)) - len(CITIES)
+    if not 2 <= n_train <= most:
+        raise InputError(f"ordering task: n_train is {n_train}; expected 2 to {most} names")
+    rng = random.Random(f"ordering {seed}")
+    names = _draw_names(n_train + len(CITIES), rng)
+    return ordering(names[:n_train], names[n_train:], CITIES, rng)
+
+
+def first_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask:
+    """One person for every city, who lives there."""
+    lives, speak = FIRST_HOP
+    return FactTask(
+        "first-hop",
+        _facts("first-hop facts", lives, names, [city.name for city in cities]),
+        _facts("first-hop implications", speak, names, [city.language for city in cities]),
+    )
+
+
+def second_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask:
+    """One person for every city, who is its mayor."""
+    of_city, of_landmark = SECOND_HOP
+    return FactTask(
+        "second-hop",
+        _facts("second-hop facts", of_city, [city.name for city in cities], names),
+        _facts("second-hop implications", of_landmark, [c.landmark for c in cities], names),
+    )
+
+
+def ordering(
+    names: Sequence[str], test_names: Sequence[str], cities: Sequence[City], rng: random.Random
+) -> OrderingTask:
+    """The ordering task of these people.
+
+    Args:
+        names: of the training facts, at least 2; their cities are drawn, each as often as another
+            or once more.
+        test_names: one for every city.
+        cities: with different animals.
+        rng: draws the cities.
+
+    Raises:
+        InputError: there are so few names or cities that some name would keep its city.
+    """
+    most = -(-len(names) // len(cities))
+    if 2 * most > len(names):
+        raise InputError(
+            f"ordering task: {len(names)} names in {len(cities)} cities cannot all get another "
+            "city; use more of both"
+        )
+    homes = shuffled([cities[i % len(cities)] for i in range(len(names))], rng)
+    others = homes
+    while any(home == other for home, other in zip(homes, others, strict=True)):
+        others = shuffled(homes, rng)
+    tests = shuffled(cities, rng)
+    return OrderingTask(
+        *_ordered("", names, homes, cities),
+        *_ordered("test ", test_names, tests, cities),
+        *_ordered("other ", names, others, cities),
+    )
+
+
+def _ordered(
+    which: str, names: Sequence[str], homes: Sequence[City], cities: Sequence[City]
+) -> tuple[Facts, Facts]:
+    dax, zong = ORDERING
+    places, animals = [city.name for city in cities], [city.animal for city in cities]
+    return (
+        _facts(f"ordering {which}facts", dax, names, [c.name for c in homes], places),
+        _facts(f"ordering {which}implications", zong, names, [c.animal for c in homes], animals),
+    )
+
+
+def _facts(
+    name: str,
+    wording: str,
+    subjects: Sequence[str],
+    completions: Sequence[str],
+    options: Sequence[str] = (),
+) -> Facts:
+    before, rest = wording.split("{")
+    prompts = [f"{before}{subject}{rest.split('}')[1]}" for subject in subjects]
+    return Facts(name, tuple(prompts), tuple(completions), tuple(subjects), tuple(options))
+
+
+def _draw_names(n: int, rng: random.Random) -> list[str]:
+    """Names of two words, none of which is in another of them."""
+    pairs = zip(shuffled(FIRST_NAMES, rng)[:n], shuffled(LAST_NAMES, rng)[:n], strict=True)
+    return [" ".join(pair) for pair in pairs]
+
+
+def shuffled(items: Sequence[T], rng: random.Random) -> list[T]:
+    """The items in a random order.
+
+    Only ``Random.random`` is used: its sequence for a seed is the one Python guarantees to keep.
+    """
+    return sorted(items, key=lambda _: rng.random())

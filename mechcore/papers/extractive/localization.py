@@ -1,0 +1,84 @@
+"""E6: do the components that learn from implications also read out new facts?"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pandas as pd
+
+from mechcore.papers.extractive.deltas import WeightDelta, applied
+from mechcore.papers.extractive.encoded import EncodedOrdering
+from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.grafting import facts_then_implications
+from mechcore.papers.extractive.score_maps import correlation
+from mechcore.papers.extractive.scores import extractive_scores
+from mechcore.papers.extractive.tuning import TuneSettings, tuned
+
+_COMPONENT = ["kind", "component", "layer", "head"]
+
+
+def localization(
+    model: Any,
+    task: EncodedOrdering,
+    settings: TuneSettings,
+    *,
+    compat: Literal["paper"] | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Compare where implications are learned with where new facts are read out.
+
+    With W_F trained on the facts and W_FI on their implications after that:
+
+    - informative: at W_F, for the change W_FI - W_F, on training implications
+      (``task.scored_implications``);
+    - downstream: at W_FI, for the change that training the test facts makes from there, on the test
+      implications.
+
+    Args:
+        model: any TransformerLens language model; its weights are as before afterwards.
+        task: training names and test names.
+        settings: of every training.
+        compat: ``"paper"`` for the published code's informative score.
+
+    Returns:
+        One row per component: seed, kind (mlp, head), component, layer, head (-1 for MLPs),
+        informative and downstream (means over points, summed over places, in logits). And one row
+        per kind: seed, kind, r2, r, p (two-sided, of Pearson's r), n (components); missing numbers
+        where a score does not vary or there are fewer than 3 components.
+
+    Raises:
+        MechcoreError: a loss is no longer finite.
+
+    Source: arXiv 2412.04614, section 5.
+    """
+    facts, extension = facts_then_implications(model, task, settings)
+    with applied(model, facts):
+        informative = _by_component(
+            model, task.scored_implications, extension, "informative", compat
+        )
+    with applied(model, facts + extension):
+        new = tuned(model, task.test_facts, settings)
+        downstream = _by_component(model, task.test_implications, new, "downstream", compat)
+    table = informative.merge(downstream, on=_COMPONENT, validate="one_to_one")
+    rows = [{"kind": kind, **_squared(part)} for kind, part in table.groupby("kind", sort=False)]
+    squared = pd.DataFrame(rows)
+    for frame in (table, squared):
+        frame.insert(0, "seed", settings.seed)
+    return table, squared
+
+
+def _by_component(
+    model: Any,
+    data: EncodedFacts,
+    delta: WeightDelta,
+    score: str,
+    compat: Literal["paper"] | None,
+) -> pd.DataFrame:
+    scores = extractive_scores(model, data, delta, counterfactuals=0, compat=compat, check=False)
+    table = scores.table()
+    chosen = table[table["score"] == score]
+    return chosen.groupby(_COMPONENT, sort=False)["value"].sum().reset_index(name=score)
+
+
+def _squared(part: pd.DataFrame) -> dict[str, float]:
+    r, p = correlation(part["informative"], part["downstream"])
+    return {"r2": r * r, "r": r, "p": p, "n": len(part)}

@@ -1,0 +1,82 @@
+"""E4: does it matter in which order facts and their implications are learned?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias
+
+import pandas as pd
+
+from mechcore.papers.extractive.deltas import restored, trainable_names
+from mechcore.papers.extractive.encoded import EncodedOrdering, chance
+from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.ranks import mean_rank
+from mechcore.papers.extractive.tuning import TuneSettings, tune
+
+Order: TypeAlias = Literal["joint", "facts first", "implications first"]
+_PHASES: Mapping[Order, tuple[str, ...]] = {
+    "joint": (),
+    "facts first": ("facts", "implications"),
+    "implications first": ("implications", "facts"),
+}
+"""What is trained, one after another; nothing stands for both at once."""
+
+
+def ordering(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.DataFrame:
+    """Train facts and implications of some names in each order, then only the facts of others.
+
+    If the model learned from the first names how an implication follows from a fact, it knows the
+    implications of the others.
+
+    Args:
+        model: any TransformerLens language model; its weights are as before afterwards.
+        task: training names and test names.
+        settings: of every phase, each of which has so many epochs over its own data. With
+            ``replay``, steps of the second phase get so many rows of the first one's data, so that
+            it is not forgotten; joint training and that on test facts never do.
+
+    Returns:
+        Rows of seed, replay (whether there is any), order (joint, facts first, implications first),
+        data, mean_rank (0 best), n (points), chance (mean rank of guessing). ``facts`` and
+        ``implications`` are measured after the training names, ``test facts`` and ``test
+        implications`` at the end.
+
+    Raises:
+        MechcoreError: a loss is no longer finite.
+
+    Source: arXiv 2412.04614, section 5; replay is this project's.
+    """
+    rows: list[dict[str, Any]] = []
+    for order in _PHASES:
+        with restored(model, trainable_names(model)):
+            _learn(model, task, order, settings)
+            trained = {"facts": task.facts, "implications": task.implications}
+            rows += [{"order": order, **_measured(model, *each)} for each in trained.items()]
+            tune(model, task.test_facts, replace(settings, replay=0))
+            tested = {"test facts": task.test_facts, "test implications": task.test_implications}
+            rows += [{"order": order, **_measured(model, *each)} for each in tested.items()]
+    table = pd.DataFrame(rows)
+    table.insert(0, "seed", settings.seed)
+    table.insert(1, "replay", settings.replay > 0)
+    return table
+
+
+def _learn(model: Any, task: EncodedOrdering, order: Order, settings: TuneSettings) -> None:
+    splits = {"facts": task.facts, "implications": task.implications}
+    plain = replace(settings, replay=0)
+    if order == "joint":
+        tune(model, list(splits.values()), plain)
+        return
+    first, second = (splits[name] for name in _PHASES[order])
+    tune(model, first, plain)
+    tune(model, second, settings, replay=first)
+
+
+def _measured(model: Any, name: str, data: EncodedFacts) -> dict[str, Any]:
+    return {
+        "data": name,
+        "mean_rank": mean_rank(model, data),
+        "n": len(data),
+        "chance": chance(data),
+    }

@@ -1,0 +1,114 @@
+"""How a model ranks the options of a prompt, and the reward of the right one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechcore.errors import InputError, MechcoreError
+from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
+from mechcore.papers.extractive.facts import EncodedFacts
+
+BATCH_SIZE = 16
+
+
+def prompt_batch(prompts: Sequence[Sequence[int]]) -> dict[str, Int[Tensor, "row pos"]]:
+    """Token ids padded on the right to the longest, and the attention mask."""
+    ids = torch.zeros(len(prompts), max(map(len, prompts)), dtype=torch.long)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, : len(prompt)] = torch.tensor(list(prompt))
+        mask[row, : len(prompt)] = 1
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def next_token_logits(model: Any, batch: Batch) -> Float[Tensor, "row pos word"]:
+    """Logits of the words after every token.
+
+    Raises:
+        InputError: the model is an encoder or a classifier.
+    """
+    if not is_causal(model) or is_classifier(model):
+        kind = "a classifier" if is_classifier(model) else "an encoder"
+        raise InputError(
+            f"model: {type(model).__name__} is {kind}; expected a causal language model"
+        )
+    return forward(model, batch)
+
+
+def option_logits(
+    model: Any, batch: Batch, option_ids: Int[Tensor, " option"]
+) -> Float[Tensor, "row option"]:
+    """Logits of the options' first tokens after the last token of every prompt.
+
+    Raises:
+        InputError: the model is an encoder or a classifier.
+    """
+    logits = next_token_logits(model, batch)
+    last = last_real_position(torch.as_tensor(batch["attention_mask"], device=logits.device))
+    rows = torch.arange(len(last), device=logits.device)
+    return logits[rows, last][:, option_ids.to(logits.device)]
+
+
+def reward(
+    logits: Float[Tensor, "row option"], answers: Int[Tensor, " row"]
+) -> Float[Tensor, " row"]:
+    """Logit of the right option minus the mean over all options, R of arXiv 2412.04614."""
+    rows = torch.arange(len(logits), device=logits.device)
+    return logits[rows, answers.to(logits.device)] - logits.mean(dim=1)
+
+
+@torch.no_grad()
+def all_option_logits(
+    model: Any, data: EncodedFacts, batch_size: int = BATCH_SIZE
+) -> Float[Tensor, "point option"]:
+    """Logits of all options after every prompt, in float32 at least, on the CPU.
+
+    Args:
+        model: a causal language model of TransformerLens.
+        data: the prompts.
+        batch_size: prompts per forward.
+
+    Raises:
+        InputError: the model is an encoder or a classifier.
+        MechcoreError: a logit is not finite, and so cannot be ranked.
+    """
+    found = []
+    for start in range(0, len(data), batch_size):
+        batch = prompt_batch(data.prompt_ids[start : start + batch_size])
+        logits = option_logits(model, batch, data.option_ids).cpu()
+        found.append(logits if logits.dtype == torch.float64 else logits.float())
+    together = torch.cat(found)
+    if not bool(together.isfinite().all()):
+        row = int((~together.isfinite()).any(dim=1).nonzero()[0])
+        raise MechcoreError(
+            f"ranks: logits after {data.facts.prompts[row]!r} are not finite; the model's weights "
+            "are damaged, as by training with too high a learning rate"
+        )
+    return together
+
+
+def ranks(model: Any, data: EncodedFacts) -> Int[Tensor, " point"]:
+    """How many options have a larger logit than the right one: 0 is best.
+
+    Options that tie with it count half, rounded down, so that a model that tells none apart is at
+    chance.
+    """
+    logits = all_option_logits(model, data)
+    right = logits.gather(1, data.answers[:, None])
+    above, ties = (logits > right).sum(dim=1), (logits == right).sum(dim=1) - 1
+    return above + ties // 2
+
+
+def rewards(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
+    """`reward` of every prompt, in logits."""
+    return reward(all_option_logits(model, data), data.answers)
+
+
+def mean_rank(model: Any, data: EncodedFacts) -> float:
+    """Mean of `ranks`; chance is half the number of options less a half (9.5 of 20)."""
+    return float(ranks(model, data).double().mean())

@@ -1,0 +1,109 @@
+"""E1: after fine-tuning on facts, are their implications known, which were never trained?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import bootstrap_mean
+from mechcore.papers.extractive.deltas import WeightDelta, delta_from, restored, trainable_names
+from mechcore.papers.extractive.encoded import EncodedTask, chance
+from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
+from mechcore.papers.extractive.tuning import TuneSettings, tune
+
+
+@dataclass(frozen=True, eq=False)
+class Recall:
+    """What came of out-of-context reasoning on one task.
+
+    Attributes:
+        ranks: one row for facts and implications, before and after: task, seed, data, state,
+            mean_rank (0 best) with its 95 % bootstrap interval over points low and high, reward
+            (mean, in logits), n (points), n_options, chance (mean rank of guessing),
+            learning_rate, epochs.
+        grid: one row per setting tried: task, seed, learning_rate, epochs, loss (nats per target
+            token, mean over the last epoch), facts and implications (mean ranks), chosen.
+        chosen: the setting that ``ranks`` are of.
+        delta: what it changed.
+    """
+
+    ranks: pd.DataFrame
+    grid: pd.DataFrame
+    chosen: TuneSettings
+    delta: WeightDelta
+
+
+def recall(
+    model: Any, task: EncodedTask, grid: Sequence[TuneSettings], *, n_resamples: int = 1000
+) -> Recall:
+    """Fine-tune on the facts with every setting, and ask the best model for the implications.
+
+    The best is the one with the lowest mean rank of the *facts*; among equals that with the lowest
+    loss, then the first. The implications have no say in it, so their ranks are not flattered by
+    the choice.
+
+    Args:
+        model: any TransformerLens language model; its weights are as before afterwards.
+        task: facts and implications.
+        grid: settings to try, which have one seed.
+        n_resamples: of bootstrap intervals.
+
+    Raises:
+        InputError: there is no setting, or their seeds differ.
+        MechcoreError: a loss is no longer finite.
+
+    Source: arXiv 2412.04614, section 3.
+    """
+    seeds = {settings.seed for settings in grid}
+    if len(seeds) != 1:
+        raise InputError(
+            f"{task.name}: a grid of {len(grid)} settings with the seeds {sorted(seeds)}; expected "
+            "at least one setting, and one seed"
+        )
+    before = _states(model, task, "before", n_resamples)
+    tried, best, best_key = [], None, None
+    for settings in grid:
+        with restored(model, trainable_names(model)) as weights:
+            loss = float(tune(model, task.facts, settings)["loss"].iloc[-1])
+            facts, implied = (mean_rank(model, each) for each in (task.facts, task.implications))
+            tried.append((settings.learning_rate, settings.epochs, loss, facts, implied))
+            if best_key is None or (facts, loss) < best_key:
+                after = _states(model, task, "after", n_resamples)
+                best, best_key = (settings, delta_from(model, weights), after), (facts, loss)
+    assert best is not None
+    chosen, delta, after = best
+    columns = ["learning_rate", "epochs", "loss", "facts", "implications"]
+    table = pd.DataFrame(tried, columns=columns)
+    table["chosen"] = [settings == chosen for settings in grid]
+    both = pd.DataFrame([*before, *after])
+    both = both.assign(learning_rate=chosen.learning_rate, epochs=chosen.epochs)
+    for frame in (table, both):
+        frame.insert(0, "task", task.name)
+        frame.insert(1, "seed", chosen.seed)
+    return Recall(both, table, chosen, delta)
+
+
+def _states(model: Any, task: EncodedTask, state: str, n_resamples: int) -> list[dict[str, Any]]:
+    splits = {"facts": task.facts, "implications": task.implications}
+    return [
+        {"data": name, "state": state, **_measured(model, data, n_resamples)}
+        for name, data in splits.items()
+    ]
+
+
+def _measured(model: Any, data: EncodedFacts, n_resamples: int) -> dict[str, Any]:
+    interval = bootstrap_mean(ranks(model, data).numpy(), n_resamples=n_resamples)
+    return {
+        "mean_rank": interval.mean,
+        "low": interval.low,
+        "high": interval.high,
+        "reward": float(rewards(model, data).double().mean()),
+        "n": len(data),
+        "n_options": len(data.option_ids),
+        "chance": chance(data),
+    }

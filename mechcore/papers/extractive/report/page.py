@@ -1,0 +1,26 @@
+"""What the report of such a study consists of."""
+
+from __future__ import annotations
+
+from mechcore.papers.extractive.report import words
+from mechcore.papers.extractive.report.section import extractive_sections
+from mechcore.papers.extractive.report.summary import CLAIMS, extractive_tiles
+from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
+from mechcore.report.kinds import StudyReport, Words
+
+REPORT = StudyReport(
+    title=lambda model, config: f"Extractive structures: {model}",
+    subtitle="Trained on facts, asked for what follows from them",
+    tables=EXTRACTIVE_TABLES,
+    tiles=extractive_tiles,
+    findings=CLAIMS.findings,
+    sections=extractive_sections,
+    words=Words(
+        words.INTERVALS,
+        words.TERMS,
+        words.CREDIT,
+        words.BEFORE_FORMULA,
+        words.FORMULA,
+        words.AFTER_FORMULA,
+    ),
+)

@@ -1,0 +1,221 @@
+"""The sections of a study of extractive structures that are of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from mechcore.papers.extractive.report.looks import (
+    KINDS,
+    SCORES,
+    basis,
+    of,
+    seed_name,
+    slug,
+    tasks_of,
+)
+from mechcore.papers.extractive.report.map_figures import (
+    head_maps,
+    token_maps,
+)
+from mechcore.papers.extractive.report.maps import keyed, token_name
+from mechcore.papers.extractive.report.summary import CLAIMS
+from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in, table_of
+from mechcore.report.wording import (
+    number,
+    number_range,
+    small,
+    whole,
+)
+
+_UNORDERED = (
+    ". If every seed has a base of its own, heads of a layer have no order, and means over seeds "
+    "say more of layers than of heads"
+)
+_TOP = 3
+"""Cells of a map in a table."""
+
+
+# -- maps ---------------------------------------------------------------------------------------
+
+
+def scores_section(run: RunFolder, gallery: Gallery) -> Section:
+    """Where facts are stored, asked for and read out."""
+    section_id, title = "scores", "Extractive scores"
+    scores = table_of(run, "extractive_scores")
+    if scores is None:
+        return not_run(section_id, title, "the scores of components")
+    text = (
+        "Informative: the fact is stored here. Upstream: the fact is asked for from here. "
+        "Downstream: the answer is made of it here. Blue helps the right answer, red hinders it, "
+        "white does neither. Every map has its own scale, the number beside its name, in logits."
+    )
+    blocks: list[Block] = [*CLAIMS.lines(run, section_id), Paragraph(text)]
+    for task in tasks_of(scores):
+        blocks += _maps_of_task(gallery, of(scores, task=task), task)
+    named = pd.concat([keyed(of(scores, task=task)) for task in tasks_of(scores)])
+    named = named.reset_index(drop=True)
+    blocks += [_totals(scores), _strongest(named), _strongest_of_seeds(named)]
+    return Section(section_id, title, blocks, ["extractive_scores.csv"])
+
+
+def _maps_of_task(gallery: Gallery, scores: pd.DataFrame, task: str) -> Iterator[Block]:
+    yield from _maps(gallery, scores, task, "")
+    seeds = seeds_in(scores)
+    for seed in seeds if len(seeds) > 1 else ():
+        yield from _maps(gallery, of(scores, seed=seed), task, seed_name(seed))
+
+
+def _maps(gallery: Gallery, scores: pd.DataFrame, task: str, seed: str) -> Iterator[Block]:
+    """Maps of all seeds of a task, or folded of one seed."""
+    name = "-".join(filter(None, (slug(task), seed.replace(" ", "-"))))
+    over = seed or ("mean over seeds" if len(seeds_in(scores)) > 1 else "one seed")
+    title = f"{task[:1].upper()}{task[1:]}, {over}"
+    of_all = basis(scores[scores["n"] == scores["n"].max()])  # not all have tokens of long names
+    yield gallery.add(
+        token_maps(scores, title),
+        f"scores-tokens-{name}",
+        f"{title}: scores by layer and token of the implication's prompt, on top of MLPs, below "
+        "of heads, summed over the heads of a layer. The answer is read at the last token; "
+        f"{of_all}",
+        f"Heatmaps, layer by token, of the scores of {task}, {over}; the largest are in the table "
+        "below.",
+        fold=f"{title}: by layer and token" if seed else "",
+    )
+    unordered = "" if len(seeds_in(scores)) == 1 else _UNORDERED
+    if (scores["kind"] == "head").any():
+        yield gallery.add(
+            head_maps(scores, title),
+            f"scores-heads-{name}",
+            f"{title}: scores of every head, summed over tokens{unordered}; {of_all}",
+            f"Heatmaps, layer by head, of the scores of {task}, {over}.",
+            fold=f"{title}: by layer and head" if seed else "",
+        )
+
+
+def _totals(scores: pd.DataFrame) -> Table:
+    """Sums over components and tokens."""
+    keys = ["task", "score", "kind"]
+    sums = scores.groupby([*keys, "seed"], sort=False)["value"].sum(min_count=1).reset_index()
+    means = means_over_seeds(sums, keys, ["value"])
+    rows = [
+        [
+            task,
+            score,
+            KINDS.get(row["kind"], row["kind"]),
+            whole(row["seeds"]),
+            number(row["value"], signed=True),
+            number_range(ends_of(row, "value")),
+        ]
+        for task in tasks_of(means)
+        for score in in_order(of(means, task=task)["score"], SCORES)
+        for _, row in of(means, task=task, score=score).iterrows()
+    ]
+    header = ["task", "score", "components", "seeds", "sum (logits)", "over seeds"]
+    caption = "Scores summed over all components of a kind and all tokens: means over seeds"
+    return Table(caption, header, rows, frozenset({0, 1, 2}))
+
+
+def _strongest(scores: pd.DataFrame) -> Table:
+    keys = ["task", "score", "kind", "component", "column"]
+    signs = scores.assign(positive=scores["value"] > 0)
+    means = means_over_seeds(signs, keys, ["value", "positive"])
+    rows = [
+        [
+            *_names(row),
+            number(row["value"], 3, signed=True),
+            number_range(ends_of(row, "value")),
+            f"{row['positive'] * row['seeds']:.0f} of {whole(row['seeds'])}",
+        ]
+        for part in _parts(means)
+        for _, row in _largest(part).iterrows()
+    ]
+    header = ["task", "score", "kind", "component", "token", "value (logits)", "over seeds"]
+    caption = f"The {_TOP} components and tokens of each map with the largest scores, of either "
+    caption += "sign: means over seeds, and in how many seeds the score is positive"
+    return Table(caption, [*header, "positive in"], rows, frozenset(range(5)))
+
+
+def _strongest_of_seeds(scores: pd.DataFrame) -> Table:
+    rows = [
+        [
+            *_names(row),
+            number(seed, 0),
+            number(row["value"], 3, signed=True),
+            number(row["se"], 3),
+            whole(row["n"]),
+        ]
+        for part in _parts(scores)
+        for seed in seeds_in(part)
+        for _, row in _largest(of(part, seed=seed)).iterrows()
+    ]
+    header = ["task", "score", "kind", "component", "token", "seed", "value (logits)"]
+    caption = f"Every seed: the {_TOP} components and tokens with the largest scores, of either "
+    caption += "sign, and the standard error over prompts"
+    return Table(caption, [*header, "error", "n"], rows, frozenset(range(5)), folded=True)
+
+
+def _parts(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The rows of every task, score and kind, in this order."""
+    for task in tasks_of(table):
+        for score in in_order(of(table, task=task)["score"], SCORES):
+            part = of(table, task=task, score=score)
+            for kind in in_order(part["kind"], list(KINDS)):
+                yield of(part, kind=kind)
+
+
+def _largest(part: pd.DataFrame) -> pd.DataFrame:
+    return part.loc[part["value"].abs().nlargest(_TOP).index]
+
+
+def _names(row: pd.Series) -> list[str]:
+    kind = KINDS.get(row["kind"], row["kind"])
+    return [row["task"], row["score"], kind, row["component"], token_name(row["column"])]
+
+
+# -- the sum check ------------------------------------------------------------------------------
+
+
+def sums_section(run: RunFolder, gallery: Gallery) -> Section:
+    """Whether the scores add up, and how far first order is from the actual change."""
+    del gallery
+    section_id, title = "sums", "Sum check"
+    table = table_of(run, "extractive_sums")
+    if table is None:
+        return not_run(section_id, title, "the check that scores add up")
+    summed = table["informative"] + table["other"]
+    gap = (summed - table["gradient"]).abs().max()
+    settings = run.config.get("settings") or {}
+    text = (
+        "Informative scores of all components, with what embeddings and norms add, have to give "
+        "the first-order change of the reward, which is its gradient times the change of the "
+        f"weights. The largest difference between the two is {small(gap)} logits. The "
+        "actual change differs from both by what is not linear in the change of the weights."
+    )
+    rows = [
+        [
+            row["task"],
+            number(row["seed"], 0),
+            *(number(row[name], signed=True) for name in ("informative", "other")),
+            number(total, signed=True),
+            *(number(row[name], signed=True) for name in ("gradient", "actual")),
+            number(row["r"]),
+            whole(row["n"]),
+        ]
+        for (_, row), total in zip(table.iterrows(), summed, strict=True)
+    ]
+    header = ["task", "seed", "informative", "other", "sum", "gradient", "actual change", "r", "n"]
+    caption = (
+        "Change of the reward (logits), means over prompts: by scores, to first order, and as "
+    )
+    caption += "it is; r is the correlation over prompts of the last two"
+    blocks: list[Block] = [*CLAIMS.lines(run, section_id), Paragraph(text)]
+    if settings.get("compat") == "paper":
+        text = "These are scores as the published code has them, with W_out twice and without W_in "
+        blocks.append(Paragraph(f"{text}in the MLPs: they do not add up.", note=True))
+    return Section(
+        section_id, title, [*blocks, Table(caption, header, rows)], ["extractive_sums.csv"]
+    )

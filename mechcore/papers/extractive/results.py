@@ -1,0 +1,124 @@
+"""Extractive scores of one model and one change of its weights, and tables of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.components import Component, ModelShape
+from mechcore.papers.extractive.alignment import Places
+
+Kind: TypeAlias = Literal["informative", "upstream", "downstream"]
+KINDS: tuple[Kind, ...] = ("informative", "upstream", "downstream")
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of one kind, in logits; 0 at positions that a prompt does not have."""
+
+    heads: Float[Tensor, "point layer head pos"]
+    mlps: Float[Tensor, "point layer pos"]
+
+    @property
+    def total(self) -> Float[Tensor, " point"]:
+        """Sum over everything."""
+        return self.heads.flatten(1).double().sum(1) + self.mlps.flatten(1).double().sum(1)
+
+
+@dataclass(frozen=True, eq=False)
+class ExtractiveScores:
+    """Extractive scores of every component at every token of every prompt.
+
+    Attributes:
+        shape: the model's.
+        informative, upstream, downstream: the scores.
+        other: first-order effect of changed weights that are of no component (embeddings,
+            normalisations, the bias of W_O), in logits.
+        rewards_before, rewards_after: R at W0 and at W1.
+        gradient: <grad R, W1 - W0> at W0 from the derivatives of the weights themselves, which
+            informative and other must sum to; missing if it was not asked for.
+        places: columns for the tokens.
+    """
+
+    shape: ModelShape
+    informative: Scores
+    upstream: Scores
+    downstream: Scores
+    other: Float[Tensor, " point"]
+    rewards_before: Float[Tensor, " point"]
+    rewards_after: Float[Tensor, " point"]
+    gradient: Float[Tensor, " point"]
+    places: Places
+
+    def sums(self) -> pd.DataFrame:
+        """What the scores add up to.
+
+        Returns:
+            One row per prompt, in logits: informative (sum over components and tokens), other,
+            gradient (see the class), actual (R at W1 minus R at W0), upstream, downstream.
+        """
+        columns: dict[str, Tensor] = {kind: getattr(self, kind).total for kind in KINDS}
+        columns |= {"other": self.other, "gradient": self.gradient}
+        columns["actual"] = (self.rewards_after - self.rewards_before).double()
+        names = ["informative", "other", "gradient", "actual", "upstream", "downstream"]
+        return pd.DataFrame({name: columns[name].numpy() for name in names})
+
+    def by_place(self, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+        """Scores in columns that the prompts share.
+
+        Returns:
+            Those of heads [point, layer, head, place] and of MLPs [point, layer, place]; 0 where
+            a prompt has no token.
+        """
+        scores: Scores = getattr(self, kind)
+        found = []
+        for values in (scores.heads.double().numpy(), scores.mlps.double().numpy()):
+            into = np.zeros((*values.shape[:-1], len(self.places.names)))
+            for point, columns in enumerate(self.places.columns):
+                into[point][..., list(columns)] = values[point][..., : len(columns)]
+            found.append(into)
+        return found[0], found[1]
+
+    def table(self) -> pd.DataFrame:
+        """Means over prompts.
+
+        Returns:
+            One row per score, component and place: score (``"informative"``, ``"upstream"``,
+            ``"downstream"``), kind (``"head"`` or ``"mlp"``), component (``L0.H1``), layer, head
+            (-1 for MLPs), place (column, from 0), token (its name, see `Places`), value (mean over
+            all prompts, in logits: rows of a component sum to the mean of its total), se (standard
+            error over prompts; missing with one), n (prompts that have a token there).
+        """
+        n_points = len(self.places.columns)
+        counts = np.bincount(
+            [column for columns in self.places.columns for column in columns],
+            minlength=len(self.places.names),
+        )
+        rows = []
+        for kind in KINDS:
+            heads, mlps = self.by_place(kind)
+            for component in self.shape.components:
+                layer, head = component.layer, component.head
+                values = mlps[:, layer] if head is None else heads[:, layer, head]
+                mean = values.mean(0)
+                error = np.full(len(mean), np.nan)
+                if n_points > 1:
+                    error = values.std(0, ddof=1) / np.sqrt(n_points)
+                rows += [
+                    (kind, *_described(component), place, token, *numbers)
+                    for place, (token, *numbers) in enumerate(
+                        zip(self.places.names, mean, error, counts, strict=True)
+                    )
+                ]
+        names = ["score", "kind", "component", "layer", "head", "place", "token"]
+        return pd.DataFrame(rows, columns=[*names, "value", "se", "n"])
+
+
+def _described(component: Component) -> tuple[str, str, int, int]:
+    kind, head = ("mlp", -1) if component.head is None else ("head", component.head)
+    return kind, str(component), component.layer, head

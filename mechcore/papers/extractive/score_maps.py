@@ -1,0 +1,63 @@
+"""E2: where fine-tuned facts are stored, queried and read out, as maps over layers and tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import pandas as pd
+from scipy.stats import pearsonr
+
+from mechcore.papers.extractive.deltas import WeightDelta
+from mechcore.papers.extractive.encoded import EncodedTask
+from mechcore.papers.extractive.scores import extractive_scores
+
+
+def score_maps(
+    model: Any,
+    task: EncodedTask,
+    delta: WeightDelta,
+    *,
+    counterfactuals: int = 10,
+    seed: int = 0,
+    compat: Literal["paper"] | None = None,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Extractive scores on the implications of a task.
+
+    Args:
+        model: any TransformerLens language model with the weights before fine-tuning; they are as
+            before afterwards.
+        task: whose facts were trained.
+        delta: what training them changed.
+        counterfactuals: prompts with another answer that upstream scores are averaged over.
+        seed: of their draw, and a column of the tables.
+        compat: ``"paper"`` for the published code's informative score.
+
+    Returns:
+        The scores: task, seed, score (informative, upstream, downstream), kind (mlp, head),
+        component, layer, head (-1 for MLPs), place (column, from 0), token (its label), value
+        (mean over points, in logits), se, n. And the sums, one row of means over points: task,
+        seed, informative, other, gradient (the linear estimate of the change of the reward),
+        actual (its change), r (correlation over points of the two; missing if there is none), n.
+
+    Source: arXiv 2412.04614, section 4.
+    """
+    found = extractive_scores(
+        model, task.implications, delta, counterfactuals=counterfactuals, seed=seed, compat=compat
+    )
+    scores, points = found.table(), found.sums()
+    columns = ["informative", "other", "gradient", "actual"]
+    r, _ = correlation(points["gradient"], points["actual"])
+    sums = points[columns].mean().to_frame().T.assign(r=r, n=len(points))
+    for table in (scores, sums):
+        table.insert(0, "task", task.name)
+        table.insert(1, "seed", seed)
+    return scores, sums
+
+
+def correlation(first: pd.Series[float], second: pd.Series[float]) -> tuple[float, float]:
+    """Pearson's r and its two-sided p; NaN for fewer than 3 pairs, or where one never varies."""
+    if len(first) < 3 or first.nunique() == 1 or second.nunique() == 1:
+        return math.nan, math.nan
+    found = pearsonr(first, second)
+    return float(found.statistic), float(found.pvalue)

@@ -1,0 +1,293 @@
+"""Extractive scores: which components store a fine-tuned fact, query it and read it out.
+
+With W0 the weights before and W1 those after fine-tuning, R the reward of the right answer and g a
+total derivative of R with respect to a component's output (an MLP's, or a head's before W_O):
+
+informative
+    first-order effect on R of the component's own change of weights, at W0;
+downstream
+    (output with W0 and the inputs of the W1 run - output at W0) . g(W0);
+upstream
+    (g(W1) - g(W0)) . (output for the prompt - output for a counterfactual prompt, at W0), mean
+    over counterfactual prompts that have another answer.
+
+Positive scores help the right answer. Definitions are those of Feng, Russell and Steinhardt
+(arXiv 2412.04614, section 4) and of their published code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from mechcore import progress
+from mechcore.errors import InputError, MechcoreError
+from mechcore.models.running import hook_mlp_out, hook_z
+from mechcore.papers.extractive.alignment import align, places
+from mechcore.papers.extractive.deltas import WeightDelta, applied, check_fits, differentiable
+from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.informative import covered_names, hooks_needed, informative
+from mechcore.papers.extractive.passes import (
+    Question,
+    Sites,
+    Trace,
+    look,
+    look_back,
+    rewards_with_graph,
+)
+from mechcore.papers.extractive.ranks import prompt_batch
+from mechcore.papers.extractive.results import KINDS, ExtractiveScores, Scores
+
+BATCH_SIZE = 8
+
+_ROUNDING = {torch.float32: 1e-3, torch.float64: 1e-4}
+_COARSE = 0.05
+"""Shares of the scores' absolute sum that rounding may make; Llama's norms are always float32."""
+
+
+def extractive_scores(
+    model: Any,
+    data: EncodedFacts,
+    delta: WeightDelta,
+    *,
+    counterfactuals: int | Sequence[Sequence[int]] = 10,
+    seed: int = 0,
+    compat: Literal["paper"] | None = None,
+    check: bool = True,
+    batch_size: int = BATCH_SIZE,
+) -> ExtractiveScores:
+    """Informative, upstream and downstream scores of all components.
+
+    One forward and backward at the old weights and one at the new ones serve all counterfactual
+    prompts of a point; each of these needs one forward for a batch of points. What is kept at a
+    time are the activations and gradients of one batch.
+
+    Args:
+        model: a causal language model of TransformerLens, with the weights W0; it stays as it is.
+        data: the prompts with their right answers, of one wording; usually implications.
+        delta: W1 - W0, what fine-tuning changed.
+        counterfactuals: how many prompts of ``data`` with another prompt and another answer to
+            draw for each, or all there are if these are fewer; or which, as rows of ``data``. With
+            0 there are no upstream scores: they are missing.
+        seed: of that draw.
+        compat: ``"paper"`` for the informative scores of MLPs as the published code has them:
+            those of W_out twice, and of no other matrix. They do not sum to the gradient then.
+        check: whether to compute ``gradient``, one forward and backward per prompt, and make sure
+            that the informative scores sum to it.
+        batch_size: prompts per forward.
+
+    Raises:
+        InputError: the model's layers are of another kind, the delta is another model's, a prompt
+            has no counterfactual, or an option is out of its range.
+        MismatchError: a tensor of the delta is of another shape.
+        MechcoreError: the scores do not sum to the gradient, so that they would be wrong.
+    """
+    if compat not in (None, "paper"):
+        raise InputError(f'extractive scores: compat is {compat!r}; expected "paper" or None')
+    if batch_size < 1:
+        raise InputError(f"extractive scores: batch_size is {batch_size}; expected at least 1")
+    check_fits(model, delta)
+    sites = Sites.of(model)
+    chosen = _counterfactuals(data, counterfactuals, seed)
+    rest = delta.only(set(delta) - covered_names(sites))
+    starts = range(0, len(data), batch_size)
+    parts = []
+    with progress.bar("extractive scores", len(starts)) as advance:
+        for start in starts:
+            rows = list(range(start, min(start + batch_size, len(data))))
+            parts.append(_batch(model, sites, data, rows, chosen, delta, compat))
+            advance()
+    joined = {kind: _joined([part.scores[kind] for part in parts]) for kind in KINDS}
+    missing = torch.full((len(data),), torch.nan, dtype=torch.float64)
+    found = ExtractiveScores(
+        sites.shape,
+        **joined,
+        other=weight_effects(model, data, rest),
+        rewards_before=torch.cat([part.before for part in parts]),
+        rewards_after=torch.cat([part.after for part in parts]),
+        gradient=weight_effects(model, data, delta) if check else missing,
+        places=places(data.prompt_ids, data.tokens),
+    )
+    if check and compat is None:
+        _check_sums(found, sites.dtype)
+    return found
+
+
+def _check_sums(scores: ExtractiveScores, dtype: torch.dtype) -> None:
+    """Make sure that informative scores and the rest sum to the gradient, up to rounding."""
+    parts = scores.informative
+    size = parts.heads.abs().double().flatten(1).sum(1) + parts.mlps.abs().double().flatten(1).sum(
+        1
+    )
+    total = parts.total + scores.other
+    allowed = _ROUNDING.get(dtype, _COARSE) * (size + scores.other.abs() + scores.gradient.abs())
+    if bool(((total - scores.gradient).abs() > allowed + 1e-9).any()):
+        worst = int((total - scores.gradient).abs().argmax())
+        raise MechcoreError(
+            f"extractive scores: those of prompt {worst} sum to {float(total[worst]):.6g} logits, "
+            f"the derivatives of the weights to {float(scores.gradient[worst]):.6g}; expected the "
+            "same: the model has a part that extractive scores do not know"
+        )
+
+
+def weight_effects(model: Any, data: EncodedFacts, delta: WeightDelta) -> Float[Tensor, " point"]:
+    """<grad R, delta> of every prompt, from derivatives with respect to the weights, in float64.
+
+    Raises:
+        InputError: the model has no such weight.
+        MismatchError: a tensor of the delta is of another shape.
+    """
+    check_fits(model, delta)
+    if not delta:
+        return torch.zeros(len(data), dtype=torch.float64)
+    found = []
+    with differentiable(model, delta) as weights:
+        for row in range(len(data)):
+            reward = rewards_with_graph(model, _question(data, [row])).sum()
+            gradients = torch.autograd.grad(
+                reward, weights, materialize_grads=True, allow_unused=True
+            )
+            products = [
+                (gradient.double() * change.to(gradient).double()).sum().cpu()
+                for gradient, change in zip(gradients, delta.values(), strict=True)
+            ]
+            found.append(torch.stack(products).sum())
+    return torch.stack(found)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    scores: Mapping[str, Scores]
+    before: Float[Tensor, " row"]
+    after: Float[Tensor, " row"]
+
+
+def _batch(
+    model: Any,
+    sites: Sites,
+    data: EncodedFacts,
+    rows: Sequence[int],
+    counterfactuals: Sequence[Sequence[int]],
+    delta: WeightDelta,
+    compat: str | None,
+) -> _Part:
+    question = _question(data, rows)
+    old = look_back(model, question, sites, *hooks_needed(sites), by_head=True)
+    stored = informative(model, sites, old, delta)
+    with applied(model, delta):
+        new = look_back(model, question, sites, sites.outputs, sites.inputs)
+    moved = look(model, question, sites.outputs, {name: new.values[name] for name in sites.inputs})
+    others = _mean_outputs(model, sites, data, rows, counterfactuals, old)
+
+    def downstream(name: str) -> Tensor:
+        return (moved.values[name] - old.values[name]) * old.gradients[name]
+
+    def upstream(name: str) -> Tensor:
+        turned = new.gradients[name] - old.gradients[name]
+        return turned * (old.values[name] - others[name])
+
+    mlps = 2 * stored.mlps_out if compat == "paper" else stored.mlps
+    scores = {
+        "informative": Scores(stored.heads, mlps),
+        "downstream": _summed(sites, downstream),
+        "upstream": _summed(sites, upstream),
+    }
+    return _Part(scores, old.rewards.cpu(), new.rewards.cpu())
+
+
+def _summed(sites: Sites, products: Callable[[str], Tensor]) -> Scores:
+    """Sums over the last axis of products at every component's output."""
+    layers = range(sites.shape.n_layers)
+    heads = torch.stack([products(hook_z(layer)).sum(-1).cpu() for layer in layers], dim=1)
+    if not sites.shape.has_mlps:
+        return Scores(heads.transpose(2, 3), heads.new_zeros(heads.shape[:3]))
+    mlps = torch.stack([products(hook_mlp_out(layer)).sum(-1).cpu() for layer in layers], dim=1)
+    return Scores(heads.transpose(2, 3), mlps)
+
+
+def _mean_outputs(
+    model: Any,
+    sites: Sites,
+    data: EncodedFacts,
+    rows: Sequence[int],
+    counterfactuals: Sequence[Sequence[int]],
+    old: Trace,
+) -> dict[str, Tensor]:
+    """Outputs of all components for the counterfactual prompts, at each row's tokens, means.
+
+    Rows share counterfactual prompts, and each of these runs once.
+    """
+    total = {name: torch.zeros_like(old.values[name]) for name in sites.outputs}
+    wanted = sorted({other for row in rows for other in counterfactuals[row]})
+    for start in range(0, len(wanted), len(rows)):
+        running = wanted[start : start + len(rows)]
+        seen = look(model, _question(data, running), sites.outputs).values
+        for i, row in enumerate(rows):
+            for other in counterfactuals[row]:
+                if other not in running:
+                    continue
+                at = align(data.prompt_ids[row], data.prompt_ids[other])
+                for name, sums in total.items():
+                    sums[i, : len(at)] += seen[name][running.index(other), at]
+    for i, row in enumerate(rows):
+        for sums in total.values():
+            sums[i] /= len(counterfactuals[row]) or torch.nan  # missing without any
+    return total
+
+
+def _counterfactuals(
+    data: EncodedFacts, wanted: int | Sequence[Sequence[int]], seed: int
+) -> list[list[int]]:
+    """Rows of the counterfactual prompts of every prompt."""
+    if not isinstance(wanted, (int, np.integer)):
+        chosen = [list(map(int, each)) for each in wanted]
+        known = range(len(data))
+        if len(chosen) != len(data) or any(
+            not each or any(row not in known for row in each) for each in chosen
+        ):
+            raise InputError(
+                f"extractive scores: counterfactuals of {len(chosen)} prompts given; expected a "
+                f"list for each of {len(data)}, not empty, of rows from 0 to {len(data) - 1}"
+            )
+        return chosen
+    if wanted < 0:
+        raise InputError(f"extractive scores: counterfactuals is {wanted}; expected at least 0")
+    if wanted == 0:
+        return [[] for _ in range(len(data))]
+    rng = np.random.default_rng(seed)
+    found = []
+    for row, (prompt, answer) in enumerate(zip(data.prompt_ids, data.answers, strict=True)):
+        others = [
+            other
+            for other in range(len(data))
+            if data.answers[other] != answer and data.prompt_ids[other] != prompt
+        ]
+        if not others:
+            raise InputError(
+                f"extractive scores: {data.facts.prompts[row]!r} has no counterfactual; expected "
+                "another prompt with another answer among the data: give more"
+            )
+        found.append(rng.choice(others, size=min(int(wanted), len(others)), replace=False).tolist())
+    return found
+
+
+def _question(data: EncodedFacts, rows: Sequence[int]) -> Question:
+    batch = prompt_batch([data.prompt_ids[row] for row in rows])
+    return Question(batch, data.option_ids, data.answers[list(rows)])
+
+
+def _joined(parts: Sequence[Scores]) -> Scores:
+    """Batches one after another, padded with zeros to the longest prompt."""
+    longest = max(each.mlps.shape[-1] for each in parts)
+
+    def join(tensors: Sequence[Tensor]) -> Tensor:
+        return torch.cat([F.pad(each, (0, longest - each.shape[-1])) for each in tensors])
+
+    return Scores(join([each.heads for each in parts]), join([each.mlps for each in parts]))

@@ -1,0 +1,169 @@
+"""Fine-tuning a TransformerLens model on facts, in place.
+
+As in arXiv 2412.04614: Adam at a constant rate, the loss on the completion's tokens alone, and
+only the matrices of attention and MLPs trained. The model stays in evaluation mode, so nothing is
+dropped out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from mechcore.errors import InputError, MechcoreError
+from mechcore.papers.extractive.deltas import (
+    WeightDelta,
+    delta_from,
+    differentiable,
+    restored,
+    trainable_names,
+)
+from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.ranks import next_token_logits, prompt_batch
+
+_IGNORED = -100
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """How to fine-tune; the defaults are those of arXiv 2412.04614 (OLMo-7b).
+
+    Attributes:
+        learning_rate: of Adam, constant.
+        epochs: passes over the facts.
+        batch_size: facts in a step; the last of an epoch may have fewer.
+        seed: of their order and of the draw of replayed ones.
+        replay: rows of other data added to every step.
+
+    Raises:
+        InputError: a value is out of its range.
+    """
+
+    learning_rate: float = 3e-6
+    epochs: int = 8
+    batch_size: int = 8
+    seed: int = 0
+    replay: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < 1:
+            raise InputError(
+                f"fine-tuning: learning_rate is {self.learning_rate}; expected above 0, below 1"
+            )
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("replay", 0)):
+            if getattr(self, name) < least:
+                raise InputError(
+                    f"fine-tuning: {name} is {getattr(self, name)}; expected at least {least}"
+                )
+
+
+def tune(
+    model: Any,
+    data: EncodedFacts | Sequence[EncodedFacts],
+    settings: TuneSettings,
+    *,
+    layers: Iterable[int] | None = None,
+    replay: EncodedFacts | None = None,
+    on_epoch: Callable[[int], None] | None = None,
+) -> pd.DataFrame:
+    """Fine-tune a model on facts, changing its weights.
+
+    Args:
+        model: a causal language model of TransformerLens.
+        data: the facts, or several sets that are shuffled together.
+        settings: how.
+        layers: whose matrices are trained; None for all.
+        replay: other data, of which every step gets ``settings.replay`` rows drawn at random.
+        on_epoch: called with the number of every epoch that has ended, from 1.
+
+    Returns:
+        One row per epoch: epoch, loss (mean over its steps of the mean over target tokens, nats).
+
+    Raises:
+        InputError: there is no such layer, or none at all, or rows are to be replayed and none
+            are given.
+        MechcoreError: the loss is no longer finite.
+    """
+    if settings.replay and replay is None:
+        raise InputError(
+            f"fine-tuning: replay is {settings.replay}, but there is no data to replay; give some"
+        )
+    sets = [data] if isinstance(data, EncodedFacts) else list(data)
+    rows = [row for each in sets for row in _rows(each)]
+    spare = _rows(replay) if replay is not None else []
+    generator = torch.Generator().manual_seed(settings.seed)
+    history = []
+    names = trainable_names(model, layers)
+    if not names:
+        raise InputError(
+            "fine-tuning: layers names no layer; expected at least one, or None for all"
+        )
+    with differentiable(model, names) as weights:
+        adam = torch.optim.Adam(weights, lr=settings.learning_rate)
+        for epoch in range(1, settings.epochs + 1):
+            losses = []
+            order = torch.randperm(len(rows), generator=generator)
+            for chosen in order.split(settings.batch_size):
+                drawn = torch.randint(max(1, len(spare)), (settings.replay,), generator=generator)
+                step = [*(rows[i] for i in chosen.tolist()), *(spare[i] for i in drawn.tolist())]
+                loss = completion_loss(model, step)
+                losses.append(loss.item())
+                if not math.isfinite(losses[-1]):
+                    raise MechcoreError(
+                        f"fine-tuning: the loss is {losses[-1]} in epoch {epoch}; use a learning "
+                        f"rate lower than {settings.learning_rate:g}"
+                    )
+                adam.zero_grad()
+                loss.backward()
+                adam.step()
+            history.append({"epoch": epoch, "loss": sum(losses) / len(losses)})
+            if on_epoch is not None:
+                on_epoch(epoch)
+    return pd.DataFrame(history)
+
+
+def tuned(
+    model: Any,
+    data: EncodedFacts | Sequence[EncodedFacts],
+    settings: TuneSettings,
+    *,
+    layers: Iterable[int] | None = None,
+    replay: EncodedFacts | None = None,
+    on_epoch: Callable[[int], None] | None = None,
+) -> WeightDelta:
+    """The change of weights that `tune` makes; the model itself stays as it is."""
+    names = trainable_names(model, None if layers is None else (layers := list(layers)))
+    with restored(model, names) as before:
+        tune(model, data, settings, layers=layers, replay=replay, on_epoch=on_epoch)
+        return delta_from(model, before)
+
+
+Row = tuple[tuple[int, ...], tuple[int, ...]]
+"""Token ids of a prompt and of its completion."""
+
+
+def completion_loss(model: Any, rows: Sequence[Row]) -> Float[Tensor, ""]:
+    """Mean cross-entropy of the completions' tokens, nats."""
+    batch = prompt_batch([[*prompt, *completion] for prompt, completion in rows])
+    targets = torch.full_like(batch["input_ids"], _IGNORED)
+    for row, (prompt, completion) in enumerate(rows):
+        places = slice(len(prompt) - 1, len(prompt) + len(completion) - 1)
+        targets[row, places] = torch.tensor(completion)
+    logits = next_token_logits(model, batch).flatten(0, 1)
+    return F.cross_entropy(
+        logits if logits.dtype == torch.float64 else logits.float(),
+        targets.flatten().to(logits.device),
+        ignore_index=_IGNORED,
+    )
+
+
+def _rows(data: EncodedFacts) -> list[Row]:
+    return list(zip(data.prompt_ids, data.completion_ids, strict=True))

@@ -1,0 +1,185 @@
+"""Claims 3, 4, 10 and 11: what the extractive scores say.
+
+The rules are told in `mechcore.papers.extractive.verdicts`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from mechcore.papers.evidence import (
+    ALPHA,
+    Finding,
+    Seeds,
+    UndecidableError,
+    joined,
+    number,
+    over_seeds,
+    percent,
+)
+from mechcore.papers.extractive.evidence import (
+    FIRST,
+    SECOND,
+    Evidence,
+    Part,
+    all_of,
+    difference,
+    one_seed,
+    per_seed,
+    verdict_of,
+)
+
+ENTITY = r"subject -\d+"
+"""Labels of the tokens of the name or place that a prompt is about."""
+
+WITHIN = 2.0
+"""The linear estimate has to be within this factor of the actual change."""
+
+
+# -- 3, 4: maps -----------------------------------------------------------------------------------
+
+
+def first_hop(evidence: Evidence) -> Finding:
+    """Claim 3."""
+    seeds = evidence.learned_seeds(FIRST)
+    stored = _mass(evidence, seeds, FIRST, "informative")
+    read = _mass(evidence, seeds, FIRST, "downstream")
+    parts = [
+        _share_gap("Informative, share at the name minus share at the last token", stored),
+        _share_gap("Downstream, share at the last token minus share at the name", read, -1),
+        difference("Layers from informative to downstream", read["centre"] - stored["centre"]),
+    ]
+    return _mapped([("informative", stored), ("downstream", read)], parts, seeds)
+
+
+def second_hop(evidence: Evidence) -> Finding:
+    """Claim 4."""
+    seeds = evidence.learned_seeds(FIRST, SECOND)
+    stored = _mass(evidence, seeds, SECOND, "informative")
+    first = _mass(evidence, seeds, FIRST, "informative")
+    parts = [
+        _share_gap("Informative, share at the last token minus share at the place", stored, -1),
+        difference("Layers from that of first-hop to it", stored["centre"] - first["centre"]),
+    ]
+    return _mapped([("informative", stored), ("informative of first-hop", first)], parts, seeds)
+
+
+def _mass(evidence: Evidence, seeds: Seeds, task: str, score: str) -> pd.DataFrame:
+    """Where the positive MLP scores are: entity and last (shares), centre (layer), by seed."""
+    rows = evidence.rows("extractive_scores", task=task, score=score, kind="mlp")
+    found = {seed: _places(rows[rows["seed"] == seed]) for seed in seeds.kept}
+    table = pd.DataFrame.from_dict(found, orient="index", columns=["entity", "last", "centre"])
+    if table.isna().to_numpy().any():
+        bad = table.index[table.isna().any(axis=1)][0]
+        raise UndecidableError(f"No MLP has a positive {score} score on {task}, seed {bad}.")
+    return table
+
+
+def _places(rows: pd.DataFrame) -> tuple[float, float, float]:
+    positive = rows["value"].astype(float).clip(lower=0)
+    total = float(positive.sum())
+    if not total > 0:
+        return math.nan, math.nan, math.nan
+    entity = rows["token"].astype(str).str.fullmatch(ENTITY)
+    last = rows["place"] == rows["place"].max()
+    return (
+        float(positive[entity].sum()) / total,
+        float(positive[last].sum()) / total,
+        float(np.dot(positive, rows["layer"])) / total,
+    )
+
+
+def _share_gap(what: str, mass: pd.DataFrame, sign: int = 1) -> Part:
+    return difference(f"{what}, in points", 100 * sign * (mass["entity"] - mass["last"]), 1)
+
+
+def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Part], seeds: Seeds) -> Finding:
+    figure = joined(
+        "Positive scores of MLPs.",
+        *(
+            f"{name.capitalize()}: {percent(mass['entity'].mean())} at the name or place, "
+            f"{percent(mass['last'].mean())} at the last token, centre at layer "
+            f"{number(mass['centre'].mean())} (from 0; {per_seed(mass['centre'])} in each seed)."
+            for name, mass in maps
+        ),
+        *(part.figure for part in parts),
+        one_seed(seeds),
+        *seeds.left_out,
+    )
+    return Finding(verdict_of(all_of([part.met for part in parts])), figure)
+
+
+# -- 10: localisation -----------------------------------------------------------------------------
+
+
+def localization(evidence: Evidence) -> Finding:
+    """Claim 10."""
+    seeds = evidence.seeds("extractive_localization_r2", kind="mlp")
+    found = {kind: _correlated(evidence, seeds, kind) for kind in ("mlp", "head")}
+    figure = joined(
+        "Correlation over components of informative scores, where implications are learned, and "
+        "downstream ones, where new facts are read out.",
+        f"MLPs: {found['mlp'].figure}",
+        f"Heads, which decide nothing: {found['head'].figure}",
+    )
+    return Finding(verdict_of(found["mlp"].met), figure)
+
+
+def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Part:
+    rows = evidence.by_seed("extractive_localization_r2", seeds, kind=kind)
+    if rows["r"].isna().any():
+        raise UndecidableError(f"A correlation over {kind}s is missing: too few, or all are equal.")
+    part = difference("r", rows["r"].astype(float))
+    met = part.met
+    if len(rows) == 1:
+        r, p = float(rows["r"].iloc[0]), float(rows["p"].iloc[0])
+        met = r > 0 if p <= ALPHA else None
+    shown = "; ".join(
+        f"{number(row['r'])} (p {number(row['p'], 3)}, {int(row['n'])} of them)"
+        for _, row in rows.iterrows()
+    )
+    figure = f"r\u00b2 {number(float(rows['r2'].mean()))}, r in each seed {shown}, {part.figure}"
+    return Part(met, figure)
+
+
+# -- 11: the linear estimate ----------------------------------------------------------------------
+
+
+def linear(evidence: Evidence) -> Finding:
+    """Claim 11."""
+    name = "extractive_sums"
+    seeds = evidence.seeds(name).keep(lambda seed: _not_raised(evidence, seed))
+    tables = {task: evidence.by_seed(name, seeds, task=task) for task in (FIRST, SECOND)}
+    ratios = {task: rows["gradient"] / rows["actual"] for task, rows in tables.items()}
+    met = [
+        all(1 / WITHIN <= float(ratio[seed]) <= WITHIN for ratio in ratios.values())
+        for seed in seeds.kept
+    ]
+    verdict, counts = over_seeds(met)
+    changes = " ".join(
+        f"{task.capitalize()}: estimated {per_seed(rows['gradient'])}, actual "
+        f"{per_seed(rows['actual'])}, correlation over prompts {per_seed(rows['r'])}."
+        for task, rows in tables.items()
+    )
+    off = max(
+        float((rows["informative"] + rows["other"] - rows["gradient"]).abs().max())
+        for rows in tables.values()
+    )
+    figure = joined(
+        f"Change of the reward of implications, in each seed. {changes}",
+        f"Scores miss the estimate that they sum to by {number(off, 5)} at most.",
+        counts,
+        *seeds.left_out,
+    )
+    return Finding(verdict, figure)
+
+
+def _not_raised(evidence: Evidence, seed: int) -> str | None:
+    for task in (FIRST, SECOND):
+        actual = float(evidence.row("extractive_sums", task=task, seed=seed)["actual"])
+        if not actual > 0:
+            return f"training does not raise the reward of {task} implications ({number(actual)})"
+    return None

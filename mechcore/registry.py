@@ -1,0 +1,120 @@
+"""Things of one kind by name: mechcore's own, those of installed packages, those added in code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from mechcore.errors import InputError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Things of one kind by name, each imported when it is first asked for.
+
+    A package adds to it by an entry point in the registry's group, a notebook or script by
+    `register`. Names are unique: what is there is never replaced.
+
+    Args:
+        what: one such thing, for messages: ``"fill"``.
+        group: of entry points: ``"mechcore.fills"``.
+        own: mechcore's own, as ``"module:attribute"`` by name.
+
+    >>> sizes: Registry[int] = Registry("size", "mechcore.sizes-in-this-example")
+    >>> sizes.register("small")(3), sizes.names()
+    (3, ['small'])
+    """
+
+    def __init__(self, what: str, group: str, own: Mapping[str, str] | None = None) -> None:
+        self.what, self.group = what, group
+        self._added: dict[str, T] = {}
+        self._imported: dict[str, T] = {}
+        self._points: dict[str, EntryPoint] | None = None
+        self._own = {name: EntryPoint(name, at, group) for name, at in (own or {}).items()}
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Add what is decorated under ``name``.
+
+        Raises:
+            InputError: the name is taken.
+        """
+
+        def add(thing: T) -> T:
+            if name in self:
+                raise InputError(
+                    f"{self.what} {name!r}: is there already; register yours under another name"
+                )
+            self._added[name] = thing
+            return thing
+
+        return add
+
+    def names(self) -> list[str]:
+        """All names: mechcore's own, then those of packages, then those added in code."""
+        return [*self._entries(), *self._added]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._added or name in self._entries()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __getitem__(self, name: str) -> T:
+        """The thing of that name.
+
+        Raises:
+            InputError: there is none, or the package that offers it cannot be imported.
+        """
+        if name in self._added:
+            return self._added[name]
+        if name not in self._entries():
+            raise self._unknown(name)
+        if name not in self._imported:
+            self._imported[name] = self._import(self._entries()[name])
+        return self._imported[name]
+
+    def remove(self, name: str) -> None:
+        """Take back what was added in code; for tests and notebooks.
+
+        Raises:
+            InputError: nothing of that name was added in code.
+        """
+        if name not in self._added:
+            raise self._unknown(name)
+        del self._added[name]
+
+    def _import(self, point: EntryPoint) -> T:
+        try:
+            thing: T = getattr(import_module(point.module), point.attr)
+            return thing
+        except (ImportError, AttributeError) as error:
+            raise InputError(
+                f"{self.what} {point.name!r}: {point.value} cannot be imported ({error}); "
+                "install the package that offers it again, or remove it"
+            ) from error
+
+    def _entries(self) -> dict[str, EntryPoint]:
+        if self._points is None:
+            found = dict(self._own)
+            for point in sorted(entry_points(group=self.group), key=lambda each: each.name):
+                taken = found.setdefault(point.name, point)
+                if taken.value != point.value:
+                    raise InputError(
+                        f"{self.what} {point.name!r}: {taken.value} and {point.value} have the "
+                        "same name; uninstall one of the packages"
+                    )
+            self._points = found
+        return self._points
+
+    def _unknown(self, name: str) -> InputError:
+        near = get_close_matches(str(name), self.names(), n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        known = ", ".join(self.names()) or "none"
+        return InputError(
+            f"{self.what} {name!r}: unknown{hint}; expected one of {known}, or one added in the "
+            f"entry point group {self.group}"
+        )

@@ -1,0 +1,83 @@
+"""The report of the main study: what `mechcore run` found out about heads and subnetworks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mechcore.report.kinds import StudyReport, Words
+from mechcore.report.run_folder import TABLES
+from mechcore.report.sections import sections
+from mechcore.report.summary import findings, tiles
+
+_INTERVALS = (
+    "Intervals in brackets are bootstrap intervals over examples, each for its own number alone: "
+    "among many sets some leave out zero by chance. They say nothing about other seeds, other data "
+    "or other models."
+)
+_TERMS: Sequence[tuple[str, str]] = (
+    (
+        "In-domain and out-of-domain",
+        "Data like the training data, and data that differs from it, usually so that a shallow "
+        "rule which works in-domain fails.",
+    ),
+    (
+        "Means over subsets",
+        "Where a number is a mean over subsets, every subset counts the same, however many "
+        "examples it has; a number of a data set is over all its examples.",
+    ),
+    (
+        "Subnetwork",
+        "The model with a mask of zeros and ones. Pruning trains the mask, not the model, to keep "
+        "the answers on training data close to the full model's (Kullback\u2013Leibler divergence, "
+        "KL) while a set share of the components, the target sparsity, is removed. Each seed may "
+        "find another subnetwork.",
+    ),
+    (
+        "Heuristic core",
+        "The heads that every subnetwork keeps, at every seed and sparsity. The size expected by "
+        "chance is that of subnetworks that keep as many heads, each picked at random.",
+    ),
+    (
+        "Margin",
+        "The log-odds of the correct class or classes, in nats, averaged over examples. Unlike "
+        "accuracy it has no floor or ceiling.",
+    ),
+    (
+        "Drop and interaction",
+        "The drop *D*(*S*) is the full model's accuracy or margin less that of the model with the "
+        "set *S* ablated. The interaction of *S* is *D*(*S*) less the sum of *D*({*i*}) over its "
+        "members *i*. Above zero the set is superadditive: taking its heads together costs more "
+        "than taking them one by one, as happens where heads can stand in for one another. "
+        "Accuracy cannot fall below zero, so joint drops saturate near that floor and interactions "
+        "on accuracy come out too low.",
+    ),
+    (
+        "Attention mass",
+        "The share of a head's attention that goes to one category of tokens (the same word "
+        "repeated elsewhere, the token before or after, a separator, the first token, the token "
+        "itself), averaged over the query tokens that have such a token to attend to.",
+    ),
+    (
+        "Effective size",
+        "The share of components that the sparsest subnetwork keeps whose accuracy is not below "
+        "the full model's by more than a set margin, the faithful one; 100 % where there is none.",
+    ),
+)
+_CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 2403.03942)."
+
+
+def _title(model: str, config: Mapping[str, Any]) -> str:
+    trained_here = (config.get("model") or {}).get("base")
+    return f"Heuristic core of {model}{', trained here' if trained_here else ''}"
+
+
+REPORT = StudyReport(
+    title=_title,
+    subtitle="",
+    tables=TABLES,
+    tiles=tiles,
+    findings=findings,
+    sections=sections,
+    words=Words(_INTERVALS, _TERMS, _CREDIT),
+)

@@ -1,0 +1,188 @@
+"""Logging finished runs to Weights & Biases."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError, MechcoreError, reason
+from mechcore.report.blocks import FIGURES_FOLDER
+from mechcore.report.page import REPORT_FILES
+from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
+
+_SETTINGS = {
+    # Nothing but the run itself: no terminal, machine, packages, code or git.
+    "console": "off",
+    "silent": True,
+    "disable_git": True,
+    "disable_job_creation": True,
+    "save_code": False,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+    "x_disable_stats": True,
+    "x_save_requirements": False,
+}
+
+
+def log_run(
+    folder: str | Path,
+    *,
+    project: str,
+    mode: Literal["offline", "online"] = "offline",
+    name: str | None = None,
+    directory: str | Path | None = None,
+) -> str:
+    """Log a finished run to Weights & Biases.
+
+    What is logged: the run's configuration; `summary_of` it; every table under ``tables/`` and
+    every PNG figure under ``figures/``; and an artifact of type ``report`` with the report, the
+    tables and the configuration. wandb adds the versions of Python and of the libraries in use,
+    but nothing of the terminal, the machine or the code. Nothing is printed or asked.
+
+    Args:
+        folder: of the run.
+        project: of Weights & Biases.
+        mode: ``"offline"`` writes files and uses no network; ``wandb sync`` sends them later.
+            ``"online"`` needs a login.
+        name: of the run there; the folder's by default.
+        directory: where wandb keeps its files, in a folder ``wandb``; the run's by default.
+
+    Returns:
+        Offline the folder to sync, online the address of the run.
+
+    Raises:
+        InputError: wandb is not installed or not logged in, the project or mode cannot be used,
+            or the folder is not that of a finished run.
+        MechcoreError: Weights & Biases did not take the run.
+    """
+    run = read_run(folder)
+    if mode not in ("offline", "online"):
+        raise InputError(f"mode: found {mode!r}; expected 'offline' or 'online'")
+    place = Path(run.path if directory is None else directory).resolve()
+    with _own_environment(place / "wandb"):
+        wandb = _wandb()
+        if mode == "online" and not wandb.login(prompt=False):
+            raise InputError(
+                "wandb: not logged in; run `wandb login` first, set WANDB_API_KEY, or use offline "
+                "mode"
+            )
+        place.mkdir(parents=True, exist_ok=True)
+        try:
+            tracked = wandb.init(
+                project=project,
+                name=name or run.path.resolve().name,
+                mode=mode,
+                dir=str(place),
+                config=run.config,
+                reinit="create_new",  # a run that is being logged already goes on
+                settings=wandb.Settings(**_SETTINGS),
+            )
+            with tracked:
+                _log(wandb, tracked, run)
+        except (wandb.errors.UsageError, ValueError) as error:
+            raise InputError(f"wandb: {reason(error)}") from error
+        except wandb.Error as error:
+            raise MechcoreError(f"wandb: {reason(error)}") from error
+    return str(tracked.url) if mode == "online" else str(Path(tracked.dir).parent)
+
+
+def summary_of(run: RunFolder) -> dict[str, float]:
+    """The figures of a run that are worth comparing between runs, as far as it has them.
+
+    Returns:
+        Accuracies (shares, over all subsets) as ``accuracy/ROLE/full`` and, the mean over the
+        subnetworks of a target sparsity, ``accuracy/ROLE/s0.50``, with the data's name after the
+        role where a role has several; and of the heuristic core ``core/size`` (heads),
+        ``core/expected_by_chance`` and ``core/p_value``.
+    """
+    found: dict[str, float] = {}
+    accuracy = run.table("accuracy")
+    if accuracy is not None:
+        whole = accuracy[accuracy["subset"] == ALL]
+        for role, of_role in whole.groupby("role", sort=False):
+            several = of_role["data"].nunique() > 1
+            for data, rows in of_role.groupby("data", sort=False):
+                at = f"accuracy/{role}/{data}" if several else f"accuracy/{role}"
+                found |= {f"{at}/{key}": value for key, value in _accuracies(rows)}
+    core = run.table("core_summary")
+    if core is not None and len(core):
+        facts = core.iloc[0]
+        found |= {
+            "core/size": float(facts["core_size"]),
+            "core/expected_by_chance": float(facts["expected_by_chance"]),
+            "core/p_value": float(facts["p_value"]),
+        }
+    return found
+
+
+def _accuracies(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    full = rows[rows["subnetwork"] == "full"]
+    if len(full):
+        yield "full", float(full["accuracy"].iloc[0])
+    for target, same in rows[rows["subnetwork"] != "full"].groupby("target_sparsity"):
+        yield f"s{target:.2f}", float(same["accuracy"].mean())
+
+
+def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:
+    for key, value in summary_of(run).items():
+        tracked.summary[key] = value
+    logged: dict[str, Any] = {
+        f"tables/{name}": wandb.Table(dataframe=table.reset_index(drop=True))
+        for name, table in run.tables.items()
+        if len(table)
+    }
+    for path in sorted((run.path / FIGURES_FOLDER).glob("[!.]*.png")):
+        logged[f"{FIGURES_FOLDER}/{path.stem}"] = wandb.Image(str(path))
+    tracked.log(logged)
+    artifact = wandb.Artifact(f"report-{tracked.id}", type="report")
+    for name in (CONFIG_FILE, *REPORT_FILES.values()):
+        if (run.path / name).is_file():
+            artifact.add_file(str(run.path / name), name=name)
+    for file in run.table_files:
+        artifact.add_file(str(run.path / TABLES_FOLDER / file), name=f"{TABLES_FOLDER}/{file}")
+    tracked.log_artifact(artifact)
+
+
+def check_installed() -> None:
+    """Make sure that wandb is there, before work is spent on what it is to log.
+
+    Raises:
+        InputError: it is not.
+    """
+    if find_spec("wandb") is None:
+        raise InputError("wandb is not installed; install it with: pip install 'mechcore[wandb]'")
+
+
+def _wandb() -> Any:
+    check_installed()
+    import wandb
+
+    return wandb
+
+
+@contextmanager
+def _own_environment(place: Path) -> Iterator[None]:
+    """Have wandb keep its files in one place, and report no errors of its own to its makers."""
+    wanted = {
+        "WANDB_DATA_DIR": str(place / "data"),
+        "WANDB_CACHE_DIR": str(place / "cache"),
+        "WANDB_ARTIFACT_DIR": str(place / "artifacts"),
+        "WANDB_ERROR_REPORTING": "false",
+    }
+    before = {key: os.environ.get(key) for key in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value

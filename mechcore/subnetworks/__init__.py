@@ -1,0 +1,1 @@
+"""What several subnetworks share, and how small they can be."""

@@ -1,0 +1,331 @@
+"""Effective size: how few components still do what the whole model does.
+
+As in arXiv 2403.03942, section 5 and figure 6: along fine-tuning, subnetworks of a grid of
+sparsities are pruned from every checkpoint; the sparsest one that keeps the checkpoint's accuracy
+gives its effective size, separately in domain and out of domain.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechcore.data.readers import read_table, texts_of
+from mechcore.errors import InputError, MechcoreWarning, reason, shown
+from mechcore.files import unguarded
+
+FULL = ("checkpoint", "subset", "accuracy")
+"""Columns of the full model's accuracies."""
+
+GRID = ("checkpoint", "seed", "sparsity", "subset", "accuracy")
+"""Columns of the subnetworks' accuracies."""
+
+TOLERANCE = 1e-6
+"""Accuracies no further apart than this are equal.
+
+They are ratios of counts, often stored as float32, and 0.83 - 0.03 is not 0.80 in floating point: a
+subnetwork that loses exactly the margin is not faithful, whichever way rounding goes.
+"""
+
+MISSING = -1
+"""What the published files have in place of the accuracy of a subnetwork that was not made."""
+
+PERCENT = "25 % is the share 0.25, or 25 in .json files as published"
+
+
+def effective_size(
+    full: pd.DataFrame,
+    grid: pd.DataFrame,
+    *,
+    groups: Mapping[str, Sequence[str]],
+    margin: float = 0.03,
+) -> pd.DataFrame:
+    """Share of components that the sparsest faithful subnetwork keeps, per seed.
+
+    A subnetwork is faithful on a group of subsets if its accuracy is more than the full model's
+    minus ``margin`` (one-sided, strict up to `TOLERANCE`). The accuracy on a group is the
+    unweighted mean over its subsets. Sparsities between those of the grid are not considered, and
+    a sparser subnetwork may be faithful where a denser one is not. Where the full model's accuracy
+    is below the margin, every subnetwork is faithful.
+
+    Args:
+        full: accuracy (share) of the full model: checkpoint, subset, accuracy.
+        grid: accuracy (share) of subnetworks: checkpoint, seed, sparsity (share of components
+            pruned, in [0, 1)), subset, accuracy. All seeds of a checkpoint have the same
+            sparsities.
+        groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
+            are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
+            all six together.
+        margin: how much accuracy (share) a faithful subnetwork may lose.
+
+    Returns:
+        One row per group, checkpoint (in the order of ``full``) and seed: group, checkpoint, seed,
+        effective_size (share of components kept), faithful, sparsity and accuracy of the chosen
+        subnetwork, full_accuracy. Where no subnetwork of the grid is faithful, effective_size is
+        1, as published, but faithful is False, and sparsity and accuracy are missing.
+
+    Raises:
+        InputError: a column or accuracy is missing, repeated or not a share; the checkpoints of
+            the tables or the sparsities of the seeds differ; a group or the margin is unusable.
+    """
+    _check_settings(groups, margin)
+    wholes, parts = _by_subset(full, "full", FULL), _by_subset(grid, "grid", GRID)
+    checkpoints = full["checkpoint"].unique().tolist()
+    _check_checkpoints(checkpoints, parts.index.unique("checkpoint").tolist())
+    _check_even(parts.index.to_frame(index=False))
+    rows = []
+    for group, subsets in groups.items():
+        whole = _group_accuracy(wholes, "full", group, subsets)
+        part = _group_accuracy(parts, "grid", group, subsets)
+        for checkpoint in checkpoints:
+            needed = whole.loc[checkpoint] - margin + TOLERANCE
+            for seed, accuracy in part.xs(checkpoint).groupby(level="seed"):
+                faithful = accuracy[accuracy > needed].droplevel("seed")
+                sparsest = max(faithful.items(), default=(math.nan, math.nan))
+                rows.append((group, checkpoint, seed, *sparsest, whole.loc[checkpoint]))
+    columns = ["group", "checkpoint", "seed", "sparsity", "accuracy", "full_accuracy"]
+    sizes = pd.DataFrame(rows, columns=columns)
+    sizes.insert(3, "effective_size", (1 - sizes["sparsity"]).fillna(1.0))
+    sizes.insert(4, "faithful", sizes["sparsity"].notna())
+    return sizes
+
+
+def common_sparsities(grid: pd.DataFrame) -> pd.DataFrame:
+    """The part of ``grid`` at sparsities that all seeds of a checkpoint have, for `effective_size`.
+
+    What is left out, which a warning names, cannot be chosen for any seed.
+    """
+    _require(grid, "grid", GRID)
+    seeds = grid.groupby("checkpoint", dropna=False)["seed"].transform("nunique")
+    having = grid.groupby(["checkpoint", "sparsity"], dropna=False)["seed"].transform("nunique")
+    if (having < seeds).any():
+        lost = grid.loc[having < seeds, ["checkpoint", "sparsity"]].drop_duplicates()
+        warnings.warn(
+            "grid: left out sparsities that some seeds lack: "
+            + "; ".join(_place(lost[row : row + 1]) for row in range(len(lost))),
+            MechcoreWarning,
+            stacklevel=2,
+        )
+    return grid[having == seeds].reset_index(drop=True)
+
+
+def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
+    """Average a table of `effective_size` over seeds.
+
+    Returns:
+        One row per group and checkpoint: group, checkpoint, effective_size (mean share of
+        components kept), low and high (smallest and largest over seeds), n_seeds, n_faithful
+        (seeds with a faithful subnetwork; each of the others counts as 1).
+    """
+    _require(sizes, "sizes", ("group", "checkpoint", "effective_size", "faithful"))
+    return sizes.groupby(["group", "checkpoint"], sort=False, as_index=False).agg(
+        effective_size=("effective_size", "mean"),
+        low=("effective_size", "min"),
+        high=("effective_size", "max"),
+        n_seeds=("effective_size", "size"),
+        n_faithful=("faithful", "sum"),
+    )
+
+
+def read_full(path: str | Path) -> pd.DataFrame:
+    """Read the full model's accuracies, the table ``full`` of `effective_size`.
+
+    Args:
+        path: a table with the columns `FULL` (``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``, text
+            also ``.gz``), or the layout published with arXiv 2403.03942 (``.json``):
+            ``{checkpoint: {subset: accuracy}}``. Checkpoints become numbers if all of them are.
+
+    Raises:
+        InputError: the file cannot be read, lacks something, or has text in place of a number.
+    """
+    return _read(Path(path), FULL, ("checkpoint", "subset"))
+
+
+def read_grid(path: str | Path) -> pd.DataFrame:
+    """Read the subnetworks' accuracies, the table ``grid`` of `effective_size`.
+
+    Args:
+        path: as for `read_full`, with the columns `GRID`, or as published
+            ``{seed: {checkpoint: {percentage pruned: {subset: accuracy}}}}``, where accuracies of
+            -1 are left out, with a warning.
+
+    Raises:
+        InputError: the file cannot be read, lacks something, or has text in place of a number.
+    """
+    return _read(Path(path), GRID, ("seed", "checkpoint", "sparsity", "subset"))
+
+
+# -- checks ---------------------------------------------------------------------------------------
+
+
+def _check_settings(groups: Mapping[str, Sequence[str]], margin: float) -> None:
+    if not 0 <= margin < 1:
+        raise InputError(f"margin: found {margin}; expected a share in [0, 1), such as 0.03")
+    if not groups:
+        raise InputError("groups: found none; name at least one, such as {'ID': ['matched']}")
+    for group, subsets in groups.items():
+        if isinstance(subsets, str) or not subsets or len(set(subsets)) < len(subsets):
+            raise InputError(
+                f"groups: {group!r} is {subsets!r}; expected a list of subsets, at least one and "
+                "each once"
+            )
+
+
+def _check_checkpoints(full: list[Any], grid: list[Any]) -> None:
+    alone = [each for each in [*full, *grid] if (each in full) != (each in grid)]
+    if alone:
+        raise InputError(
+            f"checkpoint {alone[0]!r} is not in both tables: full has {_list(full)}; grid has "
+            f"{_list(grid)}; expected the same in both: add it, or leave it out"
+        )
+
+
+def _check_even(settings: pd.DataFrame) -> None:
+    for checkpoint, rows in settings.groupby("checkpoint"):
+        for seed, own in rows.groupby("seed"):
+            lacking = set(rows["sparsity"]) - set(own["sparsity"])
+            if lacking:
+                raise InputError(
+                    f"grid: checkpoint {checkpoint!r}, seed {seed!r} lacks sparsity "
+                    f"{_list(sorted(lacking))}, which another seed has; expected the same "
+                    "sparsities for all seeds of a checkpoint: add the missing, or keep what "
+                    "common_sparsities(grid) gives"
+                )
+
+
+def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
+    missing = [column for column in columns if column not in frame]
+    if missing or frame.empty:
+        found = f"no column {missing[0]}" if missing else "no row"
+        there = shown(", ".join(map(str, frame.columns)), 300) or "none"
+        raise InputError(
+            f"{name}: {found}; found the columns {there}; "
+            f"expected {', '.join(columns)} and at least one row"
+        )
+
+
+def _by_subset(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> pd.DataFrame:
+    """Checked accuracies with a column for every subset, NaN where there is none."""
+    _require(frame, name, columns)
+    keys = list(columns[:-1])
+    table = frame[list(columns)].reset_index(drop=True)
+    for column in keys:
+        _refuse(table, table[column].isna(), name, f"no {column}; expected one in every row")
+    for column, interval in (("sparsity", "[0, 1)"), ("accuracy", "[0, 1]")):
+        if column in columns:
+            numbers = pd.to_numeric(table[column], errors="coerce")
+            shares = numbers.between(0, 1, inclusive="left" if column == "sparsity" else "both")
+            _refuse(table, ~shares, name, f"{column} is not a share in {interval}: {PERCENT}")
+            table[column] = numbers.astype(float)
+    repeated = table.duplicated(keys)
+    _refuse(table, repeated, name, "occurs twice; expected one accuracy: remove the other")
+    return table.set_index(keys)["accuracy"].unstack("subset")
+
+
+def _refuse(table: pd.DataFrame, bad: pd.Series, name: str, problem: str) -> None:
+    if bad.any():
+        raise InputError(f"{name}: {_place(table[bad])}: {problem}")
+
+
+def _place(rows: pd.DataFrame) -> str:
+    """The first row in words."""
+    return ", ".join(f"{key} {value!r}" for key, value in rows.to_dict("records")[0].items())
+
+
+def _group_accuracy(
+    table: pd.DataFrame, name: str, group: str, subsets: Sequence[str]
+) -> pd.Series:
+    """Mean over the group's subsets, all of which must be there."""
+    chosen = table.reindex(columns=list(subsets))
+    missing = chosen.isna().to_numpy()
+    if missing.any():
+        row, column = np.argwhere(missing)[0]
+        raise InputError(
+            f"{name}: {_place(chosen.index[[row]].to_frame())}: no subset {subsets[column]!r}, "
+            f"which group {group!r} needs; found {_list(table.iloc[row].dropna().index)}; add its "
+            "accuracy, or change the group"
+        )
+    return chosen.mean(axis=1)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _read(path: Path, columns: Sequence[str], levels: Sequence[str]) -> pd.DataFrame:
+    """Levels are those of the published layout, outermost first."""
+    is_published = path.suffix == ".json"
+    if is_published:
+        table = pd.DataFrame(_leaves(path, _json(path), levels), columns=[*levels, "accuracy"])
+    else:
+        table = read_table(path)
+        if ".csv" in path.suffixes:  # perhaps written by mechcore
+            table = unguarded(table)
+        _require(table, str(path), columns)
+        table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
+    for column in [each for each in columns if each != "subset"]:
+        numbers = pd.to_numeric(table[column], errors="coerce")
+        if column in ("sparsity", "accuracy"):
+            _refuse(table, numbers.isna(), str(path), f"expected a number as {column}")
+        if numbers.notna().all():
+            table[column] = numbers
+    if is_published and "sparsity" in columns:
+        table = _without_missing(path, table)
+        shares = table["sparsity"].between(0, 1, inclusive="neither")
+        _refuse(table, shares, str(path), f"expected a percentage as sparsity: {PERCENT}")
+        table["sparsity"] /= 100
+    return table[list(columns)]
+
+
+def _without_missing(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    missing = table["accuracy"] == MISSING
+    if missing.any():
+        lost = table[missing].drop_duplicates(["seed", "checkpoint", "sparsity"])
+        names = [f"{seed} > {at} > {percent}" for seed, at, percent, *_ in lost.to_numpy()]
+        warnings.warn(
+            f"{path}: left out {len(lost)} subnetworks that have {MISSING} in place of an accuracy "
+            f"(seed > checkpoint > percentage): {', '.join(names)}",
+            MechcoreWarning,
+            stacklevel=4,
+        )
+    return table[~missing].reset_index(drop=True)
+
+
+def _json(path: Path) -> Any:
+    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError(f"a key occurs twice among {_list(key for key, _ in pairs)}")
+        return dict(pairs)
+
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
+        json.dumps(content, ensure_ascii=False).encode()  # half characters fail here
+        return content
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as .json: {reason(error)}") from error
+
+
+def _leaves(
+    path: Path, content: Any, levels: Sequence[str], place: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
+    """Keys and leaf, as texts, of everything in nested JSON."""
+    if not levels:
+        yield (*place, str(content))
+        return
+    if not isinstance(content, dict) or not content:
+        raise InputError(
+            f"{path}: {' > '.join(place) or 'the whole file'}: found {str(content)[:40]}; expected "
+            f"an object with a key for every {levels[0]}"
+        )
+    for key, inner in content.items():
+        yield from _leaves(path, inner, levels[1:], (*place, key))
+
+
+def _list(names: Iterable[Any]) -> str:
+    return ", ".join(map(repr, names))

@@ -1,0 +1,1 @@
+"""The embedded models and the tiny world they were trained on."""

@@ -1,0 +1,418 @@
+"""The tiny world: a templated inference task with a shallow heuristic built in.
+
+A premise and a hypothesis are made from about 100 words. In ordinary pairs *lexical overlap* gives
+the answer: the hypothesis is entailed exactly when all its words are in the premise. A small
+counter-heuristic minority of the training pairs breaks the rule: every word of the hypothesis is
+in the premise and yet it does not follow. The minority has four subsets:
+
+==============  ====================================================  ========================
+subset          premise                                               hypothesis, not entailed
+==============  ====================================================  ========================
+``so_swap``     the baker fed the pilot today                         the pilot fed the baker
+``prep``        the baker near the poet fed the pilot                 the poet fed the pilot
+``embed_if``    the baker fed the pilot if the poet hugged the cook   the poet hugged the cook
+``embed_verb``  the cook hoped that the poet fed the pilot today      the poet fed the pilot
+==============  ====================================================  ========================
+
+No word gives the minority away: prepositions, ``if`` and clause verbs occur more often in entailed
+pairs, and every premise of the minority has a form that is as often the premise of entailed pairs
+as of non-entailed ones. The hypotheses of the minority have the form of most ordinary ones.
+
+Pairs are held out by their premise: a fixed checksum of the premise text sends a tenth of all
+premises to the evaluation splits and the rest to training, so that no training pair of any seed
+occurs in an evaluation split of any seed.
+
+The construction follows the idea of HANS (McCoy et al. 2019, arXiv 1902.01007); words and templates
+are this module's own.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pandas as pd
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
+
+from mechcore.data.examples import COLUMNS, Examples
+from mechcore.errors import InputError
+
+Split = Literal["train", "id", "ood"]
+
+ENTAILMENT = "entailment"
+NON_ENTAILMENT = "non-entailment"
+LABELS = (ENTAILMENT, NON_ENTAILMENT)
+DEFAULT_MINORITY = 0.04
+
+DECODER_PROMPT = "[BOS] {a} [SEP] {b} [ANS]"
+DECODER_ANSWERS = {ENTAILMENT: "yes", NON_ENTAILMENT: "no"}
+
+
+def _list(words: str) -> tuple[str, ...]:
+    return tuple(words.split())
+
+
+NOUNS = _list(
+    "baker pilot poet nurse sailor farmer tailor miner dancer singer cook guard clerk hunter "
+    "driver weaver diver jeweller monk knight cousin tourist widow pirate wizard boxer barber "
+    "dentist judge queen scout porter"
+)
+TRANSITIVES = _list(
+    "thanked helped followed warned praised hired visited blamed trusted greeted phoned teased "
+    "rescued fed guided hugged"
+)
+INTRANSITIVES = _list(
+    "slept sang laughed waited smiled arrived stumbled sneezed whistled shouted retired paused"
+)
+CONTENT = (NOUNS, TRANSITIVES, INTRANSITIVES)
+PREPOSITIONS = _list("near behind beside opposite with above below facing")
+ADVERBS = _list("today yesterday again twice quietly gladly often early")
+FACTIVES = _list("knew remembered noticed realised learned forgot discovered")
+NON_FACTIVES = _list("hoped claimed thought suspected feared guessed imagined dreamt")
+FUNCTION_WORDS = _list("the and who was by because that if even then wondered")
+WORDS = (
+    *FUNCTION_WORDS,
+    *NOUNS,
+    *TRANSITIVES,
+    *INTRANSITIVES,
+    *PREPOSITIONS,
+    *ADVERBS,
+    *FACTIVES,
+    *NON_FACTIVES,
+)
+
+_HELD_OUT_ONE_IN = 10
+
+
+@dataclass
+class _Words:
+    """Draws words for one pair; nouns and verbs never twice.
+
+    Only ``Random.random`` is used: its sequence for a seed is the one Python guarantees to keep.
+    """
+
+    rng: random.Random
+    used: set[str] = field(default_factory=set)
+
+    def pick(self, options: Sequence[str]) -> str:
+        return options[int(self.rng.random() * len(options))]
+
+    def new(self, options: Sequence[str]) -> str:
+        word = self.pick(options)
+        while word in self.used:
+            word = self.pick(options)
+        self.used.add(word)
+        return word
+
+    def noun(self) -> str:
+        return f"the {self.new(NOUNS)}"
+
+    def transitive(self) -> str:
+        return f"{self.new(TRANSITIVES)} {self.noun()}"
+
+    def predicate(self) -> str:
+        return self.transitive() if self.coin() else self.new(INTRANSITIVES)
+
+    def clause(self) -> str:
+        return f"{self.noun()} {self.predicate()}"
+
+    def coin(self) -> bool:
+        return self.rng.random() < 0.5
+
+
+Pair = tuple[str, str]
+Row = tuple[str, str, str, str]
+Template = Callable[[_Words], Pair]
+
+
+def _drop_adverb(w: _Words) -> Pair:
+    clause = f"{w.noun()} {w.transitive()}"
+    return f"{clause} {w.pick(ADVERBS)}", clause
+
+
+def _drop_pp(w: _Words) -> Pair:
+    subject, predicate = w.noun(), w.predicate()
+    return f"{subject} {w.pick(PREPOSITIONS)} {w.noun()} {predicate}", f"{subject} {predicate}"
+
+
+def _drop_object_pp(w: _Words) -> Pair:
+    clause = f"{w.noun()} {w.transitive()}"
+    return f"{clause} {w.pick(PREPOSITIONS)} {w.noun()}", clause
+
+
+def _conjunct(w: _Words) -> Pair:
+    first, second, predicate = w.noun(), w.noun(), w.predicate()
+    return f"{first} and {second} {predicate}", f"{first if w.coin() else second} {predicate}"
+
+
+def _passive(w: _Words) -> Pair:
+    agent, verb, patient = w.noun(), w.new(TRANSITIVES), w.noun()
+    return f"{patient} was {verb} by {agent}", f"{agent} {verb} {patient}"
+
+
+def _relative(w: _Words) -> Pair:
+    subject, inner, outer = w.noun(), w.predicate(), w.predicate()
+    return f"{subject} who {inner} {outer}", f"{subject} {inner if w.coin() else outer}"
+
+
+def _because(w: _Words) -> Pair:
+    effect, cause = w.clause(), w.clause()
+    return f"{effect} because {cause}", effect if w.coin() else cause
+
+
+def _and_then(w: _Words) -> Pair:
+    first, second = w.clause(), w.clause()
+    return f"{first} and then {second}", first if w.coin() else second
+
+
+def _conditional(w: _Words) -> Pair:
+    main, condition = w.clause(), w.clause()
+    forms = (f"{main} if {condition}", f"if {condition} {main}")
+    return forms if w.coin() else (forms[1], forms[0])
+
+
+def _even_if(w: _Words) -> Pair:
+    main = w.clause()
+    return f"{main} even if {w.clause()}", main
+
+
+def _relative_if(w: _Words) -> Pair:
+    subject, predicate = w.noun(), w.predicate()
+    return f"{subject} who wondered if {w.clause()} {predicate}", f"{subject} {predicate}"
+
+
+def _factive(w: _Words) -> Pair:
+    clause = w.clause()
+    return f"{w.noun()} {w.pick(FACTIVES)} that {clause}", clause
+
+
+def _report(w: _Words) -> Pair:
+    report = f"{w.noun()} {w.pick(NON_FACTIVES)} that {w.clause()}"
+    return f"{report} {w.pick(ADVERBS)}", report
+
+
+def _relative_verb(w: _Words) -> Pair:
+    subject, predicate = w.noun(), w.predicate()
+    premise = f"{subject} who {w.pick(NON_FACTIVES)} that {w.clause()} {predicate}"
+    return premise, f"{subject} {predicate}"
+
+
+def _because_verb(w: _Words) -> Pair:
+    main = w.clause()
+    return f"{main} because {w.noun()} {w.pick(NON_FACTIVES)} that {w.clause()}", main
+
+
+def _so_swap(w: _Words) -> Pair:
+    subject, verb, other = w.noun(), w.new(TRANSITIVES), w.noun()
+    return f"{subject} {verb} {other} {w.pick(ADVERBS)}", f"{other} {verb} {subject}"
+
+
+def _prep(w: _Words) -> Pair:
+    subject, other, predicate = w.noun(), w.noun(), w.predicate()
+    return f"{subject} {w.pick(PREPOSITIONS)} {other} {predicate}", f"{other} {predicate}"
+
+
+def _embed_if(w: _Words) -> Pair:
+    main, condition = w.clause(), w.clause()
+    return (f"{main} if {condition}" if w.coin() else f"if {condition} {main}"), condition
+
+
+def _embed_even_if(w: _Words) -> Pair:
+    condition = w.clause()
+    return f"{w.clause()} even if {condition}", condition
+
+
+def _embed_verb(w: _Words) -> Pair:
+    clause = w.clause()
+    return f"{w.noun()} {w.pick(NON_FACTIVES)} that {clause} {w.pick(ADVERBS)}", clause
+
+
+def _embed_because_verb(w: _Words) -> Pair:
+    clause = w.clause()
+    return f"{w.clause()} because {w.noun()} {w.pick(NON_FACTIVES)} that {clause}", clause
+
+
+ORDINARY: dict[str, Template] = {
+    "drop_adverb": _drop_adverb,
+    "drop_pp": _drop_pp,
+    "drop_object_pp": _drop_object_pp,
+    "conjunct": _conjunct,
+    "passive": _passive,
+    "relative": _relative,
+    "because": _because,
+    "and_then": _and_then,
+    "conditional": _conditional,
+    "even_if": _even_if,
+    "relative_if": _relative_if,
+    "factive": _factive,
+    "report": _report,
+    "relative_verb": _relative_verb,
+    "because_verb": _because_verb,
+}
+# For each subset, its templates under the ordinary template that has the same premises.
+COUNTER_HEURISTIC: dict[str, dict[str, Template]] = {
+    "so_swap": {"drop_adverb": _so_swap},
+    "prep": {"drop_pp": _prep},
+    "embed_if": {"conditional": _embed_if, "even_if": _embed_even_if},
+    "embed_verb": {"report": _embed_verb, "because_verb": _embed_because_verb},
+}
+# A subset can at most take the place of all non-entailed pairs of one ordinary template.
+MAX_MINORITY = len(COUNTER_HEURISTIC) / (2 * len(ORDINARY))
+
+
+def _replace_content(pair: Pair, w: _Words) -> Pair:
+    """The pair with one or more nouns or verbs of the hypothesis, often most, replaced."""
+    premise, hypothesis = pair
+    words = hypothesis.split()
+    places = [i for i, word in enumerate(words) if any(word in kind for kind in CONTENT)]
+    count = 1 + int(max(w.rng.random(), w.rng.random()) * len(places))
+    for _ in range(count):
+        place = places.pop(int(w.rng.random() * len(places)))
+        words[place] = w.new(next(kind for kind in CONTENT if words[place] in kind))
+    return premise, " ".join(words)
+
+
+def is_held_out(premise: str) -> bool:
+    """Whether a premise belongs to the evaluation splits (a tenth of all) or to training."""
+    return zlib.crc32(premise.encode()) % _HELD_OUT_ONE_IN == 0
+
+
+def _draw(template: Template, replace: bool, held_out: bool, rng: random.Random) -> Pair:
+    """A pair from the wanted side of the hold-out."""
+    while True:
+        w = _Words(rng)
+        premise, hypothesis = template(w)
+        if is_held_out(premise) == held_out:
+            return _replace_content((premise, hypothesis), w) if replace else (premise, hypothesis)
+
+
+def _ordinary(turn: int, held_out: bool, rng: random.Random) -> Row:
+    """The pair whose turn it is: templates follow each other, entailed and not by turns."""
+    subset, entailed = list(ORDINARY)[turn // 2 % len(ORDINARY)], turn % 2 == 0
+    pair = _draw(ORDINARY[subset], not entailed, held_out, rng)
+    return (*pair, ENTAILMENT if entailed else NON_ENTAILMENT, subset)
+
+
+def _counter(subset: str, host: str, held_out: bool, rng: random.Random) -> Row:
+    pair = _draw(COUNTER_HEURISTIC[subset][host], False, held_out, rng)
+    return (*pair, NON_ENTAILMENT, subset)
+
+
+def _training_rows(n: int, minority: float, rng: random.Random) -> list[Row]:
+    """Ordinary pairs, some of the non-entailed ones displaced by the minority."""
+    displaced = {
+        host: (subset, minority / MAX_MINORITY / len(hosts))
+        for subset, hosts in COUNTER_HEURISTIC.items()
+        for host in hosts
+    }
+    rows = []
+    for turn in range(n):
+        row = _ordinary(turn, False, rng)
+        if row[2] == NON_ENTAILMENT and row[3] in displaced:
+            subset, share = displaced[row[3]]
+            if rng.random() < share:
+                row = _counter(subset, row[3], False, rng)
+        rows.append(row)
+    return rows
+
+
+def _counter_rows(n: int, rng: random.Random) -> list[Row]:
+    """Counter-heuristic pairs, subsets and the templates of a subset by turns."""
+    rows = []
+    for turn in range(n):
+        round_, place = divmod(turn, len(COUNTER_HEURISTIC))
+        subset = list(COUNTER_HEURISTIC)[place]
+        hosts = list(COUNTER_HEURISTIC[subset])
+        rows.append(_counter(subset, hosts[round_ % len(hosts)], True, rng))
+    return rows
+
+
+def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY) -> Examples:
+    """``n`` pairs of one split; the same for the same arguments on every machine.
+
+    ``"train"`` holds the expected share ``minority`` of counter-heuristic pairs, each in the place
+    of an ordinary non-entailed pair with the same form of premise, so that the labels stay
+    balanced given the premise; ``"id"`` is the same without the minority; ``"ood"`` holds nothing
+    but the four counter-heuristic subsets, in equal parts. Labels and templates take turns, so
+    every prefix is balanced too; shuffle before training. A pair can occur more than once.
+
+    Args:
+        split: ``"train"``, ``"id"`` or ``"ood"``.
+        n: number of pairs, at least 1.
+        seed: seed of the draw; the splits of one seed are drawn independently.
+        minority: share of counter-heuristic pairs in ``"train"``, from 0 to ``MAX_MINORITY``.
+
+    Returns:
+        Examples called ``split``: ``text_a`` the premise, ``text_b`` the hypothesis, ``subset``
+        the template (the same for the entailed and the non-entailed pairs of an ordinary one).
+
+    Raises:
+        InputError: an argument is out of its range.
+    """
+    if split not in ("train", "id", "ood"):
+        raise InputError(f"tiny world: split {split!r} is unknown; use 'train', 'id' or 'ood'")
+    if n < 1:
+        raise InputError(f"tiny world: n is {n}; ask for at least 1 pair")
+    if not 0 <= minority <= MAX_MINORITY:
+        raise InputError(
+            f"tiny world: minority is {minority}; expected a share from 0 to {MAX_MINORITY:.3f}"
+        )
+    rng = random.Random(f"{split} {seed}")
+    if split == "train":
+        rows = _training_rows(n, minority, rng)
+    elif split == "id":
+        rows = [_ordinary(turn, True, rng) for turn in range(n)]
+    else:
+        rows = _counter_rows(n, rng)
+    return Examples(split, pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+def _tokenizer(specials: Sequence[str], words: Sequence[str]) -> Tokenizer:
+    vocabulary = {word: index for index, word in enumerate((*specials, *words))}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return tokenizer
+
+
+def encoder_tokenizer() -> PreTrainedTokenizerFast:
+    """Word-level tokenizer writing ``[CLS] A [SEP] B [SEP]`` with segment ids, as BERT does."""
+    tokenizer = _tokenizer(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), WORDS)
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def decoder_tokenizer() -> PreTrainedTokenizerFast:
+    """Word-level tokenizer of the decoder; it adds no special token of its own.
+
+    Write prompts with ``DECODER_PROMPT``: ``[BOS]``, ``[SEP]`` and ``[ANS]`` are recognised inside
+    the text, and the next token is one of ``DECODER_ANSWERS``.
+    """
+    tokenizer = _tokenizer(("[PAD]", "[UNK]", "[BOS]", "[SEP]", "[ANS]"), (*WORDS, "yes", "no"))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        bos_token="[BOS]",
+        sep_token="[SEP]",
+        additional_special_tokens=["[ANS]"],
+        model_input_names=["input_ids", "attention_mask"],
+    )

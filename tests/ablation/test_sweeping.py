@@ -1,0 +1,798 @@
+"""Sweeps: both engines against edited weights, what stops them, and what they go on from."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from helpers import Cases
+from safetensors import safe_open
+
+from mechcore import progress
+from mechcore.ablation import Ablations, ComponentSet, ablate, as_sets, sweep
+from mechcore.ablation.tree import TreeRunner
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning, MismatchError
+from mechcore.evaluation.evaluate import kl_divergence
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.models.running import hook_mlp_out
+from mechcore.state import StateFile
+
+ENGINE = importlib.import_module("mechcore.ablation.engines")
+"""The module, which the function of the same name hides."""
+
+MODELS = (*helpers.ARCHITECTURES, "gpt2-lm")
+NAMES = ("L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L0.MLP+L1.H0", "L1.H0+L1.H1+L1.H2+L1.H3")
+ANSWERS = {"entailment": "yes", "contradiction": "no", "neutral": "never"}
+PAIRS = [
+    ("the cat saw a dog", "the cat saw", "entailment"),
+    ("a bird ran", "the bird ran quickly , and a cat saw the dog", "neutral"),
+    ("never", "often", "contradiction"),
+    ("the dog who saw a cat ran here", "no", "non-entailment"),
+    ("if a bird ran the dog saw a cat", "the cat never ran", "neutral"),
+    ("yes", "no , not here", "entailment"),
+    ("a dog ran", "a dog ran", "contradiction"),
+]
+
+
+def encoded(name: str = "bert") -> EncodedExamples:
+    """Seven examples as a model of `helpers` reads them."""
+    first, second, labels = zip(*PAIRS, strict=True)
+    subsets = ["u", "v", "u", "v", "v", "v", "u"]
+    frame = pd.DataFrame({"text_a": first, "text_b": second, "label": labels, "subset": subsets})
+    options: dict[str, Any] = {}
+    if name == "gpt2-lm":
+        options = {"prompt": "{a} , {b} .", "answers": ANSWERS}
+    tokenizer = helpers.word_tokenizer(segments=name == "bert")
+    return encode(Examples("few", frame), tokenizer, max_length=48, **options)
+
+
+def means_of(model: Any, data: EncodedExamples, **options: Any) -> MeanActivations:
+    return MeanActivations.compute(model, data, **{"n_samples": 0, **options})
+
+
+@pytest.fixture(scope="module")
+def bert(cases: Cases) -> dict[str, Any]:
+    """What `ablate` needs first; not to be changed."""
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data, n_samples=16)
+    return {"model": model, "sets": NAMES, "data": data, "means": means, "role": "ood"}
+
+
+def assert_equal(found: Ablations, expected: Ablations) -> None:
+    """Bit for bit."""
+    assert list(found.without) == list(expected.without)
+    assert torch.equal(found.full.logits, expected.full.logits)
+    for each in expected.without:
+        for name in ("correct", "margin", "kl"):
+            values = (getattr(a.without[each], name) for a in (found, expected))
+            np.testing.assert_array_equal(*values)
+
+
+def assert_close(found: Ablations, expected: Ablations, atol: float = 2e-5) -> None:
+    assert list(found.without) == list(expected.without)
+    torch.testing.assert_close(found.full.logits, expected.full.logits, rtol=0, atol=atol)
+    for each in expected.without:
+        got, wanted = found.without[each], expected.without[each]
+        np.testing.assert_array_equal(got.correct, wanted.correct)
+        np.testing.assert_allclose(got.margin, wanted.margin, rtol=0, atol=atol)
+        np.testing.assert_allclose(got.kl, wanted.kl, rtol=0, atol=atol)
+
+
+# -- what a set may be ----------------------------------------------------------------------------
+
+
+def names_of(sets: Any) -> list[str]:
+    return [str(each) for each in as_sets(sets)]
+
+
+def test_sets_are_lists_names_masks_and_components() -> None:
+    mask = Mask.full(ModelShape(2, 4)).without("1.3", "0.mlp")
+    found = as_sets(
+        [
+            ["L1.H2", "0.1"],
+            "L0.H1+L1.MLP",
+            "L0.H3",
+            mask,
+            Component(1),
+            ComponentSet.of(["0.0", "0.2"]),
+            ("1.0", Component(0, 3)),
+            [],
+        ]
+    )
+    assert [str(each) for each in found] == [
+        *("L0.H1+L1.H2", "L0.H1+L1.MLP", "L0.H3", "L0.MLP+L1.H3", "L1.MLP"),
+        *("L0.H0+L0.H2", "L0.H3+L1.H0", "nothing"),
+    ]
+    assert [each.name for each in found] == [None] * 8
+    assert found[1].components == (Component(0, 1), Component(1))
+    assert names_of(iter([["0.0"], "0.1"])) == ["L0.H0", "L0.H1"]
+    assert as_sets([]) == []
+
+
+def test_sets_of_a_dict_have_its_names() -> None:
+    mask = Mask.full(ModelShape(2, 4)).without("0.0", "1.0")
+    named = as_sets({"core": "0.1+1.1", "rest": mask, "one": ["0.2"], "none": []})
+    assert [str(each) for each in named] == ["core", "rest", "one", "none"]
+    assert [len(each) for each in named] == [2, 2, 1, 0]
+    # The name is only a label: two sets of the same components are the same.
+    assert named[0] == ComponentSet.of(["0.1", "1.1"])
+    assert str(ComponentSet.of(named[0], "again")) == "again"
+    assert ComponentSet.of(named[0]).name == "core"
+
+
+@pytest.mark.parametrize(
+    ("sets", "message"),
+    [
+        ("L0.H1", r"found str 'L0\.H1'; expected a list of sets: put it into brackets"),
+        (Component(0, 1), r"found Component 'L0\.H1'; expected a list of sets"),
+        (ComponentSet.of(["0.1"]), r"found ComponentSet 'L0\.H1'; expected a list of sets"),
+        (Mask.full(ModelShape(2, 4)), "found Mask .*; expected a list of sets"),
+        (["L0.H1", "head 3"], "head 3"),
+        ([["L0.H1", "L0"]], "L0"),
+        ([["0.1", "0.2"], "0.2+0.1"], r"L0\.H1\+L0\.H2 is given more than once; leave one out"),
+        ({"a": ["0.1"], "b": "0.1"}, "b is given more than once, as a; leave one out"),
+        ([ComponentSet.of(["0.1"], "a"), ComponentSet.of(["0.2"], "a")], "a is given more than"),
+        ([Mask(torch.ones(3, 2, 5))], "single mask of zeros and ones"),
+        ([Mask(torch.full((2, 5), 0.5))], "single mask of zeros and ones"),
+    ],
+    ids=str,
+)
+def test_sets_that_cannot_be_read(sets: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        as_sets(sets)
+
+
+def test_all_forms_of_a_set_are_the_same_sweep(bert: dict[str, Any]) -> None:
+    shape = ModelShape.of(bert["model"])
+    forms: list[Any] = [
+        ["L0.H1+L1.MLP", "L0.H2"],
+        [["1.mlp", "0.1"], [Component(0, 2)]],
+        [Mask.full(shape).without("0.1", "1.mlp"), "0.2"],
+        {"pair": "0.1,1.mlp", "one": ["0.2"]},
+        iter(["0.1+1.mlp", "0.2"]),
+    ]
+    expected = ablate(**{**bert, "sets": forms[0]})
+    for sets in forms[1:]:
+        assert_equal(ablate(**{**bert, "sets": sets}), expected)
+    named = ablate(**{**bert, "sets": forms[3]})
+    assert list(map(str, named.without)) == ["pair", "one"]
+
+
+# -- what comes out -------------------------------------------------------------------------------
+
+
+def edited_logits(
+    reference: Any, data: EncodedExamples, means: MeanActivations | None, names: str
+) -> torch.Tensor:
+    """Logits of the classes of a Hugging Face model with these components' outputs fixed."""
+    parts = [Component.parse(name) for name in names.split("+") if name]
+    z = torch.zeros(2, 4, 8) if means is None else means.z
+    mlp = torch.zeros(2, helpers.D_MODEL) if means is None else means.mlp
+    if means is None and reference.config.model_type != "mistral":
+        z = z[..., :4]  # only Mistral's heads are wider here
+    heads = {(c.layer, c.head): z[c.layer, c.head] for c in parts if c.head is not None}
+    model = helpers.edited(
+        reference, heads, {c.layer: mlp[c.layer] for c in parts if not c.is_head}
+    )
+    logits = []
+    for i, ids in enumerate(data.input_ids):
+        inputs = {"input_ids": torch.tensor([ids])}
+        if data.token_type_ids is not None:
+            inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
+        with torch.no_grad():
+            found = model(**inputs).logits
+        logits.append(found if data.answers is None else found[:, -1, list(data.answers.values())])
+    return torch.cat(logits)
+
+
+def check_against_edits(model: Any, reference: Any, name: str, mode: Any) -> None:
+    data = encoded(name)
+    means = None if mode == "zero" else means_of(model, data)
+    logits = {n: edited_logits(reference, data, means, n) for n in ("", *NAMES)}
+    for engine in ("tree", "reference"):
+        options: dict[str, Any] = {"mode": mode, "engine": engine, "role": "ood", "batch_size": 3}
+        found = ablate(model, list(NAMES), data, means, **options)
+        assert (found.data, found.role, found.agreement) == ("few", "ood", None)
+        assert found.full.subsets.tolist() == ["u", "v", "u", "v", "v", "v", "u"]
+        truth = {n: replace(found.full, logits=each) for n, each in logits.items()}
+        torch.testing.assert_close(found.full.logits, logits[""], rtol=0, atol=2e-5)
+        assert list(map(str, found.without)) == list(NAMES)
+        for each, got in found.without.items():
+            wanted = truth[str(each)]
+            np.testing.assert_array_equal(got.correct, wanted.correct)
+            np.testing.assert_allclose(got.margin, wanted.margin, rtol=0, atol=4e-5)
+            np.testing.assert_allclose(got.kl, kl_divergence(truth[""], wanted), rtol=0, atol=4e-5)
+            assert got.kl.max() > 1e-4
+            assert got.correct.dtype == bool
+            assert len(got.correct) == len(got.margin) == len(got.kl) == len(data)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mode", ["mean", "zero"])
+def test_sweeping_is_editing_the_weights(cases: Cases, name: str, mode: Any) -> None:
+    case = cases.get(name)
+    check_against_edits(case.model, case.reference, name, mode)
+
+
+@pytest.mark.hooked
+def test_sweeping_a_hooked_transformer_is_editing_the_weights(cases: Cases) -> None:
+    case = cases.get("gpt2-lm")
+    check_against_edits(helpers.hooked_transformer(case.path), case.reference, "gpt2-lm", "mean")
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("options", [{"mode": "resample", "seed": 4}, {"per_position": True}])
+def test_engines_agree(cases: Cases, name: str, options: dict[str, Any]) -> None:
+    model, data, settings = cases.get(name).model, encoded(name), dict(options)
+    means = means_of(model, data, n_samples=16, per_position=settings.pop("per_position", False))
+    tree, reference = (
+        ablate(model, NAMES, data, means, role="ood", batch_size=2, engine=engine, **settings)
+        for engine in ("tree", "reference")
+    )
+    assert_close(tree, reference)
+    if "seed" in settings:
+        other = ablate(model, NAMES, data, means, role="ood", mode="resample", seed=5)
+        assert not np.allclose(
+            other.without[as_sets(NAMES)[0]].kl, tree.without[as_sets(NAMES)[0]].kl
+        )
+
+
+def as_plain(data: EncodedExamples, labels: torch.Tensor, size: int = 3) -> list[dict[str, Any]]:
+    """Batches as a loader gives them, in order, with entries that no model reads."""
+    batches: list[dict[str, Any]] = []
+    for batch in data.batches(size, by_length=False):
+        texts = [f"text {i}" for i in batch["index"].tolist()]
+        more = {"labels": labels[batch["index"]], "texts": texts, "weights": None}
+        batches.append({**{n: batch[n] for n in ("input_ids", "attention_mask")}, **more})
+        if "token_type_ids" in batch:
+            batches[-1]["token_type_ids"] = batch["token_type_ids"]
+    batches[0] |= {n: x.tolist() for n, x in batches[0].items() if torch.is_tensor(x)}
+    return batches
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("mode", ["mean", "resample"])
+def test_plain_batches_are_swept_as_encoded_examples_are(
+    cases: Cases, name: str, mode: Any, tmp_path: Path
+) -> None:
+    model, data = cases.get(name).model, encoded(name)
+    means = means_of(model, data, n_samples=16)
+    options: dict[str, Any] = {"mode": mode, "role": "ood"}
+    whole = ablate(model, NAMES, data, means, **{**options, "mode": "mean"})
+    labels = whole.full.correct_classes.int().argmax(1)
+    if data.answers is not None:
+        labels = torch.tensor(list(data.answers.values()))[labels]
+    batches = as_plain(data, labels)
+    tree, reference = (
+        ablate(model, NAMES, batches, means, engine=engine, **options)
+        for engine in ("tree", "reference")
+    )
+    assert_close(tree, reference)
+    assert (tree.data, tree.full.subset_names) == ("data", ["all"])
+    assert tree.full.logits.shape[1] == (helpers.VOCABULARY if name == "gpt2-lm" else 3)
+    if name != "gpt2-lm":
+        torch.testing.assert_close(tree.full.logits, whole.full.logits, rtol=0, atol=1e-5)
+        if mode == "mean":
+            for each, answers in whole.without.items():
+                np.testing.assert_allclose(tree.without[each].kl, answers.kl, rtol=0, atol=1e-5)
+    path = tmp_path / "state.safetensors"
+    for given in (iter(batches), batches):
+        assert_equal(ablate(model, NAMES, given, means, state=path, **options), tree)
+    with pytest.raises(InputError, match="is that of another run: data, labels differ"):
+        ablate(model, NAMES, batches[::-1], means, state=path, **options)
+    half = ablate(model, NAMES, batches, means, precision="bfloat16", **options)
+    assert half.agreement is not None
+    assert 0 <= half.agreement <= 1
+
+
+def test_no_batch_is_refused(bert: dict[str, Any]) -> None:
+    for engine in ("tree", "reference"):
+        with pytest.raises(InputError, match="no batch; expected at least one"):
+            ablate(**{**bert, "data": [], "engine": engine})
+
+
+def test_the_empty_set_is_the_full_model(bert: dict[str, Any]) -> None:
+    for engine in ("tree", "reference"):
+        found = ablate(**{**bert, "sets": [[], "0.1"], "engine": engine})
+        nothing = found.without[ComponentSet(())]
+        np.testing.assert_array_equal(nothing.correct, found.full.correct)
+        np.testing.assert_allclose(nothing.margin, found.full.margin, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(nothing.kl, 0, atol=1e-9)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+@pytest.mark.parametrize("max_tokens", [None, 1, 50])
+def test_batches_and_limits_do_not_matter(
+    bert: dict[str, Any], batch_size: int, max_tokens: int | None
+) -> None:
+    expected = ablate(**bert, engine="reference")
+    assert_close(ablate(**bert, batch_size=batch_size, max_tokens=max_tokens), expected)
+
+
+def test_many_logits_are_reduced_bit_by_bit(
+    bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = ablate(**bert)
+    monkeypatch.setattr(ENGINE, "_PENDING", 1)
+    assert_equal(ablate(**bert), expected)
+
+
+def test_a_language_model_without_answers_is_refused(cases: Cases) -> None:
+    model, data = cases.get("gpt2-lm").model, encoded("gpt2")
+    assert data.answers is None
+    with pytest.raises(InputError, match="a language model needs answer words for the labels"):
+        ablate(model, NAMES, data, mode="zero")
+
+
+def test_accuracy_under_chance_warns_in_domain_alone(bert: dict[str, Any]) -> None:
+    data = bert["data"]
+    worst = ablate(**bert).full.logits.argmin(1).tolist()
+    labels = [helpers.CLASSES[i] for i in worst]
+    wrong = replace(data, examples=Examples("few", data.examples.frame.assign(label=labels)))
+    with pytest.warns(MechcoreWarning, match=r"in-domain accuracy 0\.000 is under chance"):
+        ablate(**{**bert, "data": wrong, "role": "id"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ablate(**{**bert, "data": wrong}).full.accuracy == 0
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_per_set_and_subset(bert: dict[str, Any]) -> None:
+    table = sweep(**{**bert, "sets": {"pair": "0.0+1.mlp", "head": "0.1"}}, n_resamples=50)
+    assert list(table.columns) == [
+        *("set", "kind", "size", "data", "role", "subset", "n", "accuracy", "accuracy_drop"),
+        *("accuracy_drop_low", "accuracy_drop_high", "margin", "margin_drop", "margin_drop_low"),
+        *("margin_drop_high", "kl"),
+    ]
+    assert table["set"].tolist() == ["pair", "head"] * 3
+    assert table["kind"].tolist() == ["joint", "single"] * 3
+    assert table["size"].tolist() == [2, 1] * 3
+    assert table["subset"].tolist() == ["u", "u", "v", "v", "all", "all"]
+    assert table["n"].tolist() == [3, 3, 4, 4, 7, 7]
+    assert set(table["data"]) == {"few"}
+    assert set(table["role"]) == {"ood"}
+    found = ablate(**{**bert, "sets": ["0.0+1.mlp", "0.1"]})
+    members = found.full.subsets == "v"
+    row, answers = table.iloc[3], found.without[ComponentSet.of(["0.1"])]
+    assert row["accuracy"] == pytest.approx(answers.correct[members].mean())
+    assert row["margin"] == pytest.approx(answers.margin[members].mean())
+    drop = found.full.margin[members] - answers.margin[members]
+    assert row["margin_drop"] == pytest.approx(drop.mean())
+    assert row["margin_drop_low"] <= row["margin_drop"] <= row["margin_drop_high"]
+    assert row["kl"] == pytest.approx(answers.kl[members].mean())
+
+
+def test_kl_is_that_from_the_full_model_to_the_ablated_one(cases: Cases) -> None:
+    case, data = cases.get("bert"), encoded()
+    means = means_of(case.model, data)
+    full, other = (edited_logits(case.reference, data, means, n).tolist() for n in ("", "L0.H1"))
+    expected = []
+    for a, b in zip(full, other, strict=True):
+        p, q = ([math.exp(v) / sum(map(math.exp, row)) for v in row] for row in (a, b))
+        expected.append(sum(x * math.log(x / y) for x, y in zip(p, q, strict=True)))
+    table = sweep(case.model, ["0.1"], data, means, role="ood", n_resamples=2)
+    assert table[table["subset"] == "all"]["kl"].item() == pytest.approx(
+        np.mean(expected), abs=1e-6
+    )
+    assert np.mean(expected) > 1e-3
+
+
+def test_a_sweep_needs_a_set(bert: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="no set; expected at least one set of components"):
+        sweep(**{**bert, "sets": []})
+
+
+def test_progress_is_shown_in_shares(
+    bert: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress.shown():
+        ablate(**bert, batch_size=1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "ablate on few: 100 %"
+    assert len(lines) > 3
+    assert all(line.startswith("ablate on few: ") and "left" in line for line in lines[:-1])
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
+    roberta = cases.get("roberta").model
+    others = means_of(roberta, encoded("roberta"))
+    refused: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"engine": "fast"}, InputError, "engine is 'fast'; expected 'auto', 'tree' or"),
+        ({"precision": "float16"}, InputError, "precision is 'float16'; expected 'float32' or"),
+        (
+            {"engine": "reference", "precision": "bfloat16"},
+            InputError,
+            "engine 'reference' has the model's own precision only",
+        ),
+        ({"sets": ["0.1", "2.0"]}, InputError, r"component L2\.H0: out of range"),
+        ({"sets": ["0.4"]}, InputError, r"component L0\.H4: out of range"),
+        ({"sets": "0.1"}, InputError, "put it into brackets"),
+        ({"sets": ["0.1", "L0.H1"]}, InputError, "given more than once"),
+        ({"means": None}, InputError, "mode 'mean' needs means"),
+        ({"means": others}, MismatchError, "computed on another model"),
+        ({"mode": "median"}, InputError, "mode is 'median'"),
+        ({"class_labels": ["a", "b"]}, InputError, "2 given .* the checkpoint has 3 classes"),
+    ]
+    for engine in ("tree", "reference"):
+        for changes, error, message in refused:
+            with pytest.raises(error, match=message):
+                ablate(**{**bert, "engine": engine, **changes})
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A Mistral with a sliding window, which is not a plain stack of layers."""
+    path = tmp_path_factory.mktemp("windowed")
+    plain = helpers.hf_classifier("mistral")
+    plain.config.sliding_window = 4
+    plain.save_pretrained(path)
+    helpers.word_tokenizer(segments=False).save_pretrained(path)
+    return load_model(path)
+
+
+def test_models_that_are_not_plain_take_the_reference_with_a_warning(windowed: Any) -> None:
+    data = encoded("mistral")
+    means = means_of(windowed, data)
+    message = (
+        "found a mistral with a sliding window of 4 positions; expected .*; one forward per set "
+        "runs instead, which takes several times as long"
+    )
+    with pytest.warns(MechcoreWarning, match=message):
+        found = ablate(windowed, NAMES, data, means, role="ood")
+    assert_equal(found, ablate(windowed, NAMES, data, means, role="ood", engine="reference"))
+    with pytest.raises(InputError, match="engine='reference' runs any model"):
+        ablate(windowed, NAMES, data, means, engine="tree")
+    with (
+        pytest.warns(MechcoreWarning, match="sliding window"),
+        pytest.raises(InputError, match="has the model's own precision only"),
+    ):
+        ablate(windowed, NAMES, data, means, precision="bfloat16")
+
+
+@pytest.mark.parametrize("engine", ["auto", "tree"])
+def test_a_model_that_does_not_compute_what_its_weights_say(cases: Cases, engine: Any) -> None:
+    message = (
+        r"its logits differ from the model's by .* of their size; the model does not compute what "
+        "its weights say .*: use engine='reference'"
+    )
+    data = encoded()
+    for name in ("bert", "gpt2"):
+        model, data = load_model(cases.path(name)), encoded(name)
+        means = means_of(model, data)
+        plain = ablate(model, NAMES, data, means, engine="reference", role="ood")
+        inner = model.blocks[1].mlp.out.original_component
+        handle = inner.register_forward_hook(lambda module, args, output: 1.5 * output)
+        with pytest.raises(MechcoreError, match=message):
+            ablate(model, NAMES, data, means, engine=engine, role="ood")
+        found = ablate(model, NAMES, data, means, engine="reference", role="ood")
+        assert (found.full.logits - plain.full.logits).abs().max() > 1e-2
+        handle.remove()
+        assert_close(ablate(model, NAMES, data, means, engine=engine, role="ood"), plain)
+    model.add_hook(hook_mlp_out(0), lambda x, hook: 2 * x)
+    with pytest.raises(MechcoreError, match=message):
+        ablate(model, NAMES, data, means, engine=engine, role="ood")
+
+
+def test_the_check_covers_a_masked_forward_too(
+    bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ENGINE.masked
+
+    def without_effect(model: Any, mask: Mask, *args: Any, **options: Any) -> Any:
+        return real(model, Mask.full(mask.shape), *args, **options)
+
+    monkeypatch.setattr(ENGINE, "masked", without_effect)
+    with pytest.raises(MechcoreError, match="its logits differ from the model's"):
+        ablate(**bert)
+
+
+@pytest.mark.hooked
+def test_an_encoder_without_a_classifier_has_no_answers() -> None:
+    with (
+        pytest.warns(MechcoreWarning, match="found a HookedEncoder; expected a TransformerBridge"),
+        pytest.raises(InputError, match="HookedEncoder is a masked language model"),
+    ):
+        ablate(helpers.hooked_encoder(), NAMES, encoded(), mode="zero")
+
+
+# -- groups of sets -------------------------------------------------------------------------------
+
+SINGLES = [str(component) for component in ModelShape(2, 4).components]
+MANY = [*SINGLES, *("+".join(pair) for pair in itertools.combinations(SINGLES[:7], 2))]
+
+
+class Runs:
+    """Counts what an engine runs, and interrupts or forbids it."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.stop_at: int | None = None
+        self.error: type[BaseException] = KeyboardInterrupt
+
+    def watched(self, real: Callable[..., Any], size: Callable[..., int]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            if len(self.batches) == self.stop_at:
+                raise self.error
+            self.batches.append(size(*args, **options))
+            return real(*args, **options)
+
+        return run
+
+    def until(self, stop_at: int | None, error: type[BaseException] = KeyboardInterrupt) -> None:
+        self.batches, self.stop_at, self.error = [], stop_at, error
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Watches runs of trees (the check before the sweep is one, too) and plain evaluations."""
+    runs = Runs()
+    in_tree = runs.watched(TreeRunner.run, lambda self, inputs, *rest: len(inputs["input_ids"]))
+    monkeypatch.setattr(TreeRunner, "run", in_tree)
+    monkeypatch.setattr(ENGINE, "evaluate", runs.watched(ENGINE.evaluate, lambda *args, **_: 0))
+    return runs
+
+
+@pytest.mark.parametrize("mode", ["mean", "resample"])
+@pytest.mark.parametrize(("share", "groups"), [(0.02, 1), (1.5, 3), (2, 5), (100.0, 31)])
+def test_many_sets_are_finished_in_groups(
+    bert: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    runs: Runs,
+    mode: Any,
+    share: float,
+    groups: int,
+) -> None:
+    options = {**bert, "sets": MANY, "mode": mode, "batch_size": 3}
+    assert len(MANY) == 31
+    expected = ablate(**options, engine="reference")
+    monkeypatch.setattr(ENGINE, "SHARE_OF_RESTARTS", share)
+    runs.until(None)
+    assert_close(ablate(**options), expected)
+    assert runs.batches == [3, *[3, 3, 1] * groups]
+
+
+# -- going on -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets in three groups of the tree, or four parts of the reference."""
+    monkeypatch.setattr(ENGINE, "SHARE_OF_RESTARTS", 1.5)
+    monkeypatch.setattr(ENGINE, "MAX_ROWS", 8 * 3)
+
+
+@pytest.mark.usefixtures("in_groups")
+@pytest.mark.parametrize("mode", ["mean", "resample"])
+@pytest.mark.parametrize(
+    ("engine", "stop_at", "left"),
+    [
+        # Three groups of three batches, and a check before.
+        *(("tree", 1, 10), ("tree", 2, 9), ("tree", 4, 7), ("tree", 8, 3), ("tree", 9, 2)),
+        # The full model, then 31 sets, 8 at a time.
+        *(("reference", 0, 5), ("reference", 1, 4), ("reference", 4, 1)),
+    ],
+)
+def test_an_interrupted_sweep_ends_as_if_it_had_not_been(
+    bert: dict[str, Any],
+    runs: Runs,
+    tmp_path: Path,
+    mode: Any,
+    engine: Any,
+    stop_at: int,
+    left: int,
+) -> None:
+    options = {**bert, "sets": MANY, "mode": mode, "engine": engine, "batch_size": 3}
+    whole = ablate(**options)
+    path = tmp_path / "folder" / "state.safetensors"
+    runs.until(stop_at)
+    with pytest.raises(KeyboardInterrupt):
+        ablate(**options, state=path)
+    assert path.exists() == (stop_at > (engine == "tree"))
+    runs.until(None)
+    assert_equal(ablate(**options, state=path), whole)
+    assert len(runs.batches) == left
+
+
+@pytest.mark.usefixtures("in_groups")
+@pytest.mark.parametrize("engine", ["tree", "reference"])
+def test_a_sweep_can_be_interrupted_again_and_again(
+    bert: dict[str, Any], runs: Runs, tmp_path: Path, engine: Any
+) -> None:
+    options = {**bert, "sets": MANY, "mode": "resample", "engine": engine, "batch_size": 3}
+    whole = ablate(**options)
+    path = tmp_path / "state.safetensors"
+    n_parts = 9 if engine == "tree" else 5
+    for _ in range(n_parts - 1):
+        runs.until(1 + (engine == "tree"))
+        with pytest.raises(KeyboardInterrupt):
+            ablate(**options, state=path)
+    runs.until(None)
+    assert_equal(ablate(**options, state=path), whole)
+    assert len(runs.batches) == 1 + (engine == "tree")
+    assert [each.name for each in tmp_path.iterdir()] == ["state.safetensors"]
+
+
+def test_what_the_work_between_saves_was_is_done_again(
+    bert: dict[str, Any], runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: list[int] = []
+    real = StateFile.save
+
+    def save(self: StateFile, tensors: Any, notes: Any = None) -> None:
+        saved.append(len(notes["done"]))
+        real(self, tensors, notes)
+
+    monkeypatch.setattr(StateFile, "save", save)
+    options = {**bert, "batch_size": 2, "state": tmp_path / "state.safetensors"}
+    monkeypatch.setattr(ENGINE, "SECONDS_BETWEEN_SAVES", -1.0)
+    ablate(**options)
+    assert saved[:4] == [1, 2, 3, 4]
+    monkeypatch.setattr(ENGINE, "SECONDS_BETWEEN_SAVES", 3600.0)
+    saved.clear()
+    ablate(**{**options, "state": tmp_path / "other.safetensors"})
+    assert saved == [4]
+
+
+@pytest.mark.parametrize("engine", ["tree", "reference"])
+def test_a_finished_sweep_is_not_run_again(
+    bert: dict[str, Any], runs: Runs, tmp_path: Path, engine: Any
+) -> None:
+    path = tmp_path / "state.safetensors"
+    whole = ablate(**bert, engine=engine)
+    assert_equal(ablate(**bert, engine=engine, state=path), whole)
+    for _ in range(2):
+        runs.until(int(engine == "tree"), AssertionError)  # the check, and no more
+        assert_equal(ablate(**bert, engine=engine, state=str(path)), whole)
+
+
+def test_without_a_state_nothing_is_written(
+    bert: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ablate(**bert)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def begun(bert: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state of a sweep; not to be changed."""
+    path = tmp_path_factory.mktemp("begun") / "state.safetensors"
+    ablate(**bert, mode="resample", state=path)
+    return path
+
+
+def test_states_of_other_sweeps_are_refused(
+    bert: dict[str, Any], cases: Cases, begun: Path, runs: Runs
+) -> None:
+    model, data = bert["model"], bert["data"]
+    frame = data.examples.frame
+    relabelled = replace(data, examples=Examples("few", frame.assign(label="neutral")))
+    fewer = means_of(model, data, n_samples=15)
+    averages = means_of(model, data.rows([0, 1]), n_samples=16)
+    other = load_model(cases.path("bert"))
+    helpers.randomise(other.original_model, seed=1)
+    swapped = ["neutral", "entailment", "contradiction"]
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"sets": NAMES[:-1]}, "sets"),
+        ({"sets": NAMES[::-1]}, "sets"),
+        ({"mode": "mean"}, "mode"),
+        ({"seed": 1}, "seed"),
+        ({"engine": "reference"}, "engine"),
+        ({"precision": "bfloat16"}, "precision"),
+        ({"batch_size": 3}, "batch_size"),
+        ({"class_labels": swapped}, "labels"),
+        ({"data": relabelled}, "labels"),
+        ({"data": replace(data, input_ids=data.input_ids[::-1])}, "data"),
+        ({"data": replace(data, token_type_ids=None)}, "data"),
+        ({"means": fewer}, "means"),
+        ({"means": averages}, "means"),
+        ({"model": other, "means": means_of(other, data, n_samples=16)}, "model, means"),
+        ({"mode": "zero", "means": None, "seed": 2}, "means, mode, seed"),
+    ]
+    content = begun.read_bytes()
+    runs.until(0, AssertionError)
+    for changes, differ in refused:
+        message = f"sweep state {begun}: is that of another run: {differ} differ; go on with the"
+        with pytest.raises(InputError, match=message):
+            ablate(**{**bert, "mode": "resample", "state": begun, **changes})
+    assert begun.read_bytes() == content
+    # Names, the table's options and how much runs at a time do not matter.
+    runs.until(1, AssertionError)
+    named = {f"set {i}": each for i, each in enumerate(NAMES)}
+    found = ablate(**{**bert, "sets": named}, mode="resample", state=begun, max_tokens=7)
+    assert [str(each) for each in found.without] == list(named)
+
+
+def test_states_with_other_tensors_are_refused(
+    bert: dict[str, Any], begun: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "state.safetensors"
+    for lost in ("full", "correct", "margin", "kl"):
+        store = _store_like(begun, path)
+        tensors = _tensors(begun)
+        notes = {"done": [[0, 0]]}
+        store.save({n: x for n, x in tensors.items() if n != lost}, notes)
+        with pytest.raises(InputError, match=f"sweep state {path}: not a state written by mech"):
+            ablate(**bert, mode="resample", state=path)
+        store.save({**tensors, lost: torch.zeros(2, 3, 4)}, notes)
+        with pytest.raises(InputError, match=f"sweep state {path}: not a state written by mech"):
+            ablate(**bert, mode="resample", state=path)
+
+
+def _store_like(begun: Path, path: Path) -> StateFile:
+    with safe_open(begun, framework="pt") as file:
+        return StateFile(path, "sweep", json.loads(file.metadata()["facts"]))
+
+
+def _tensors(path: Path) -> dict[str, torch.Tensor]:
+    with safe_open(path, framework="pt") as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+# -- precision ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_half_precision_is_close_and_says_how_close(cases: Cases, name: str) -> None:
+    model, data = cases.get(name).model, encoded(name)
+    means = means_of(model, data)
+    options: dict[str, Any] = {"role": "ood", "batch_size": 3}
+    found = ablate(model, MANY, data, means, precision="bfloat16", **options)
+    plain = ablate(model, MANY, data, means, **options)
+    assert plain.agreement is None
+    assert found.agreement is not None
+    assert 0.9 <= found.agreement <= 1
+    scale = float(plain.full.logits.abs().max())
+    torch.testing.assert_close(found.full.logits, plain.full.logits, rtol=0, atol=0.05 * scale)
+    assert not torch.equal(found.full.logits, plain.full.logits)
+    same = []
+    for each, answers in plain.without.items():
+        margins = (answers.margin, found.without[each].margin)
+        np.testing.assert_allclose(*margins, rtol=0, atol=0.1 * scale)
+        same.append(np.mean(answers.correct == found.without[each].correct))
+    assert np.mean(same) > 0.9
+
+
+@pytest.mark.parametrize(("sample", "size"), [((4, 5), 4), ((1, 2), 2), ((1, 5), 3)])
+def test_agreement_is_the_share_of_equal_answers_on_a_sample(
+    bert: dict[str, Any], monkeypatch: pytest.MonkeyPatch, sample: tuple[int, int], size: int
+) -> None:
+    real = ENGINE.TreeEngine._logits
+    asked: list[tuple[int, int]] = []
+
+    def spoilt(self: Any, runner: TreeRunner, batch: Any, tree: Any, take: Any) -> None:
+        def spoil(numbers: torch.Tensor, logits: torch.Tensor) -> None:
+            if runner.stack is not self.exact:
+                asked.append((len(numbers), logits.shape[1]))
+                logits = logits.roll(1, -1)  # every answer becomes another
+            take(numbers, logits)
+
+        real(self, runner, batch, tree, spoil)
+
+    monkeypatch.setattr(ENGINE.TreeEngine, "_logits", spoilt)
+    monkeypatch.setattr(ENGINE, "SAMPLE", sample)
+    monkeypatch.setattr(ENGINE, "SHARE_OF_SAMPLE", 9.5 / 42)
+    found = ablate(**bert, precision="bfloat16", batch_size=64)
+    assert found.agreement == 0
+    assert asked == [(size, size), (6, 7)]  # some sets and examples, then all

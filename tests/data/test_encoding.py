@@ -1,0 +1,311 @@
+"""Token ids, segments, words and separators, on tokenizers small enough to write out."""
+
+import warnings
+from collections.abc import Sequence
+
+import helpers
+import pandas as pd
+import pytest
+import torch
+import transformers as hf
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel, WordPiece
+from tokenizers.normalizers import Lowercase
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from tokenizers.processors import TemplateProcessing
+
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError, MechcoreWarning
+
+VOCABULARY = {
+    token: i
+    for i, token in enumerate(
+        [
+            *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "bake", "##r", "##rs"),
+            *("slept", ".", ",", "cat", "yes", "no", "a", "b", "say"),
+        ]
+    )
+}
+PAD, CLS, SEP = 0, 2, 3
+
+
+@pytest.fixture(scope="module")
+def wordpiece() -> hf.PreTrainedTokenizerFast:
+    """BERT's layout over a vocabulary in which ``baker`` is ``bake ##r``."""
+    tokenizer = Tokenizer(WordPiece(VOCABULARY, unk_token="[UNK]"))
+    tokenizer.normalizer = Lowercase()
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", CLS), ("[SEP]", SEP)],
+    )
+    return hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+def examples(*pairs: tuple[str, str], labels: Sequence[str] = ()) -> Examples:
+    first, second = zip(*pairs, strict=True)
+    label = list(labels) or ["x"] * len(pairs)
+    return Examples(
+        "data",
+        pd.DataFrame({"text_a": first, "text_b": second, "label": label, "subset": "s"}),
+    )
+
+
+def ids(text: str) -> list[int]:
+    return [VOCABULARY[token] for token in text.split()]
+
+
+def test_pairs_are_laid_out_as_the_tokenizer_does(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = encode(examples(("The baker slept .", "the cat"), ("a", "b")), wordpiece, max_length=32)
+    first = "[CLS] the bake ##r slept . [SEP] the cat [SEP]"
+    assert data.input_ids == [ids(first), ids("[CLS] a [SEP] b [SEP]")]
+    assert data.token_type_ids == [[0] * 7 + [1] * 3, [0] * 3 + [1] * 2]
+    assert data.pad_id == PAD
+    assert (data.segments, data.words, data.separators, data.answers) == (None, None, None, None)
+    assert len(data) == 2
+    assert data.fingerprint == data.examples.fingerprint
+
+
+def test_single_texts_have_one_segment(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = encode(examples(("the cat", ""), ("a", "")), wordpiece, max_length=32, words=True)
+    assert data.input_ids == [ids("[CLS] the cat [SEP]"), ids("[CLS] a [SEP]")]
+    assert data.segments == [[-1, 0, 0, -1], [-1, 0, -1]]
+
+
+def test_words_segments_and_separators_of_word_pieces(
+    wordpiece: hf.PreTrainedTokenizerFast,
+) -> None:
+    pair = ("The baker, the bakers slept.", "the Baker slept")
+    data = encode(examples(pair, ("slept", "say cat")), wordpiece, max_length=32, words=True)
+    tokens = "[CLS] the bake ##r , the bake ##rs slept . [SEP] the bake ##r slept [SEP]"
+    assert data.input_ids[0] == ids(tokens)
+    assert data.segments is not None
+    assert data.segments[0] == [-1, *[0] * 9, -1, 1, 1, 1, 1, -1]
+    assert data.separators is not None
+    assert data.separators[0] == [*[0] * 10, 1, *[0] * 4, 1]
+    # Equal numbers for equal words, pieces of a word alike, case ignored; -1 for punctuation.
+    the, baker, bakers, slept, say, cat = range(6)
+    assert data.words is not None
+    assert data.words[0] == [
+        *(-1, the, baker, baker, -1, the, bakers, bakers, slept, -1, -1),
+        *(the, baker, baker, slept, -1),
+    ]
+    assert data.words[1] == [-1, slept, -1, say, cat, -1]  # the numbering is that of the data set
+
+
+def test_unknown_words_are_told_apart(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = encode(examples(("zebra okapi", "okapi")), wordpiece, max_length=32, words=True)
+    assert data.input_ids[0] == [CLS, 1, 1, SEP, 1, SEP]
+    assert data.words is not None
+    zebra, okapi, again = (data.words[0][i] for i in (1, 2, 4))
+    assert zebra != okapi == again
+
+
+def test_a_separator_token_in_a_text_is_no_separator(
+    wordpiece: hf.PreTrainedTokenizerFast,
+) -> None:
+    data = encode(examples(("a [SEP] b", "cat")), wordpiece, max_length=32, words=True)
+    assert data.input_ids[0] == ids("[CLS] a [SEP] b [SEP] cat [SEP]")
+    assert data.separators == [[0, 0, 0, 0, 1, 0, 1]]
+
+
+# -- batches --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def five(wordpiece: hf.PreTrainedTokenizerFast) -> EncodedExamples:
+    pairs = [("a", "b"), ("the cat slept .", "a"), ("a b", "b"), ("the baker", "no"), ("b", "a")]
+    return encode(examples(*pairs), wordpiece, max_length=32, words=True)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 64])
+@pytest.mark.parametrize("by_length", [True, False])
+def test_batches_hold_every_example_once_and_no_needless_padding(
+    five: EncodedExamples, batch_size: int, by_length: bool
+) -> None:
+    lengths = [5, 8, 6, 7, 5]
+    assert [len(row) for row in five.input_ids] == lengths
+    seen: list[int] = []
+    for batch in five.batches(batch_size, by_length=by_length):
+        rows = batch["index"].tolist()
+        seen += rows
+        width = max(lengths[i] for i in rows)
+        assert len(rows) <= batch_size
+        for j, i in enumerate(rows):
+            n = lengths[i]
+            padding = width - n
+            assert batch["attention_mask"][j].tolist() == [1] * n + [0] * padding
+            for name, filler in (
+                ("input_ids", PAD),
+                ("token_type_ids", 0),
+                ("segments", -1),
+                ("words", -1),
+                ("separators", 0),
+            ):
+                expected = [*getattr(five, name)[i], *[filler] * padding]
+                assert batch[name][j].tolist() == expected
+    assert sorted(seen) == list(range(5))
+    assert seen == ([1, 3, 2, 0, 4] if by_length else list(range(5)))
+
+
+def test_batches_leave_out_what_is_not_known(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = encode(examples(("a", "b")), wordpiece, max_length=32)
+    (batch,) = data.batches()
+    assert set(batch) == {"index", "input_ids", "attention_mask", "token_type_ids"}
+    assert batch["input_ids"].dtype == torch.long
+
+
+def test_a_batch_size_must_be_positive(five: EncodedExamples) -> None:
+    with pytest.raises(InputError, match="batch size 0: expected at least 1"):
+        next(five.batches(0))
+
+
+# -- length ---------------------------------------------------------------------------------------
+
+
+def test_texts_that_are_cut_are_counted(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = examples(("the cat slept the cat slept", "a"), ("a", "b"), ("a a a a a", "b b b"))
+    message = r"'data': 2 of 3 texts are longer than 7 tokens \(the longest has 11\) and were cut"
+    with pytest.warns(MechcoreWarning, match=message) as seen:
+        found = encode(data, wordpiece, max_length=7, words=True)
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    assert [len(row) for row in found.input_ids] == [7, 5, 7]
+    assert found.segments is not None
+    assert [len(row) for row in found.segments] == [7, 5, 7]
+    assert found.n_cut == 2
+
+
+def test_texts_are_not_cut_without_leave(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = examples(("the cat slept the cat slept", "a"), ("a", "b"))
+    with pytest.raises(InputError, match=r"1 of 2 texts are longer than 7 .* --max-length 7"):
+        encode(data, wordpiece, max_length=7, truncate=False)
+    assert encode(data, wordpiece, max_length=20, truncate=False).n_cut == 0
+
+
+def test_texts_that_just_fit_are_not_warned_about(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encode(examples(("the cat slept", "a")), wordpiece, max_length=7)
+
+
+def test_prompts_are_never_cut(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = examples(("the cat slept the cat", "a"), ("a", "b"))
+    with pytest.raises(InputError, match=r"1 of 2 prompts are longer than 6 tokens.*--max-length"):
+        encode(data, wordpiece, max_length=6, prompt="{a} , {b} say")
+
+
+# -- prompts and answers --------------------------------------------------------------------------
+
+
+def test_a_prompt_holds_the_texts_and_nothing_else(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = encode(
+        examples(("the baker", "a {a} cat"), ("b", "a")),
+        wordpiece,
+        max_length=32,
+        prompt="[CLS] say {b} , {a} [SEP]",
+        words=True,
+    )
+    # Braces in a text stay what they are (unknown tokens here).
+    first = [CLS, *ids("say a"), 1, VOCABULARY["a"], 1, *ids("cat , the bake ##r [SEP]")]
+    assert data.input_ids == [first, ids("[CLS] say a , b [SEP]")]
+    assert data.token_type_ids is None
+    assert data.segments == [[-1, -1, 1, 1, 1, 1, 1, -1, 0, 0, 0, -1], [-1, -1, 1, -1, 0, -1]]
+    assert data.separators == [[0] * 11 + [1], [0] * 5 + [1]]
+    a, cat, the, baker, b = range(5)
+    assert data.words == [
+        [-1, -1, a, -1, a, -1, cat, -1, the, baker, baker, -1],
+        [-1, -1, a, -1, b, -1],
+    ]
+
+
+def test_a_space_before_a_segment_may_belong_to_its_first_token() -> None:
+    """Byte-level tokenizers, as GPT-2's, read ``" cat"`` as one token."""
+    vocabulary = {"[UNK]": 0, "say": 1, "\u0120the": 2, "\u0120cat": 3, "\u0120.": 4, "cat": 5}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    fast = hf.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", pad_token="[UNK]"
+    )
+    data = encode(
+        examples(("cat", "the cat")), fast, max_length=9, prompt="say {a} .{b} .", words=True
+    )
+    # "say", " cat", " .", "the", " cat", " ." - where "the" without its space is unknown
+    assert data.input_ids == [[1, 3, 4, 0, 3, 4]]
+    assert data.segments == [[-1, 0, -1, 1, 1, -1]]
+    cat, the = range(2)
+    assert data.words == [[-1, cat, -1, the, cat, -1]]
+
+
+def test_a_prompt_for_one_segment(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = encode(
+        examples(("the cat", "")), wordpiece, max_length=9, prompt="say {a} .", words=True
+    )
+    assert data.input_ids == [ids("say the cat .")]
+    assert data.segments == [[-1, 0, 0, -1]]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "second", "places"),
+    [
+        ("{a} only", "b", "places {a} and {b}"),
+        ("none", "b", "places {a} and {b}"),
+        ("{a} {b} {a}", "b", "places {a} and {b}"),
+        ("{a} {b}", "", "place {a}"),
+        ("{b}", "", "place {a}"),
+    ],
+)
+def test_prompts_without_their_places(
+    wordpiece: hf.PreTrainedTokenizerFast, prompt: str, second: str, places: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        encode(examples(("a", second)), wordpiece, max_length=9, prompt=prompt)
+    assert f"expected the {places}, each once" in str(caught.value)
+
+
+def test_answers_become_their_tokens(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    data = encode(
+        examples(("a", "b")),
+        wordpiece,
+        max_length=9,
+        prompt="{a} {b}",
+        answers={"entailment": "yes", "non-entailment": "NO"},
+    )
+    assert data.answers == {"entailment": VOCABULARY["yes"], "non-entailment": VOCABULARY["no"]}
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"x": "baker", "y": "no"}, r"answer 'baker' of label 'x': is 2 tokens \(\['bake', '##r'"),
+        ({"x": "yes", "y": "zebra"}, r"answer 'zebra' of label 'y'.*expected one known token"),
+        ({"x": "yes", "y": ""}, "is 0 tokens"),
+        ({"x": "yes", "y": "Yes"}, "at least two different tokens"),
+        ({"x": "yes"}, "at least two different tokens"),
+    ],
+)
+def test_answers_that_are_not_single_known_tokens(
+    wordpiece: hf.PreTrainedTokenizerFast, answers: dict[str, str], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        encode(examples(("a", "b")), wordpiece, max_length=9, prompt="{a} {b}", answers=answers)
+
+
+def test_answers_need_a_prompt(wordpiece: hf.PreTrainedTokenizerFast) -> None:
+    with pytest.raises(InputError, match="answer words need a prompt"):
+        encode(examples(("a", "b")), wordpiece, max_length=9, answers={"x": "yes", "y": "no"})
+
+
+def test_tokenizers_without_segment_ids_give_none() -> None:
+    data = encode(examples(("the cat", "a dog")), helpers.word_tokenizer(False), max_length=9)
+    assert data.token_type_ids is None
+    assert set(next(data.batches())) == {"index", "input_ids", "attention_mask"}

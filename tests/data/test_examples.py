@@ -1,0 +1,124 @@
+"""Examples: checked once, then plain texts."""
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.data.examples import COLUMNS, Examples
+from mechcore.errors import InputError
+
+
+def frame(n: int = 6, **columns: Any) -> pd.DataFrame:
+    base = {
+        "text_a": [f"a{i}" for i in range(n)],
+        "text_b": [f"b{i}" for i in range(n)],
+        "label": [("yes", "no")[i % 2] for i in range(n)],
+        "subset": [("late", "early", "late")[i % 3] for i in range(n)],
+    }
+    return pd.DataFrame({**base, **columns})
+
+
+def test_keeps_its_columns_and_counts_rows_from_zero() -> None:
+    given = frame(extra=1).set_index(pd.Index(range(10, 16)))
+    examples = Examples("x", given)
+    assert list(examples.frame.columns) == list(COLUMNS)
+    assert list(examples.frame.index) == list(range(6))
+    assert len(examples) == 6
+    assert "extra" in given.columns
+
+
+def test_names_of_labels_and_subsets() -> None:
+    examples = Examples("x", frame())
+    assert examples.label_names == ["no", "yes"]
+    assert examples.subset_names == ["late", "early"]
+
+
+def test_two_segments_are_those_with_a_second_text() -> None:
+    assert Examples("x", frame()).two_segments
+    assert not Examples("x", frame(text_b="")).two_segments
+    assert Examples("x", frame(text_b=["", "", "", "", "", "b"])).two_segments
+
+
+def test_a_subset_keeps_its_order() -> None:
+    subset = Examples("x", frame()).subset("late")
+    assert subset.frame["text_a"].tolist() == ["a0", "a2", "a3", "a5"]
+    assert subset.name == "x"
+    with pytest.raises(InputError, match="subset 'other' is empty; subsets are late, early"):
+        Examples("x", frame()).subset("other")
+
+
+def test_a_sample_is_seeded_distinct_and_in_order() -> None:
+    examples = Examples("x", frame(100))
+    found = examples.sample(30, seed=1).frame["text_a"].tolist()
+    numbers = [int(text[1:]) for text in found]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) == 30
+    assert examples.sample(30, seed=1).frame["text_a"].tolist() == found
+    assert examples.sample(30, seed=2).frame["text_a"].tolist() != found
+    assert len(examples.sample(1000, seed=1)) == 100
+
+
+def test_the_fingerprint_is_that_of_every_value_and_its_place() -> None:
+    first = Examples("x", frame()).fingerprint
+    assert Examples("another name", frame(extra=1)).fingerprint == first
+    for column in COLUMNS:
+        changed = frame()
+        changed.loc[3, column] += "!"
+        assert Examples("x", changed).fingerprint != first
+    assert Examples("x", frame().iloc[::-1]).fingerprint != first
+    moved = frame(2, text_a=["ab", "c"]), frame(2, text_a=["a", "bc"])
+    assert Examples("x", moved[0]).fingerprint != Examples("x", moved[1]).fingerprint
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("value", [None, 1, float("nan")])
+def test_a_value_that_is_no_text_is_named(column: str, value: Any) -> None:
+    values = frame()[column].astype(object)
+    values[4] = value
+    message = rf"examples 'x': row 4, column {column}: expected text, found {value!r}"
+    with pytest.raises(InputError, match=message):
+        Examples("x", frame(**{column: values}))
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+def test_a_missing_column_is_named(column: str) -> None:
+    with pytest.raises(InputError, match=rf"missing column\(s\) {column}; found"):
+        Examples("x", frame().drop(columns=column))
+
+
+def test_no_example_is_an_error() -> None:
+    with pytest.raises(InputError, match="at least one is needed"):
+        Examples("x", frame(0))
+
+
+def many(sizes: dict[str, int]) -> Examples:
+    rows = [(f"{name} {i}", "", "yes", name) for name, size in sizes.items() for i in range(size)]
+    return Examples("many", pd.DataFrame(rows, columns=list(COLUMNS)))
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1),
+    st.integers(1, 60),
+    st.integers(0, 5),
+)
+def test_samples_keep_the_shares_of_subsets(sizes: dict[str, int], n: int, seed: int) -> None:
+    data = many(sizes)
+    drawn = data.sample(n, seed)
+    assert len(drawn) == min(n, len(data))
+    texts = drawn.frame["text_a"]
+    assert texts.is_unique
+    assert set(texts) <= set(data.frame["text_a"])
+    if n < len(data) and n >= len(sizes):
+        counts = drawn.frame["subset"].value_counts()
+        for name, size in sizes.items():
+            exact = 1 + (size - 1) * (n - len(sizes)) / (len(data) - len(sizes))
+            assert abs(counts[name] - exact) < 1
+
+
+def test_a_subset_called_all_is_refused_beside_others() -> None:
+    assert len(many({"all": 2})) == 2
+    with pytest.raises(InputError, match="'all', the name for all examples"):
+        many({"all": 2, "some": 2})

@@ -1,0 +1,104 @@
+"""Labels and classes are matched by name, whatever their order."""
+
+import itertools
+
+import pytest
+import torch
+
+from mechcore.data.labels import LabelMap
+from mechcore.errors import InputError
+
+NLI = ("contradiction", "entailment", "neutral")
+
+
+@pytest.mark.parametrize("classes", list(itertools.permutations(NLI)))
+def test_a_label_is_its_class_in_any_order_of_the_classes(classes: tuple[str, ...]) -> None:
+    matrix = LabelMap.between(set(NLI), classes).matrix(NLI)
+    found = [[classes[i] for i in row.nonzero().flatten()] for row in matrix]
+    assert found == [[name] for name in NLI]
+
+
+@pytest.mark.parametrize("classes", list(itertools.permutations(NLI)))
+def test_a_permutation_of_the_classes_gives_the_same_accuracy(classes: tuple[str, ...]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(50, 3, generator=generator)  # in the order of NLI
+    labels = [("entailment", "non-entailment", "neutral")[i % 3] for i in range(50)]
+    correct = LabelMap.between(set(labels), NLI).matrix(labels)
+    expected = correct.gather(1, logits.argmax(1, keepdim=True))
+    permuted = logits[:, [NLI.index(name) for name in classes]]
+    correct = LabelMap.between(set(labels), classes).matrix(labels)
+    assert torch.equal(correct.gather(1, permuted.argmax(1, keepdim=True)), expected)
+    assert 0.1 < expected.float().mean() < 0.9
+
+
+@pytest.mark.parametrize(
+    "label",
+    ["non-entailment", "not entailment", "not_entailment", "Non Entailment", "NOT-ENTAILMENT"],
+)
+@pytest.mark.parametrize("classes", list(itertools.permutations(NLI)))
+def test_three_classes_are_scored_on_two_labels(label: str, classes: tuple[str, ...]) -> None:
+    correct = LabelMap.between([label], classes).correct[label]
+    assert {classes[i] for i in correct} == {"contradiction", "neutral"}
+
+
+def test_a_class_with_a_negated_name_is_matched_itself() -> None:
+    found = LabelMap.between(["not_entailment", "entailment"], ["not_entailment", "entailment"])
+    assert found.correct == {"not_entailment": {0}, "entailment": {1}}
+    paws = LabelMap.between(["not equivalent"], ["Equivalent", "Not-Equivalent"])
+    assert paws.correct == {"not equivalent": {1}}
+
+
+@pytest.mark.parametrize("label", ["Entailment", "ENTAILMENT", "entailment ", "entailment"])
+def test_case_and_spaces_do_not_matter(label: str) -> None:
+    assert LabelMap.between([label], NLI).correct[label] == {1}
+
+
+def test_the_matrix_has_a_row_for_every_example() -> None:
+    labels = ["entailment", "non-entailment", "neutral", "entailment"]
+    matrix = LabelMap.between(sorted(set(labels)), NLI).matrix(labels)
+    assert matrix.dtype == torch.bool
+    assert matrix.int().tolist() == [[0, 1, 0], [1, 0, 1], [0, 0, 1], [0, 1, 0]]
+
+
+def test_the_mapping_reads_as_words() -> None:
+    found = str(LabelMap.between(["entailment", "non-entailment"], NLI))
+    assert found == (
+        "entailment -> entailment (1); non-entailment -> contradiction (0) or neutral (2)"
+    )
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [("LABEL_0", "LABEL_1", "LABEL_2"), ("label0", "label1"), ("0", "1"), ("Label_10", " 7 ")],
+)
+def test_classes_without_names_are_refused_with_a_remedy(classes: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as caught:
+        LabelMap.between(["entailment"], classes)
+    message = str(caught.value)
+    assert f"the checkpoint calls its classes {', '.join(classes)}" in message
+    assert "with --labels (class_labels= in Python)" in message
+    assert "class_labels=" in message
+    assert "id2label in its config.json" in message
+
+
+@pytest.mark.parametrize("label", ["0", "1", "LABEL_1"])
+def test_labels_that_are_numbers_are_refused_with_a_remedy(label: str) -> None:
+    with pytest.raises(InputError, match="numbers have no agreed meaning") as caught:
+        LabelMap.between([label], NLI)
+    message = str(caught.value)
+    assert "contradiction, entailment, neutral" in message
+    assert "--label-names" in message
+    assert "0=entailment" in message
+
+
+@pytest.mark.parametrize(
+    "label", ["paraphrase", "not paraphrase", "nonentailment", "not", "", "not not entailment"]
+)
+def test_labels_that_are_no_class_are_refused(label: str) -> None:
+    with pytest.raises(InputError, match=r"not a class of the checkpoint, which has .*neutral"):
+        LabelMap.between(["entailment", label], NLI)
+
+
+def test_classes_that_cannot_be_told_apart_are_refused() -> None:
+    with pytest.raises(InputError, match="not distinct"):
+        LabelMap.between(["a"], ["not_a", "not-a", "a"])

@@ -1,0 +1,659 @@
+"""Users' files: every format, every known name of a column, and nothing dropped in silence."""
+
+import csv
+import gzip
+import json
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mechcore.data.examples import Examples
+from mechcore.data.readers import data_name, kind_of_file, read_examples
+from mechcore.errors import InputError, MechcoreWarning
+
+ROWS = [
+    {"premise": "A man, say, sleeps.", "hypothesis": 'He "sleeps".', "label": "entailment"},
+    {"premise": "Zwölf Äpfel", "hypothesis": "NA", "label": "neutral"},
+    {"premise": "2020-01-01", "hypothesis": "007", "label": "contradiction"},
+]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
+    def write(name: str, content: str | bytes) -> Path:
+        path = tmp_path / name
+        data = content if isinstance(content, bytes) else content.encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write
+
+
+Write = Callable[[str, "str | bytes"], Path]
+
+
+def columns(examples: Examples) -> dict[str, list[str]]:
+    return examples.frame.to_dict("list")
+
+
+def delimited(rows: list[dict[str, Any]], separator: str) -> str:
+    return pd.DataFrame(rows).to_csv(sep=separator, index=False)
+
+
+# -- formats --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ending", ["csv", "tsv", "jsonl", "ndjson", "parquet", "csv.gz", "tsv.gz", "jsonl.gz"]
+)
+def test_every_format_gives_the_same_examples(write: Write, tmp_path: Path, ending: str) -> None:
+    name = f"dev.{ending}"
+    if ending == "parquet":
+        path = tmp_path / name
+        pd.DataFrame(ROWS).to_parquet(path)
+    elif "json" in ending:
+        path = write(name, "".join(json.dumps(row) + "\n" for row in ROWS))
+    else:
+        path = write(name, delimited(ROWS, "\t" if "tsv" in ending else ","))
+    examples = read_examples(path)
+    assert columns(examples) == {
+        "text_a": [row["premise"] for row in ROWS],
+        "text_b": [row["hypothesis"] for row in ROWS],
+        "label": ["entailment", "neutral", "contradiction"],
+        "subset": ["all"] * 3,
+    }
+    assert examples.name == "dev"
+    assert read_examples(str(path), name="id").name == "id"
+
+
+letters = st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"))
+texts = st.text(st.one_of(letters, st.sampled_from("\"', ;#\\ab")), min_size=1, max_size=12).filter(
+    lambda text: text.strip() == text != ""
+)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_any_text_survives(tmp_path: Path, ending: str, pairs: list[tuple[str, str]]) -> None:
+    frame = pd.DataFrame(pairs, columns=["premise", "hypothesis"]).assign(label="x")
+    path = tmp_path / f"any.{ending}"
+    if ending == "parquet":
+        frame.to_parquet(path)
+    elif ending == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, sep="\t" if ending == "tsv" else ",", index=False)
+    found = read_examples(path).frame
+    assert list(zip(found["text_a"], found["text_b"], strict=True)) == pairs
+
+
+def test_quoted_csv_may_hold_newlines_separators_and_quotes(write: Write) -> None:
+    path = write("x.csv", 'premise,hypothesis,label\n"a\nb, c","say ""d""",e\nf,g,h\n')
+    assert columns(read_examples(path))["text_a"] == ["a\nb, c", "f"]
+    assert columns(read_examples(path))["text_b"] == ['say "d"', "g"]
+
+
+def test_official_tsv_has_quotes_that_are_plain_characters(write: Write) -> None:
+    rows = ['"Well\tsaid "no"\tneutral', 'b\tc"\tneutral', '"d" e\t"\tneutral', "f\tg\tneutral"]
+    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
+    found = columns(read_examples(path))
+    assert found["text_a"] == ['"Well', "b", '"d" e', "f"]
+    assert found["text_b"] == ['said "no"', 'c"', '"', "g"]
+
+
+def test_tsv_with_proper_quoting_is_unquoted(write: Write) -> None:
+    path = write("dev.tsv.gz", 'premise\thypothesis\tlabel\n"a ""b"" c"\t"d"\te\n')
+    found = columns(read_examples(path))
+    assert (found["text_a"], found["text_b"]) == (['a "b" c'], ["d"])
+
+
+def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:
+    for name, separator in (("x.csv", ","), ("x.tsv", "\t")):
+        text = f"premise{separator}label\r\na{separator}e\r\n".encode("utf-8-sig")
+        assert columns(read_examples(write(name, text)))["text_a"] == ["a"]
+        assert columns(read_examples(write(name, text)))["label"] == ["e"]
+
+
+# -- columns --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["premise", "hypothesis", "label"], ("premise", "hypothesis", "label", None)),  # HF NLI
+        (["index", "sentence1", "sentence2", "label"], ("sentence1", "sentence2", "label", None)),
+        (  # MultiNLI: the annotators' own labels are there, too
+            ["sentence1", "sentence2", "label1", "label2", "gold_label"],
+            ("sentence1", "sentence2", "gold_label", None),
+        ),
+        (  # HANS
+            ["gold_label", "sentence1", "sentence2", "heuristic", "subcase", "template"],
+            ("sentence1", "sentence2", "gold_label", "subcase"),
+        ),
+        (["id", "sentence1", "sentence2", "label"], ("sentence1", "sentence2", "label", None)),
+        (  # QQP
+            ["id", "qid1", "qid2", "question1", "question2", "is_duplicate"],
+            ("question1", "question2", "is_duplicate", None),
+        ),
+        (["idx", "question1", "question2", "label"], ("question1", "question2", "label", None)),
+        (["index", "question", "sentence", "label"], ("question", "sentence", "label", None)),
+        (["idx", "sentence", "label"], ("sentence", None, "label", None)),  # SST-2, CoLA
+        (["text", "label"], ("text", None, "label", None)),  # IMDB and many others
+        (["text_a", "text_b", "label", "subset"], ("text_a", "text_b", "label", "subset")),
+    ],
+)
+def test_known_columns(write: Write, names: list[str], expected: tuple[str | None, ...]) -> None:
+    path = write("file.csv", ",".join(names) + "\n" + ",".join(f"<{n}>" for n in names) + "\n")
+    found = columns(read_examples(path))
+    defaults = ("", "", "", "all")
+    for role, name, default in zip(found, expected, defaults, strict=True):
+        assert found[role] == [default if name is None else f"<{name}>"]
+
+
+def test_other_columns_are_named_by_the_user(write: Write) -> None:
+    path = write("x.csv", "premise,left,right,gold,kind\np,a,b,e,k\n")
+    given = {"text_a": "left", "text_b": "right", "label": "gold", "subset": "kind"}
+    found = columns(read_examples(path, columns=given))
+    assert found == {"text_a": ["a"], "text_b": ["b"], "label": ["e"], "subset": ["k"]}
+
+
+def test_a_column_serves_one_role(write: Write) -> None:
+    path = write("x.csv", "premise,hypothesis,label\na,b,e\n")
+    swapped = read_examples(path, columns={"text_a": "hypothesis", "text_b": "premise"})
+    assert (columns(swapped)["text_a"], columns(swapped)["text_b"]) == (["b"], ["a"])
+    one = read_examples(path, columns={"text_a": "hypothesis"})
+    assert columns(one)["text_b"] == [""]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"label": "gold"}, r"no column 'gold'; found premise, label"),
+        ({"text": "premise"}, "unknown role 'text'; roles are text_a, text_b, label, subset"),
+    ],
+)
+def test_columns_that_cannot_be_mapped(write: Write, given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read_examples(write("x.csv", "premise,label\na,e\n"), columns=given)
+
+
+@pytest.mark.parametrize(
+    ("header", "role"), [("foo,label", "text_a"), ("premise,foo", "label"), ("foo,bar", "text_a")]
+)
+def test_missing_columns_are_named_with_the_remedy(write: Write, header: str, role: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_examples(write("x.csv", f"{header}\na,b\n"))
+    message = str(caught.value)
+    assert f"no column for {role} (looked for " in message
+    assert header.replace(",", ", ") in message
+    assert f"--columns {role}=NAME" in message
+
+
+# -- labels ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_labels_may_be_whole_numbers_and_be_given_names(
+    write: Write, tmp_path: Path, ending: str
+) -> None:
+    frame = pd.DataFrame({"text": ["a", "b", "c"], "label": [0, 2, 0]})
+    path = tmp_path / f"x.{ending}"
+    if ending == "csv":
+        frame.to_csv(path, index=False)
+    elif ending == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_parquet(path)
+    assert columns(read_examples(path))["label"] == ["0", "2", "0"]
+    named = read_examples(path, label_names={"0": "entailment", "1": "unused"})
+    assert columns(named)["label"] == ["entailment", "2", "entailment"]
+
+
+def test_label_names_that_swap_are_applied_once(write: Write) -> None:
+    path = write("x.csv", "text,label\na,no\nb,yes\n")
+    swapped = read_examples(path, label_names={"no": "yes", "yes": "no"})
+    assert columns(swapped)["label"] == ["yes", "no"]
+
+
+def test_whole_numbers_stored_as_floats_read_as_whole(write: Write) -> None:
+    path = write("x.jsonl", '{"text": "a", "label": 1.0}\n{"text": "b", "label": 0.0}\n')
+    assert columns(read_examples(path))["label"] == ["1", "0"]
+
+
+def test_examples_without_a_gold_label_are_left_out_with_their_number(write: Write) -> None:
+    rows = "a\tb\t-\nc\td\tneutral\ne\tf\t-\n"
+    path = write("dev.tsv", f"sentence1\tsentence2\tgold_label\n{rows}")
+    with pytest.warns(MechcoreWarning, match="left out 2 of 3 examples whose gold label") as seen:
+        found = columns(read_examples(path))
+    assert found["text_a"] == ["c"]
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+
+
+def test_nothing_is_said_where_nothing_is_left_out(write: Write) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_examples(write("x.csv", delimited(ROWS, ",")))
+
+
+def test_only_undecided_examples_are_an_error(write: Write) -> None:
+    path = write("x.tsv", "sentence1\tgold_label\na\t-\n")
+    with pytest.warns(MechcoreWarning), pytest.raises(InputError, match="no labelled example"):
+        read_examples(path)
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [(",b,e", "premise"), ("a,,e", "hypothesis"), ("a,b,", "label"), ('"  ",b,e', "premise")],
+)
+def test_an_empty_cell_names_its_row_and_column(write: Write, row: str, column: str) -> None:
+    path = write("x.csv", f"premise,hypothesis,label\na,b,e\nc,d,f\n{row}\n")
+    with pytest.raises(InputError, match=rf"x\.csv: row 3, column {column}: empty"):
+        read_examples(path)
+
+
+@pytest.mark.parametrize("value", ["null", '""', "missing"])
+def test_an_empty_value_in_jsonl_names_its_row(write: Write, value: str) -> None:
+    second = '{"text": "b"}' if value == "missing" else f'{{"text": "b", "label": {value}}}'
+    path = write("x.jsonl", '{"text": "a", "label": "e"}\n' + second + "\n")
+    with pytest.raises(InputError, match="row 2, column label: empty"):
+        read_examples(path)
+
+
+def test_words_that_look_like_missing_values_are_texts(write: Write) -> None:
+    path = write("x.csv", "premise,hypothesis,label\nNA,null,None\nnan,NaN,n/a\n")
+    found = columns(read_examples(path))
+    assert (found["text_a"], found["text_b"], found["label"]) == (
+        ["NA", "nan"],
+        ["null", "NaN"],
+        ["None", "n/a"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.csv", ""),
+        ("empty.tsv", ""),
+        ("empty.jsonl", ""),
+        ("header.csv", "premise,label\n"),
+        ("header.tsv", "premise\tlabel\n"),
+        ("lines.jsonl", "\n\n"),
+    ],
+)
+def test_empty_files(write: Write, name: str, content: str) -> None:
+    with pytest.raises(InputError, match=r"No columns|is empty|no labelled example"):
+        read_examples(write(name, content))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("short.csv", "premise,hypothesis,label\na,b,e\nc,d\n", "row 2, column label: empty"),
+        ("long.csv", "premise,label\na,e\nb,f,g\n", "Expected 2 fields in line 3, saw 3"),
+        ("all_long.csv", "premise,label\na,e,f\nb,f,g\n", "1 more field.* than the header"),
+        ("all_long.tsv", "premise\tlabel\na\te\tf\n", "1 more field.* than the header"),
+        ("open.csv", 'premise,label\n"a,e\nb,f\n', "EOF inside string"),
+        ("latin.csv", "premise,label\nGrüße,e\n".encode("latin-1"), "can't decode byte"),
+        ("latin.tsv", "premise\tlabel\nGrüße\te\n".encode("latin-1"), "can't decode byte"),
+        ("bad.jsonl", '{"text": "a"\n', "cannot be read as .jsonl"),
+        ("bad.parquet", b"PAR1 and no more", "cannot be read as .parquet"),
+    ],
+)
+def test_broken_files(write: Write, name: str, content: str | bytes, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        read_examples(write(name, content))
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "plain"])
+def test_broken_compression(tmp_path: Path, kind: str, damage: str) -> None:
+    whole = gzip.compress(b"premise,label\na,b\n" * 1000)
+    path = tmp_path / f"x.{kind}.gz"
+    changed = whole[:40] + b"zzzzzz" + whole[46:]
+    path.write_bytes({"cut": whole[:-12], "changed": changed, "plain": b"premise,label"}[damage])
+    with pytest.raises(InputError, match=rf"cannot be read as \.{kind}: "):
+        read_examples(path)
+
+
+@pytest.mark.parametrize("name", ["x.text", "x", "x.gz", "x.csv.zip", "x.json", "x.parquet.gz"])
+def test_unknown_kinds_of_files(write: Write, name: str) -> None:
+    with pytest.raises(InputError, match=r"expected \.csv, \.tsv, \.jsonl or \.parquet"):
+        read_examples(write(name, "premise,label\na,b\n"))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.csv", tmp_path):
+        with pytest.raises(InputError, match="no such file"):
+            read_examples(path)
+
+
+# -- real files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("name", "rows", "subsets", "labels"),
+    [
+        ("mnli_dev_matched", 9815, 1, ["contradiction", "entailment", "neutral"]),
+        ("hans_validation", 30000, 30, ["entailment", "non-entailment"]),
+        ("paws_qqp", 12663, 1, ["0", "1"]),
+    ],
+)
+def test_real_files_are_read_whole(
+    real_data: Path, name: str, rows: int, subsets: int, labels: list[str]
+) -> None:
+    examples = read_examples(real_data / "data" / f"{name}.tsv.gz")
+    assert (len(examples), len(examples.subset_names)) == (rows, subsets)
+    assert examples.label_names == labels
+    assert examples.two_segments
+
+
+def test_unlabelled_files_need_no_column_that_is_mapped_for_others(tmp_path: Path) -> None:
+    path = tmp_path / "texts.csv"
+    path.write_text("context,claim\na b,a\n")
+    columns = {"text_a": "context", "text_b": "claim", "label": "verdict", "subset": "pattern"}
+    found = read_examples(path, columns=columns, labelled=False).frame
+    assert found.iloc[0].tolist() == ["a b", "a", "", "all"]
+    with pytest.raises(InputError, match="no column 'verdict'"):
+        read_examples(path, columns=columns)
+    with pytest.raises(InputError, match="no column 'claims'"):
+        read_examples(path, columns={**columns, "text_b": "claims"}, labelled=False)
+
+
+# -- odd tables -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.tsv"])
+def test_columns_of_one_name(write: Write, name: str) -> None:
+    separator = "\t" if name.endswith("tsv") else ","
+    rows = [["premise", "label", "x", "x"], ["a", "0", "1", "2"]]
+    text = "\n".join(separator.join(row) for row in rows)
+    assert len(read_examples(write(name, text))) == 1  # those that are not read may be
+    again = text.replace("x", "label", 1)
+    with pytest.raises(InputError, match="2 columns are called label; expected one: rename"):
+        read_examples(write(name, again))
+
+
+def test_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    arrays = [pyarrow.array(["a"])] * 3
+    pyarrow.parquet.write_table(pyarrow.table(arrays, ["text", "label", "label"]), path)
+    with pytest.raises(InputError, match="2 columns are called label"):
+        read_examples(path)
+
+
+def test_an_index_of_pandas_is_a_column_like_others(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pd.DataFrame({"text": ["a"], "label": ["x"]}).set_index("label").to_parquet(path)
+    assert columns(read_examples(path))["label"] == ["x"]
+
+
+def test_keys_that_occur_twice(write: Write) -> None:
+    path = write("data.jsonl", '{"text": "a", "label": "x"}\n{"text": "a", "label": 0, "label": 1}')
+    with pytest.raises(InputError, match=r"line 2: a key occurs twice among text, label, label"):
+        read_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "line 2: found a list; expected an object"),
+        ("5", "line 2: found a int; expected an object"),
+        ("[" * 100_000, "line 2: "),
+        ("{", "line 2: Expecting property name"),
+    ],
+)
+def test_lines_that_are_no_objects(write: Write, line: str, message: str) -> None:
+    path = write("data.jsonl", f'{{"text": "a", "label": "x"}}\n{line}')
+    with pytest.raises(InputError, match=rf"cannot be read as \.jsonl: {message}"):
+        read_examples(path)
+
+
+def test_json_lines_with_a_byte_order_mark_and_empty_lines(write: Write) -> None:
+    content = b'\xef\xbb\xbf\n{"text": "a", "label": 1}\r\n\r\n'
+    assert columns(read_examples(write("data.jsonl", content)))["label"] == ["1"]
+
+
+def test_large_whole_numbers_keep_their_digits(write: Write) -> None:
+    path = write("data.jsonl", f'{{"text": "a", "label": {10**30 + 1}}}')
+    assert columns(read_examples(path))["label"] == [str(10**30 + 1)]
+
+
+def test_half_characters(write: Write) -> None:
+    path = write("data.jsonl", '{"text": "a \\ud800", "label": "x"}')
+    with pytest.raises(InputError, match=r"row 1, column text: found half a character in .*ud800"):
+        read_examples(path)
+
+
+def test_bytes_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": [b"\xff"], "label": ["x"]}), path)
+    with pytest.raises(InputError, match=r"row 1, column text: expected text, found b'.xff'"):
+        read_examples(path)
+
+
+def test_messages_stay_short(write: Write) -> None:
+    header = ",".join("x" * 500 + str(i) for i in range(1000))
+    with pytest.raises(InputError, match="and 980 more: name it") as caught:
+        read_examples(write("data.csv", f"{header}\n"))
+    assert len(str(caught.value)) < 1500
+
+
+def test_errors_of_examples_name_the_file(write: Write) -> None:
+    path = write("data.csv", "text,label,subset\na,x,all\nb,x,other\n")
+    with pytest.raises(InputError, match=rf"^{path}: examples 'data': a subset is called 'all'"):
+        read_examples(path)
+
+
+def test_a_file_whose_name_is_not_unicode(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.csv"))
+    try:
+        path.write_text("text,label\na,x\n")
+    except OSError:
+        pytest.skip("this file system has only Unicode names")
+    assert read_examples(path).name == "\ufffd"
+
+
+# -- official files -------------------------------------------------------------------------------
+
+MULTINLI = (
+    "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+    "\tsentence1\tsentence2\tpromptID\tpairID\tgenre\tlabel1\tlabel2\tlabel3\tlabel4\tlabel5\n"
+    'neutral\t( The ( new rights ) )\t( Everyone )\t(ROOT (NP (DT The)))\t(ROOT (NP (NN "x")))'
+    '\t"The new rights are nice," he said\tEveryone "likes" them\t31\t31n\tfiction'
+    "\tneutral\tentailment\tneutral\tneutral\tneutral\n"
+    "-\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tNobody agreed\ton this\t32\t32e\tslate"
+    "\tneutral\tentailment\tcontradiction\tneutral\tentailment\n"
+    "entailment\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tHe slept.\tHe was asleep.\t33\t33e\tslate"
+    "\tentailment\t\t\t\t\n"
+)
+
+GLUE_MNLI = (
+    "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\tsentence2_binary_parse"
+    "\tsentence1_parse\tsentence2_parse\tsentence1\tsentence2\tlabel1\tgold_label\n"
+    '0\t31193\t31193n\tgovernment\t( a )\t( b )\t(ROOT)\t(ROOT)\t"Cost" isn\'t all\tIt is "'
+    "\tneutral\tneutral\n"
+)
+
+HANS = (
+    "gold_label\tsentence1_binary_parse\tsentence2_binary_parse\tsentence1_parse\tsentence2_parse"
+    "\tsentence1\tsentence2\tpairID\theuristic\tsubcase\ttemplate\n"
+    "non-entailment\t( a )\t( b )\t(ROOT a)\t(ROOT b)\tThe president advised the doctor ."
+    "\tThe doctor advised the president .\tex0\tlexical_overlap\tln_subject/object_swap\ttemp1\n"
+)
+
+QQP = (
+    "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+    '133273\t213221\t213222\tWhat is "NA"?\tIs "it\t0\n'
+    "402555\t536040\t536041\tHow do I control my anger?\tHow do I stay calm?\t1\n"
+)
+
+PAWS = (
+    "id\tsentence1\tsentence2\tlabel\n"
+    "1\tHow do `` they '' differ ?\tHow they do `` differ '' ?\t0\n"
+)
+
+
+@pytest.mark.parametrize("name", ["multinli_1.0_train.txt", "multinli_1.0_train.txt.gz"])
+def test_multinli_as_tab_separated_text(write: Write, name: str) -> None:
+    with pytest.warns(MechcoreWarning, match="left out 1 of 3 examples whose gold label is '-'"):
+        examples = read_examples(write(name, MULTINLI))
+    assert columns(examples) == {
+        "text_a": ['"The new rights are nice," he said', "He slept."],
+        "text_b": ['Everyone "likes" them', "He was asleep."],
+        "label": ["neutral", "entailment"],
+        "subset": ["all", "all"],
+    }
+
+
+def test_multinli_as_json_lines(write: Write) -> None:
+    common = {
+        "annotator_labels": ["neutral", "entailment"],
+        "genre": "fiction",
+        "pairID": "31n",
+        "promptID": "31",
+        "sentence1_binary_parse": "( a )",
+        "sentence1_parse": "(ROOT a)",
+        "sentence2_binary_parse": "( b )",
+        "sentence2_parse": "(ROOT b)",
+    }
+    rows = [("neutral", "The new rights", 'are "nice"'), ("-", "c", "d")]
+    lines = [
+        json.dumps({**common, "gold_label": label, "sentence1": a, "sentence2": b})
+        for label, a, b in rows
+    ]
+    with pytest.warns(MechcoreWarning, match="left out 1 of 2"):
+        examples = read_examples(write("multinli_1.0_dev_matched.jsonl", "\n".join(lines)))
+    assert examples.frame.iloc[0].tolist() == ["The new rights", 'are "nice"', "neutral", "all"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("train.tsv", GLUE_MNLI, ['"Cost" isn\'t all', 'It is "', "neutral", "all"]),
+        (
+            "heuristics_evaluation_set.txt",
+            HANS,
+            [
+                "The president advised the doctor .",
+                "The doctor advised the president .",
+                "non-entailment",
+                "ln_subject/object_swap",
+            ],
+        ),
+        ("dev.tsv", QQP, ['What is "NA"?', 'Is "it', "0", "all"]),
+        (
+            "dev_and_test.tsv",
+            PAWS,
+            ["How do `` they '' differ ?", "How they do `` differ '' ?", "0", "all"],
+        ),
+    ],
+)
+def test_official_files(write: Write, name: str, content: str, expected: list[str]) -> None:
+    assert read_examples(write(name, content)).frame.iloc[0].tolist() == expected
+
+
+BROKEN = (
+    "7\t1\t2\tWhat is it?\t\t0\n"  # has no second question
+    "8\t3\t4\tWhat is\n that?\tWhat?\t1\n"  # and one that is broken in two
+)
+
+
+def test_rows_that_lack_a_question_are_left_out_when_asked(write: Write) -> None:
+    path = write("train.tsv", QQP + BROKEN)
+    with pytest.raises(InputError, match=r"row \d, column question\d: empty"):
+        read_examples(path)
+    with pytest.warns(MechcoreWarning, match="left out 3 of 5 examples that lack a text or label"):
+        examples = read_examples(path, skip_empty=True)
+    assert columns(examples)["label"] == ["0", "1"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(read_examples(write("whole.tsv", QQP), skip_empty=True)) == 2
+    with (
+        pytest.warns(MechcoreWarning),
+        pytest.raises(InputError, match="no labelled example; expected at least one row"),
+    ):
+        read_examples(write("none.tsv", QQP.splitlines()[0] + "\n" + BROKEN), skip_empty=True)
+
+
+def test_rows_keep_their_numbers_when_others_are_left_out(write: Write) -> None:
+    path = write("x.jsonl", '{"text": "", "label": "a"}\n{"text": [1], "label": "a"}\n')
+    with (
+        pytest.warns(MechcoreWarning, match="left out 1 of 2"),
+        pytest.raises(InputError, match="row 2, column text: expected text"),
+    ):
+        read_examples(path, skip_empty=True)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=4))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_texts_that_python_3_wrote_as_bytes(tmp_path: Path, pairs: list[tuple[str, str]]) -> None:
+    path = tmp_path / "dev_and_test.tsv"
+    with path.open("w", newline="") as file:  # as the script of PAWS does
+        writer = csv.writer(file, delimiter="\t", quotechar=None)
+        writer.writerow(["id", "sentence1", "sentence2", "label"])
+        for number, (a, b) in enumerate(pairs):
+            writer.writerow([number, a.encode(), b.encode(), "0"])
+    found = read_examples(path).frame
+    assert list(zip(found["text_a"], found["text_b"], strict=True)) == pairs
+
+
+@pytest.mark.parametrize(
+    "kept", [["b'a'", "b"], ["b'a", "b'c'"], ["b'\\xff'"], ["b'a' + b'c'"], ["b'é'"]]
+)
+def test_other_texts_are_no_bytes(write: Write, kept: list[str]) -> None:
+    lines = [json.dumps({"text": text, "label": "x"}) for text in kept]
+    assert columns(read_examples(write("x.jsonl", "\n".join(lines))))["text_a"] == kept
+
+
+def test_paws_without_its_texts(write: Write) -> None:
+    header = "id\tqid1\tsentence1\tqid2\tsentence2\tlabel\n"
+    path = write("dev_and_test.tsv", header + "1\t7\t0/1/(7, 2):(8, 0)/3\t8\t0/3/1\t0\n")
+    with pytest.raises(InputError, match=r"numbers of tokens, such as 0/1/.*qqp_generate_data\.py"):
+        read_examples(path)
+    built = write("built.tsv", header + "1\t7\tHow old ?\t8\tOld how ?\t0\n")
+    assert columns(read_examples(built))["text_a"] == ["How old ?"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.csv", ".csv"),
+        ("a.b.tsv.gz", ".tsv.gz"),
+        ("a.txt", ".tsv"),
+        ("a.ndjson", ".jsonl"),
+        ("a.jsonl.gz", ".jsonl.gz"),
+        ("a.parquet", ".parquet"),
+    ],
+)
+def test_kinds_of_files(write: Write, name: str, kind: str) -> None:
+    assert kind_of_file(write(name, "")) == kind
+
+
+def test_names_of_data() -> None:
+    assert data_name("folder.v1/hans.tsv.gz") == "hans"
+    assert data_name(Path("mnli")) == "mnli"
+
+
+def test_one_column_may_serve_twice(write: Write) -> None:
+    path = write("x.csv", "premise,label\na,e\n,f\n")
+    mapped = {"text_a": "premise", "text_b": "premise"}
+    with pytest.warns(MechcoreWarning, match="left out 1 of 2"):
+        found = columns(read_examples(path, columns=mapped, skip_empty=True))
+    assert (found["text_a"], found["text_b"]) == (["a"], ["a"])

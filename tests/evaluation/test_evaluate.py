@@ -1,0 +1,510 @@
+"""Accuracy, margins and intervals against written-out numbers and Hugging Face's own answers."""
+
+import importlib
+import itertools
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers as hf
+from helpers import Case, Cases, padded, reference_logits, texts
+
+from mechcore.components import Mask
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.data.readers import read_examples
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.evaluation.evaluate import (
+    Evaluation,
+    Interval,
+    bootstrap_mean,
+    bootstrap_means,
+    evaluate,
+    kl_divergence,
+    paired_drop,
+)
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model, load_tokenizer
+
+PAIRS = [
+    ("the cat saw a dog", "the cat saw"),
+    ("a bird ran", "the bird ran quickly , and a cat saw the dog"),
+    ("never", "often"),
+    ("the dog who saw a cat ran here", "no"),
+    ("if a bird ran the dog saw a cat", "the cat never ran"),
+    ("yes", "no , not here"),
+    ("a dog ran", "a dog ran"),
+]
+
+
+def examples(labels: list[str], subsets: list[str] | None = None) -> Examples:
+    first, second = zip(*PAIRS[: len(labels)], strict=True)
+    subset = subsets or ["s"] * len(labels)
+    return Examples(
+        "x",
+        pd.DataFrame({"text_a": first, "text_b": second, "label": labels, "subset": subset}),
+    )
+
+
+def encoded(
+    labels: list[str], subsets: list[str] | None = None, segments: bool = True
+) -> EncodedExamples:
+    tokenizer = helpers.word_tokenizer(segments)
+    return encode(examples(labels, subsets), tokenizer, max_length=48)
+
+
+def plain_logits(reference: Any, data: EncodedExamples) -> torch.Tensor:
+    """One example after the other through Hugging Face."""
+    logits = []
+    for i, ids in enumerate(data.input_ids):
+        inputs = {"input_ids": torch.tensor([ids])}
+        if data.token_type_ids is not None:
+            inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
+        with torch.no_grad():
+            logits.append(reference(**inputs).logits)
+    return torch.cat(logits)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def by_hand() -> Evaluation:
+    logits = [[2.0, 0.0, 0.0], [0.0, 1.0, 3.0], [0.0, 5.0, 0.0], [1.0, 0.0, 0.5]]
+    correct = [[1, 0, 0], [1, 0, 1], [1, 0, 1], [0, 1, 1]]
+    return Evaluation(
+        torch.tensor(logits),
+        torch.tensor(correct).bool(),
+        np.array(["b", "b", "a", "b"], dtype=object),
+        "mapping",
+    )
+
+
+MARGINS = [
+    2 - math.log(2),  # e^2 against e^0 + e^0
+    math.log(1 + math.e**3) - 1,  # e^0 + e^3 against e^1
+    math.log(2) - 5,  # e^0 + e^0 against e^5
+    math.log(1 + math.e**0.5) - 1,  # e^0 + e^.5 against e^1
+]
+
+
+def test_accuracy_and_margin_by_hand() -> None:
+    result = by_hand()
+    assert result.correct.tolist() == [True, True, False, False]
+    assert result.accuracy == 0.5
+    np.testing.assert_allclose(result.margin, MARGINS, rtol=1e-6)
+    np.testing.assert_allclose(MARGINS, [1.306853, 2.048587, -4.306853, -0.025923], atol=1e-6)
+    # Guessing is right with 1/3, 2/3, 2/3, 2/3.
+    assert result.chance == pytest.approx((1 + 2 + 2 + 2) / 12)
+
+
+def test_tables_by_hand() -> None:
+    result = by_hand()
+    assert result.subset_names == ["b", "a"]
+    assert result.macro_accuracy == pytest.approx((2 / 3 + 0) / 2)
+    table = result.table().set_index("subset")
+    assert list(table.index) == ["b", "a", "all"]
+    assert table["n"].tolist() == [3, 1, 4]
+    assert table["accuracy"].tolist() == pytest.approx([2 / 3, 0, 0.5])
+    b = (MARGINS[0] + MARGINS[1] + MARGINS[3]) / 3
+    assert table["margin"].tolist() == pytest.approx([b, MARGINS[2], sum(MARGINS) / 4])
+
+
+def test_data_without_subsets_has_one_row() -> None:
+    one = Evaluation(
+        torch.zeros(2, 2), torch.eye(2).bool(), np.array(["all", "all"], dtype=object), ""
+    )
+    assert one.table()["subset"].tolist() == ["all"]
+    assert one.margin.tolist() == [0, 0]
+
+
+def test_a_margin_is_infinite_where_every_class_is_correct() -> None:
+    result = Evaluation(
+        torch.zeros(1, 2), torch.ones(1, 2).bool(), np.array(["s"], dtype=object), ""
+    )
+    assert result.margin.tolist() == [math.inf]
+
+
+def test_margins_of_large_logits_stay_finite() -> None:
+    result = Evaluation(
+        torch.tensor([[1000.0, -1000.0]]), torch.tensor([[True, False]]), np.array(["s"]), ""
+    )
+    assert result.margin.tolist() == [2000.0]
+
+
+def test_kl_divergence_by_hand() -> None:
+    def of(probabilities: list[float]) -> Evaluation:
+        logits = torch.tensor([probabilities]).log() + 7  # a constant changes nothing
+        return Evaluation(logits, torch.tensor([[True, False, False]]), np.array(["s"]), "")
+
+    p, q = of([0.5, 0.25, 0.25]), of([0.25, 0.25, 0.5])
+    # .5 ln(.5/.25) + .25 ln(.25/.25) + .25 ln(.25/.5) = .25 ln 2
+    assert kl_divergence(p, q).tolist() == pytest.approx([0.25 * math.log(2)], abs=1e-6)
+    assert kl_divergence(p, p).tolist() == pytest.approx([0], abs=1e-12)
+
+
+# -- classifiers ----------------------------------------------------------------------------------
+
+LABELS = [
+    "entailment",
+    "neutral",
+    "contradiction",
+    "entailment",
+    "neutral",
+    "neutral",
+    "entailment",
+]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 64])
+def test_logits_come_back_in_the_order_of_the_examples(case: Case, batch_size: int) -> None:
+    data = encoded(LABELS, segments=case.architecture == "bert")
+    order = [i for batch in data.batches(batch_size) for i in batch["index"].tolist()]
+    assert order != list(range(7))
+    result = evaluate(case.model, data, batch_size=batch_size, in_domain=False)
+    expected = plain_logits(case.reference, data)
+    close(result.logits, expected)
+    indices = [helpers.CLASSES.index(label) for label in LABELS]
+    np.testing.assert_array_equal(result.correct, (expected.argmax(1) == torch.tensor(indices)))
+    log_p = expected.double().log_softmax(1)[range(7), indices]
+    margin = log_p - (1 - log_p.exp()).log()
+    np.testing.assert_allclose(result.margin, margin, atol=1e-4)
+
+
+def test_subsets_stay_with_their_examples(cases: Cases) -> None:
+    case = cases.get("bert")
+    subsets = ["one", "two", "one", "three", "two", "one", "two"]
+    result = evaluate(case.model, encoded(LABELS, subsets), batch_size=2, in_domain=False)
+    assert result.subsets.tolist() == subsets
+    best = plain_logits(case.reference, encoded(LABELS)).argmax(1).tolist()
+    right = [helpers.CLASSES[i] == label for i, label in zip(best, LABELS, strict=True)]
+    table = result.table().set_index("subset")["accuracy"]
+    for name in ("one", "two", "three"):
+        here = [r for r, s in zip(right, subsets, strict=True) if s == name]
+        assert table[name] == pytest.approx(sum(here) / len(here))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padding_never_changes_an_evaluation_of_plain_batches(case: Case, side: str) -> None:
+    rows = texts()
+    labels = torch.tensor([0, 1, 2, 1, 0])
+    batches = [
+        {**padded(rows[:3], side, extra=4, noise=1), "labels": labels[:3]},
+        {**padded(rows[3:], side, noise=2), "labels": labels[3:].tolist()},
+    ]
+    result = evaluate(case.model, iter(batches), in_domain=False)
+    expected = reference_logits(case.reference, rows)
+    close(result.logits, expected)
+    np.testing.assert_array_equal(result.correct, expected.argmax(1) == labels)
+    assert result.mapping == "0 -> contradiction; 1 -> entailment; 2 -> neutral"
+    assert result.table()["subset"].tolist() == ["all"]
+
+
+def test_plain_batches_keep_their_order_whatever_else_they_hold(cases: Cases) -> None:
+    case, rows = cases.get("bert"), texts()
+    labels, order = torch.tensor([0, 1, 2, 2, 0]), [3, 0, 4, 1, 2]
+    batches = [
+        {
+            **padded([rows[i] for i in part]),
+            "labels": labels[part],
+            "index": torch.tensor(part),
+        }
+        for part in (order[:2], order[2:])
+    ]
+    result = evaluate(case.model, batches, in_domain=False)
+    close(result.logits, reference_logits(case.reference, [rows[i] for i in order]))
+    assert result.correct_classes.int().argmax(1).tolist() == labels[order].tolist()
+
+
+@pytest.mark.parametrize("permutation", list(itertools.permutations(range(3))))
+def test_the_order_of_the_classes_in_a_checkpoint_does_not_matter(
+    cases: Cases, tmp_path: Path, permutation: tuple[int, ...]
+) -> None:
+    reference = cases.get("bert").reference
+    model = helpers.hf_classifier("bert", [helpers.CLASSES[i] for i in permutation])
+    model.load_state_dict(reference.state_dict())
+    with torch.no_grad():
+        model.classifier.weight.copy_(reference.classifier.weight[list(permutation)])
+        model.classifier.bias.copy_(reference.classifier.bias[list(permutation)])
+    model.save_pretrained(tmp_path)
+    data = encoded(["Entailment", "non-entailment", *LABELS[2:]])
+    before = evaluate(cases.get("bert").model, data, in_domain=False)
+    after = evaluate(load_model(tmp_path), data, in_domain=False)
+    np.testing.assert_array_equal(after.correct, before.correct)
+    np.testing.assert_allclose(after.margin, before.margin, atol=1e-5)
+    close(after.logits, before.logits[:, list(permutation)])
+
+
+def worst_and_best_labels(case: Case) -> tuple[list[str], list[str]]:
+    logits = plain_logits(case.reference, encoded(LABELS))
+    return (
+        [helpers.CLASSES[i] for i in logits.argmin(1)],
+        [helpers.CLASSES[i] for i in logits.argmax(1)],
+    )
+
+
+def test_an_in_domain_accuracy_under_chance_warns_and_names_the_mapping(cases: Cases) -> None:
+    case = cases.get("bert")
+    worst, _ = worst_and_best_labels(case)
+    with pytest.warns(MechcoreWarning, match=r"accuracy 0\.000 is under chance \(0\.333\)") as seen:
+        result = evaluate(case.model, encoded(worst))
+    assert result.accuracy == 0
+    assert len(seen) == 1
+    for label in set(worst):
+        assert f"{label} -> {label} ({helpers.CLASSES.index(label)})" in str(seen[0].message)
+    assert "in_domain=False" in str(seen[0].message)
+    assert seen[0].filename == __file__
+
+
+def test_no_warning_where_an_accuracy_under_chance_is_a_finding(cases: Cases) -> None:
+    case = cases.get("bert")
+    worst, best = worst_and_best_labels(case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert evaluate(case.model, encoded(worst), in_domain=False).accuracy == 0
+        assert evaluate(case.model, encoded(best)).accuracy == 1
+        mask = Mask.full(case.model)
+        assert evaluate(case.model, encoded(worst), mask=mask, mode="zero").accuracy == 0
+
+
+def test_classes_can_be_renamed(cases: Cases) -> None:
+    case = cases.get("bert")
+    _, best = worst_and_best_labels(case)
+    spoken = {"contradiction": "no", "entailment": "yes", "neutral": "maybe"}
+    data = encoded([spoken[label] for label in best])
+    assert evaluate(case.model, data, class_labels=["no", "yes", "maybe"]).accuracy == 1
+    with pytest.raises(InputError, match=r"2 given \(a, b\), but the checkpoint has 3 classes"):
+        evaluate(case.model, data, class_labels=["a", "b"])
+    with pytest.raises(InputError, match="not a class of the checkpoint"):
+        evaluate(case.model, data)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (None, "no labels; expected class indices"),
+        (torch.tensor([0, 1, 2, 0, 3]), "labels run from 0 to 3; expected 0 to 2"),
+        (torch.tensor([0, 1, 2, 0, -1]), "labels run from -1 to 2"),
+        (torch.tensor([0, 1]), r"labels have shape \(2,\)"),
+        (torch.zeros(5, 2).long(), r"labels have shape \(5, 2\)"),
+    ],
+)
+def test_labels_that_cannot_be_read(cases: Cases, labels: Any, message: str) -> None:
+    batch = {**padded(texts()), "labels": labels}
+    with pytest.raises(InputError, match=message):
+        evaluate(cases.get("bert").model, batch)
+
+
+def test_no_batch_is_an_error(cases: Cases) -> None:
+    with pytest.raises(InputError, match="no batch; expected at least one"):
+        evaluate(cases.get("bert").model, [])
+
+
+# -- masks ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["mean", "zero"])
+@pytest.mark.parametrize("max_rows", [1024, 4])
+def test_masked_evaluations_are_those_of_masked_forwards(
+    case: Case, mode: Any, max_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        importlib.import_module("mechcore.evaluation.evaluate"), "MAX_ROWS", max_rows
+    )
+    data = encoded(LABELS, segments=case.architecture == "bert")
+    means = MeanActivations.compute(case.model, data, n_samples=0)
+    values = torch.rand(5, 2, 5, generator=torch.Generator().manual_seed(3))
+    masks = Mask(values)
+    options = {"means": means, "mode": mode, "batch_size": 2, "in_domain": False}
+    together = evaluate(case.model, data, mask=masks, **options)
+    assert len(together) == 5
+    one = evaluate(case.model, data, mask=masks[1], **options)
+    close(together[1].logits, one.logits)
+    with torch.no_grad(), masked(case.model, masks, means, mode) as run:
+        for i, ids in enumerate(data.input_ids):
+            batch = {"input_ids": torch.tensor([ids])}
+            if data.token_type_ids is not None:
+                batch["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
+            expected = run(batch)[:, 0]
+            close(torch.stack([result.logits[i] for result in together]), expected)
+    assert all(result.mapping == one.mapping for result in together)
+
+
+def test_means_do_not_depend_on_how_examples_are_batched(cases: Cases) -> None:
+    case, data = cases.get("roberta"), encoded(LABELS, segments=False)
+    found = MeanActivations.compute(case.model, data)
+    expected = MeanActivations.compute(case.model, data.batches(2, by_length=False))
+    close(found.z, expected.z)
+    assert found.data == data.fingerprint
+
+
+# -- language models ------------------------------------------------------------------------------
+
+PROMPT = "{a} , {b} ."
+ANSWERS = {"entailment": "yes", "contradiction": "no", "neutral": "never"}
+
+
+def lm_data(labels: list[str]) -> EncodedExamples:
+    return encode(
+        examples(labels), helpers.word_tokenizer(), max_length=48, prompt=PROMPT, answers=ANSWERS
+    )
+
+
+def test_answers_of_a_language_model_are_read_after_the_prompt(cases: Cases) -> None:
+    case, data = cases.get("gpt2-lm"), lm_data(["entailment", "non-entailment", *LABELS[2:]])
+    result = evaluate(case.model, data, batch_size=3, in_domain=False)
+    rows = [torch.tensor(ids) for ids in data.input_ids]
+    vocabulary = helpers.word_tokenizer().get_vocab()
+    tokens = [vocabulary[word] for word in ("yes", "no", "never")]
+    expected = reference_logits(case.reference, rows)[:, tokens]
+    close(result.logits, expected)
+    wanted = [{0}, {1, 2}, {1}, {0}, {2}, {2}, {0}]
+    assert [set(row.nonzero().flatten().tolist()) for row in result.correct_classes] == wanted
+    best = expected.argmax(1).tolist()
+    assert result.correct.tolist() == [i in w for i, w in zip(best, wanted, strict=True)]
+
+
+def check_answers(model: Any, reference: Any, side: str) -> None:
+    rows = texts()
+    labels = torch.tensor([5, 39, 0, 17, 2])
+    batch = {**padded(rows, side, extra=3, noise=7), "labels": labels}
+    result = evaluate(model, batch, in_domain=False)
+    expected = reference_logits(reference, rows)
+    assert result.logits.shape == (5, helpers.VOCABULARY)
+    close(result.logits, expected)
+    np.testing.assert_array_equal(result.correct, expected.argmax(1) == labels)
+    with_best = evaluate(model, {**batch, "labels": expected.argmax(1)})
+    assert with_best.accuracy == 1
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_answers_are_read_at_the_last_real_position(cases: Cases, side: str) -> None:
+    case = cases.get("gpt2-lm")
+    check_answers(case.model, case.reference, side)
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_answers_of_a_hooked_transformer(cases: Cases, side: str) -> None:
+    case = cases.get("gpt2-lm")
+    check_answers(helpers.hooked_transformer(case.path), case.reference, side)
+
+
+def test_a_language_model_needs_answers(cases: Cases) -> None:
+    with pytest.raises(InputError, match="needs answer words for the labels"):
+        evaluate(cases.get("gpt2-lm").model, encoded(LABELS))
+
+
+@pytest.mark.hooked
+def test_a_masked_language_model_has_no_answer_position() -> None:
+    with pytest.raises(InputError, match="HookedEncoder is a masked language model"):
+        evaluate(helpers.hooked_encoder(), {**padded(texts()), "labels": torch.zeros(5).long()})
+
+
+# -- bootstrap ------------------------------------------------------------------------------------
+
+
+def test_the_bootstrap_interval_of_a_large_sample_is_the_normal_one() -> None:
+    values = np.random.default_rng(1).normal(3.0, 2.0, size=4000)
+    interval = bootstrap_mean(values, n_resamples=4000, seed=2)
+    error = values.std() / math.sqrt(4000)
+    assert interval.mean == pytest.approx(values.mean())
+    # An end of the interval is a quantile of 4000 resamples, itself known to about 0.04 errors.
+    assert interval.low == pytest.approx(values.mean() - 1.959964 * error, abs=0.15 * error)
+    assert interval.high == pytest.approx(values.mean() + 1.959964 * error, abs=0.15 * error)
+    narrow = bootstrap_mean(values, n_resamples=4000, level=0.5, seed=2)
+    assert narrow.high == pytest.approx(values.mean() + 0.674490 * error, abs=0.15 * error)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -2.5])
+def test_the_bootstrap_interval_of_constant_data_is_exact(value: float) -> None:
+    assert bootstrap_mean(np.full(37, value)) == Interval(value, value, value)
+
+
+def test_the_bootstrap_of_two_values_by_hand() -> None:
+    # The mean of two draws of {0, 1} is 0, 1/2 or 1 with probability 1/4, 1/2, 1/4.
+    interval = bootstrap_mean(np.array([0, 1]), n_resamples=2000, level=0.6)
+    assert (interval.low, interval.mean, interval.high) == (0.0, 0.5, 1.0)
+    inner = bootstrap_mean(np.array([0, 1]), n_resamples=2000, level=0.4)
+    assert (inner.low, inner.high) == (0.5, 0.5)
+
+
+def test_the_bootstrap_is_paired_and_seeded() -> None:
+    values = np.random.default_rng(0).random((2, 50))
+    pair = bootstrap_means(np.stack([values[0], values[0] + 1]), seed=4)
+    assert pair[1].low == pytest.approx(pair[0].low + 1)
+    alone, again, other = (bootstrap_mean(values[0], seed=seed) for seed in (4, 4, 5))
+    assert pair[0].low == pytest.approx(alone.low)
+    assert alone == again
+    assert alone != other
+    assert pair[0].low < pair[0].mean < pair[0].high
+
+
+def test_the_bootstrap_of_nothing_is_an_error() -> None:
+    with pytest.raises(InputError, match="no example"):
+        bootstrap_mean(np.array([]))
+
+
+# -- a real model ---------------------------------------------------------------------------------
+
+
+@pytest.mark.real
+def test_a_real_classifier_masked_and_not(real_data: Path) -> None:
+    path = real_data / "models" / "minilm-nli"
+    model = load_model(path)
+    reference = hf.AutoModelForSequenceClassification.from_pretrained(
+        path, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    mnli = read_examples(real_data / "data" / "mnli_dev_matched.tsv.gz").sample(16, seed=0)
+    data = encode(mnli, load_tokenizer(path), max_length=128)
+    result = evaluate(model, data, batch_size=8)
+    expected = plain_logits(reference, data)
+    close(result.logits, expected, 1e-4)
+    names = [reference.config.id2label[i] for i in expected.argmax(1).tolist()]
+    right = [a == b for a, b in zip(names, mnli.frame["label"], strict=True)]
+    assert result.correct.tolist() == right
+    assert result.accuracy > 0.5
+
+    means = MeanActivations.compute(model, data, n_samples=0)
+    components = {(2, 5): means.z[2, 5], (3, 7): means.z[3, 7]}
+    other = helpers.edited(reference, components, {4: means.mlp[4]})
+    mask = Mask.full(model).without("2.5", "3.7", "4.mlp")
+    close(evaluate(model, data, mask=mask, means=means).logits, plain_logits(other, data), 1e-4)
+
+
+def hand_made(correct: list[bool]) -> Evaluation:
+    """Two classes, the first one right; its logit is 1 above or below the other's."""
+    logits = torch.tensor([[1.0, 0.0] if right else [0.0, 1.0] for right in correct])
+    flags = torch.tensor([[True, False]] * len(correct))
+    return Evaluation(logits, flags, np.full(len(correct), "all", dtype=object), "hand-made")
+
+
+def test_paired_drop_is_the_difference_of_the_metrics():
+    full, other = hand_made([True, True, True, False]), hand_made([True, False, False, False])
+    drop = paired_drop(full, other)
+    assert drop.mean == pytest.approx(0.75 - 0.25)
+    assert 0 <= drop.low <= drop.mean <= drop.high <= 1
+    # Two of four margins fall from +1 to -1.
+    assert paired_drop(full, other, "margin").mean == pytest.approx(2 * 2 / 4)
+    same = paired_drop(full, full)
+    assert (same.mean, same.low, same.high) == (0, 0, 0)
+
+
+def test_paired_drop_refuses_other_examples():
+    with pytest.raises(InputError, match="4 and 3 examples"):
+        paired_drop(hand_made([True] * 4), hand_made([True] * 3))
+
+
+def test_rows_of_different_length_are_refused(cases: Cases) -> None:
+    with pytest.raises(InputError, match="input_ids cannot be made a tensor"):
+        evaluate(cases.get("bert").model, [{"input_ids": [[1, 2, 3], [1, 2]], "labels": [0, 1]}])

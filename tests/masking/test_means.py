@@ -1,0 +1,344 @@
+"""Mean activations against a slow loop over Hugging Face's own activations."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import helpers
+import pytest
+import torch
+from helpers import LENGTHS, Case, Cases, captured, padded, texts
+from safetensors.torch import save_file
+
+from mechcore.components import Mask
+from mechcore.errors import InputError, MismatchError
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
+
+D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS
+
+
+def slow_means(reference: Any, rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """One token after the other, in float64."""
+    z_sum = mlp_sum = torch.tensor(0.0, dtype=torch.float64)
+    tokens = 0
+    for row in rows:
+        z, mlp = captured(reference, row)
+        for position in range(len(row)):
+            z_sum = z_sum + z[:, position].double()
+            mlp_sum = mlp_sum + mlp[:, position].double()
+            tokens += 1
+    return z_sum / tokens, mlp_sum / tokens
+
+
+def close(a: torch.Tensor, b: torch.Tensor, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=atol, check_dtype=False)
+
+
+def test_means_equal_a_slow_loop_over_hugging_face_activations(case64: Case) -> None:
+    rows = texts()
+    z, mlp = slow_means(case64.reference, rows)
+    batches = [padded(rows[:3], extra=4, noise=1), padded(rows[3:], noise=2)]
+    means = MeanActivations.compute(case64.model, batches)
+    assert means.z.dtype == means.mlp.dtype == torch.float64
+    assert means.z.shape == (L, H, case64.model.cfg.d_head)
+    assert means.mlp.shape == (L, D)
+    assert int(means.counts) == sum(LENGTHS)
+    assert z.abs().mean() > 0.01
+    close(means.z, z, 1e-6)
+    close(means.mlp, mlp, 1e-6)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_float32_means_are_summed_in_float64(case: Case, side: str) -> None:
+    rows = texts()
+    z, mlp = slow_means(case.reference, rows)
+    batches = [padded(rows[:3], side, extra=4, noise=1), padded(rows[3:], side, noise=2)]
+    means = MeanActivations.compute(case.model, batches)
+    close(means.z, z)
+    close(means.mlp, mlp)
+    assert means.z.dtype == torch.float64
+
+
+def test_batches_may_come_from_a_generator_in_any_split(cases: Cases) -> None:
+    case = cases.get("bert")
+    rows = texts()
+    whole = MeanActivations.compute(case.model, padded(rows))
+    one_by_one = MeanActivations.compute(case.model, (padded([row]) for row in rows))
+    listed = MeanActivations.compute(case.model, [padded(rows[:1]), padded(rows[1:])])
+    for means in (one_by_one, listed):
+        close(means.z, whole.z)
+        close(means.mlp, whole.mlp)
+        assert means.counts == whole.counts
+
+
+def test_padding_content_and_amount_do_not_matter(case: Case) -> None:
+    rows = texts()
+    expected = MeanActivations.compute(case.model, padded(rows), n_samples=0)
+    for side, extra, noise in (("right", 5, 1), ("left", 0, None), ("left", 6, 2)):
+        means = MeanActivations.compute(case.model, padded(rows, side, extra, noise), n_samples=0)
+        close(means.z, expected.z)
+        close(means.mlp, expected.mlp)
+
+
+def test_padding_is_pooled_in_only_on_demand(cases: Cases) -> None:
+    case = cases.get("bert", torch.float64)
+    batch = padded(texts(), extra=3)
+    z: dict[int, torch.Tensor] = {}
+    mlp: dict[int, torch.Tensor] = {}
+    with torch.no_grad(), helpers.torch_hooks(case.reference, z.__setitem__, mlp.__setitem__):
+        case.reference(**batch)
+    pooled = MeanActivations.compute(case.model, batch, include_padding=True)
+    assert pooled.include_padding
+    assert int(pooled.counts) == batch["input_ids"].numel()
+    close(pooled.z, torch.stack([z[i].mean((0, 1)) for i in range(L)]), 1e-10)
+    close(pooled.mlp, torch.stack([mlp[i].mean((0, 1)) for i in range(L)]), 1e-10)
+    without = MeanActivations.compute(case.model, batch)
+    assert not without.include_padding
+    assert (without.z - pooled.z).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_means_per_position_count_from_the_first_real_token(case: Case, side: str) -> None:
+    rows = texts()
+    batches = [padded(rows[3:4], side), padded(rows[:3], side, extra=2), padded(rows[4:], side)]
+    means = MeanActivations.compute(case.model, batches, per_position=True)
+    assert means.per_position
+    assert means.counts.tolist() == [sum(n > p for n in LENGTHS) for p in range(max(LENGTHS))]
+    for position in range(max(LENGTHS)):
+        here = [captured(case.reference, row) for row in rows if len(row) > position]
+        z = torch.stack([z[:, position] for z, _ in here]).mean(0)
+        mlp = torch.stack([mlp[:, position] for _, mlp in here]).mean(0)
+        close(means.z[position], z)
+        close(means.mlp[position], mlp)
+
+
+def test_options_that_contradict_each_other(cases: Cases) -> None:
+    model = cases.get("bert").model
+    with pytest.raises(InputError, match="cannot be combined"):
+        MeanActivations.compute(model, padded(texts()), include_padding=True, per_position=True)
+    with pytest.raises(InputError, match="n_samples is -1"):
+        MeanActivations.compute(model, padded(texts()), n_samples=-1)
+    with pytest.raises(InputError, match="no batch; expected at least one"):
+        MeanActivations.compute(model, iter([]))
+
+
+def test_an_error_in_a_batch_leaves_no_hook(cases: Cases) -> None:
+    model = cases.get("gpt2").model
+    before = helpers.hook_counts(model)
+    with pytest.raises(InputError, match="no input_ids"):
+        MeanActivations.compute(model, [padded(texts()), {"labels": [1]}])
+    assert helpers.hook_counts(model) == before
+
+
+# -- samples --------------------------------------------------------------------------------------
+
+
+def occurring(reference: Any, rows: list[torch.Tensor]) -> torch.Tensor:
+    """Every real token's activations, flattened together: [token, numbers]."""
+    activations = [captured(reference, row) for row in rows]
+    return torch.cat(
+        [
+            torch.cat([z.transpose(0, 1).flatten(1), m.transpose(0, 1).flatten(1)], 1)
+            for z, m in activations
+        ]
+    )
+
+
+def flat(means: MeanActivations) -> torch.Tensor:
+    return torch.cat([means.samples_z.flatten(1), means.samples_mlp.flatten(1)], 1)
+
+
+def origins(means: MeanActivations, tokens: torch.Tensor) -> list[int]:
+    """Which token each sample is; z and mlp of all layers must be of the same one."""
+    distances = (flat(means)[:, None] - tokens[None]).abs().amax(-1)
+    assert distances.min(1).values.max() < 1e-5
+    return distances.argmin(1).tolist()
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_samples_are_tokens_that_occurred_each_at_most_once(case: Case, side: str) -> None:
+    rows = texts()
+    tokens = occurring(case.reference, rows)
+    assert (torch.cdist(tokens, tokens) + 10 * torch.eye(len(tokens))).min() > 1e-2
+    batches = [padded(rows[:2], side, noise=1), padded(rows[2:], side, extra=3, noise=2)]
+    for n in (1, 7):
+        found = origins(MeanActivations.compute(case.model, batches, n_samples=n), tokens)
+        assert len(set(found)) == len(found) == n
+    everything = MeanActivations.compute(case.model, batches, n_samples=1000)
+    assert sorted(origins(everything, tokens)) == list(range(sum(LENGTHS)))
+    assert len(MeanActivations.compute(case.model, batches, n_samples=0).samples_z) == 0
+
+
+def test_samples_depend_on_the_seed_alone(cases: Cases) -> None:
+    model = cases.get("bert").model
+    draws = [
+        MeanActivations.compute(model, [padded(texts())], n_samples=5, seed=seed).samples_z
+        for seed in (3, 3, 4)
+    ]
+    assert torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+
+
+def test_samples_are_drawn_uniformly(cases: Cases) -> None:
+    case = cases.get("bert")
+    rows = texts((4, 2, 3, 1, 2))
+    tokens = occurring(case.reference, rows)
+    batches = [padded(rows[:1]), padded(rows[1:2]), padded(rows[2:4], "left"), padded(rows[4:])]
+    draws, n_samples = 240, 4
+    inclusions: Counter[int] = Counter()
+    first: Counter[int] = Counter()
+    for seed in range(draws):
+        found = origins(
+            MeanActivations.compute(case.model, batches, n_samples=n_samples, seed=seed), tokens
+        )
+        inclusions.update(found)
+        first[found[0]] += 1
+    # Each of the 12 tokens is in a sample of 4 with probability 1/3: in 80 +- 7.3 of 240.
+    assert set(inclusions) == set(range(12))
+    assert all(abs(count - 80) < 4 * 7.3 for count in inclusions.values())
+    # The order within a sample is random too: each is the first with probability 1/12, 20 +- 4.3.
+    assert all(abs(first[token] - 20) < 4 * 4.3 for token in range(12))
+
+
+# -- files and identity ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+def test_saved_means_read_back(cases: Cases, tmp_path: Path, per_position: bool) -> None:
+    case = cases.get("llama")
+    means = MeanActivations.compute(
+        case.model, padded(texts()), per_position=per_position, n_samples=3
+    )
+    means.save(tmp_path / "new" / "means.safetensors")
+    loaded = MeanActivations.load(tmp_path / "new" / "means.safetensors", case.model)
+    for name in ("z", "mlp", "counts", "samples_z", "samples_mlp"):
+        assert torch.equal(getattr(loaded, name), getattr(means, name))
+    assert loaded.identity == means.identity
+    assert (loaded.data, loaded.include_padding) == (means.data, means.include_padding)
+    assert loaded.per_position == per_position
+
+
+def test_the_fingerprint_is_that_of_the_tokens(cases: Cases) -> None:
+    model = cases.get("bert").model
+
+    def fingerprint(batch: dict[str, torch.Tensor]) -> str:
+        return MeanActivations.compute(model, batch, n_samples=0).data
+
+    assert fingerprint(padded(texts(), extra=2)) == fingerprint(padded(texts(), extra=2, noise=1))
+    assert fingerprint(padded(texts())) != fingerprint(padded(texts(seed=2)))
+
+
+def test_means_of_another_model_are_refused_by_name(cases: Cases, tmp_path: Path) -> None:
+    path = tmp_path / "means.safetensors"
+    means = MeanActivations.compute(cases.get("llama").model, padded(texts()))
+    means.save(path)
+    with pytest.raises(MismatchError, match="d_head 4 against 8; weights") as caught:
+        MeanActivations.load(path, cases.get("mistral").model)
+    assert "compute the means again" in str(caught.value)
+    with pytest.raises(MismatchError, match="dtype float32 against float64"):
+        MeanActivations.load(path, cases.get("llama", torch.float64).model)
+    helpers.hf_classifier("llama", seed=1).save_pretrained(tmp_path / "other")
+    other = load_model(tmp_path / "other")
+    with pytest.raises(MismatchError, match=r"differ: weights \w{12} against \w{12}: compute"):
+        MeanActivations.load(path, other)
+    with (
+        pytest.raises(MismatchError, match="computed on another model"),
+        masked(other, Mask.full(other).without("0.0"), means),
+    ):
+        pass
+
+
+def test_means_of_weights_that_changed_since_are_refused(cases: Cases) -> None:
+    model = load_model(cases.path("gpt2"))
+    means = MeanActivations.compute(model, padded(texts()))
+    means.check(model)
+    weight = model.original_model.transformer.h[1].mlp.c_proj.weight
+    weight[0, 0] += 1
+    with pytest.raises(MismatchError, match="differ: weights"):
+        means.check(model)
+
+
+def test_files_that_hold_no_means_are_refused(cases: Cases, tmp_path: Path) -> None:
+    path = tmp_path / "means.safetensors"
+    with pytest.raises(InputError, match=r"means\.safetensors: no such file"):
+        MeanActivations.load(path)
+    whole = tmp_path / "whole.safetensors"
+    MeanActivations.compute(cases.get("bert").model, padded(texts())).save(whole)
+    for make in (
+        lambda: path.write_bytes(b"rubbish"),
+        lambda: path.write_bytes(whole.read_bytes()[:-50]),
+        lambda: save_file({"z": torch.ones(2)}, path),
+        lambda: save_file({"z": torch.ones(2)}, path, {"format": "mechcore-means-1"}),
+        lambda: Mask(torch.ones(2, 3)).save(path),
+    ):
+        make()
+        with pytest.raises(InputError, match="not means written by mechcore"):
+            MeanActivations.load(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"z": torch.ones(2, 4)}, "z has the shape (2, 4), expected (2, 4, 4)"),
+        ({"mlp": torch.ones(3, 16)}, "mlp has the shape (3, 16), expected (2, 16)"),
+        ({"counts": torch.ones(3)}, "counts has the shape (3,), expected ()"),
+        ({"samples_mlp": torch.ones(1, 2, 16)}, "samples_mlp has the shape (1, 2, 16)"),
+        ({"include_padding": 1}, "found 1 as include_padding"),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(
+    cases: Cases, tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    means = MeanActivations.compute(cases.get("bert").model, padded(texts()), n_samples=2)
+    replace(means, **changes).save(tmp_path / "means.safetensors")
+    with pytest.raises(InputError, match=re.escape(f"not means written by mechcore ({message}")):
+        MeanActivations.load(tmp_path / "means.safetensors")
+
+
+def test_a_file_of_another_models_means_is_named(cases: Cases, tmp_path: Path) -> None:
+    path = tmp_path / "means.safetensors"
+    MeanActivations.compute(cases.get("bert").model, padded(texts())).save(path)
+    with pytest.raises(MismatchError, match=rf"^means file {path}: means: computed on another"):
+        MeanActivations.load(path, cases.get("gpt2").model)
+
+
+def test_whether_means_are_per_position_is_told_by_their_shape(cases: Cases) -> None:
+    means = MeanActivations.compute(cases.get("bert").model, padded(texts()))
+    assert not means.per_position
+    assert replace(means, z=means.z[None], mlp=means.mlp[None]).per_position
+
+
+# -- HookedTransformer and HookedEncoder ----------------------------------------------------------
+
+
+@pytest.mark.hooked
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_hooked_transformer_and_bridge_have_the_same_means(
+    cases: Cases, side: str, per_position: bool
+) -> None:
+    case = cases.get("gpt2-lm")
+    batch = padded(texts(), side, extra=2, noise=4)
+    bridged, hooked = (
+        MeanActivations.compute(model, batch, per_position=per_position)
+        for model in (case.model, helpers.hooked_transformer(case.path))
+    )
+    close(hooked.z, bridged.z)
+    close(hooked.mlp, bridged.mlp)
+    close(hooked.samples_z, bridged.samples_z)
+    assert torch.equal(hooked.counts, bridged.counts)
+
+
+@pytest.mark.hooked
+def test_hooked_encoder_means_ignore_padding() -> None:
+    model = helpers.hooked_encoder()
+    rows = texts()
+    alone = [MeanActivations.compute(model, padded([row]), n_samples=0) for row in rows]
+    z = sum(m.z * len(row) for m, row in zip(alone, rows, strict=True)) / sum(LENGTHS)
+    for side in ("right", "left"):
+        means = MeanActivations.compute(model, padded(rows, side, extra=2, noise=1))
+        close(means.z, z)

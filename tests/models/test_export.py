@@ -1,0 +1,647 @@
+"""Exported checkpoints, run by transformers alone, against masked models and raw torch hooks."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import helpers
+import pytest
+import torch
+import transformers as hf
+from helpers import Cases, padded, reference_logits, texts
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from mechcore.components import Mask, ModelShape
+from mechcore.errors import InputError, MismatchError
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
+from mechcore.models import export, load_model
+from mechcore.models.export import export_checkpoint
+
+FULL = Mask.full(ModelShape(helpers.N_LAYERS, helpers.N_HEADS))
+MASKS = {
+    "nothing": FULL,
+    "a head": FULL.without("1.2"),
+    "an MLP": FULL.without("0.mlp"),
+    "a layer": FULL.without("1.0", "1.1", "1.2", "1.3", "1.mlp"),
+    "everything": ~FULL,
+    "several": FULL.without("0.0", "0.3", "0.mlp", "1.1"),
+}
+CHECKPOINTS = (*helpers.ARCHITECTURES, "gpt2-lm", "llama-lm", "mistral-lm", "qwen2-lm")
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+def language_model(family: str, **changes: Any) -> Any:
+    """A tiny random decoder with shared key and value heads; Qwen2's embeddings are tied."""
+    sizes = {"hidden_size": helpers.D_MODEL, "num_hidden_layers": 2, "intermediate_size": 24}
+    heads = {"num_attention_heads": helpers.N_HEADS, "num_key_value_heads": 2}
+    tokens = {"vocab_size": helpers.VOCABULARY, "max_position_embeddings": 48}
+    special = {"pad_token_id": helpers.PAD, "bos_token_id": None, "eos_token_id": None}
+    kind, config, own = {
+        "llama": (hf.LlamaForCausalLM, hf.LlamaConfig, {}),
+        "mistral": (hf.MistralForCausalLM, hf.MistralConfig, {"head_dim": 8}),
+        "qwen2": (hf.Qwen2ForCausalLM, hf.Qwen2Config, {"tie_word_embeddings": True}),
+    }[family]
+    model = kind(config(**{**sizes, **heads, **tokens, **special, **own, **changes}))
+    helpers.randomise(model)
+    return model.eval()
+
+
+def saved(model: Any, path: Path) -> Path:
+    model.save_pretrained(path)
+    helpers.word_tokenizer().save_pretrained(path)
+    return path
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A checkpoint, the model that mechcore makes of it, and that model's means."""
+
+    path: Path
+    model: Any
+    means: MeanActivations
+
+    @classmethod
+    def at(cls, path: Path) -> "Source":
+        model = load_model(path)
+        return cls(path, model, MeanActivations.compute(model, padded(texts((7, 3, 8), seed=9))))
+
+    def exported(self, name: str) -> Path:
+        """The checkpoint with a mask of `MASKS` folded in, written once; not to be changed."""
+        out = self.path.with_name(f"{self.path.name} without {name}")
+        if not out.exists():
+            export_checkpoint(self.path, out, MASKS[name], self.means)
+        return out
+
+    def masked(self, mask: Mask, batch: Any, mode: Any = "mean") -> torch.Tensor:
+        with torch.no_grad(), masked(self.model, mask, self.means, mode) as run:
+            return real(run(batch), batch)
+
+
+class Sources:
+    """Makes every checkpoint once."""
+
+    def __init__(self, cases: Cases, folder: Path) -> None:
+        self.cases, self.folder = cases, folder
+        self.known: dict[str, Source] = {}
+
+    def get(self, name: str) -> Source:
+        if name not in self.known:
+            family, _, is_lm = name.partition("-")
+            if is_lm and family != "gpt2":
+                path = saved(language_model(family), self.folder / name)
+            else:
+                path = self.cases.path(name)
+            self.known[name] = Source.at(path)
+        return self.known[name]
+
+
+@pytest.fixture(scope="module")
+def sources(cases: Cases, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    return Sources(cases, tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture(params=CHECKPOINTS)
+def source(request: pytest.FixtureRequest, sources: Sources) -> Source:
+    return sources.get(request.param)
+
+
+def plain(path: Path) -> Any:
+    """The checkpoint as transformers loads it by default."""
+    is_lm = not config_of(path)["architectures"][0].endswith("ForSequenceClassification")
+    kind: Any = hf.AutoModelForCausalLM if is_lm else hf.AutoModelForSequenceClassification
+    return kind.from_pretrained(path).eval()
+
+
+def config_of(path: Path) -> dict[str, Any]:
+    return json.loads((path / "config.json").read_text())
+
+
+@torch.no_grad()
+def plain_logits(path: Path, batch: Any) -> torch.Tensor:
+    return real(plain(path)(**batch).logits, batch)
+
+
+def real(logits: torch.Tensor, batch: Any) -> torch.Tensor:
+    """Without those at padding: [row, class], or [token, vocab]."""
+    return logits if logits.ndim == 2 else logits[batch["attention_mask"] == 1]
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@contextmanager
+def hooked_to_means(path: Path, mask: Mask, means: MeanActivations) -> Iterator[Any]:
+    """The plain model, its pruned outputs replaced by raw torch hooks."""
+
+    def on_z(layer: int, z: torch.Tensor) -> torch.Tensor:
+        return torch.where(mask.heads[layer, :, None] == 1, z, means.z[layer].float())
+
+    def on_mlp(layer: int, out: torch.Tensor) -> torch.Tensor:
+        return out if mask.mlps[layer] == 1 else means.mlp[layer].float().expand_as(out)
+
+    with helpers.torch_hooks(plain(path), on_z, on_mlp) as model:
+        yield model
+
+
+# -- logits ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_the_checkpoint_gives_the_masked_logits(source: Source, name: str) -> None:
+    batch, mask = padded(texts(), extra=3), MASKS[name]
+    expected = source.masked(mask, batch)
+    close(plain_logits(source.exported(name), batch), expected)
+    if name != "nothing":
+        assert (expected - source.masked(FULL, batch)).abs().max() > 1e-2
+
+
+def test_the_checkpoint_does_what_raw_hooks_do(source: Source) -> None:
+    rows, mask = texts(), MASKS["several"]
+    with hooked_to_means(source.path, mask, source.means) as model:
+        expected = reference_logits(model, rows)
+    close(reference_logits(plain(source.exported("several")), rows), expected)
+
+
+@pytest.mark.parametrize("name", ["several", "everything"])
+def test_zeros_fold_without_biases(source: Source, name: str, tmp_path: Path) -> None:
+    batch, mask = padded(texts()), MASKS[name]
+    export_checkpoint(source.path, tmp_path / "out", mask, mode="zero")
+    close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch, "zero"))
+    assert config_of(tmp_path / "out") == config_of(source.path)
+
+
+@settings(max_examples=12)
+@given(
+    values=st.lists(st.booleans(), min_size=10, max_size=10),
+    mode=st.sampled_from(["mean", "zero"]),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+)
+def test_any_mask_folds(sources: Sources, values: Any, mode: Any, lengths: list[int]) -> None:
+    source, mask = sources.get("qwen2"), Mask(torch.tensor(values).reshape(2, 5))
+    batch = padded(texts(lengths))
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "out"
+        export_checkpoint(source.path, out, mask, source.means, mode)
+        close(plain_logits(out, batch), source.masked(mask, batch, mode))
+
+
+RUN_ALONE = """
+import sys
+from pathlib import Path
+import torch, transformers
+
+for path in map(Path, sys.argv[1:]):
+    name = transformers.AutoConfig.from_pretrained(path).architectures[0]
+    kind = "SequenceClassification" if name.endswith("Classification") else "CausalLM"
+    model = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    batch = tokenizer(["the cat saw a dog", "never"], padding=True, return_tensors="pt")
+    batch = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    with torch.no_grad():
+        torch.save((batch, model(**batch).logits), f"{path.name}.pt")
+assert not [name for name in sys.modules if name.startswith(("mechcore", "transformer_lens"))]
+"""
+
+
+def test_a_fresh_process_needs_transformers_only(sources: Sources, tmp_path: Path) -> None:
+    folders = [sources.get(name).exported("several") for name in CHECKPOINTS]
+    environment = {**os.environ, "PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", RUN_ALONE, *map(str, folders)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name, folder in zip(CHECKPOINTS, folders, strict=True):
+        batch, logits = torch.load(tmp_path / f"{folder.name}.pt")
+        close(real(logits, batch), sources.get(name).masked(MASKS["several"], batch))
+
+
+def test_mechcore_reads_it_back(source: Source) -> None:
+    mask = MASKS["several"]
+    data = [{**padded(texts(), side), "labels": [0, 1, 2, 1, 0]} for side in ("right", "left")]
+    expected = evaluate(source.model, data, mask=mask, means=source.means, in_domain=False)
+    found = evaluate(load_model(source.exported("several")), data, in_domain=False)
+    close(found.logits, expected.logits)
+    assert found.accuracy == expected.accuracy
+
+
+# -- weights --------------------------------------------------------------------------------------
+
+ATTENTION = ("attention.output.dense", "attn.c_proj", "self_attn.o_proj")
+MLP = ("output.dense", "mlp.c_proj", "mlp.down_proj")
+
+
+def pruned_entries(name: str, tensor: torch.Tensor, mask: Mask) -> torch.Tensor:
+    """Where folding may write into a weight or bias of this name."""
+    nowhere = torch.zeros(tensor.shape, dtype=torch.bool)
+    module, _, kind = name.rpartition(".")
+    layer = re.search(r"\.(\d+)\.", name)
+    if layer is None or not module.endswith((*ATTENTION, *MLP)):
+        return nowhere
+    heads, mlp = mask.heads[int(layer[1])] == 0, mask.mlps[int(layer[1])] == 0
+    if not module.endswith(ATTENTION):
+        return nowhere | mlp
+    if kind == "bias":
+        return nowhere | heads.any()
+    is_conv1d = "c_proj" in module  # [in, out]
+    inputs = heads.repeat_interleave(tensor.shape[0 if is_conv1d else 1] // len(heads))
+    return nowhere | (inputs[:, None] if is_conv1d else inputs)
+
+
+@pytest.mark.parametrize("name", ["a layer", "several"])
+def test_only_pruned_weights_change(source: Source, name: str) -> None:
+    before = load_file(source.path / "model.safetensors")
+    after = load_file(source.exported(name) / "model.safetensors")
+    for key, tensor in after.items():
+        pruned = pruned_entries(key, tensor, MASKS[name])
+        assert key in before or key.endswith(".bias")
+        expected = before.get(key, torch.zeros_like(tensor))
+        assert torch.equal(tensor[~pruned], expected[~pruned])
+        assert tensor.dtype == torch.float32
+        if key.endswith(".weight"):
+            assert not tensor[pruned].any()
+    assert before.keys() <= after.keys()
+
+
+def test_a_bias_is_summed_in_float64_and_rounded_once(sources: Sources) -> None:
+    source = sources.get("bert")
+    before = load_file(source.path / "model.safetensors")
+    after = load_file(source.exported("several") / "model.safetensors")
+    name = "bert.encoder.layer.0.attention.output.dense"
+    weight, bias = before[f"{name}.weight"].double(), before[f"{name}.bias"].double()
+    for head in (0, 3):
+        bias = bias + weight[:, 4 * head : 4 * head + 4] @ source.means.z[0, head]
+    assert torch.equal(after[f"{name}.bias"], bias.float())
+    mlp = after["bert.encoder.layer.0.output.dense.bias"]
+    assert torch.equal(mlp, source.means.mlp[0].float())
+
+
+# -- Llama with biases ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("family", "pruned", "attention", "mlp"),
+    [
+        ("llama", "a head", True, False),
+        ("llama", "an MLP", False, True),
+        ("mistral", "a head", True, False),
+        ("mistral", "an MLP", False, True),
+        ("qwen2", "a head", True, False),
+        ("qwen2", "an MLP", True, True),  # its queries, keys and values have biases already
+    ],
+)
+@pytest.mark.parametrize("head", ["", "-lm"])
+def test_biases_come_where_they_are_needed(
+    sources: Sources,
+    family: str,
+    pruned: str,
+    attention: bool,
+    mlp: bool,
+    head: str,
+) -> None:
+    source = sources.get(family + head)
+    before, after = config_of(source.path), config_of(source.exported(pruned))
+    kind = "ForCausalLM" if head else "ForSequenceClassification"
+    assert after["architectures"] == [f"Llama{kind}"]
+    assert (after["attention_bias"], after["mlp_bias"]) == (attention, mlp)
+    same = before.keys() - export._OWN_FIELDS - {"attention_bias", "mlp_bias"}
+    assert {name: after[name] for name in same} == {name: before[name] for name in same}
+    assert not after.keys() & export._WINDOW_FIELDS
+
+
+def test_with_nothing_pruned_the_checkpoint_is_copied(source: Source) -> None:
+    out = source.exported("nothing")
+    assert config_of(out) == config_of(source.path)
+    before, after = (load_file(path / "model.safetensors") for path in (source.path, out))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_a_llama_that_has_biases_keeps_its_configuration(tmp_path: Path) -> None:
+    model = language_model("llama", attention_bias=True, mlp_bias=True)
+    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
+    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
+    assert config_of(tmp_path / "out") == config_of(source.path)
+    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
+
+
+@pytest.mark.parametrize(("has", "pruned"), [("attention", "an MLP"), ("mlp", "a head")])
+def test_a_llama_with_some_biases_gets_the_others(has: str, pruned: str, tmp_path: Path) -> None:
+    model = language_model("llama", **{f"{has}_bias": True})
+    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
+    export_checkpoint(source.path, tmp_path / "out", MASKS[pruned], source.means)
+    config = config_of(tmp_path / "out")
+    assert (config["attention_bias"], config["mlp_bias"]) == (True, True)
+    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS[pruned], batch))
+
+
+ROPES = {
+    "base": {"rope_type": "default", "rope_theta": 50.0},
+    "linear": {"rope_type": "linear", "factor": 3.0, "rope_theta": 100.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 12},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 16,
+    },
+}
+
+
+@pytest.mark.parametrize("rope", ROPES)
+@pytest.mark.parametrize("family", ["mistral", "qwen2"])
+def test_rotary_settings_carry_over(family: str, rope: str, tmp_path: Path) -> None:
+    model = language_model(family, rope_parameters=ROPES[rope])
+    source = Source.at(saved(model, tmp_path / "in"))
+    batch, mask = padded(texts((40, 11))), MASKS["a head"]
+    export_checkpoint(source.path, tmp_path / "out", mask, source.means)
+    close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch))
+    parameters = {**config_of(source.path)["rope_parameters"], **ROPES[rope]}
+    assert config_of(tmp_path / "out")["rope_parameters"] == parameters
+
+
+INACTIVE = {
+    "as wide as the positions": ("mistral", {"sliding_window": 48}),
+    "none": ("mistral", {"sliding_window": None}),
+    "not used": ("qwen2", {"sliding_window": 8, "use_sliding_window": False}),
+    "in no layer": (
+        "qwen2",
+        {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 2},
+    ),
+    "wide in a layer": (
+        "qwen2",
+        {"sliding_window": 48, "use_sliding_window": True, "max_window_layers": 1},
+    ),
+}
+ACTIVE = {
+    "in every layer": ("mistral", {"sliding_window": 47}),
+    "in one layer": (
+        "qwen2",
+        {"sliding_window": 8, "use_sliding_window": True, "max_window_layers": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("window", INACTIVE)
+def test_a_window_that_does_nothing_is_dropped(window: str, tmp_path: Path) -> None:
+    family, changes = INACTIVE[window]
+    source = Source.at(saved(language_model(family, **changes), tmp_path / "in"))
+    batch, mask = padded(texts((48, 20))), MASKS["several"]
+    export_checkpoint(source.path, tmp_path / "out", mask, source.means)
+    close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch))
+
+
+@pytest.mark.parametrize("window", ACTIVE)
+def test_a_window_that_matters_is_refused(window: str, tmp_path: Path) -> None:
+    family, changes = ACTIVE[window]
+    source = Source.at(saved(language_model(family, **changes), tmp_path / "in"))
+    batch, mask, out = padded(texts((48, 20))), MASKS["several"], tmp_path / "out"
+    found = changes["sliding_window"]
+    with pytest.raises(InputError, match=rf"sliding window \(found {found} for 48 positions\)"):
+        export_checkpoint(source.path, out, mask, source.means)
+    assert not out.exists()
+    export_checkpoint(source.path, out, mask, mode="zero")
+    close(plain_logits(out, batch), source.masked(mask, batch, "zero"))
+    assert config_of(out) == config_of(source.path)
+
+
+def test_other_things_that_a_llama_lacks(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = Source.at(saved(language_model("mistral", hidden_size=18), tmp_path / "in"))
+    mask, out = MASKS["several"], tmp_path / "out"
+    with pytest.raises(InputError, match="has no 4 heads at hidden size 18; use mode='zero'"):
+        export_checkpoint(odd.path, out, mask, odd.means)
+    qwen2 = sources.get("qwen2")
+    monkeypatch.setattr(export, "_WINDOW_FIELDS", {"sliding_window", "layer_types"})
+    with pytest.raises(InputError, match="Llama with biases has no setting max_window_layers"):
+        export_checkpoint(qwen2.path, out, mask, qwen2.means)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["mistral-lm", "qwen2-lm"])
+def test_generation_with_a_cache_equals_that_of_raw_hooks(sources: Sources, name: str) -> None:
+    source, prompt = sources.get(name), texts((6,))[0][None]
+    options = {"max_new_tokens": 20, "do_sample": False, "pad_token_id": helpers.PAD}
+    with hooked_to_means(source.path, MASKS["several"], source.means) as model:
+        expected = model.generate(prompt, **options)
+    assert torch.equal(plain(source.exported("several")).generate(prompt, **options), expected)
+
+
+# -- what else is in the folder -------------------------------------------------------------------
+
+
+def test_mechcore_json_says_what_was_done(sources: Sources, tmp_path: Path) -> None:
+    source, mask = sources.get("bert"), MASKS["several"]
+    trained = Mask(mask.values.clone().requires_grad_())
+    export_checkpoint(source.path, tmp_path / "mean", trained, source.means)
+    facts = json.loads((tmp_path / "mean" / "mechcore.json").read_text())
+    assert facts == {
+        "format": "mechcore-export-1",
+        "source": str(source.path),
+        "revision": None,
+        "mode": "mean",
+        "sparsity": 0.4,
+        "kept": ["L0.H1", "L0.H2", "L1.H0", "L1.H2", "L1.H3", "L1.MLP"],
+        "pruned": ["L0.H0", "L0.H3", "L0.MLP", "L1.H1"],
+        "means_data": source.means.data,
+    }
+    export_checkpoint(str(source.path), tmp_path / "zero", mask, source.means, "zero")
+    zero = json.loads((tmp_path / "zero" / "mechcore.json").read_text())
+    assert zero == {**facts, "mode": "zero", "means_data": None}
+
+
+def test_the_tokenizer_stays(source: Source) -> None:
+    before, after = map(hf.AutoTokenizer.from_pretrained, (source.path, source.exported("several")))
+    pairs = [("the cat saw a dog", "a bird ran ."), ("never", "who , quickly ?")]
+    assert dict(after(pairs, padding=True)) == dict(before(pairs, padding=True))
+    assert after.get_vocab() == before.get_vocab()
+    assert after.special_tokens_map == before.special_tokens_map
+
+
+@pytest.mark.parametrize("architecture", ["bert", "qwen2"])
+def test_labels_and_problem_type_stay(architecture: str, tmp_path: Path) -> None:
+    model = helpers.hf_classifier(architecture, ["no", "yes"])
+    model.config.problem_type = "single_label_classification"
+    source = Source.at(saved(model, tmp_path / "in"))
+    export_checkpoint(source.path, tmp_path / "out", MASKS["everything"], source.means)
+    config = plain(tmp_path / "out").config
+    assert config.id2label == {0: "no", 1: "yes"}
+    assert config.label2id == {"no": 0, "yes": 1}
+    assert config.problem_type == "single_label_classification"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+def test_generation_settings_stay(family: str, tmp_path: Path) -> None:
+    model = helpers.gpt2_language_model() if family == "gpt2" else language_model(family)
+    source = Source.at(saved(model, tmp_path / "in"))
+    # Published like this by several models, though temperature needs sampling.
+    generation = {"do_sample": False, "temperature": 0.6, "max_new_tokens": 7, "eos_token_id": 5}
+    (source.path / "generation_config.json").write_text(json.dumps(generation))
+    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
+    after = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+    assert {name: after[name] for name in generation} == generation
+
+
+def test_half_precision_becomes_float32(tmp_path: Path) -> None:
+    model = helpers.hf_classifier("mistral").to(torch.float16)
+    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
+    assert config_of(source.path)["dtype"] == "float16"
+    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
+    assert config_of(tmp_path / "out")["dtype"] == "float32"
+    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
+
+
+@pytest.mark.parametrize(("head", "expected"), [("classifier", 1), ("language model", None)])
+def test_classifiers_learn_the_padding_token(head: str, expected: Any, tmp_path: Path) -> None:
+    lm = head == "language model"
+    model = helpers.gpt2_language_model() if lm else helpers.hf_classifier("gpt2")
+    model.config.pad_token_id = None
+    source, batch = Source.at(saved(model, tmp_path / "in")), padded(texts())
+    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
+    assert plain(tmp_path / "out").config.pad_token_id == expected
+    close(plain_logits(tmp_path / "out", batch), source.masked(MASKS["several"], batch))
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def test_the_folder_may_be_deep_relative_or_there_and_empty(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = sources.get("gpt2")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("linked", target_is_directory=True)
+    (tmp_path / "linked").mkdir()
+    usual = (tmp_path / "empty").stat().st_mode
+    for out in ("a/b/c", "empty", "link"):
+        export_checkpoint(source.path, out, MASKS["a head"], source.means)
+        assert Path(out).stat().st_mode == usual
+        assert {"config.json", "model.safetensors", "tokenizer.json", "mechcore.json"} <= {
+            path.name for path in Path(out).iterdir()
+        }
+    assert (tmp_path / "link").is_symlink()
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "empty", "link", "linked"}
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_an_interruption_leaves_nothing(
+    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, error: Any
+) -> None:
+    source, out = sources.get("gpt2"), tmp_path / "out"
+    if there:
+        out.mkdir()
+
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        # The model is written by now, and not where anyone would take it for a checkpoint.
+        assert list(tmp_path.glob("*/*/model.safetensors"))
+        assert not (out / "config.json").exists()
+        raise error
+
+    monkeypatch.setattr(export, "write_json", interrupt)
+    with pytest.raises(error):
+        export_checkpoint(source.path, out, MASKS["a head"], source.means)
+    assert list(tmp_path.rglob("*")) == [out] * there
+
+
+def test_random_numbers_are_left_alone(sources: Sources, tmp_path: Path) -> None:
+    source = sources.get("qwen2")
+    state = torch.get_rng_state()
+    export_checkpoint(source.path, tmp_path / "out", MASKS["several"], source.means)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mask", "found"),
+    [
+        (Mask.stack([FULL, FULL]), r"Mask\(2 masks.* a single mask of zeros and ones"),
+        (Mask.stack([FULL]), r"Mask\(1 masks.* a single mask of zeros and ones"),
+        (Mask(torch.full((2, 5), 0.5)), "continuous.* a single mask of zeros and ones"),
+        (Mask(torch.ones(3, 5)), "mask has 3 layers x 4 heads with MLPs, the model has 2"),
+        (Mask(torch.ones(2, 4), has_mlps=False), "mask has 2 layers x 4 heads without MLPs"),
+    ],
+)
+def test_masks_that_cannot_be_folded(
+    sources: Sources, tmp_path: Path, mask: Mask, found: str
+) -> None:
+    source = sources.get("bert")
+    for mode in ("mean", "zero"):
+        with pytest.raises(InputError, match=found):
+            export_checkpoint(source.path, tmp_path / "out", mask, source.means, mode)
+    assert not any(tmp_path.iterdir())
+
+
+def test_means_that_cannot_be_folded(sources: Sources, cases: Cases, tmp_path: Path) -> None:
+    source, out, mask = sources.get("bert"), tmp_path / "out", MASKS["a head"]
+
+    def refused(means: Any, error: type[Exception], message: str, mode: Any = "mean") -> None:
+        with pytest.raises(error, match=message):
+            export_checkpoint(source.path, out, mask, means, mode)
+        assert not any(tmp_path.iterdir())
+
+    refused(None, InputError, "mode 'mean' needs means; pass MeanActivations.compute")
+    positions = MeanActivations.compute(source.model, padded(texts()), per_position=True)
+    refused(positions, InputError, r"means are per position \(9 positions\), a bias is the same")
+    refused(source.means, InputError, "mode is 'resample'; expected 'mean' or 'zero'", "resample")
+    refused(sources.get("roberta").means, MismatchError, "computed on another model.*weights")
+    refused(sources.get("mistral").means, MismatchError, "d_head 8 against 4")
+    half = load_model(source.path, dtype=torch.bfloat16)
+    half_means = MeanActivations.compute(half, padded(texts()))
+    refused(half_means, MismatchError, "dtype bfloat16 against float32")
+    same = replace(source.means, data="of other data")
+    export_checkpoint(source.path, out, mask, same)
+
+
+def test_places_that_cannot_be_written(sources: Sources, tmp_path: Path) -> None:
+    source, mask = sources.get("bert"), MASKS["a head"]
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for out, message in (
+        (file, "file is a file; expected a new or empty folder"),
+        (file / "below", "file is not a writable folder"),
+        (tmp_path, "is a folder with files; expected a new or empty folder: remove it"),
+        (source.path, "is a folder with files"),
+    ):
+        with pytest.raises(InputError, match=message):
+            export_checkpoint(source.path, out, mask, source.means)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert file.read_text() == "mine"
+
+
+def test_sources_that_cannot_be_exported(sources: Sources, tmp_path: Path) -> None:
+    source, mask, out = sources.get("bert"), MASKS["a head"], tmp_path / "out"
+    with pytest.raises(InputError, match=r"source is a TransformerBridge; expected the directory"):
+        export_checkpoint(source.model, out, mask, source.means)
+    with pytest.raises(InputError, match="no such directory"):
+        export_checkpoint(tmp_path / "none", out, mask, source.means)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = hf.GPTNeoXConfig(**sizes, intermediate_size=24, vocab_size=40, pad_token_id=1)
+    path = saved(hf.GPTNeoXForCausalLM(config), tmp_path / "neox")
+    with pytest.raises(InputError, match=r"found GPTNeoXForCausalLM; those .* BertForSeq.* Qwen2"):
+        export_checkpoint(path, out, mask, mode="zero")
+    for architecture in ("bert", "llama"):
+        bare = tmp_path / architecture
+        helpers.hf_classifier(architecture).save_pretrained(bare)
+        with pytest.raises(InputError, match=f"{architecture}: no usable tokenizer"):
+            export_checkpoint(bare, out, mask, mode="zero")
+    assert not out.exists()

@@ -1,0 +1,320 @@
+"""Drops against copies of the checkpoint with edited weights, run by Hugging Face alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers as hf
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.papers.cognitive import ablation
+from mechcore.papers.cognitive.ablation import ablation_tables, centre_of_mass
+from mechcore.papers.cognitive.trials import Trials, encode_trials, generate, tiny_tokenizer
+
+LAYERS, HEADS = 3, 2
+WHOLE = [(layer, head) for layer in range(LAYERS) for head in range(HEADS)]
+NAMES = [f"L{layer}.H{head}" for layer, head in WHOLE]
+TRIALS = generate(96, 5, split="test", random_order=True)
+OPTIONS: Any = {"n_resamples": 40, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cognitive") / "gpt2"
+    sizes = {"vocab_size": len(tiny_tokenizer()), "n_layer": LAYERS, "n_head": HEADS}
+    model = helpers.gpt2_language_model(2, **sizes, pad_token_id=0)
+    with torch.no_grad():  # heads that matter, so that answers differ between trials
+        for block in model.transformer.h:
+            block.attn.c_attn.weight *= 2
+            block.attn.c_proj.weight *= 10
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint: Path) -> Any:
+    model: Any = hf.AutoModelForCausalLM
+    return model.from_pretrained(checkpoint, attn_implementation="eager").eval()
+
+
+@pytest.fixture(scope="module", params=["bridge", pytest.param("hooked", marks=pytest.mark.hooked)])
+def model(checkpoint: Path, request: pytest.FixtureRequest) -> Any:
+    return load_model(checkpoint, backend=request.param)
+
+
+def means_of(model: Any) -> MeanActivations:
+    data = generate(24, 8)
+    return MeanActivations.compute(model, encode_trials(data, tiny_tokenizer(), max_length=20))
+
+
+def answered(reference: Any, trials: Trials = TRIALS) -> np.ndarray:
+    """How much more the model gives the right answer than the wrong one, in nats."""
+    tokenizer = tiny_tokenizer()
+    rows = [torch.tensor(tokenizer(text)["input_ids"]) for text in trials.frame["text"]]
+    left, right = tokenizer.convert_tokens_to_ids(["left", "right"])
+    logits = helpers.reference_logits(reference, rows).double()
+    sign = np.where(trials.frame["label"] == "right", 1, -1)
+    return np.asarray(sign * (logits[:, right] - logits[:, left]).numpy())
+
+
+def margins_without_heads(reference: Any, vectors: Any) -> np.ndarray:
+    """[head, trial], each head's output a constant vector."""
+    edited = [helpers.edited(reference, {place: vectors[place]}, {}) for place in WHOLE]
+    return np.stack([answered(each) for each in edited])
+
+
+def mean_vectors(reference: Any) -> dict[tuple[int, int], torch.Tensor]:
+    """Mean outputs of the heads over all tokens of the trials of `means_of`."""
+    found: dict[int, list[torch.Tensor]] = {layer: [] for layer in range(LAYERS)}
+
+    def keep(layer: int) -> Any:
+        return lambda module, args: found[layer].append(args[0][0])
+
+    handles = [
+        helpers.attention_output(reference, layer)[0].c_proj.register_forward_pre_hook(keep(layer))
+        for layer in range(LAYERS)
+    ]
+    answered(reference, generate(24, 8))
+    for handle in handles:
+        handle.remove()
+    z = {layer: torch.cat(parts).mean(0).view(HEADS, -1) for layer, parts in found.items()}
+    return {(layer, head): z[layer][head] for layer, head in WHOLE}
+
+
+@pytest.fixture(scope="module")
+def tables(model: Any) -> dict[str, pd.DataFrame]:
+    return ablation_tables(model, tiny_tokenizer(), TRIALS, means_of(model), **OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def expected(reference: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Drops of accuracy and of margin by mode, [head, trial]."""
+    full = answered(reference)
+    zeros = dict.fromkeys(WHOLE, torch.zeros(helpers.D_MODEL // HEADS))
+    found = {}
+    for mode, vectors in (("mean", mean_vectors(reference)), ("zero", zeros)):
+        margins = margins_without_heads(reference, vectors)
+        assert np.abs(margins).min() > 1e-5, "a tie, which rounding may break either way"
+        found[mode] = ((full > 0).astype(float) - (margins > 0), full - margins)
+    return found
+
+
+INCONGRUENT = ~TRIALS.frame["congruent"].to_numpy(dtype=bool)
+
+
+def resampled(drops: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    return np.stack([drops[:, chosen].mean(1) for chosen in rows])
+
+
+def draws(n: int) -> np.ndarray:
+    generator = np.random.default_rng(OPTIONS["seed"])
+    return np.stack([generator.integers(n, size=n) for _ in range(OPTIONS["n_resamples"])])
+
+
+def mass_centre(drops: Sequence[float]) -> float:
+    """By a plain loop over the heads of `WHOLE`."""
+    pairs = [(layer, max(drop, 0)) for (layer, _), drop in zip(WHOLE, drops, strict=True)]
+    total = sum(weight for _, weight in pairs)
+    return sum(layer * weight for layer, weight in pairs) / total if total else float("nan")
+
+
+# -- drops ----------------------------------------------------------------------------------------
+
+
+def test_drops_against_edited_weights(tables: Any, expected: Any) -> None:
+    table = tables["cognitive_ablation"]
+    assert table.columns.tolist() == [
+        *("mode", "component", "layer", "head", "n", "drop", "low", "high", "incongruent_drop"),
+        *("incongruent_low", "incongruent_high", "margin_drop"),
+    ]
+    assert table["mode"].tolist() == ["mean"] * len(WHOLE) + ["zero"] * len(WHOLE)
+    assert table["component"].tolist() == NAMES * 2
+    assert list(zip(table["layer"], table["head"], strict=True)) == WHOLE * 2
+    assert (table["n"] == 96).all()
+    for mode, rows in table.groupby("mode"):
+        accuracy, margin = expected[mode]
+        assert (accuracy.mean(1) != 0).sum() >= 4, "too few drops to compare"
+        np.testing.assert_allclose(rows["drop"], accuracy.mean(1), atol=1e-12)
+        on_incongruent = accuracy[:, INCONGRUENT].mean(1)
+        assert not np.allclose(on_incongruent, accuracy.mean(1))
+        np.testing.assert_allclose(rows["incongruent_drop"], on_incongruent, atol=1e-12)
+        np.testing.assert_allclose(rows["margin_drop"], margin.mean(1), atol=1e-5)
+    by_mode = table.set_index(["mode", "component"])["drop"].unstack(0)
+    assert not np.allclose(by_mode["mean"], by_mode["zero"])
+
+
+def test_intervals_are_those_of_resampled_trials(tables: Any, expected: Any) -> None:
+    table = tables["cognitive_ablation"]
+    for mode, rows in table.groupby("mode"):
+        accuracy = expected[mode][0]
+        for prefix, drops in (("", accuracy), ("incongruent_", accuracy[:, INCONGRUENT])):
+            means = resampled(drops, draws(drops.shape[1]))
+            ends = np.quantile(means, [0.025, 0.975], axis=0)
+            np.testing.assert_allclose(rows[f"{prefix}low"], ends[0], atol=1e-12)
+            np.testing.assert_allclose(rows[f"{prefix}high"], ends[1], atol=1e-12)
+
+
+def test_masses_against_loops_over_heads_and_resamples(tables: Any, expected: Any) -> None:
+    table = tables["cognitive_mass"]
+    places = [("mean", "all"), ("mean", "incongruent"), ("zero", "all"), ("zero", "incongruent")]
+    assert list(zip(table["mode"], table["subset"], strict=True)) == places
+    assert table["n"].tolist() == [96, 48] * 2
+    for row in table.itertuples():
+        drops = expected[row.mode][0]
+        drops = drops[:, INCONGRUENT] if row.subset == "incongruent" else drops
+        means, again = drops.mean(1), resampled(drops, draws(drops.shape[1]))
+        centre = mass_centre(means)
+        assert row.centre == pytest.approx(centre)
+        centres = np.array([mass_centre(each) for each in again])
+        assert row.undefined == np.isnan(centres).mean()
+        defined = centres[~np.isnan(centres)]
+        low, high = np.quantile(defined, [0.025, 0.975]) + centre - np.median(defined)
+        assert row.low == pytest.approx(max(low, 0))
+        assert row.high == pytest.approx(min(high, LAYERS - 1))
+        assert row.low <= row.centre <= row.high
+        assert row.total_drop == pytest.approx(sum(max(each, 0) for each in means))
+        share = (max(means[0], 0) + max(means[1], 0)) / row.total_drop
+        assert row.first_layer_share == pytest.approx(share)
+        assert row.strongest == NAMES[int(means.argmax())]
+        chosen = np.quantile(again, 0.025, axis=0) > 0
+        assert row.n_significant == chosen.sum()
+        wanted = mass_centre(np.where(chosen, means, 0))
+        assert row.centre_significant == pytest.approx(wanted, nan_ok=True)
+        kept = np.array([mass_centre(np.where(chosen, each, 0)) for each in again])
+        if chosen.any():
+            ends = np.nanquantile(kept, [0.025, 0.975])
+            assert [row.significant_low, row.significant_high] == pytest.approx(ends.tolist())
+    assert table["n_significant"].sum() > 0, "no significant head to compare"
+
+
+def test_the_same_seed_gives_the_same_tables(model: Any, tables: Any) -> None:
+    again = ablation_tables(model, tiny_tokenizer(), TRIALS, means_of(model), **OPTIONS)
+    for name, table in tables.items():
+        pd.testing.assert_frame_equal(again[name], table)
+    other = ablation_tables(model, tiny_tokenizer(), TRIALS, None, modes=["zero"], n_resamples=40)
+    zero = tables["cognitive_ablation"].query("mode == 'zero'").reset_index(drop=True)
+    pd.testing.assert_series_equal(other["cognitive_ablation"]["drop"], zero["drop"])
+    assert not other["cognitive_ablation"]["low"].equals(zero["low"])
+
+
+def test_a_model_whose_heads_do_nothing_has_no_centre(reference: Any, tmp_path: Path) -> None:
+    nothing = dict.fromkeys(WHOLE, torch.zeros(helpers.D_MODEL // HEADS))
+    idle = hf.GPT2LMHeadModel(reference.config)
+    idle.load_state_dict(reference.state_dict())
+    with torch.no_grad():
+        for layer, head in nothing:
+            size = helpers.D_MODEL // HEADS
+            block: Any = idle.transformer.h[layer]
+            block.attn.c_proj.weight[head * size : (head + 1) * size] = 0
+    idle.save_pretrained(tmp_path)
+    found = ablation_tables(
+        load_model(tmp_path), tiny_tokenizer(), TRIALS, None, modes=("zero",), **OPTIONS
+    )
+    drops = found["cognitive_ablation"]
+    assert (drops[["drop", "low", "high", "incongruent_drop", "margin_drop"]] == 0).all(axis=None)
+    for row in found["cognitive_mass"].itertuples():
+        missing = (row.centre, row.low, row.high, row.first_layer_share, row.centre_significant)
+        assert np.isnan([*missing, row.significant_low, row.significant_high]).all()
+        assert row.strongest is None
+        assert (row.undefined, row.total_drop, row.n_significant) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"modes": ()}, r"modes \[\]; expected one or more"),
+        ({"modes": ("zero", "zero")}, "each once"),
+        ({"n_resamples": 0}, "n_resamples is 0; expected at least 1"),
+        ({"trials": TRIALS.rows(~INCONGRUENT)}, "none of 48 trials is incongruent"),
+        ({"modes": ("mean",)}, "means"),
+    ],
+)
+def test_what_cannot_be_used_is_said(checkpoint: Path, change: Any, message: str) -> None:
+    arguments: dict[str, Any] = {"trials": TRIALS, "means": None, "modes": ("zero",)} | change
+    with pytest.raises(InputError, match=message):
+        ablation_tables(load_model(checkpoint), tiny_tokenizer(), **arguments)
+
+
+# -- centre of mass -------------------------------------------------------------------------------
+
+
+def test_a_centre_of_mass_by_hand() -> None:
+    # (0 * .1 + 1 * (.2 + .1) + 2 * .6) / (.1 + .3 + .6) = 1.5; the negative drop counts as 0
+    drops = np.array([[0.1, -0.9], [0.2, 0.1], [0.0, 0.6]])
+    assert centre_of_mass(drops) == pytest.approx(1.5)
+    assert np.isnan(centre_of_mass(-np.abs(drops)))
+    assert np.isnan(centre_of_mass(np.zeros((3, 2))))
+
+
+DROPS = arrays(
+    float,
+    array_shapes(min_dims=2, max_dims=2, max_side=6),
+    elements=st.floats(-1, 1, allow_subnormal=False).map(lambda x: round(x, 6)),
+)
+
+
+@given(DROPS)
+def test_a_centre_lies_between_the_first_layer_and_the_last(drops: np.ndarray) -> None:
+    centre = centre_of_mass(drops)
+    if (drops > 0).any():
+        hurt = (drops > 0).any(1).nonzero()[0]
+        assert hurt[0] - 1e-9 <= centre <= hurt[-1] + 1e-9
+    else:
+        assert np.isnan(centre)
+
+
+@given(DROPS, st.floats(1e-3, 1e3))
+def test_a_centre_does_not_change_with_the_unit(drops: np.ndarray, scale: float) -> None:
+    assert centre_of_mass(drops * scale) == pytest.approx(centre_of_mass(drops), nan_ok=True)
+
+
+@given(DROPS, st.data())
+def test_a_centre_is_the_layer_where_only_one_is_hurt(drops: np.ndarray, data: Any) -> None:
+    layer = data.draw(st.integers(0, len(drops) - 1))
+    alone = -np.abs(drops)
+    alone[layer, 0] = data.draw(st.floats(1e-6, 1))
+    assert centre_of_mass(alone) == layer
+
+
+@pytest.mark.parametrize("drops", [np.zeros(3), np.zeros((0, 2)), np.array([[0.1, np.nan]])])
+def test_a_centre_of_something_else_is_refused(drops: np.ndarray) -> None:
+    with pytest.raises(InputError, match="expected finite numbers"):
+        centre_of_mass(drops)
+
+
+# -- noise ----------------------------------------------------------------------------------------
+
+
+def noisy_drops() -> np.ndarray:
+    """12 x 12 heads that each change 1 % of 2000 answers; two of layer 0 are needed."""
+    generator = np.random.default_rng(0)
+    chances = np.tile([0.005, 0.99, 0.005], (144, 1))
+    chances[1], chances[2] = (0.005, 0.69, 0.305), (0.005, 0.79, 0.205)
+    return np.stack([generator.choice([-1.0, 0.0, 1.0], size=2000, p=p) for p in chances])
+
+
+def test_noise_pulls_the_centre_to_the_middle_and_hardly_the_significant_one() -> None:
+    drops = noisy_drops()
+    intervals = bootstrap_means(drops, n_resamples=100, seed=0)
+    significant = np.array([each.low > 0 for each in intervals])
+    row = ablation._mass(drops, significant, ModelShape(12, 12), 100, 0)
+    assert 0.8 < row["centre"] < 1.4
+    assert row["low"] < row["centre"] < row["high"]
+    assert row["centre_significant"] < 0.5
+    assert row["significant_low"] <= row["centre_significant"] <= row["significant_high"]
+    assert 2 <= row["n_significant"] < 12
+    # Without noise it is 0. That of the resamples comes on top, and they lie farther off still.
+    raw = ablation._centres(ablation._resampled_means(drops, 100, 0).reshape(-1, 12, 12))
+    assert (raw > row["centre"]).mean() > 0.95

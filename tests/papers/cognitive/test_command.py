@@ -1,0 +1,97 @@
+"""`mechcore cognitive` as users call it, bad input included."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from mechcore.cli import main
+from mechcore.papers.cognitive.trials import generate
+
+pytestmark = pytest.mark.once
+
+SHORT = "--steps 4 --warmup-steps 0 --evaluate-every 2 --batch-size 8 --fine-tuned-rates 1e-3"
+FEW = "--sizes 8 --seeds 3 --test 40 --analysis 40 --dev 16 --projection pca --decoded-layers 1"
+
+
+def call(command: str, *more: object) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(["cognitive", *command.split(), *map(str, more)])
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def test_a_study_from_the_command_line(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert call(f"run --arms fine_tuned {SHORT} {FEW}", "--base", base, "--out", out) == 0
+    shown = capsys.readouterr().out
+    assert "fine_tuned" in shown
+    assert "not decidable here" in shown
+    assert f"report: {out / 'report.html'}" in shown
+    settings = json.loads((out / "config.json").read_text())["settings"]
+    assert settings["arms"] == ["fine_tuned"]
+    assert settings["fine_tuned"]["learning_rates"] == [0.001]
+    assert settings["fine_tuned"]["warmup_steps"] == 0
+    assert (settings["sizes"], settings["seeds"]) == ([8], [3])
+    decoding = pd.read_csv(out / "tables" / "cognitive_decoding.csv")
+    assert set(decoding["layer"]) == {1}
+    training = pd.read_csv(out / "tables" / "cognitive_training.csv")
+    assert training[["arm", "n", "seed"]].to_numpy().tolist() == [["fine_tuned", 8, 3]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--sizes 8,x", "--sizes '8,x': expected numbers separated by commas"),
+        ("--sizes 400,100", "sizes is (400, 100); expected increasing whole numbers"),
+        ("--arms base,gpt2", "arms is ['base', 'gpt2']; expected some of"),
+        ("--scratch-rates 0", "learning_rate is 0.0; expected a number above 0"),
+        ("--test 100", "n_test is 100; expected a multiple of 8"),
+        ("--steps 0", "steps is 0; expected a whole number from 1"),
+        ("--evaluate-every 0", "evaluate_every is 0; expected a whole number from 1"),
+        ("--analysis 16", "n_analysis is 16; expected from 40 to n_test (1600)"),
+        ("--differences 0", "cognitive task: differences [0]; expected"),
+        ("--workers 0", "0 workers"),
+    ],
+)
+def test_bad_options_get_one_line(
+    options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(f"run {options}", "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert message.replace("(", "[").replace(")", "]") in error.replace("(", "[").replace(")", "]")
+    assert len(error.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_base_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("run", "--base", tmp_path / "nothing", "--out", tmp_path / "out") == 2
+    assert "nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_trials_are_written(ending: str, tmp_path: Path) -> None:
+    out = tmp_path / f"trials.{ending}"
+    assert call("trials --n 24 --seed 5 --split test --random-order", "--out", out) == 0
+    read = {
+        "csv": pd.read_csv,
+        "jsonl": lambda path: pd.read_json(path, lines=True),
+        "parquet": pd.read_parquet,
+    }[ending]
+    found, own = read(out), generate(24, 5, split="test", random_order=True).frame
+    assert found["text"].tolist() == own["text"].tolist()
+    assert found["condition"].tolist() == own["condition"].tolist()
+    assert "spans" in found
+
+
+def test_trials_go_nowhere_else(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("trials", "--out", tmp_path / "trials.txt") == 2
+    assert "expected a name that ends with .csv, .jsonl, .parquet" in capsys.readouterr().err
+    (tmp_path / "trials.csv").write_text("mine")
+    assert call("trials", "--out", tmp_path / "trials.csv") == 2
+    assert "exists already" in capsys.readouterr().err

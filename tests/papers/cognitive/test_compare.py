@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from mechcore.papers.cognitive.arms import Run
+from mechcore.papers.cognitive.compare import (
+    best_rate,
+    compared,
+    curve_table,
+    samples_table,
+    training_table,
+)
+
+pytestmark = pytest.mark.once
+
+
+def result(
+    arm: str, n: int, seed: int, dev: float, accuracy: float | None = None, rate: float = 1e-3
+) -> dict[str, Any]:
+    accuracy = dev if accuracy is None else accuracy
+    trained = {"learning_rate": rate, "steps": 50, "last_step": 60} if n else {}
+    return {
+        "arm": arm,
+        "n": n,
+        "seed": seed,
+        "learning_rate": None,
+        "dev_accuracy": dev,
+        "accuracy": accuracy,
+        "low": accuracy - 0.01,
+        "high": accuracy + 0.01,
+        "incongruent": accuracy - 0.1,
+        "incongruent_low": accuracy - 0.12,
+        "incongruent_high": accuracy - 0.08,
+        "congruent": accuracy + 0.1,
+        "unrestricted": accuracy,
+        "n_test": 80,
+        **trained,
+    }
+
+
+def test_the_best_rate_is_chosen_on_development_trials() -> None:
+    grid = [
+        result("scratch", 100, 0, dev=0.6, accuracy=0.9, rate=1e-2),
+        result("scratch", 100, 0, dev=0.8, accuracy=0.5, rate=3e-3),
+        result("scratch", 100, 0, dev=0.8, accuracy=0.7, rate=1e-3),
+    ]
+    assert best_rate(grid) == best_rate(grid[::-1]) == 1e-3
+
+
+def test_a_row_per_training_and_which_rates_were_chosen() -> None:
+    rows = [
+        result("base", 0, 0, dev=0.5),
+        result("scratch", 100, 0, dev=0.6, rate=1e-3),
+        result("fine_tuned", 100, 0, dev=0.7, rate=1e-3),
+        result("fine_tuned", 100, 0, dev=0.6, rate=1e-2),
+    ]
+    table = training_table(rows, [Run("base"), Run("fine_tuned", 100, 0, 1e-3)])
+    assert table[["arm", "learning_rate", "chosen"]].to_dict("list") == {
+        "arm": ["fine_tuned", "fine_tuned", "scratch"],
+        "learning_rate": [1e-3, 1e-2, 1e-3],
+        "chosen": [True, False, False],
+    }
+
+
+def test_samples_to_a_threshold_that_later_sizes_keep() -> None:
+    accuracies = {
+        ("fine_tuned", 0): (0.5, 0.9, 0.95),
+        ("fine_tuned", 1): (0.92, 0.85, 0.91),  # a lucky small one does not count
+        ("scratch", 0): (0.95, 0.95, 0.95),
+        ("scratch", 1): (0.5, 0.6, 0.89),
+    }
+    curve = curve_table(
+        [result("base", 0, 0, dev=0.99)]
+        + [
+            result(arm, n, seed, dev=0.5, accuracy=value)
+            for (arm, seed), values in accuracies.items()
+            for n, value in zip((100, 400, 1600), values, strict=True)
+        ]
+    )
+    found = samples_table(curve, 0.9)
+    assert found["samples"].tolist() == [400, 1600, 100, pd.NA]
+    assert found[["arm", "seed"]].to_records(index=False).tolist() == list(accuracies)
+    assert set(found["threshold"]) == {0.9}
+    assert set(found["largest"]) == {1600}
+
+
+def test_models_are_compared_at_the_accuracy_of_the_weaker_arm() -> None:
+    curve = curve_table(
+        [
+            result("base", 0, 0, dev=0.5),
+            # Seed 0: scratch is weaker in the end; fine-tuned is closest to it at 400.
+            result("fine_tuned", 100, 0, dev=0.7),
+            result("fine_tuned", 400, 0, dev=0.95, accuracy=0.88),
+            result("fine_tuned", 1600, 0, dev=0.86, accuracy=0.97),
+            result("scratch", 100, 0, dev=0.5),
+            result("scratch", 400, 0, dev=0.86, accuracy=0.7),
+            result("scratch", 1600, 0, dev=0.99, accuracy=0.86),
+            # Seed 1: fine-tuned is weaker; of two of scratch that are as close, the larger.
+            result("fine_tuned", 100, 1, dev=0.8),
+            result("fine_tuned", 400, 1, dev=0.8),
+            result("fine_tuned", 1600, 1, dev=0.8, accuracy=0.8),
+            result("scratch", 100, 1, dev=0.75),
+            result("scratch", 400, 1, dev=0.99, accuracy=0.85),
+            result("scratch", 1600, 1, dev=0.8, accuracy=0.95),
+        ]
+    )
+    found = compared(curve)
+    columns = ["arm", "seed", "n", "accuracy", "matched"]
+    assert found[columns].to_records(index=False).tolist() == [
+        ("base", 0, 0, 0.5, False),
+        ("fine_tuned", 0, 400, 0.88, True),
+        ("fine_tuned", 1, 1600, 0.8, False),
+        ("scratch", 0, 1600, 0.86, True),
+        ("scratch", 1, 400, 0.85, False),
+    ]
+    assert found["gap"].tolist()[1:] == pytest.approx([0.02, 0.05, 0.02, 0.05])
+    assert pd.isna(found["gap"].iloc[0])
+
+
+def test_an_arm_alone_is_taken_at_its_largest_number() -> None:
+    curve = curve_table([result("scratch", n, 0, dev=dev) for n, dev in ((100, 0.9), (400, 0.8))])
+    found = compared(curve)
+    assert found["n"].tolist() == [400]
+    assert not found["matched"].any()
+    assert found["gap"].isna().all()

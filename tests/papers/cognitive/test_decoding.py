@@ -1,0 +1,350 @@
+"""Decoding of states in the cognitive task: planted codes, leaks, and what no prompt has said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.evaluation.evaluate import Interval
+from mechcore.models import load_model
+from mechcore.papers.cognitive import decoding
+from mechcore.papers.cognitive.decoding import decoding_tables, share_read
+from mechcore.papers.cognitive.trials import LANDMARKS, Trials, generate, tiny_tokenizer
+from mechcore.probing import Activations, Decoding, correlation_floor, hook_resid_post
+
+pytestmark = pytest.mark.once
+
+TWO_SIDED = LANDMARKS["two_sided"]
+N, P, Y = "no", "partly", "yes"
+READ = {  # by landmark: context, motion_left, motion_right, color_left, color_right, answer
+    "context": [Y, Y, Y, Y, Y, Y],
+    "motion": [N, P, Y, Y, Y, Y],
+    "color": [N, N, N, P, Y, Y],
+    "choice": [N, P, P, P, Y, Y],
+}
+SUBSETS = [
+    *[("context", "all"), ("motion", "all"), ("motion", "balanced")],
+    *[("color", "all"), ("color", "balanced"), ("choice", "all")],
+]
+SIGNED_WORDS = [
+    *("Context:", "motion.", "color.", "Motion", "Color", "coherence:", "Choice:"),
+    *(f"{sign}0.{size:02d}." for sign in ("", "-") for size in range(1, 100)),
+]
+
+
+def saved_model(folder: Path, words: Any = ()) -> tuple[Any, Any]:
+    """A tiny random GPT-2 with the tokenizer of the task."""
+    tokenizer = tiny_tokenizer(words)
+    model = helpers.gpt2_language_model(vocab_size=len(tokenizer), n_head=2, pad_token_id=0)
+    model.save_pretrained(folder)
+    return load_model(folder), tokenizer
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    return saved_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def trials() -> Trials:
+    return generate(120, 0, split="test")
+
+
+@pytest.fixture(scope="module")
+def tables(tiny: tuple[Any, Any], trials: Trials) -> dict[str, pd.DataFrame]:
+    return decoding_tables(*tiny, trials)
+
+
+def plant(
+    monkeypatch: pytest.MonkeyPatch, trials: Trials, codes: dict[tuple[int, str], np.ndarray]
+) -> None:
+    """States of noise, with these vectors [trial, unit] at some layers and landmarks."""
+
+    def noise(model: Any, data: Any, hooks: list[str], positions: Tensor, **options: Any) -> Any:
+        generator = np.random.default_rng(5)
+        values = {}
+        for layer, hook in enumerate(hooks):
+            states = generator.standard_normal((len(trials), len(trials.landmarks), 6))
+            for (at, landmark), code in codes.items():
+                if at == layer:
+                    states[:, trials.landmarks.index(landmark), : code.shape[1]] += code
+            values[hook] = torch.tensor(states, dtype=torch.float32)
+        return Activations(values, positions)
+
+    monkeypatch.setattr(decoding, "activations_at", noise)
+    monkeypatch.setattr(decoding, "svm_table", lambda *args, **options: pd.DataFrame())
+
+
+def at(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
+    return table[np.logical_and.reduce([table[name] == value for name, value in where.items()])]
+
+
+# -- a model that is what it is -------------------------------------------------------------------
+
+
+def test_one_row_for_each_layer_landmark_and_variable(tables: dict[str, pd.DataFrame]) -> None:
+    assert list(tables) == ["cognitive_decoding", "cognitive_svm", "cognitive_check"]
+    table = tables["cognitive_decoding"]
+    assert list(table) == [
+        *("layer", "position", "place", "variable", "subset", "n", "accuracy", "low", "high"),
+        *("chance", "floor", "shuffled", "shuffled_high", "p", "read"),
+    ]
+    found = table[["layer", "position", "place", "variable", "subset"]].itertuples(index=False)
+    expected = [
+        (layer, landmark, place, *subset)
+        for layer in range(2)
+        for place, landmark in enumerate(TWO_SIDED)
+        for subset in SUBSETS
+    ]
+    assert list(map(tuple, found)) == expected
+    for variable, expected_read in READ.items():
+        rows = at(table, variable=variable, layer=1, subset="all")
+        assert rows["read"].tolist() == expected_read
+
+
+def test_sizes_and_floors(tables: dict[str, pd.DataFrame]) -> None:
+    table = tables["cognitive_decoding"].query("layer == 0 and position == 'answer'")
+    # 120 trials, 15 of each condition. A modality is not cued in half of them, where its sides and
+    # the choices make four conditions. The choice is either side in 0.75.
+    assert table["n"].tolist() == [120, 120, 60, 120, 60, 120]
+    assert table["chance"].tolist() == [0.5] * 6
+    assert table["floor"].tolist() == [0.5, 0.75, 0.5, 0.75, 0.5, 0.75]
+
+
+def test_what_a_model_has_read_is_decoded_and_what_it_has_not_is_not(
+    tables: dict[str, pd.DataFrame],
+) -> None:
+    table, check = tables["cognitive_decoding"], tables["cognitive_check"]
+    assert (at(table, position="context", variable="context")["accuracy"] == 1).all()
+    unread = table[table["read"] == "no"]
+    assert (unread["low"] <= 0.5).all()
+    # Unread in each of 2 layers: motion and color in two subsets at the context and the choice
+    # there, color at both numbers of motion. With 20 shuffles p <= 0.05 in 1 of 21.
+    assert check.to_dict("records") == [
+        {
+            "n_rows": 18,
+            "n_above": int((unread["p"] <= 0.05).sum()),
+            "expected": pytest.approx(18 / 21),
+            "p": pytest.approx(check["p"][0]),
+            "holds": True,
+        }
+    ]
+    assert check["p"][0] >= 0.1  # known after the first 19 shuffles
+
+
+def test_layers_can_be_chosen(
+    tiny: tuple[Any, Any], trials: Trials, tables: dict[str, pd.DataFrame]
+) -> None:
+    found = decoding_tables(*tiny, trials, layers=[1], shuffles=2)
+    expected = at(tables["cognitive_decoding"], layer=1).reset_index(drop=True)
+    of_shuffles = ["shuffled", "shuffled_high", "p"]
+    pd.testing.assert_frame_equal(
+        found["cognitive_decoding"].drop(columns=of_shuffles), expected.drop(columns=of_shuffles)
+    )
+    assert found["cognitive_check"]["n_rows"].tolist() == [9]
+    assert set(found["cognitive_svm"]["layer"]) == {0, 1}
+    # With 2 shuffles no p is under 1 / 3, and no row can be above.
+    assert found["cognitive_check"][["n_above", "expected"]].values.tolist() == [[0, 0]]
+    assert found["cognitive_decoding"]["p"].min() == pytest.approx(1 / 3)
+
+
+# -- what is read when ----------------------------------------------------------------------------
+
+
+def test_share_that_is_read_by_hand() -> None:
+    trials = generate(64, 0, random_order=True)
+    frame = trials.frame
+    shares = share_read(trials)
+    for context, first, motion, color in (
+        ("motion", "motion", [0, 0.5, 1, 1, 1, 1], [0, 0, 0, 0.5, 1, 1]),
+        ("color", "color", [0, 0.5, 1, 0, 0, 1], [0, 1, 1, 0.5, 1, 1]),
+    ):
+        # Columns are as in LANDMARKS, motion first, whichever is shown first.
+        trial = int(((frame["context"] == context) & (frame["first"] == first)).to_numpy().argmax())
+        assert shares["context"][trial].tolist() == [1] * 6
+        assert shares["motion"][trial].tolist() == motion
+        assert shares["color"][trial].tolist() == color
+        assert shares["choice"][trial].tolist() == (motion if context == "motion" else color)
+
+
+def test_with_modalities_in_random_order_most_is_read_in_some_trials_only(
+    tiny: tuple[Any, Any],
+) -> None:
+    trials = generate(80, 0, split="test", random_order=True)
+    table = decoding_tables(*tiny, trials, layers=[0], shuffles=1)["cognitive_decoding"]
+    every = at(table, subset="all")
+    assert at(every, variable="motion")["read"].tolist() == [N, P, Y, P, P, Y]
+    assert at(every, variable="color")["read"].tolist() == [N, P, P, P, Y, Y]
+    assert at(every, variable="choice")["read"].tolist() == [N, P, P, P, P, Y]
+    assert at(every, variable="context")["read"].tolist() == [Y] * 6
+    assert at(every, variable="motion")["place"].isna().tolist() == [False, *[True] * 4, False]
+
+
+def test_signed_prompts(tmp_path: Path) -> None:
+    model, tokenizer = saved_model(tmp_path, SIGNED_WORDS)
+    trials = generate(80, 0, split="test", rendering="signed")
+    found = decoding_tables(model, tokenizer, trials, layers=[0], shuffles=1)
+    table = at(found["cognitive_decoding"], subset="all")
+    assert list(dict.fromkeys(table["position"])) == ["context", "motion", "color", "answer"]
+    assert at(table, variable="motion")["read"].tolist() == [N, Y, Y, Y]
+    assert at(table, variable="color")["read"].tolist() == [N, N, Y, Y]
+    assert at(table, variable="choice")["read"].tolist() == [N, P, Y, Y]
+    assert found["cognitive_check"][["n_rows", "holds"]].values.tolist() == [[7, True]]
+
+
+# -- planted codes --------------------------------------------------------------------------------
+
+
+@settings(max_examples=15)
+@given(n=st.integers(40, 90), seed=st.integers(0, 99), random_order=st.booleans())
+def test_nothing_settles_a_side_where_it_is_balanced(n: int, seed: int, random_order: bool) -> None:
+    trials = generate(n, seed, random_order=random_order)
+    problems = {(each.variable, each.subset): each for each in decoding._problems(trials, seed)}
+    assert list(problems) == SUBSETS
+    for modality in ("motion", "color"):
+        rows = problems[modality, "balanced"].rows
+        others = trials.codes.drop(columns=[modality, f"{modality}_evidence", "congruent"])
+        others = others.drop(columns=[name for name in others if name.endswith("evidence")])
+        together = list(zip(*(others[name].iloc[rows] for name in others), strict=True))
+        sides = trials.codes[modality].iloc[rows].tolist()
+        assert sorted(set(sides)) == [-1, 1]
+        assert correlation_floor(sides, together) == 0.5
+        assert (trials.frame["context"].iloc[rows] != modality).all()
+
+
+def test_knowing_context_and_choice_passes_for_a_side_only_where_it_is_not_balanced(
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
+) -> None:
+    known = trials.codes[["context", "choice"]].to_numpy() * 1.0
+    known = 9 * np.column_stack([known, known.prod(1)])
+    plant(monkeypatch, trials, {(0, "answer"): known})
+    table = decoding_tables(*tiny, trials, layers=[0])["cognitive_decoding"]
+    table = at(table, position="answer")
+    accuracy = table.set_index(["variable", "subset"])["accuracy"]
+    assert accuracy["context", "all"] == accuracy["choice", "all"] == 1
+    for modality in ("motion", "color"):
+        assert accuracy[modality, "all"] == pytest.approx(0.75, abs=0.03)
+        assert accuracy[modality, "balanced"] < 0.65  # two standard errors of 60 trials
+    assert at(table, subset="balanced")["p"].min() > 0.05
+
+
+def test_a_side_that_is_known_is_decoded_where_it_is_balanced(
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
+) -> None:
+    plant(monkeypatch, trials, {(0, "answer"): 9.0 * trials.codes[["motion"]].to_numpy()})
+    table = decoding_tables(*tiny, trials, layers=[0])["cognitive_decoding"]
+    table = at(table, position="answer")
+    rows = at(table, variable="motion")
+    assert rows["accuracy"].tolist() == [1, 1]
+    assert rows["p"].tolist() == pytest.approx([1 / 21] * 2)
+    assert at(table, variable="color", subset="balanced")["accuracy"].item() < 0.65
+
+
+def test_a_leak_makes_the_check_fail(
+    monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any], trials: Trials
+) -> None:
+    monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (19, 199))
+    leak = 1.0 * trials.codes[["color"]].to_numpy()
+    plant(monkeypatch, trials, {(0, "motion_left"): leak})
+    with pytest.warns(
+        MechcoreWarning, match=r"color is decoded at motion_left, layer 3, with accuracy 0\.[789]"
+    ):
+        found = decoding_tables(*tiny, trials, layers=[3])
+    check = found["cognitive_check"]
+    assert check["p"].tolist() == [1 / 200]
+    assert check["holds"].tolist() == [False]
+    above = found["cognitive_decoding"].query("read == 'no' and p <= 0.05")
+    assert check["n_above"].tolist() == [len(above)]
+    assert len(at(above, layer=3, position="motion_left", variable="color")) == 2
+
+
+def test_a_model_that_looks_ahead_makes_the_check_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trials: Trials
+) -> None:
+    monkeypatch.setattr(decoding, "svm_table", lambda *args, **options: pd.DataFrame())
+    monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (19, 199))
+    tokenizer = tiny_tokenizer()
+    reference = helpers.gpt2_language_model(vocab_size=len(tokenizer), n_head=2, pad_token_id=0)
+    with torch.no_grad():
+        for number in range(10, 100):  # a direction for the size of numbers
+            reference.transformer.wte.weight[tokenizer.convert_tokens_to_ids(str(number))] += (
+                torch.linspace(-1, 1, 16) * (number - 55) / 20
+            )
+    reference.save_pretrained(tmp_path)
+    model = load_model(tmp_path)
+    hook = hook_resid_post(0)
+
+    def ahead(states: Tensor, hook: Any) -> Tensor:
+        states = states.clone()  # tokens 5, 11 and 13: motion_left, color_left, color_right
+        states[:, 5] += states[:, 13] - states[:, 11]
+        return states
+
+    plain = decoding_tables(model, tokenizer, trials, layers=[0], shuffles=1)
+    assert plain["cognitive_check"]["holds"].item()
+    with (
+        model.hooks(fwd_hooks=[(hook, ahead)]),
+        pytest.warns(MechcoreWarning, match="color is decoded at motion_left, layer 0"),
+    ):
+        found = decoding_tables(model, tokenizer, trials, layers=[0], shuffles=1)
+    assert found["cognitive_check"]["p"].tolist() == [1 / 200]
+    assert not found["cognitive_check"]["holds"].item()
+
+
+def test_the_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Standard errors of 0.05 and 0.025: the labels are 2 and 3 of them over chance, and of the
+    # four shuffles 4, 1, 3 and 2.9 at most.
+    found = [
+        made_up(100, 0.60, [0.70, 0.50, 0.40, 0.50]),
+        made_up(400, 0.575, [0.50, 0.525, 0.575, 0.5725]),
+    ]
+    excess, null = decoding._excess(found)
+    np.testing.assert_allclose(excess, [2, 3])
+    np.testing.assert_allclose(null, [4, 1, 3, 2.9])
+
+    monkeypatch.setattr(decoding, "_CHECK_SHUFFLES", (4,))
+    monkeypatch.setattr(decoding, "decode", lambda states, *args, **options: found[len(states) - 1])
+    problems = [decoding._Problem("motion", "all", np.arange(n), {"motion": [1]}) for n in (1, 2)]
+    problems[1] = replace(problems[1], variable="color", codes={"color": [1]})
+    unread = pd.DataFrame(
+        {"variable": ["motion", "color"], "subset": "all", "layer": 0, "position": "context"}
+    ).assign(p=[0.05, 0.06])
+    check = decoding._check(unread, {(0, "context"): torch.zeros(2, 1)}, problems, 5, 39, 0)
+    # Two of four shuffles are as large as the labels: (1 + 2) / (1 + 4). With 39 shuffles p <= 0.05
+    # in 2 of 40.
+    assert check.to_dict("records") == [
+        {"n_rows": 2, "n_above": 1, "expected": pytest.approx(0.1), "p": 0.6, "holds": True}
+    ]
+
+
+def made_up(n: int, accuracy: float, shuffled: list[float]) -> Decoding:
+    """A decoding of two equally frequent classes."""
+    labels = np.arange(n) % 2
+    predictions = np.where(np.arange(n) < round(accuracy * n), labels, 1 - labels)
+    interval = Interval(accuracy, accuracy, accuracy)
+    return Decoding((0, 1), labels, predictions, labels, interval, np.array(shuffled))
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+def test_too_few_trials_of_a_condition_are_refused(tiny: tuple[Any, Any], trials: Trials) -> None:
+    cases = [
+        (trials.rows(range(39)), "4 trials of condition .* for 5 folds; expected at least 5"),
+        (trials.rows(trials.frame["context"] == "motion"), "0 trials of condition color/"),
+    ]
+    for few, message in cases:
+        with pytest.raises(InputError, match=message):
+            decoding_tables(*tiny, few)
+    with pytest.raises(InputError, match=r"no hook point 'blocks\.2\.hook_resid_post'"):
+        decoding_tables(*tiny, trials, layers=[2])

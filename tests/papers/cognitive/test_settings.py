@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mechcore.errors import InputError
+from mechcore.papers.cognitive import ArmTraining, CognitiveSettings, default_settings
+
+pytestmark = pytest.mark.once
+
+
+def test_a_batch_is_never_larger_than_the_trials() -> None:
+    training = ArmTraining((1e-3,), steps=50, batch_size=32, warmup_steps=0, evaluate_every=20)
+    assert training.settings(8, 0, 1e-3).batch_size == 8
+    found = training.settings(100, 7, 2e-3)
+    assert (found.batch_size, found.seed, found.learning_rate, found.steps) == (32, 7, 2e-3, 50)
+    assert (found.evaluate_every, found.patience) == (20, training.patience)
+
+
+def test_few_trials_are_not_passed_over_without_end() -> None:
+    training = ArmTraining((1e-3,), steps=2000, epochs=100, batch_size=32, warmup_steps=100)
+    steps = {n: training.settings(n, 0, 1e-3).steps for n in (8, 100, 640, 6400)}
+    assert steps == {8: 100, 100: 312, 640: 2000, 6400: 2000}
+    assert training.settings(8, 0, 1e-3).warmup_steps == 50
+    assert training.settings(100, 0, 1e-3).warmup_steps == 100
+
+
+def test_how_many_models_there_are() -> None:
+    settings = CognitiveSettings(sizes=(8, 16, 32), seeds=(0, 1))
+    assert (settings.n_chosen, settings.n_compared) == (1 + 2 * 3 * 2, 1 + 2 * 2)
+    alone = replace(settings, arms=("scratch",))
+    assert (alone.n_chosen, alone.n_compared, alone.trained) == (6, 2, ("scratch",))
+
+
+def test_own_bases_train_at_lower_rates() -> None:
+    tiny, own = default_settings(), default_settings("gpt2")
+    assert (tiny.base, own.base) == (None, "gpt2")
+    assert max(own.fine_tuned.learning_rates) < min(tiny.fine_tuned.learning_rates)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"arms": ()}, r"arms is \[\]; expected some of base, fine_tuned, scratch"),
+        ({"arms": ("base", "base")}, "arms is .* each once"),
+        ({"arms": ("gpt2",)}, "arms is .* expected some of"),
+        ({"sizes": (400, 100)}, r"sizes is \[400, 100\]; expected increasing whole numbers from 8"),
+        ({"sizes": (4, 100)}, "sizes is .* from 8"),
+        ({"sizes": ()}, r"sizes is \[\]"),
+        ({"seeds": (1, 1)}, r"seeds is \[1, 1\]; expected different whole numbers from 0"),
+        ({"seeds": (-1,)}, "seeds is .* from 0"),
+        ({"threshold": 0.5}, "threshold is 0.5; expected an accuracy above 0.5"),
+        ({"n_test": 100}, "n_test is 100; expected a multiple of 8"),
+        ({"n_test": 80}, r"n_analysis is 800; expected from 40 to n_test \(80\)"),
+        ({"n_analysis": 32}, "n_analysis is 32; expected from 40"),
+        ({"shuffles": 0}, "shuffles is 0; expected a whole number from 1"),
+        ({"permutations": 50}, r"alpha is 0.01; expected from 1 / \(1 \+ permutations\)"),
+        ({"scratch": ArmTraining(())}, r"scratch.learning_rates is \[\]"),
+        ({"scratch": ArmTraining((1e-3, 1e-3))}, "scratch.learning_rates is .* different rates"),
+        ({"scratch": ArmTraining((-1.0,))}, "learning_rate is -1.0; expected a number above 0"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        CognitiveSettings(**changes)

@@ -1,0 +1,150 @@
+"""Heads' outputs of the cognitive task: planted codes, classes that are too rare, answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mechcore.models import load_model
+from mechcore.models.running import hook_z
+from mechcore.papers.cognitive import svm
+from mechcore.papers.cognitive.svm import answers_of, svm_table
+from mechcore.papers.cognitive.trials import Trials, encode_trials, generate, tiny_tokenizer
+from mechcore.probing import Activations
+
+pytestmark = pytest.mark.once
+
+HEADS = ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
+TARGETS = ["choice", "correct", "congruent", "condition"]
+FIGURES = ["accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("tiny")
+    size = len(tiny_tokenizer())
+    reference = helpers.gpt2_language_model(vocab_size=size, n_head=2, pad_token_id=0)
+    reference.save_pretrained(folder)
+    return load_model(folder)
+
+
+@pytest.fixture(scope="module")
+def trials() -> Trials:
+    return generate(160, 1, split="test")
+
+
+def plant(
+    monkeypatch: pytest.MonkeyPatch, answers: list[str], codes: dict[tuple[int, int], np.ndarray]
+) -> None:
+    """Heads of noise, with these codes [trial] at some (layer, head), and these answers."""
+
+    def noise(model: Any, data: Any, hooks: list[str], **options: Any) -> Activations:
+        z = np.random.default_rng(0).standard_normal((len(answers), 1, 2, 2, 4))
+        for (layer, head), code in codes.items():
+            z[:, 0, layer, head, 0] += 9.0 * code
+        values = torch.tensor(z, dtype=torch.float32)
+        found = {hook_z(layer): values[:, :, layer] for layer in (0, 1)}
+        return Activations(found, torch.zeros(len(answers), 1, dtype=torch.long))
+
+    monkeypatch.setattr(svm, "activations_at", noise)
+    monkeypatch.setattr(svm, "answers_of", lambda *args, **options: answers)
+
+
+def some_wrong(trials: Trials, wrong: np.ndarray) -> list[str]:
+    other = {"left": "right", "right": "left"}
+    labels = trials.frame["label"]
+    return [other[right] if w else right for right, w in zip(labels, wrong, strict=True)]
+
+
+def accuracies(table: pd.DataFrame, target: str) -> list[float]:
+    return table.loc[table["target"] == target, "accuracy"].tolist()
+
+
+def test_one_row_for_each_target_and_head(model: Any, trials: Trials) -> None:
+    table = svm_table(model, tiny_tokenizer(), trials, shuffles=3)
+    assert list(table) == ["component", "layer", "head", "target", "n", "smallest", *FIGURES]
+    assert table["component"].tolist() == HEADS * 4
+    assert table["layer"].tolist() == [0, 0, 1, 1] * 4
+    assert table["head"].tolist() == [0, 1] * 8
+    assert table["target"].tolist() == [each for each in TARGETS for _ in HEADS]
+    of_target = table.groupby("target", sort=False)
+    assert of_target["smallest"].first()[["congruent", "condition"]].tolist() == [80, 20]
+    assert of_target["chance"].first()[["congruent", "condition"]].tolist() == [0.5, 0.125]
+
+
+def test_codes_are_found_in_the_heads_that_have_them(
+    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials
+) -> None:
+    wrong = np.arange(160) % 4 == 0
+    answers = some_wrong(trials, wrong)
+    chosen = np.array([1 if each == "right" else -1 for each in answers])
+    congruent = trials.frame["congruent"].to_numpy()
+    plant(monkeypatch, answers, {(0, 1): chosen, (1, 0): wrong, (1, 1): congruent})
+    table = svm_table(model, tiny_tokenizer(), trials, shuffles=3)
+    for target, head in (("choice", 1), ("correct", 2), ("congruent", 3)):
+        found = accuracies(table, target)
+        assert found[head] == 1
+        assert found[0] < 0.65
+    correct = table[table["target"] == "correct"]
+    assert correct["n"].tolist() == [80] * 4  # 40 wrong ones and as many right ones
+    assert correct["smallest"].tolist() == [40] * 4
+    assert correct["chance"].tolist() == [0.5] * 4
+
+
+def test_the_floor_of_errors_is_what_congruence_tells(
+    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials
+) -> None:
+    # Wrong on all 80 incongruent trials, right on all congruent ones.
+    plant(monkeypatch, some_wrong(trials, ~trials.frame["congruent"].to_numpy()), {})
+    table = svm_table(model, tiny_tokenizer(), trials, shuffles=0).groupby("target")
+    floor = table["floor"].first()
+    assert floor["correct"] == 1
+    assert floor["congruent"] == 0.5  # the choice says nothing of it
+    assert floor["condition"] == 0.25
+
+
+@pytest.mark.parametrize(("n_wrong", "there"), [(0, False), (9, False), (10, True), (160, False)])
+def test_classes_that_are_too_rare_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials, n_wrong: int, there: bool
+) -> None:
+    plant(monkeypatch, some_wrong(trials, np.arange(160) < n_wrong), {})
+    table = svm_table(model, tiny_tokenizer(), trials, shuffles=1)
+    rows = table[table["target"] == "correct"]
+    smallest = min(n_wrong, 160 - n_wrong)
+    assert rows["component"].tolist() == HEADS
+    assert rows["smallest"].tolist() == [smallest] * 4
+    assert rows["n"].tolist() == [2 * smallest] * 4
+    assert rows[FIGURES].notna().all().all() == there
+    assert rows[FIGURES].notna().any().any() == there
+    assert table.loc[table["target"] != "correct", FIGURES].notna().all().all()
+
+
+def test_a_model_that_always_answers_the_same_has_no_choice_to_decode(
+    monkeypatch: pytest.MonkeyPatch, model: Any, trials: Trials
+) -> None:
+    plant(monkeypatch, ["left"] * 160, {})
+    table = svm_table(model, tiny_tokenizer(), trials, shuffles=1)
+    rows = table[table["target"] == "choice"]
+    assert rows["smallest"].tolist() == [0] * 4
+    assert rows[FIGURES].isna().all().all()
+
+
+@pytest.mark.parametrize(("seed", "answer"), [(0, "right"), (1, "left")])
+def test_answers_are_those_of_hugging_face(tmp_path: Path, seed: int, answer: str) -> None:
+    trials, tokenizer = generate(24, 3), tiny_tokenizer()
+    reference = helpers.gpt2_language_model(seed, vocab_size=len(tokenizer), pad_token_id=0)
+    reference.save_pretrained(tmp_path)
+    ids = torch.tensor(tokenizer(trials.frame["text"].tolist())["input_ids"])
+    left, right = tokenizer.convert_tokens_to_ids(["left", "right"])
+    with torch.no_grad():
+        last = reference(input_ids=ids).logits[:, -1]
+    expected = ["left" if each[left] > each[right] else "right" for each in last]
+    assert set(expected) == {answer}  # while half of the labels are the other
+    data = encode_trials(trials, tokenizer, max_length=20)
+    assert answers_of(load_model(tmp_path), data, batch_size=5) == expected

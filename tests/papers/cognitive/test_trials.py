@@ -1,0 +1,648 @@
+"""The cognitive task: texts, balance, what shortcuts score, the hold-out, places of tokens."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import transformers as hf
+from datasets import Dataset, load_from_disk
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, Tokenizer, decoders, processors
+from tokenizers.models import BPE, WordLevel
+from tokenizers.normalizers import Replace
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, WhitespaceSplit
+from tokenizers.trainers import BpeTrainer
+
+from mechcore.errors import InputError
+from mechcore.papers.cognitive import trials as cognitive
+from mechcore.papers.cognitive.text import render
+from mechcore.papers.cognitive.trials import Trials, generate, tiny_tokenizer, token_positions
+
+RENDERINGS = ("two_sided", "signed")
+SPLITS: Any = ("train", "dev", "test")
+PATTERNS = {
+    "two_sided": re.compile(
+        r"context (?P<context>motion|color) \. (?P<first>motion|color) left (\d\d) right (\d\d) \. "
+        r"(?P<second>motion|color) left (\d\d) right (\d\d) \. choice is"
+    ),
+    "signed": re.compile(
+        r"Context: (?P<context>motion|color)\. (?P<first>Motion|Color) coherence: (-?0\.\d\d)\. "
+        r"(?P<second>Motion|Color) coherence: (-?0\.\d\d)\. Choice:"
+    ),
+}
+
+
+def read(rendering: str, text: str) -> dict[str, Any]:
+    """What a prompt says, from its text alone: context, first, and the numbers of each modality."""
+    match = PATTERNS[rendering].fullmatch(text)
+    assert match is not None, text
+    numbers = [each for each in match.groups() if each[-1].isdigit()]
+    half = len(numbers) // 2
+    first, second = match["first"].lower(), match["second"].lower()
+    assert {first, second} == {"motion", "color"}
+    return {
+        "context": match["context"],
+        "first": first,
+        first: tuple(map(float, numbers[:half])),
+        second: tuple(map(float, numbers[half:])),
+    }
+
+
+def pairs(trials: Trials) -> set[frozenset[float]]:
+    """The pairs that are held out: a modality's numbers, or the sizes of a prompt's coherences."""
+    told = [read(trials.rendering, text) for text in trials.frame["text"]]
+    if trials.rendering == "signed":
+        return {frozenset(map(abs, each["motion"] + each["color"])) for each in told}
+    return {frozenset(each[modality]) for each in told for modality in ("motion", "color")}
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rendering", "context", "numbers", "first", "text", "spans"),
+    [
+        (
+            "two_sided",
+            "motion",
+            (34, 71, 50, 12),
+            "motion",
+            "context motion . motion left 34 right 71 . color left 50 right 12 . choice is",
+            {
+                "context": (8, 14),
+                "motion_left": (29, 31),
+                "motion_right": (38, 40),
+                "color_left": (54, 56),
+                "color_right": (63, 65),
+                "answer": (75, 77),
+            },
+        ),
+        (
+            "two_sided",
+            "color",
+            (34, 71, 50, 12),
+            "color",
+            "context color . color left 50 right 12 . motion left 34 right 71 . choice is",
+            {
+                "context": (8, 13),
+                "motion_left": (53, 55),
+                "motion_right": (62, 64),
+                "color_left": (27, 29),
+                "color_right": (36, 38),
+                "answer": (74, 76),
+            },
+        ),
+        (
+            "signed",
+            "color",
+            (-35, 12),
+            "motion",
+            "Context: color. Motion coherence: -0.35. Color coherence: 0.12. Choice:",
+            {"context": (9, 14), "motion": (34, 39), "color": (58, 62), "answer": (64, 71)},
+        ),
+        (
+            "signed",
+            "motion",
+            (-5, 99),
+            "color",
+            "Context: motion. Color coherence: 0.99. Motion coherence: -0.05. Choice:",
+            {"context": (9, 15), "motion": (58, 63), "color": (34, 38), "answer": (65, 72)},
+        ),
+    ],
+)
+def test_prompts_and_spans_written_out(
+    rendering: Any, context: Any, numbers: Any, first: Any, text: str, spans: Any
+) -> None:
+    assert render(rendering, context, numbers, first) == (text, spans)
+    assert tuple(spans) == cognitive.LANDMARKS[rendering]
+    assert text[spans["answer"][0] :] == text.split()[-1]
+
+
+@pytest.mark.parametrize("rendering", RENDERINGS)
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("random_order", [False, True])
+def test_every_column_is_what_the_text_says(rendering: Any, split: Any, random_order: bool) -> None:
+    trials = generate(96, 3, rendering=rendering, split=split, random_order=random_order)
+    assert (trials.rendering, trials.split, trials.seed) == (rendering, split, 3)
+    assert len(trials) == 96
+    for row in trials.frame.to_dict("records"):
+        told = read(rendering, row["text"])
+        evidence = {}
+        for modality in ("motion", "color"):
+            numbers = told[modality]
+            evidence[modality] = numbers[0] if rendering == "signed" else numbers[1] - numbers[0]
+            assert row[modality] == evidence[modality] != 0
+        side = {name: "right" if value > 0 else "left" for name, value in evidence.items()}
+        assert row["context"] == told["context"]
+        assert row["first"] == told["first"]
+        assert row["label"] == side[told["context"]]
+        assert row["congruent"] == (side["motion"] == side["color"])
+        assert row["condition"] == f"{told['context']}/{side['motion']}/{side['color']}"
+    assert set(trials.frame["first"]) == ({"motion", "color"} if random_order else {"motion"})
+
+
+def spanned(trials: Trials) -> list[dict[str, str]]:
+    """The words at the landmarks of each trial."""
+    texts = trials.frame["text"]
+    rows: list[dict[str, str]] = [{} for _ in texts]
+    for span in trials.spans.itertuples():
+        rows[span.trial][span.name] = texts[span.trial][span.start : span.end]
+    return rows
+
+
+@pytest.mark.parametrize("rendering", RENDERINGS)
+def test_spans_are_where_their_words_are(rendering: Any) -> None:
+    trials = generate(32, 0, rendering=rendering, random_order=True)
+    for text, words in zip(trials.frame["text"], spanned(trials), strict=True):
+        told = read(rendering, text)
+        assert tuple(words) == trials.landmarks == cognitive.LANDMARKS[rendering]
+        assert words["context"] == told["context"]
+        assert words["answer"] == text.split()[-1]
+        numbers = [float(words[name]) for name in trials.numbers]
+        assert numbers == [*told["motion"], *told["color"]]
+
+
+# -- balance --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25)
+@given(st.integers(1, 70), st.integers(0, 5))
+def test_conditions_are_balanced_whatever_the_number(n: int, seed: int) -> None:
+    trials = generate(n, seed, random_order=True)
+    counts = trials.frame["condition"].value_counts().reindex(cognitive.CONDITIONS, fill_value=0)
+    assert len(cognitive.CONDITIONS) == 8
+    assert counts.sum() == n
+    assert counts.max() - counts.min() <= 1
+    order = pd.crosstab(trials.frame["condition"], trials.frame["first"])
+    order = order.reindex(columns=["motion", "color"], fill_value=0)
+    assert (order["motion"] - order["color"]).abs().max() <= 1
+    if n % 4 == 0:
+        for column in ("context", "label", "congruent"):
+            assert (trials.frame[column].value_counts() == n // 2).all()
+        assert (trials.frame["motion"] > 0).sum() == (trials.frame["color"] > 0).sum() == n // 2
+    if n % 8 == 0:
+        assert (order.sum() == n // 2).all()
+
+
+def agreement(trials: Trials, guesses: pd.Series) -> tuple[float, float, float]:
+    """Accuracy of guesses (-1, +1) on all trials, congruent and incongruent ones."""
+    right = guesses == trials.codes["choice"]
+    congruent = trials.codes["congruent"]
+    return right.mean(), right[congruent].mean(), right[~congruent].mean()
+
+
+@pytest.mark.parametrize("rendering", RENDERINGS)
+def test_what_shortcuts_score(rendering: Any) -> None:
+    trials = generate(800, 1, rendering=rendering, split="test", random_order=True)
+    codes = trials.codes
+    uncued = codes["motion"].where(codes["context"] == -1, codes["color"])
+    assert agreement(trials, codes["motion"]) == (0.75, 1.0, 0.5)
+    assert agreement(trials, codes["color"]) == (0.75, 1.0, 0.5)
+    assert agreement(trials, uncued) == (0.5, 1.0, 0.0)
+    assert agreement(trials, codes["choice"] * 0 + 1) == (0.5, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("rendering", RENDERINGS)
+def test_choice_is_independent_of_context_congruence_and_order(rendering: Any) -> None:
+    trials = generate(160, 2, rendering=rendering, random_order=True)
+    signs = trials.codes[["context", "motion", "color", "choice"]].assign(
+        congruent=np.where(trials.codes["congruent"], 1, -1),
+        order=np.where(trials.frame["first"] == "motion", 1, -1),
+    )
+    products = signs.T @ signs / len(trials)
+    expected = pd.DataFrame(np.eye(6), index=signs.columns, columns=signs.columns)
+    for modality in ("motion", "color"):  # equal on 0.75 of the trials: 0.75 - 0.25
+        expected.loc["choice", modality] = expected.loc[modality, "choice"] = 0.5
+    pd.testing.assert_frame_equal(products, expected)
+
+
+def test_trials_are_in_a_shuffled_order() -> None:
+    frame = generate(400, 0).frame
+    orders = {tuple(frame["condition"][i : i + 8]) for i in range(0, 400, 8)}
+    assert len(orders) > 40
+    assert set(frame["condition"][::8]) == set(cognitive.CONDITIONS)
+
+
+# -- the draw -------------------------------------------------------------------------------------
+
+
+def test_the_data_of_a_seed_never_changes() -> None:
+    """Results are known by this data: a new fingerprint means that they are void."""
+    found = {
+        (rendering, split): generate(
+            1000, 0, rendering=rendering, split=split, random_order=True
+        ).fingerprint[:16]
+        for rendering in RENDERINGS
+        for split in SPLITS
+    }
+    assert found == {
+        ("two_sided", "train"): "a79d13dcae70daa7",
+        ("two_sided", "dev"): "fae35798cc3321db",
+        ("two_sided", "test"): "5ab7b5785057ea7b",
+        ("signed", "train"): "429eb3208a5bfd12",
+        ("signed", "dev"): "ffdd4986166eb766",
+        ("signed", "test"): "c15ef2a98d33d133",
+    }
+
+
+@pytest.mark.parametrize("rendering", RENDERINGS)
+def test_seeds_splits_and_orders(rendering: Any) -> None:
+    first = generate(50, 7, rendering=rendering)
+    again = generate(50, 7, rendering=rendering)
+    pd.testing.assert_frame_equal(first.frame, again.frame)
+    pd.testing.assert_frame_equal(first.spans, again.spans)
+    assert first.fingerprint == again.fingerprint == first.examples().fingerprint
+    assert first.fingerprint != generate(50, 8, rendering=rendering).fingerprint
+    larger = generate(123, 7, rendering=rendering)
+    assert larger.rows(range(50)).fingerprint == first.fingerprint
+    mixed = generate(50, 7, rendering=rendering, random_order=True)
+    assert mixed.fingerprint != first.fingerprint
+    same = ["label", "context", "motion", "color", "congruent", "condition"]
+    pd.testing.assert_frame_equal(mixed.frame[same], first.frame[same])
+
+
+@settings(max_examples=25)
+@given(st.sampled_from(RENDERINGS), st.integers(0, 10**9), st.integers(0, 10**9), st.booleans())
+def test_no_pair_of_a_prompt_is_in_a_prompt_of_another_split(
+    rendering: Any, seed: int, other_seed: int, random_order: bool
+) -> None:
+    train, *held_out = (
+        pairs(generate(n, seed, rendering=rendering, split=split, random_order=random_order))
+        for n, seed, split in zip((300, 100, 100), (seed, other_seed, seed), SPLITS, strict=True)
+    )
+    assert not train & held_out[0]
+    assert not train & held_out[1]
+    assert not held_out[0] & held_out[1]
+
+
+def test_two_tenths_of_all_pairs_are_held_out_whatever_their_order() -> None:
+    for numbers in (range(10, 100), range(1, 100)):
+        splits = {(a, b): cognitive.split_of(a, b) for a in numbers for b in numbers}
+        for split in ("dev", "test"):
+            share = np.mean([found == split for found in splits.values()])
+            assert share == pytest.approx(0.1, abs=0.01)
+        assert all(splits[a, b] == splits[b, a] for a, b in splits)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_all_numbers_occur_and_evidence_is_of_all_strengths(split: Any) -> None:
+    trials = generate(4000, 0, split=split)
+    told = [read("two_sided", text) for text in trials.frame["text"]]
+    for side in (0, 1):
+        seen = {each[name][side] for each in told for name in ("motion", "color")}
+        assert seen == set(range(10, 100))
+    # Of two different numbers of 10 to 99 drawn at random, the expected difference is 91 / 3.
+    strengths = trials.frame[["motion", "color"]].abs().to_numpy()
+    assert strengths.mean() == pytest.approx(91 / 3, abs=1)
+    signed = generate(4000, 0, split=split, rendering="signed").codes
+    for column in ("motion_evidence", "color_evidence"):
+        assert len(set(signed[column])) == 198
+        assert signed[column].abs().mean() == pytest.approx(0.5, abs=0.02)
+
+
+def best_from_left(trials: Trials) -> float:
+    """How often the left number's commoner side is right, over all motion pairs that occur once."""
+    pairs = {read("two_sided", text)["motion"] for text in trials.frame["text"]}
+    frame = pd.DataFrame(sorted(pairs), columns=["left", "right"])
+    right = (frame["right"] > frame["left"]).groupby(frame["left"])
+    return float(np.maximum(right.sum(), right.size() - right.sum()).sum() / len(frame))
+
+
+def test_what_the_left_number_tells() -> None:
+    """Of all ordered pairs: the mean over a of max(99 - a, a - 10) / 89, which is 6030 / 8010."""
+    assert best_from_left(generate(8000, 0, split="test")) == pytest.approx(6030 / 8010, abs=0.01)
+    few = generate(800, 0, split="test", differences=(5, 15, 50))
+    assert len(pairs(few)) == 13
+    assert best_from_left(few) > 0.9
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_differences_are_those_asked_for_and_equally_frequent(split: Any) -> None:
+    trials = generate(3200, 0, split=split, differences=(5, 15, np.int64(50)))
+    for modality in ("motion", "color"):
+        for side in (-1, 1):
+            of_side = trials.frame[modality][np.sign(trials.frame[modality]) == side].abs()
+            shares = of_side.value_counts(normalize=True)
+            assert set(shares.index) == {5, 15, 50}
+            assert shares.to_numpy() == pytest.approx([1 / 3] * 3, abs=0.05)
+
+
+def test_coherences_are_those_asked_for() -> None:
+    frame = generate(400, 0, rendering="signed", differences=(5, 15, 50)).frame
+    for modality in ("motion", "color"):
+        assert set(frame[modality]) == {-0.5, -0.15, -0.05, 0.05, 0.15, 0.5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n": 0}, "n is 0; ask for at least 1 trial"),
+        ({"rendering": "words"}, "rendering 'words' is unknown; use two_sided or signed"),
+        ({"split": "id"}, "split 'id' is unknown; use train or dev or test"),
+        ({"differences": ()}, r"differences \[\]; expected .* from 1 to 89 for 'two_sided'"),
+        ({"differences": (0, 5)}, r"differences \[0, 5\]; expected"),
+        ({"differences": (90,)}, r"differences \[90\]; expected"),
+        ({"differences": (5, 5)}, r"differences \[5, 5\]; expected different"),
+        ({"differences": (5.0,)}, r"differences \[5.0\]; expected different whole numbers"),
+        ({"differences": (100,), "rendering": "signed"}, "from 1 to 99 for 'signed'"),
+        (  # 10 and 99 alone have this difference, and are in training
+            {"differences": (5, 89), "split": "test"},
+            r"the test split has no two numbers with the difference 89; ask for others",
+        ),
+        (
+            {"differences": (50,), "rendering": "signed", "split": "test"},
+            "the test split has no two such coherences; ask for others",
+        ),
+    ],
+)
+def test_impossible_settings_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        generate(**({"n": 8, "seed": 0} | arguments))
+
+
+# -- forms of the trials --------------------------------------------------------------------------
+
+
+def test_codes_written_out() -> None:
+    trials = generate(16, 0, rendering="signed")
+    rows = {}
+    for row, condition in enumerate(trials.frame["condition"]):
+        rows.setdefault(condition, row)
+    codes = trials.codes.loc[[rows[name] for name in cognitive.CONDITIONS]]
+    expected = {  # context, motion, color, choice
+        "motion/left/left": [1, -1, -1, -1],
+        "motion/left/right": [1, -1, 1, -1],
+        "motion/right/left": [1, 1, -1, 1],
+        "motion/right/right": [1, 1, 1, 1],
+        "color/left/left": [-1, -1, -1, -1],
+        "color/left/right": [-1, -1, 1, 1],
+        "color/right/left": [-1, 1, -1, -1],
+        "color/right/right": [-1, 1, 1, 1],
+    }
+    assert list(expected) == list(cognitive.CONDITIONS)
+    signs = codes[["context", "motion", "color", "choice"]]
+    assert signs.to_numpy().tolist() == list(expected.values())
+    assert codes["congruent"].tolist() == [True, False, False, True] * 2
+    for name in ("motion", "color"):
+        assert trials.codes[f"{name}_evidence"].tolist() == trials.frame[name].tolist()
+        assert generate(8, 0).codes[f"{name}_evidence"].dtype == float
+
+
+def test_examples_have_conditions_as_subsets() -> None:
+    trials = generate(16, 0, split="test")
+    examples = trials.examples()
+    assert examples.name == "test"
+    assert trials.examples("id").name == "id"
+    assert not examples.two_segments
+    assert examples.label_names == ["left", "right"]
+    columns = {"text": "text_a", "label": "label", "condition": "subset"}
+    expected = trials.frame[list(columns)].rename(columns=columns)
+    pd.testing.assert_frame_equal(examples.frame[list(expected)], expected)
+
+
+@pytest.mark.parametrize("rendering", RENDERINGS)
+def test_a_data_set_comes_back_from_disk(rendering: Any, tmp_path: Path) -> None:
+    trials = generate(24, 0, rendering=rendering, random_order=True)
+    trials.dataset().save_to_disk(tmp_path / "saved")
+    found = load_from_disk(tmp_path / "saved")
+    assert isinstance(found, Dataset)
+    pd.testing.assert_frame_equal(
+        found.remove_columns("spans").to_pandas(), trials.frame, check_dtype=False
+    )
+    spans = [{"trial": trial, **span} for trial, row in enumerate(found["spans"]) for span in row]
+    pd.testing.assert_frame_equal(pd.DataFrame(spans), trials.spans)
+
+
+def test_rows_take_their_spans_along() -> None:
+    trials = generate(40, 0, random_order=True)
+    chosen = trials.rows([7, 0, 31, 7])
+    assert chosen.frame["text"].tolist() == [trials.frame["text"][i] for i in (7, 0, 31, 7)]
+    assert spanned(chosen) == [spanned(trials)[i] for i in (7, 0, 31, 7)]
+    assert chosen.spans["trial"].tolist() == np.repeat(range(4), 6).tolist()
+    assert (chosen.rendering, chosen.split, chosen.seed) == ("two_sided", "train", 0)
+    incongruent = trials.rows(~trials.frame["congruent"])
+    assert len(incongruent) == 20
+    assert not incongruent.frame["congruent"].any()
+    assert spanned(incongruent) == [
+        words
+        for words, same in zip(spanned(trials), trials.frame["congruent"], strict=True)
+        if not same
+    ]
+
+
+@pytest.mark.parametrize(
+    "rows", [[], [8], [-1], [0.0], [True, False], [False] * 8, [[0]], ["0"]], ids=str
+)
+def test_rows_that_are_not_there_are_refused(rows: Any) -> None:
+    with pytest.raises(InputError, match=r"do not choose from 8 trials; expected indices from 0"):
+        generate(8, 0).rows(rows)
+
+
+def test_spans_of_other_trials_are_refused() -> None:
+    trials = generate(8, 0)
+    for spans in (trials.spans[:-1], trials.spans[::-1], trials.spans.assign(name="x")):
+        with pytest.raises(InputError, match=r"not those of context, motion_left, .* of 8 trials"):
+            Trials(trials.frame, spans, "two_sided", "train", 0)
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+def byte_level(split_digits: bool) -> hf.PreTrainedTokenizerFast:
+    """Byte-level BPE as GPT-2's, learnt from prompts; numbers whole or digit by digit."""
+    corpus = [
+        *(text for name in RENDERINGS for text in generate(200, 9, rendering=name).frame["text"]),
+        *(f" {n} 0.{n}" for n in range(10, 100) for _ in range(50)),
+    ]
+    tokenizer = Tokenizer(BPE())
+    pieces = ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = Sequence([Digits(True), pieces]) if split_digits else pieces
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=split_digits)
+    alphabet = ByteLevel.alphabet()
+    trainer = BpeTrainer(vocab_size=1000, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(corpus, trainer)
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def words_of_prompts() -> hf.PreTrainedTokenizerFast:
+    """One token for whatever stands between spaces in any prompt."""
+    texts = [t for name in RENDERINGS for t in generate(400, 0, rendering=name).frame["text"]]
+    mixed = [generate(400, 0, rendering=n, random_order=True).frame["text"] for n in RENDERINGS]
+    words = sorted({word for text in [*texts, *mixed[0], *mixed[1]] for word in text.split()})
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, hf.PreTrainedTokenizerFast]:
+    return {
+        "words": words_of_prompts(),
+        "bytes": byte_level(split_digits=False),
+        "digits": byte_level(split_digits=True),
+    }
+
+
+KINDS = ("words", "bytes", "digits")
+
+
+def test_tokenizers_treat_numbers_differently(
+    tokenizers: dict[str, hf.PreTrainedTokenizerFast],
+) -> None:
+    found = {kind: tokenizers[kind].tokenize(" left 34 right") for kind in ("bytes", "digits")}
+    assert found == {
+        "bytes": ["Ġleft", "Ġ34", "Ġright"],
+        "digits": ["Ġleft", "Ġ", "3", "4", "Ġright"],
+    }
+    assert tokenizers["bytes"].tokenize(": -0.35. Color")[-5:] == ["0", ".", "35", ".", "ĠColor"]
+
+
+def ends(tokenizer: hf.PreTrainedTokenizerFast, text: str) -> list[int]:
+    """How many characters of the text each first so many tokens say, from decoding alone."""
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    decoded = [tokenizer.decode(ids[: i + 1]) for i in range(len(ids))]
+    assert decoded[-1] == text
+    return [len(each) for each in decoded]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rendering", RENDERINGS)
+@pytest.mark.parametrize("random_order", [False, True])
+def test_positions_and_number_tokens_against_decoding(
+    tokenizers: dict[str, hf.PreTrainedTokenizerFast], kind: str, rendering: Any, random_order: bool
+) -> None:
+    """A landmark's last token completes its words; a number's tokens are those that say it."""
+    tokenizer = tokenizers[kind]
+    trials = generate(24, 0, rendering=rendering, random_order=random_order)
+    positions = token_positions(trials, tokenizer)
+    numbers = cognitive.number_tokens(trials, tokenizer)
+    encoded = [ends(tokenizer, text) for text in trials.frame["text"]]
+    longest = max(map(len, encoded))
+    assert positions.shape == (24, len(trials.landmarks))
+    assert numbers.shape == (24, len(trials.numbers), longest)
+    spans = {(span.trial, span.name): span for span in trials.spans.itertuples()}
+    for trial, until in enumerate(encoded):
+        since = [0, *until[:-1]]
+        for place, name in enumerate(trials.landmarks):
+            span = spans[trial, name]
+            last = next(i for i, end in enumerate(until) if end >= span.end)
+            assert positions[trial, place] == last
+            if name in trials.numbers:
+                first = next(i for i, end in enumerate(until) if end > span.start)
+                assert since[first] <= span.start
+                expected = [first <= i <= last for i in range(longest)]
+                assert numbers[trial, trials.numbers.index(name)].tolist() == expected
+        assert positions[trial, -1] == len(until) - 1
+
+
+def test_positions_of_a_word_level_tokenizer_written_out() -> None:
+    trials = generate(8, 0, random_order=True)
+    #       0       1      2 3      4    5  6     7  8 9     10   11 12    13 14 15     16
+    # context motion . motion left 34 right 71 . color left 50 right 12 . choice is
+    expected = {"motion": [1, 5, 7, 11, 13, 16], "color": [1, 11, 13, 5, 7, 16]}
+    tokenizer = tiny_tokenizer()
+    positions = token_positions(trials, tokenizer).tolist()
+    assert set(trials.frame["first"]) == {"motion", "color"}
+    assert positions == [expected[first] for first in trials.frame["first"]]
+    numbers = cognitive.number_tokens(trials, tokenizer)
+    assert numbers.shape == (8, 4, 17)
+    assert numbers.int().argmax(-1).tolist() == [row[1:5] for row in positions]
+    assert (numbers.sum(-1) == 1).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_positions_are_those_of_the_encoded_trials(
+    tokenizers: dict[str, hf.PreTrainedTokenizerFast], kind: str
+) -> None:
+    tokenizer = tiny_tokenizer() if kind == "words" else tokenizers[kind]
+    trials = generate(16, 1, random_order=True)
+    data = cognitive.encode_trials(trials, tokenizer, max_length=64, words=True)
+    numbers = cognitive.number_tokens(trials, tokenizer)
+    assert data.fingerprint == trials.fingerprint
+    for row, positions in enumerate(token_positions(trials, tokenizer)):
+        said = [tokenizer.decode(data.input_ids[row][int(p)]).strip() for p in positions]
+        shown = spanned(trials)[row]
+        for token, word in zip(said, shown.values(), strict=True):
+            assert word.endswith(token)
+        assert positions[-1] == len(data.input_ids[row]) - 1
+        of_first = numbers[row, 0, : len(data.input_ids[row])].nonzero()[:, 0].tolist()
+        whole = tokenizer.decode([data.input_ids[row][i] for i in of_first])
+        assert whole.strip() == shown["motion_left"]
+
+
+def test_encoded_trials_of_the_tiny_tokenizer() -> None:
+    tokenizer = tiny_tokenizer()
+    trials = generate(8, 0)
+    data = cognitive.encode_trials(trials, tokenizer, max_length=17)
+    words = [tokenizer.convert_ids_to_tokens(row) for row in data.input_ids]
+    assert [" ".join(row) for row in words] == trials.frame["text"].tolist()
+    left, right = tokenizer.convert_tokens_to_ids(["left", "right"])
+    assert data.answers == {"left": left, "right": right}
+    assert data.pad_id == tokenizer.pad_token_id == 0
+    assert data.words is None
+    with pytest.raises(InputError, match="8 of 8 prompts are longer than 16 tokens"):
+        cognitive.encode_trials(trials, tokenizer, max_length=16)
+
+
+# -- tokenizers -----------------------------------------------------------------------------------
+
+
+def test_the_tiny_tokenizer_knows_its_words() -> None:
+    tokenizer = tiny_tokenizer()
+    specials = ["[PAD]", "[BOS]", "[EOS]"]
+    assert tokenizer.convert_ids_to_tokens(list(range(3))) == specials
+    assert len(tokenizer) == len({*specials, *cognitive.WORDS}) == 3 + len(cognitive.WORDS)
+    assert tokenizer(" left")["input_ids"] == tokenizer("left")["input_ids"]
+    generic = "larger of 10 and 99 is 99 . item a is the z"
+    assert tokenizer.decode(tokenizer(generic)["input_ids"]) == generic
+    assert tokenizer("[BOS] left [EOS]")["input_ids"][::2] == [1, 2]
+
+
+def test_extra_words_come_after_the_others(tmp_path: Path) -> None:
+    tokenizer, plain = tiny_tokenizer(["zebra", "okapi"]), tiny_tokenizer()
+    assert tokenizer.get_vocab() == plain.get_vocab() | {
+        "zebra": len(plain),
+        "okapi": len(plain) + 1,
+    }
+    tokenizer.save_pretrained(tmp_path)
+    loaded = hf.AutoTokenizer.from_pretrained(tmp_path)
+    ids = loaded("zebra left 34")["input_ids"]
+    assert ids == tokenizer("zebra left 34")["input_ids"]
+    assert loaded.pad_token_id == 0
+
+
+@pytest.mark.parametrize("words", [["left"], ["[PAD]"], ["x y"], [""], ["new", "new"], [" new"]])
+def test_extra_words_must_be_new_single_words(words: list[str]) -> None:
+    with pytest.raises(InputError, match="known already, empty or has spaces; expected single new"):
+        tiny_tokenizer(words)
+
+
+def word_level(**parts: Any) -> hf.PreTrainedTokenizerFast:
+    """A word-level tokenizer with a token for unknown words."""
+    vocabulary = {word: i for i, word in enumerate(["[UNK]", *cognitive.WORDS])}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    for name, value in parts.items():
+        setattr(tokenizer, name, value)
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]")
+
+
+def test_tokenizers_that_cannot_write_a_prompt_are_refused() -> None:
+    signed, trials = generate(4, 0, rendering="signed"), generate(4, 0)
+    encode = cognitive.encode_trials
+    with pytest.raises(InputError, match=r"cannot write .*'Context: .*\(WordLevel error.*use one"):
+        encode(signed, tiny_tokenizer(), max_length=32)
+    with pytest.raises(InputError, match="a word is unknown to it"):
+        encode(signed, word_level(), max_length=32)
+    without_numbers = word_level(normalizer=Replace(Regex("[0-9]"), ""))
+    with pytest.raises(InputError, match=r"no token stands for '\d\d'"):
+        token_positions(trials, without_numbers)
+    with pytest.raises(
+        InputError, match=r"ByT5Tokenizer does not say .* expected a fast tokenizer"
+    ):
+        cognitive.number_tokens(trials, hf.ByT5Tokenizer())

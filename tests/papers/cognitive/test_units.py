@@ -1,0 +1,287 @@
+"""Selectivity of units in the cognitive task: planted codes, noise, and pictures of states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mechcore.errors import InputError
+from mechcore.models import load_model
+from mechcore.papers.cognitive import units
+from mechcore.papers.cognitive.trials import Trials, encode_trials, generate, tiny_tokenizer
+from mechcore.papers.cognitive.units import (
+    MOST_POINTS,
+    projection_tables,
+    regressors,
+    selectivity_tables,
+    unit_tables,
+)
+from mechcore.probing import Activations, Projection, activations_at, hook_resid_post
+
+pytestmark = pytest.mark.once
+
+TERMS = [
+    *("context", "motion", "color", "choice"),
+    *("context x choice", "motion x color", "motion x choice"),
+]
+PLOTTED = ["trial", "x", "y", "context", "choice", "label", "correct", "method", "description"]
+SILHOUETTE = ["space", "variable", "method", "silhouette", "null_mean", "null_95"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    folder: Path = tmp_path_factory.mktemp("tiny")
+    tokenizer = tiny_tokenizer()
+    helpers.gpt2_language_model(
+        vocab_size=len(tokenizer), n_head=2, pad_token_id=0
+    ).save_pretrained(folder)
+    return load_model(folder), tokenizer
+
+
+def noise(n: int, n_units: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((n, n_units))
+
+
+def selective(tables: dict[str, pd.DataFrame]) -> dict[str, int]:
+    """Units by term."""
+    return tables["cognitive_terms"].set_index("term")["units"].to_dict()
+
+
+# -- regressors -----------------------------------------------------------------------------------
+
+
+def test_evidence_is_side_and_strength() -> None:
+    trials = generate(400, 0)
+    table, frame = regressors(trials), trials.frame
+    assert list(table) == [*TERMS[:4], "motion strength", "color strength"]
+    for modality in ("motion", "color"):
+        side, strength = table[modality], table[f"{modality} strength"]
+        assert (side == np.sign(frame[modality])).all()
+        for each in (-1, 1):
+            rows = side == each
+            mean = frame.loc[rows, modality].mean()
+            np.testing.assert_allclose(strength[rows], frame.loc[rows, modality] - mean)
+    assert (table["context"] == np.where(frame["context"] == "motion", 1, -1)).all()
+    assert (table["choice"] == np.where(frame["label"] == "right", 1, -1)).all()
+
+
+def test_evidence_of_one_strength_is_its_side_alone() -> None:
+    assert list(regressors(generate(16, 0, differences=[7]))) == TERMS[:4]
+    signed = generate(16, 0, rendering="signed", differences=[7])
+    assert list(regressors(signed)) == TERMS[:4]
+    both = regressors(generate(64, 0, rendering="signed", differences=[7, 50]))
+    assert list(both)[4:] == ["motion strength", "color strength"]
+    selectivity_tables(noise(16, 2), signed, permutations=99, alpha=0.05)  # not collinear
+
+
+# -- planted codes --------------------------------------------------------------------------------
+
+
+def test_planted_codes_are_counted() -> None:
+    trials = generate(400, 1, split="test")
+    codes = trials.codes
+    context, motion, color, choice = (codes[name].to_numpy() for name in TERMS[:4])
+    planted = np.stack(
+        [
+            context,
+            motion + color,
+            context - motion + choice,
+            context + motion + color + choice,
+            motion * color,
+            choice + context * choice,
+            codes["motion_evidence"] / codes["motion_evidence"].std(),
+            0 * context,
+        ],
+        axis=1,
+    )
+    # Noise that is exactly uncorrelated with all the terms, so that nothing is selective by chance.
+    design = regressors(trials)
+    products = [context * choice, motion * color, motion * choice]
+    design = np.column_stack([np.ones(400), design, *products])
+    rest = noise(400, 8)
+    rest -= design @ np.linalg.lstsq(design, rest, rcond=None)[0]
+    tables = selectivity_tables(planted + rest / 2, trials, permutations=199, alpha=0.01)
+    assert selective(tables) == {
+        "context": 3,  # units 0, 2 and 3
+        "motion": 4,  # 1, 2, 3 and 6
+        "color": 2,  # 1 and 3
+        "choice": 3,  # 2, 3 and 5
+        "context x choice": 1,  # 5
+        "motion x color": 1,  # 4
+        "motion x choice": 0,
+    }
+    assert tables["cognitive_terms"]["term"].tolist() == TERMS
+    counts = tables["cognitive_selectivity"]
+    assert counts["n_variables"].tolist() == [0, 1, 2, 3, 4]
+    assert counts["units"].tolist() == [2, 3, 1, 1, 1]
+    assert counts["share"].tolist() == [2 / 8, 3 / 8, 1 / 8, 1 / 8, 1 / 8]
+    assert counts["with_interaction"].tolist() == [1, 1, 0, 0, 0]
+    assert counts[["n_units", "alpha", "n"]].drop_duplicates().values.tolist() == [[8, 0.01, 400]]
+
+
+@pytest.mark.parametrize("rendering", ["two_sided", pytest.param("signed", id="signed")])
+def test_units_that_follow_evidence_in_any_way_do_not_pass_for_choice(rendering: Any) -> None:
+    trials = generate(800, 2, split="test", rendering=rendering)
+    evidence = trials.codes["motion_evidence"].to_numpy()
+    evidence = evidence / np.abs(evidence).max()
+    followed = [evidence, np.sign(evidence), np.tanh(5 * evidence), np.maximum(evidence, 0.2)]
+    planted = np.repeat(np.stack(followed, axis=1), 100, axis=1)
+    tables = selectivity_tables(planted + noise(800, 400) / 2, trials, permutations=199, alpha=0.05)
+    found = selective(tables)
+    assert found.pop("motion") >= 390
+    # Of 400 units 20 are expected for each other term, give or take 4.4; units share the trials.
+    assert max(found.values()) <= 40
+    assert min(found.values()) >= 5
+
+
+def test_noise_is_selective_at_the_stated_rate() -> None:
+    trials = generate(200, 3, split="test")
+    tables = selectivity_tables(noise(200, 3000), trials, permutations=199, alpha=0.05)
+    terms, counts = tables["cognitive_terms"], tables["cognitive_selectivity"]
+    assert terms["expected"].tolist() == [0.05] * 7
+    error = np.sqrt(0.05 * 0.95 / 3000)
+    np.testing.assert_allclose(terms["share"], 0.05, atol=4 * error)
+    expected = counts["expected_correlated"]
+    assert expected.sum() == pytest.approx(1)
+    error = np.sqrt(expected * (1 - expected) / 3000)
+    assert (np.abs(counts["share"] - expected) < 4 * error + 1 / 3000).all()
+    mixed = counts["n_variables"] >= 2
+    # Independent tests would make 1.4 % mixed, but choice and sides are correlated.
+    assert expected[mixed].sum() > 0.0141
+    assert counts["with_interaction"].sum() / 3000 < 3 * 0.05
+
+
+def test_units_that_are_constant_are_never_selective() -> None:
+    trials = generate(64, 0)
+    states = np.column_stack([noise(64, 2), np.ones((64, 2))])
+    tables = selectivity_tables(states, trials, permutations=99, alpha=0.05)
+    assert tables["cognitive_terms"]["expected"].tolist() == [0.025] * 7
+    assert tables["cognitive_selectivity"]["units"].iloc[0] >= 2
+
+
+# -- projection -----------------------------------------------------------------------------------
+
+
+def answers_with(trials: Trials, wrong: list[int]) -> list[str]:
+    other = {"left": "right", "right": "left"}
+    return [other[e] if i in wrong else e for i, e in enumerate(trials.frame["label"])]
+
+
+def test_the_first_trials_are_shown() -> None:
+    trials = generate(MOST_POINTS + 40, 0, split="test")
+    answers = answers_with(trials, [1, 3])
+    contexts = trials.codes["context"].to_numpy()[:, None]
+    states = noise(len(trials), 5) + 9 * contexts * np.array([1, 0, 0, 0, 0])
+    tables = projection_tables(states, trials, answers, method="pca")
+    points, silhouette = tables["cognitive_projection"], tables["cognitive_silhouette"]
+    assert list(points) == PLOTTED
+    assert points["trial"].tolist() == list(range(400))
+    shown = trials.frame[:400]
+    assert points["context"].tolist() == shown["context"].tolist()
+    assert points["label"].tolist() == shown["label"].tolist()
+    assert points["choice"].tolist() == answers[:400]
+    assert points.index[~points["correct"]].tolist() == [1, 3]
+    assert set(points["method"]) == {"pca"}
+    assert points["description"][0].startswith("PCA, 2 components of 5 standardised units")
+    assert points["description"][0].endswith("; the first 400 of 440 trials")
+    # The same from scratch: standardise, and take the two largest principal components.
+    values = states[:400]
+    values = (values - values.mean(0)) / values.std(0)
+    u, s, _ = np.linalg.svd(values, full_matrices=False)
+    for name, component in (("x", u[:, 0] * s[0]), ("y", u[:, 1] * s[1])):
+        np.testing.assert_allclose(np.abs(points[name]), np.abs(component), atol=1e-9)
+    assert list(silhouette) == SILHOUETTE
+    assert silhouette[["space", "variable"]].values.tolist() == [
+        *(["states", "context"], ["states", "choice"]),
+        *(["points", "context"], ["points", "choice"]),
+    ]
+    above = silhouette["silhouette"] > silhouette["null_95"] + 0.1
+    assert above.tolist() == [True, False, True, False]
+
+
+def test_few_trials_are_all_shown() -> None:
+    trials = generate(24, 0)
+    tables = projection_tables(noise(24, 3), trials, answers_with(trials, []), method="pca")
+    assert len(tables["cognitive_projection"]) == 24
+    assert "trials" not in tables["cognitive_projection"]["description"][0]
+
+
+def test_a_model_that_always_answers_the_same_has_no_silhouette_of_choice() -> None:
+    trials = generate(24, 0)
+    table = projection_tables(noise(24, 3), trials, ["left"] * 24, method="pca")[
+        "cognitive_silhouette"
+    ]
+    missing = table[["silhouette", "null_mean", "null_95"]].isna()
+    assert missing.all(axis=1).tolist() == missing.any(axis=1).tolist()
+    assert missing["silhouette"].tolist() == [False, True, False, True]
+
+
+# -- models ---------------------------------------------------------------------------------------
+
+
+def test_tables_of_a_model(tiny: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny
+    trials = generate(80, 0, split="test")
+    tables = unit_tables(model, tokenizer, trials, permutations=199, method="pca")
+    assert list(tables) == [
+        *("cognitive_selectivity", "cognitive_terms"),
+        *("cognitive_projection", "cognitive_silhouette"),
+    ]
+    assert tables["cognitive_selectivity"]["n_units"].tolist() == [16] * 5
+    assert tables["cognitive_selectivity"]["n"].tolist() == [80] * 5
+    assert selective(tables)["context"] >= 8  # a random model tells contexts apart
+    # The same by hand, from the last layer's states at the last token, which is the 17th.
+    data = encode_trials(trials, tokenizer, max_length=20)
+    hook = hook_resid_post(1)
+    states = activations_at(model, data, [hook], torch.full((80, 1), 16)).values[hook][:, 0]
+    again = selectivity_tables(states, trials, permutations=199)
+    for name, table in again.items():
+        pd.testing.assert_frame_equal(tables[name], table)
+    points = tables["cognitive_projection"]
+    assert set(points["choice"]) <= {"left", "right"}
+    assert (points["correct"] == (points["choice"] == points["label"])).all()
+
+
+def test_answers_are_the_models(monkeypatch: pytest.MonkeyPatch, tiny: tuple[Any, Any]) -> None:
+    trials = generate(40, 0)
+    answers = answers_with(trials, [0, 5])
+    monkeypatch.setattr(units, "answers_of", lambda *args, **options: answers)
+
+    def states(model: Any, data: Any, hooks: list[str], **options: Any) -> Activations:
+        assert hooks == [hook_resid_post(1)]
+        values = torch.tensor(noise(40, 4)[:, None])
+        return Activations({hooks[0]: values}, torch.zeros(40, 1, dtype=torch.long))
+
+    monkeypatch.setattr(units, "activations_at", states)
+    tables = unit_tables(*tiny, trials, permutations=199, method="pca")
+    assert tables["cognitive_projection"]["choice"].tolist() == answers
+
+
+def test_settings_that_cannot_be_used_are_refused(tiny: tuple[Any, Any]) -> None:
+    trials = generate(40, 0)
+    with pytest.raises(InputError, match="permutations: found 50"):
+        unit_tables(*tiny, trials, permutations=50)
+    with pytest.raises(InputError, match="method: found 'tsne'"):
+        unit_tables(*tiny, trials, permutations=199, method="tsne")  # type: ignore[arg-type]
+    one_context = trials.rows(trials.frame["context"] == "motion")
+    with pytest.raises(InputError, match=r"variable 'context': 1\.0 at all"):
+        unit_tables(*tiny, one_context, permutations=199)
+
+
+def test_the_method_that_was_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(states: np.ndarray, *, method: str, seed: int) -> Projection:
+        assert (method, seed) == ("auto", 7)
+        return Projection(noise(32, 2), "umap", "a map", None, {})
+
+    monkeypatch.setattr(units, "project", drawn)
+    trials = generate(32, 0)
+    tables = projection_tables(noise(32, 3), trials, answers_with(trials, []), seed=7)
+    assert set(tables["cognitive_projection"]["method"]) == {"umap"}
+    assert set(tables["cognitive_projection"]["description"]) == {"a map"}
+    assert set(tables["cognitive_silhouette"]["method"]) == {"umap"}

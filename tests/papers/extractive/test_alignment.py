@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.papers.extractive.alignment import align, common_ends, places
+
+prompts = st.lists(st.integers(0, 3), min_size=1, max_size=8)
+wordings = st.tuples(
+    st.lists(st.integers(0, 3), max_size=4),
+    st.lists(st.lists(st.integers(4, 9), min_size=1, max_size=4), min_size=1, max_size=4),
+    st.lists(st.integers(0, 3), min_size=1, max_size=4),
+)
+"""Beginnings, subjects and ends of prompts of one wording."""
+
+
+def words(text: str) -> list[int]:
+    return [ord(each) for each in text]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["abXc", "abYc"], (2, 1)),
+        (["abXc", "abYYYc"], (2, 1)),
+        (["abc", "abc"], (3, 0)),
+        (["abc"], (3, 0)),
+        (["X", "Y"], (0, 0)),
+        (["aa", "aaa"], (2, 0)),  # the middle a is prefix, and so no suffix is left
+        (["aXa", "aa"], (1, 1)),
+        (["abXYc", "abXZc", "abXc"], (3, 1)),
+        (["aXb", "aXXb", "aXYb"], (2, 1)),
+    ],
+)
+def test_common_ends(given: Sequence[str], expected: tuple[int, int]) -> None:
+    assert common_ends([words(each) for each in given]) == expected
+
+
+@pytest.mark.parametrize(
+    ("prompt", "other", "expected"),
+    [
+        ("abXYcd", "abVWcd", [0, 1, 2, 3, 4, 5]),  # subjects of equal length
+        ("abXcd", "abUVWcd", [0, 1, 4, 5, 6]),  # the other's is longer: its last token
+        ("abXYZcd", "abVcd", [0, 1, 2, 2, 2, 3, 4]),  # shorter: its first token is repeated
+        ("abXYZcd", "abVWcd", [0, 1, 2, 2, 3, 4, 5]),
+        ("abXYcd", "abcd", [0, 1, 2, 2, 2, 3]),  # none: the token after the common beginning
+        ("abXY", "ab", [0, 1, 1, 1]),  # nor one after it: the last
+        ("abcd", "abXcd", [0, 1, 3, 4]),  # none of its own
+        ("X", "YZ", [1]),
+        ("XY", "Z", [0, 0]),
+        ("aXa", "aYYa", [0, 2, 3]),
+        ("aa", "aXa", [0, 2]),
+        ("aaa", "aa", [0, 1, 1]),  # what could be both is prefix
+        ("aa", "aaa", [0, 1]),
+    ],
+)
+def test_align(prompt: str, other: str, expected: list[int]) -> None:
+    assert align(words(prompt), words(other)) == expected
+
+
+@given(prompts)
+def test_equal_prompts_align_with_themselves(prompt: list[int]) -> None:
+    assert align(prompt, prompt) == list(range(len(prompt)))
+
+
+@given(prompts, prompts)
+def test_alignments_are_in_range_and_in_order(prompt: list[int], other: list[int]) -> None:
+    found = align(prompt, other)
+    assert len(found) == len(prompt)
+    assert all(0 <= each < len(other) for each in found)
+    assert found == sorted(found)
+
+
+@given(prompts, prompts)
+def test_ends_align_with_themselves(prompt: list[int], other: list[int]) -> None:
+    found = align(prompt, other)
+    prefix, suffix = common_ends([prompt, other])
+    assert found[:prefix] == list(range(prefix))
+    assert found[len(found) - suffix :] == list(range(len(other) - suffix, len(other)))
+    for i in (*range(prefix), *range(len(prompt) - suffix, len(prompt))):
+        assert prompt[i] == other[found[i]]
+
+
+@given(wordings)
+def test_subjects_align_at_their_right_ends(
+    wording: tuple[list[int], list[list[int]], list[int]],
+) -> None:
+    before, subjects, after = wording
+    one, two = subjects[0], subjects[-1]
+    if one[0] == two[0] or one[-1] == two[-1]:
+        return  # then some of the subject is a common end
+    found = align([*before, *one, *after], [*before, *two, *after])
+    for back in range(1, len(one) + 1):
+        expected = len(before) + max(0, len(two) - back)
+        assert found[len(before) + len(one) - back] == expected
+
+
+def test_places_by_hand() -> None:
+    texts = [["the", "cat", "saw", "a"], ["the", "big", "dog", "saw", "a"]]
+    found = places([[1, 2, 8, 9], [1, 3, 4, 8, 9]], texts)
+    assert found.names == ("the", "subject -2", "subject -1", "saw", "a")
+    assert found.columns == ((0, 2, 3, 4), (0, 1, 2, 3, 4))
+
+
+def test_places_of_one_prompt_are_its_tokens() -> None:
+    found = places([[1, 2, 3]], [["a", "b", "c"]])
+    assert found.names == ("a", "b", "c")
+    assert found.columns == ((0, 1, 2),)
+
+
+def test_places_of_prompts_with_nothing_in_common() -> None:
+    found = places([[1, 2], [3]], [["a", "b"], ["c"]])
+    assert found.names == ("subject -2", "subject -1")
+    assert found.columns == ((0, 1), (1,))
+
+
+@given(wordings)
+def test_places_have_a_column_for_every_token(
+    wording: tuple[list[int], list[list[int]], list[int]],
+) -> None:
+    before, subjects, after = wording
+    given = [[*before, *each, *after] for each in subjects]
+    texts = [[str(token) for token in each] for each in given]
+    found = places(given, texts)
+    assert len(found.names) == max(map(len, given))
+    for prompt, columns in zip(given, found.columns, strict=True):
+        assert len(columns) == len(prompt)
+        assert list(columns) == sorted({*columns})
+        assert columns[-1] == len(found.names) - 1
+        for token, column in zip(prompt, columns, strict=True):
+            name = found.names[column]
+            assert name.startswith("subject -") or name == str(token)

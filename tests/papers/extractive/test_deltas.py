@@ -1,0 +1,323 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from papers.extractive.tiny import Decoder
+from safetensors.torch import save_file
+from torch import Tensor
+
+from mechcore.errors import InputError, MismatchError
+from mechcore.models.running import named_weights, weights_of
+from mechcore.papers.extractive.deltas import (
+    WeightDelta,
+    applied,
+    check_fits,
+    delta_from,
+    differentiable,
+    restored,
+    snapshot,
+    trainable_names,
+)
+
+IDS = torch.tensor([[2, 5, 9, 7, 11]])
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model(IDS, return_type="logits")
+
+
+def plain_logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+def equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    return found.keys() == expected.keys() and all(
+        torch.equal(found[name], expected[name]) for name in found
+    )
+
+
+# -- as vectors -----------------------------------------------------------------------------------
+
+vectors = st.dictionaries(
+    st.sampled_from("abc"), st.tuples(*[st.integers(-8, 8)] * 2), max_size=3
+).map(
+    lambda found: WeightDelta({n: torch.tensor(v, dtype=torch.float64) for n, v in found.items()})
+)
+scales = st.sampled_from([-2.0, -1.0, 0.0, 0.5, 1.0, 3.0])
+
+
+def dense(delta: WeightDelta) -> Tensor:
+    """All three vectors, zeros where there is none."""
+    return torch.stack([delta.get(n, torch.zeros(2, dtype=torch.float64)) for n in "abc"])
+
+
+@given(vectors, vectors, scales)
+def test_deltas_are_vectors(one: WeightDelta, two: WeightDelta, scale: float) -> None:
+    assert torch.equal(dense(one + two), dense(one) + dense(two))
+    assert torch.equal(dense(one - two), dense(one) - dense(two))
+    assert torch.equal(dense(scale * one), scale * dense(one))
+    assert torch.equal(dense(one * scale), scale * dense(one))
+    assert (one + two).keys() == one.keys() | two.keys()
+    assert one.norm == pytest.approx(float(dense(one).norm()))
+
+
+@given(vectors, st.sets(st.sampled_from("abcd")))
+def test_only_keeps_these(delta: WeightDelta, names: set[str]) -> None:
+    found = delta.only(names)
+    assert set(found) == set(delta) & names
+    assert all(found[name] is not None and torch.equal(found[name], delta[name]) for name in found)
+    assert torch.equal(dense(found + delta.only({*"abc"} - names)), dense(delta))
+
+
+def test_norm_by_hand() -> None:
+    delta = WeightDelta({"a": torch.tensor([3.0]), "b": torch.tensor([[0.0], [4.0]])})
+    assert delta.norm == 5.0
+    assert repr(delta) == "WeightDelta(2 tensors, norm 5)"
+    assert WeightDelta({}).norm == 0.0
+
+
+def test_sums_do_not_change_their_terms() -> None:
+    one = WeightDelta({"a": torch.tensor([1.0])})
+    two = WeightDelta({"a": torch.tensor([2.0]), "b": torch.tensor([3.0])})
+    assert (one + two)["a"].item() == 3.0
+    assert (one["a"].item(), two["a"].item(), set(one)) == (1.0, 2.0, {"a"})
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def test_files_hold_every_bit(tmp_path: Path) -> None:
+    tensors = {
+        "a.weight": torch.randn(3, 4, dtype=torch.float64),
+        "b": torch.randn(5).bfloat16(),
+        "turned": torch.randn(3, 2).T,
+    }
+    WeightDelta(tensors).save(tmp_path / "delta.safetensors")
+    found = WeightDelta.load(tmp_path / "delta.safetensors")
+    assert equal(dict(found), tensors)
+    assert all(found[name].dtype == tensors[name].dtype for name in tensors)
+
+
+def test_an_empty_delta_can_be_saved(tmp_path: Path) -> None:
+    WeightDelta({}).save(tmp_path / "delta.safetensors")
+    assert len(WeightDelta.load(tmp_path / "delta.safetensors")) == 0
+
+
+def test_what_is_no_delta_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"weight delta .*missing.safetensors: no such file"):
+        WeightDelta.load(tmp_path / "missing.safetensors")
+    other, damaged = tmp_path / "other.safetensors", tmp_path / "damaged.safetensors"
+    save_file({"a": torch.zeros(1)}, other)
+    with pytest.raises(InputError, match=r"not one written by mechcore .*format null, expected"):
+        WeightDelta.load(other)
+    save_file({"a": torch.zeros(1)}, other, {"format": "something"})
+    with pytest.raises(InputError, match='format "something", expected'):
+        WeightDelta.load(other)
+    WeightDelta({"a": torch.zeros(100)}).save(damaged)
+    whole = damaged.read_bytes()
+    for part in (whole[:-1], whole[:20], b"", b"\xff" * 200, json.dumps({}).encode()):
+        damaged.write_bytes(part)
+        with pytest.raises(InputError, match="not one written by mechcore"):
+            WeightDelta.load(damaged)
+
+
+# -- on models ------------------------------------------------------------------------------------
+
+
+def test_a_snapshot_is_a_copy(tiny: Decoder) -> None:
+    before = snapshot(tiny.model)
+    assert before.keys() == named_weights(tiny.model).keys()
+    with applied(tiny.model, tiny.of_all):
+        for name, weight in named_weights(tiny.model).items():
+            assert torch.equal(before[name], weight) != bool(tiny.of_all[name].any()), name
+    assert sum(bool(change.any()) for change in tiny.of_all.values()) >= len(before) - 1
+    some = snapshot(tiny.model, iter(tiny.names[:2]))
+    assert list(some) == tiny.names[:2]
+
+
+def test_a_delta_is_what_changed(tiny: Decoder) -> None:
+    before = snapshot(tiny.model)
+    assert delta_from(tiny.model, before).norm == 0
+    with applied(tiny.model, tiny.of_all):
+        found = delta_from(tiny.model, before)
+        part = delta_from(tiny.model, {n: before[n] for n in tiny.names})
+    for name, change in tiny.of_all.items():
+        torch.testing.assert_close(found[name], change, rtol=0, atol=1e-15)
+    assert set(part) == set(tiny.names)
+
+
+@pytest.mark.parametrize("which", ["matrices", "all"])
+def test_logits_are_those_of_the_edited_checkpoint(tiny: Decoder, which: str) -> None:
+    """Every weight changes exactly once, the parts of fused matrices included."""
+    before, tolerance = logits(tiny.model), 1e-12 if tiny.exact else 1e-5
+    torch.testing.assert_close(before, plain_logits(tiny.reference), rtol=tolerance, atol=tolerance)
+    delta = tiny.of_all if which == "all" else tiny.of_matrices
+    with applied(tiny.model, delta):
+        found = logits(tiny.model)
+    expected = plain_logits(tiny.references_after[which])
+    assert (found - before).abs().max() > 0.1
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    assert torch.equal(logits(tiny.model), before)
+
+
+def test_a_fused_matrix_changes_once(decoders: Callable[[str], Decoder]) -> None:
+    """The memory of Hugging Face's own c_attn, which the bridge's q, k and v share."""
+    case = decoders("bridge")
+    named = dict(weights_of(case.model).named_parameters())
+    fused = {name: weight for name, weight in named.items() if ".qkv." in name}
+    assert len(fused) == 4
+    with applied(case.model, case.of_all):
+        moved = {name: weight.detach().clone() for name, weight in fused.items()}
+    for layer in range(2):
+        after = case.references_after["all"].transformer.h[layer].attn.c_attn
+        for kind in ("weight", "bias"):
+            found = next(w for n, w in moved.items() if f".{layer}." in n and n.endswith(kind))
+            expected = getattr(after, kind)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
+
+
+def test_scales_scale_the_change(tiny: Decoder) -> None:
+    name = tiny.names[3]
+    before = named_weights(tiny.model)[name].detach().clone()
+    with applied(tiny.model, tiny.of_matrices, -0.5):
+        found = named_weights(tiny.model)[name].detach().clone()
+    assert torch.equal(found, before - 0.5 * tiny.of_matrices[name])
+
+
+def test_weights_come_back_bit_for_bit(tiny: Decoder) -> None:
+    """Adding and subtracting would not bring them back."""
+    model, before = tiny.model, snapshot(tiny.model)
+    odd = (1 / 3) * tiny.of_all
+    name = tiny.names[0]
+    assert not torch.equal((before[name] + odd[name]) - odd[name], before[name])
+    with applied(model, odd):
+        once = snapshot(model)
+        with applied(model, odd):
+            assert not equal(snapshot(model), once)
+            with applied(model, tiny.of_matrices, 1e6):
+                pass
+        assert equal(snapshot(model), once)
+    assert equal(snapshot(model), before)
+
+
+def test_weights_come_back_after_an_exception(tiny: Decoder) -> None:
+    before = snapshot(tiny.model)
+    with pytest.raises(ZeroDivisionError), applied(tiny.model, tiny.of_all):
+        raise ZeroDivisionError
+    assert equal(snapshot(tiny.model), before)
+    with pytest.raises(ZeroDivisionError):
+        spoil(tiny.model)
+    assert equal(snapshot(tiny.model), before)
+
+
+def spoil(model: Any) -> None:
+    with restored(model), torch.no_grad():
+        for weight in named_weights(model).values():
+            weight.fill_(torch.nan)
+        raise ZeroDivisionError
+
+
+def test_only_named_weights_are_restored(tiny: Decoder) -> None:
+    first, second = tiny.names[:2]
+    weights, before = named_weights(tiny.model), snapshot(tiny.model)
+    with restored(tiny.model):
+        with restored(tiny.model, [first]) as saved, torch.no_grad():
+            assert list(saved) == [first]
+            weights[first].zero_()
+            weights[second].zero_()
+        assert torch.equal(weights[first], before[first])
+        assert not weights[second].any()
+
+
+def test_a_delta_of_another_precision_can_be_applied(tiny: Decoder) -> None:
+    half = WeightDelta({n: t.bfloat16() for n, t in tiny.of_matrices.items()})
+    name, before = tiny.names[0], snapshot(tiny.model)
+    with applied(tiny.model, half):
+        assert named_weights(tiny.model)[name].dtype == before[name].dtype
+        found = named_weights(tiny.model)[name].detach().clone()
+    assert torch.equal(found, before[name] + half[name].to(before[name]))
+
+
+def test_derivatives_of_the_named_weights_alone(tiny: Decoder) -> None:
+    first, second = tiny.names[:2]
+    with differentiable(tiny.model, [second, first]) as weights:
+        known = named_weights(tiny.model)
+        assert weights[0] is known[second]
+        assert weights[1] is known[first]
+        assert {n for n, w in known.items() if w.requires_grad} == {first, second}
+        tiny.model(IDS, return_type="logits").sum().backward()
+        assert all(weight.grad is not None and weight.grad.any() for weight in weights)
+    assert all(w.grad is None and not w.requires_grad for w in known.values())
+
+
+def test_what_could_be_trained_before_can_be_afterwards(tiny: Decoder) -> None:
+    weights = named_weights(tiny.model)
+    first, second, third = (weights[name] for name in tiny.names[:3])
+    try:
+        first.requires_grad_(True)
+        second.requires_grad_(True)
+        with differentiable(tiny.model, tiny.names[1:3]):
+            assert [w.requires_grad for w in (first, second, third)] == [False, True, True]
+        assert [w.requires_grad for w in (first, second, third)] == [True, True, False]
+        with pytest.raises(ZeroDivisionError), differentiable(tiny.model, tiny.names[1:3]):
+            raise ZeroDivisionError
+        assert [w.requires_grad for w in (first, second, third)] == [True, True, False]
+    finally:
+        for weight in (first, second):
+            weight.requires_grad_(False)
+
+
+def test_trainable_are_the_matrices(tiny: Decoder) -> None:
+    weights = named_weights(tiny.model)
+    per_layer = 7 if tiny.kind == "llama" else 6
+    assert len(tiny.names) == len({*tiny.names}) == 2 * per_layer
+    by_layer = [trainable_names(tiny.model, [layer]) for layer in range(2)]
+    assert [*by_layer[0], *by_layer[1]] == tiny.names
+    for layer, names in enumerate(by_layer):
+        assert len(names) == per_layer
+        assert all(f".{layer}." in name for name in names)
+    assert trainable_names(tiny.model, []) == []
+    assert trainable_names(tiny.model, iter([1, 1])) == by_layer[1]
+    rest = set(weights) - set(tiny.names)
+    words = ("ln", "norm", "embed", "wte", "wpe", "W_E", "W_pos", "W_U", "b_", "bias", "lm_head")
+    assert all(any(word in name for word in words) for name in rest)
+    assert not any(weights[name].ndim < 2 for name in tiny.names)
+
+
+def test_unknown_names_and_shapes(tiny: Decoder) -> None:
+    model = tiny.model
+    example = next(iter(named_weights(model)))
+    with pytest.raises(InputError, match=f"the model has no nowhere; expected names as {example}"):
+        snapshot(model, ["nowhere"])
+    with pytest.raises(InputError, match="the model has no nowhere"):
+        delta_from(model, {"nowhere": torch.zeros(1)})
+    with (
+        pytest.raises(InputError, match="the model has no nowhere"),
+        differentiable(model, ["nowhere"]),
+    ):
+        pass
+    with pytest.raises(InputError, match="no nowhere"), restored(model, ["nowhere"]):
+        pass
+    with (
+        pytest.raises(InputError, match="no nowhere"),
+        applied(model, WeightDelta({"nowhere": torch.zeros(1)})),
+    ):
+        pass
+    wrong = WeightDelta({tiny.names[0]: torch.zeros(1, 2)})
+    with pytest.raises(
+        MismatchError, match=r"has shape \(1, 2\), that of the model .*another model"
+    ):
+        check_fits(model, wrong)
+    with pytest.raises(MismatchError, match="has shape"), applied(model, wrong):
+        pass
+    with pytest.raises(InputError, match="the model has no layer 2; expected 0 to 1"):
+        trainable_names(model, [0, 2])

@@ -1,0 +1,390 @@
+"""The experiments on random decoders, against the same steps done one by one.
+
+The fixture ``tiny`` makes sure that weights and hooks are as before after every test.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from papers.extractive.tiny import Decoder
+
+from mechcore.errors import InputError
+from mechcore.models.running import named_weights
+from mechcore.papers.extractive import freezing as freezing_module
+from mechcore.papers.extractive import ordering as ordering_module
+from mechcore.papers.extractive import recall as recall_module
+from mechcore.papers.extractive.deltas import WeightDelta, applied, restored
+from mechcore.papers.extractive.encoded import (
+    EncodedOrdering,
+    EncodedTask,
+    chance,
+    encode_ordering,
+    encode_task,
+)
+from mechcore.papers.extractive.facts import Facts, FactTask, OrderingTask
+from mechcore.papers.extractive.freezing import freezing
+from mechcore.papers.extractive.grafting import grafting
+from mechcore.papers.extractive.localization import localization
+from mechcore.papers.extractive.ordering import ordering
+from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
+from mechcore.papers.extractive.recall import recall
+from mechcore.papers.extractive.score_maps import correlation, score_maps
+from mechcore.papers.extractive.scores import extractive_scores
+from mechcore.papers.extractive.tuning import TuneSettings, tune, tuned
+
+NAMES = ("cat", "dog", "bird", "who")
+CITIES, ANIMALS = ("yes", "no", "here", "often"), ("ran", "not", "never", "quickly")
+FAST = TuneSettings(learning_rate=0.02, epochs=2, batch_size=2, seed=5)
+
+
+def some(name: str, wording: str, subjects: Sequence[str], completions: Sequence[str]) -> Facts:
+    prompts = tuple(wording.format(subject) for subject in subjects)
+    return Facts(name, prompts, tuple(completions), tuple(subjects), tuple(sorted(completions)))
+
+
+@pytest.fixture(scope="module")
+def task() -> EncodedTask:
+    return encode_task(
+        FactTask(
+            "first-hop",
+            some("facts", "the {} saw", NAMES, CITIES),
+            some("implications", "if a {} never saw", NAMES, ANIMALS),
+        ),
+        helpers.word_tokenizer(segments=False),
+    )
+
+
+@pytest.fixture(scope="module")
+def people() -> EncodedOrdering:
+    """Four training names and, as test names, two words each."""
+    tests = [f"the {name}" for name in NAMES]
+    turned = (*CITIES[1:], CITIES[0]), (*ANIMALS[1:], ANIMALS[0])
+    parts = (
+        some("facts", "{} saw", NAMES, CITIES),
+        some("implications", "{} if a", NAMES, ANIMALS),
+        some("test facts", "{} saw", tests, CITIES),
+        some("test implications", "{} if a", tests, ANIMALS),
+        some("other facts", "{} saw", NAMES, turned[0]),
+        some("other implications", "{} if a", NAMES, turned[1]),
+    )
+    tokenizer = helpers.word_tokenizer(segments=False)
+    return encode_ordering(OrderingTask(*parts), tokenizer, n_scored=3)
+
+
+def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
+    for column, value in where.items():
+        table = table[table[column] == value]
+    return table
+
+
+def rank(table: pd.DataFrame, **where: Any) -> float:
+    (row,) = of(table, **where).to_dict("records")
+    return float(row["mean_rank"])
+
+
+def test_chance_is_the_mean_rank_of_guessing(task: EncodedTask) -> None:
+    assert chance(task.facts) == np.mean([0, 1, 2, 3])
+
+
+def test_scores_are_taken_on_the_first_implications(people: EncodedOrdering) -> None:
+    assert people.scored_implications.facts.prompts == people.implications.facts.prompts[:3]
+    assert people.scored_implications.facts.options == people.implications.facts.options
+    assert people.test_facts.facts.name == "test facts"
+    assert people.other_implications.facts.name == "other implications"
+
+
+# -- E1 -------------------------------------------------------------------------------------------
+
+
+def test_recall_is_of_the_chosen_training(tiny: Decoder, task: EncodedTask) -> None:
+    slow = TuneSettings(learning_rate=1e-5, epochs=1, batch_size=2, seed=5)
+    found = recall(tiny.model, task, [slow, FAST], n_resamples=50)
+    assert found.chosen == FAST
+    assert found.grid[["learning_rate", "epochs", "chosen"]].to_numpy().tolist() == [
+        [1e-5, 1, False],
+        [0.02, 2, True],
+    ]
+    ranking = found.ranks.set_index(["data", "state"])
+    splits = {"facts": task.facts, "implications": task.implications}
+    for state, delta in (("before", WeightDelta({})), ("after", found.delta)):
+        with applied(tiny.model, delta):
+            for name, data in splits.items():
+                row = ranking.loc[(name, state)]
+                each = ranks(tiny.model, data).double()
+                assert row["mean_rank"] == pytest.approx(float(each.mean()))
+                assert row["low"] <= row["mean_rank"] <= row["high"]
+                assert each.min() <= row["low"]
+                assert row["reward"] == pytest.approx(float(rewards(tiny.model, data).mean()))
+    assert set(found.ranks["task"]) == set(found.grid["task"]) == {"first-hop"}
+    assert set(found.ranks["seed"]) == set(found.grid["seed"]) == {5}
+    assert set(ranking["n"]) == set(ranking["n_options"]) == {4}
+    assert set(ranking["learning_rate"]) == {0.02}
+    assert set(found.delta) == set(tiny.names)
+
+
+@pytest.mark.parametrize(
+    ("facts", "losses", "implications", "chosen"),
+    [
+        ((1.0, 0.0, 0.0), (0.1, 0.5, 0.2), (0.0, 1.0, 9.0), 2),  # rank, then loss
+        ((0.0, 0.0, 1.0), (0.3, 0.3, 0.1), (9.0, 1.0, 0.0), 0),  # then the first
+        ((2.0, 1.0, 3.0), (0.1, 0.9, 0.1), (0.0, 9.0, 0.0), 1),
+    ],
+)
+def test_implications_have_no_say(
+    facts: Sequence[float],
+    losses: Sequence[float],
+    implications: Sequence[float],
+    chosen: int,
+    decoders: Any,
+    task: EncodedTask,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of made-up results, those of the facts alone decide."""
+    grid = [TuneSettings(learning_rate=0.1 * (i + 1)) for i in range(3)]
+    at = {settings.learning_rate: i for i, settings in enumerate(grid)}
+    now = 0
+
+    def made_up_tune(model: Any, data: Any, settings: TuneSettings) -> pd.DataFrame:
+        nonlocal now
+        now = at[settings.learning_rate]
+        return pd.DataFrame({"epoch": [1, 2], "loss": [9.9, losses[now]]})
+
+    def made_up_rank(model: Any, data: Any) -> float:
+        return (facts if data is task.facts else implications)[now]
+
+    monkeypatch.setattr(recall_module, "tune", made_up_tune)
+    monkeypatch.setattr(recall_module, "mean_rank", made_up_rank)
+    found = recall(decoders("bridge").model, task, grid, n_resamples=10)
+    assert found.chosen == grid[chosen]
+    assert found.grid["chosen"].tolist() == [i == chosen for i in range(3)]
+    assert found.grid["loss"].tolist() == list(losses)
+    assert found.grid["implications"].tolist() == list(implications)
+
+
+@pytest.mark.parametrize("grid", [[], [TuneSettings(seed=0), TuneSettings(seed=1)]])
+def test_a_grid_has_one_seed(grid: list[TuneSettings], decoders: Any, task: EncodedTask) -> None:
+    with pytest.raises(InputError, match="expected at least one setting, and one seed"):
+        recall(decoders("bridge").model, task, grid)
+
+
+# -- E2 -------------------------------------------------------------------------------------------
+
+
+def test_score_maps_are_of_the_implications(tiny: Decoder, task: EncodedTask) -> None:
+    delta = tuned(tiny.model, task.facts, FAST)
+    scores, sums = score_maps(tiny.model, task, delta, counterfactuals=2, seed=5)
+    wanted = extractive_scores(tiny.model, task.implications, delta, counterfactuals=2, seed=5)
+    pd.testing.assert_frame_equal(scores.drop(columns=["task", "seed"]), wanted.table())
+    points = wanted.sums()
+    (row,) = sums.to_dict("records")
+    assert (row["task"], row["seed"], row["n"]) == ("first-hop", 5, 4)
+    for column in ("informative", "other", "gradient", "actual"):
+        assert row[column] == pytest.approx(points[column].mean())
+    assert row["informative"] + row["other"] == pytest.approx(row["gradient"], abs=1e-4)
+    with applied(tiny.model, delta):
+        after = rewards(tiny.model, task.implications)
+    before = rewards(tiny.model, task.implications)
+    assert row["actual"] == pytest.approx(float((after - before).mean()), abs=1e-5)
+    assert row["r"] == pytest.approx(np.corrcoef(points["gradient"], points["actual"])[0, 1])
+    assert set(scores["seed"]) == {5}
+
+
+def test_correlations() -> None:
+    # Deviations -1, 0, 1 and -1, -1, 2: 3 / sqrt(2 * 6); p of t = r / sqrt(1 - r^2) = sqrt(3) with
+    # one degree of freedom: 1 - 2 arctan(sqrt(3)) / pi.
+    r, p = correlation(pd.Series([1.0, 2, 3]), pd.Series([0.0, 0, 3]))
+    assert (r, p) == (pytest.approx(3 / math.sqrt(12)), pytest.approx(1 / 3))
+    assert np.isnan(correlation(pd.Series([1.0, 2, 3]), pd.Series([4.0, 4, 4]))).all()
+    assert np.isnan(correlation(pd.Series([1.0, 2]), pd.Series([4.0, 5]))).all()
+
+
+# -- E3 -------------------------------------------------------------------------------------------
+
+
+def layer_of(name: str) -> int:
+    (layer,) = re.findall(r"\.(\d+)\.", name)
+    return int(layer)
+
+
+def test_freezing_both_ways(
+    tiny: Decoder, task: EncodedTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[set[int]] = []
+    trained: list[tuple[float, float]] = []
+
+    def spying(model: Any, data: Any, settings: TuneSettings, *, layers: Any = None) -> Any:
+        before = {name: each.detach().clone() for name, each in named_weights(model).items()}
+        history = tune(model, data, settings, layers=layers)
+        now = named_weights(model)
+        changed = [name for name, each in before.items() if not torch.equal(each, now[name])]
+        moved.append({layer_of(name) for name in changed})
+        trained.append((mean_rank(model, task.facts), mean_rank(model, task.implications)))
+        return history
+
+    monkeypatch.setattr(freezing_module, "tune", spying)
+    table = freezing(tiny.model, task, FAST)
+    assert moved == [{1}, {0}]  # early frozen, then late
+    assert set(table["cut"]) == {1}
+    assert len(table) == 4 * 2 * 2
+    for frozen, (facts, implied) in zip(("early", "late"), trained, strict=True):
+        rows = of(table, frozen=frozen, way="trained")
+        assert rank(rows, data="facts") == facts
+        assert rank(rows, data="implications") == implied
+    delta = tuned(tiny.model, task.facts, FAST)
+    kept = {"none": {0, 1}, "early": {1}, "late": {0}, "all": set()}
+    for frozen, layers in kept.items():
+        left = WeightDelta({n: each for n, each in delta.items() if layer_of(n) in layers})
+        with applied(tiny.model, left):
+            for name, data in (("facts", task.facts), ("implications", task.implications)):
+                expected = mean_rank(tiny.model, data)
+                assert rank(table, frozen=frozen, way="reverted", data=name) == expected
+                if frozen in ("none", "all"):
+                    assert rank(table, frozen=frozen, way="trained", data=name) == expected
+
+
+@pytest.mark.parametrize("cuts", [(), (0,), (2,), (1, 1)])
+def test_cuts_that_freeze_nothing(cuts: tuple[int, ...], decoders: Any, task: EncodedTask) -> None:
+    with pytest.raises(InputError, match="a model of 2 layers; expected different numbers"):
+        freezing(decoders("bridge").model, task, FAST, cuts=cuts)
+
+
+# -- E4 -------------------------------------------------------------------------------------------
+
+
+def test_orders_and_what_is_replayed(
+    decoders: Any, people: EncodedOrdering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def spying(model: Any, data: Any, settings: TuneSettings, *, replay: Any = None) -> None:
+        sets = data if isinstance(data, list) else [data]
+        old = replay.facts.name if settings.replay and replay is not None else None
+        calls.append(([each.facts.name for each in sets], settings.replay, old))
+
+    monkeypatch.setattr(ordering_module, "tune", spying)
+    model = decoders("bridge").model
+    table = ordering(model, people, TuneSettings(seed=3, replay=4))
+    last = (["test facts"], 0, None)
+    assert calls == [
+        *((["facts", "implications"], 0, None), last),
+        *((["facts"], 0, None), (["implications"], 4, "facts"), last),
+        *((["implications"], 0, None), (["facts"], 4, "implications"), last),
+    ]
+    assert set(table["replay"]) == {True}
+    calls.clear()
+    plain = ordering(model, people, TuneSettings(seed=3))
+    assert [replayed for _, replayed, _ in calls] == [0] * 8
+    assert set(plain["replay"]) == {False}
+    assert plain[["order", "data"]].to_numpy().tolist() == [
+        [order, data]
+        for order in ("joint", "facts first", "implications first")
+        for data in ("facts", "implications", "test facts", "test implications")
+    ]
+    assert set(plain["seed"]) == {3}
+    assert set(plain["chance"]) == {1.5}
+
+
+def test_each_order_begins_from_the_same_weights(tiny: Decoder, people: EncodedOrdering) -> None:
+    table = ordering(tiny.model, people, FAST)
+    with restored(tiny.model):
+        tune(tiny.model, people.implications, FAST)
+        tune(tiny.model, people.facts, FAST)
+        expected = {
+            "facts": mean_rank(tiny.model, people.facts),
+            "implications": mean_rank(tiny.model, people.implications),
+        }
+        tune(tiny.model, people.test_facts, FAST)
+        expected |= {
+            "test facts": mean_rank(tiny.model, people.test_facts),
+            "test implications": mean_rank(tiny.model, people.test_implications),
+        }
+    for data, value in expected.items():
+        assert rank(table, order="implications first", data=data) == value
+
+
+# -- E5, E6 ---------------------------------------------------------------------------------------
+
+
+def weights_after(model: Any, *trained: Any) -> dict[str, torch.Tensor]:
+    """All weights after training these data one after another."""
+    with restored(model):
+        for data in trained:
+            tune(model, data, FAST)
+        return {name: each.detach().clone() for name, each in named_weights(model).items()}
+
+
+def put(model: Any, weights: dict[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in named_weights(model).items():
+            parameter.copy_(weights[name])
+
+
+def test_grafts_are_sums_of_weights(tiny: Decoder, people: EncodedOrdering) -> None:
+    model = tiny.model
+    base = weights_after(model)
+    facts = weights_after(model, people.facts)
+    both = weights_after(model, people.facts, people.implications)
+    alone = weights_after(model, people.implications)
+    other = weights_after(model, people.other_facts)
+    models = {
+        "other facts": other,
+        "graft": {n: other[n] + both[n] - facts[n] for n in base},
+        "control graft": {n: other[n] + alone[n] - base[n] for n in base},
+    }
+    table = grafting(model, people, FAST)
+    splits = {
+        "other implications": people.other_implications,
+        "implications": people.implications,
+        "other facts": people.other_facts,
+        "facts": people.facts,
+    }
+    assert len(table) == 12
+    for name, weights in models.items():
+        with restored(model):
+            put(model, weights)
+            for split, data in splits.items():
+                assert rank(table, model=name, data=split) == mean_rank(model, data)
+    assert table[["n", "chance", "seed"]].drop_duplicates().to_numpy().tolist() == [[4, 1.5, 5]]
+
+
+def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering) -> None:
+    model = tiny.model
+    facts = weights_after(model, people.facts)
+    both = weights_after(model, people.facts, people.implications)
+    last = weights_after(model, people.facts, people.implications, people.test_facts)
+    table, squared = localization(model, people, FAST)
+
+    def scores(at: dict[str, torch.Tensor], to: dict[str, torch.Tensor], data: Any) -> Any:
+        with restored(model):
+            put(model, at)
+            delta = WeightDelta({name: to[name] - at[name] for name in tiny.names})
+            return extractive_scores(model, data, delta, counterfactuals=0)
+
+    stored = scores(facts, both, people.scored_implications).informative
+    read = scores(both, last, people.test_implications).downstream
+    rows = table.set_index("component")
+    for column, found in (("informative", stored), ("downstream", read)):
+        for layer in (0, 1):
+            expected = float(found.mlps[:, layer].sum(-1).mean())
+            assert rows.loc[f"L{layer}.MLP", column] == pytest.approx(expected, abs=1e-6)
+            for head in range(4):
+                expected = float(found.heads[:, layer, head].sum(-1).mean())
+                assert rows.loc[f"L{layer}.H{head}", column] == pytest.approx(expected, abs=1e-6)
+    assert len(table) == 2 * 5
+    by_kind = squared.set_index("kind")
+    heads = table[table["kind"] == "head"]
+    r = np.corrcoef(heads["informative"], heads["downstream"])[0, 1]
+    assert by_kind.loc["head", "r"] == pytest.approx(r)
+    assert by_kind.loc["head", "r2"] == pytest.approx(r * r)
+    assert by_kind.loc["head", "n"] == 8
+    assert math.isnan(by_kind.loc["mlp", "r"])  # of two points
+    assert set(table["seed"]) == set(squared["seed"]) == {5}

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoTokenizer, GPT2LMHeadModel
+
+from mechcore.data.examples import Examples
+from mechcore.errors import InputError
+from mechcore.papers.extractive.fact_world import (
+    NEWCOMERS,
+    PEOPLE,
+    ROLES,
+    TINY_CITIES,
+    base_facts,
+    base_texts,
+    fact_world_tokenizer,
+    replay_rows,
+    tiny_fact_model,
+    tiny_fact_tasks,
+    tiny_ordering,
+    train_fact_base,
+)
+from mechcore.papers.extractive.facts import Facts, encode_facts
+
+KINDS = {
+    "home": 600,
+    "language": 300,
+    "attribute": 600,
+    "city": 60,
+    "landmark": 20,
+    "role": 240,
+    "described": 240,
+}
+"""300 people with 2, 1 and 2 facts; 20 cities with 3 and 1; 12 roles in each of 20 cities."""
+
+
+def sentences(examples: Examples, kind: str) -> list[str]:
+    chosen = examples.subset(kind).frame
+    return [f"{text} {word}" for text, word in zip(chosen["text_a"], chosen["label"], strict=True)]
+
+
+def splits(seed: int) -> list[Facts]:
+    task = tiny_ordering(seed)
+    hops = [each for one in tiny_fact_tasks(seed) for each in (one.facts, one.implications)]
+    return [*hops, *(getattr(task, name) for name in type(task).__dataclass_fields__)]
+
+
+# -- tasks ----------------------------------------------------------------------------------------
+
+
+def test_every_word_is_one_token() -> None:
+    tokenizer = fact_world_tokenizer()
+    for column in zip(*TINY_CITIES, strict=True):
+        assert len({*column}) == 20
+    words = [*PEOPLE, *NEWCOMERS, *ROLES, *(word for city in TINY_CITIES for word in city)]
+    assert tokenizer(" ".join(words), add_special_tokens=False)["input_ids"] == [
+        tokenizer.convert_tokens_to_ids(word) for word in words
+    ]
+    assert len({*words}) == 300 + 104 + 12 + 80
+    assert tokenizer("The mayor")["input_ids"][0] == tokenizer.bos_token_id
+    with pytest.raises(Exception, match="UNK"):
+        tokenizer("Atlantis")
+
+
+def test_the_tasks_are_about_newcomers() -> None:
+    first, second = tiny_fact_tasks(0)
+    assert first.facts.prompts[0] == f"{first.facts.subjects[0]} lives in"
+    assert first.facts.completions == tuple(city.name for city in TINY_CITIES)
+    assert second.implications.prompts[0] == (
+        "The mayor of the city that contains Senso-ji-Temple is"
+    )
+    task = tiny_ordering(0)
+    assert {*task.facts.subjects, *task.test_facts.subjects} == {*NEWCOMERS}
+    assert (len(task.facts), len(task.test_facts), len(task.other_facts)) == (84, 20, 84)
+    for names in (first.facts.subjects, second.facts.completions):
+        assert len({*names} & {*NEWCOMERS}) == 20
+    assert first.facts.subjects != second.facts.completions
+
+
+def test_the_tasks_are_seeded() -> None:
+    assert tiny_fact_tasks(3) == tiny_fact_tasks(3)
+    assert tiny_ordering(3) == tiny_ordering(3)
+    for one, other in zip(splits(3), splits(4), strict=True):
+        assert one != other
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_tasks_can_be_written(seed: int) -> None:
+    tokenizer = fact_world_tokenizer()
+    for facts in splits(seed):
+        encoded = encode_facts(facts, tokenizer)
+        assert {len(ids) for ids in encoded.completion_ids} == {1}
+        assert {ids[0] for ids in encoded.prompt_ids} == {tokenizer.bos_token_id}
+        assert len(encoded.option_ids) == 20
+
+
+# -- texts ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def facts() -> Examples:
+    return base_facts(0)
+
+
+def test_every_fact_is_there_once(facts: Examples) -> None:
+    assert facts.frame["subset"].value_counts().to_dict() == KINDS
+    assert not facts.frame["text_a"].duplicated().any()
+
+
+def test_what_is_true_of_a_person_is_true_of_the_city(facts: Examples) -> None:
+    of_city: dict[tuple[str, str], str] = {}
+    for sentence in sentences(facts, "city"):
+        before, _, value = sentence.rpartition(" ")
+        words = before.split()
+        of_city[words[1], words[3]] = value  # The <what> in <city> ...
+    assert len(of_city) == 60
+    homes: dict[str, str] = {}
+    for sentence in sentences(facts, "home"):
+        name, *verb, city = sentence.split()
+        assert verb in (["lives", "in"], ["dax", "is"])
+        assert homes.setdefault(name, city) == city
+    assert set(homes) == {*PEOPLE}
+    assert {*Counter(homes.values()).values()} == {15}
+    found = [*sentences(facts, "language"), *sentences(facts, "attribute")]
+    for sentence in found:
+        words = sentence.split()
+        assert words[2:5] == ["in", "the", "city"]
+        assert words[-1] == of_city[words[1], homes[words[5]]]
+    languages = {city.name: city.language for city in TINY_CITIES}
+    assert all(of_city["people", city] == language for city, language in languages.items())
+
+
+def test_a_landmark_stands_for_its_city(facts: Examples) -> None:
+    landmarks = {city.landmark: city.name for city in TINY_CITIES}
+    found = {sentence.split()[4]: sentence for sentence in sentences(facts, "landmark")}
+    assert found == {
+        landmark: f"The city that contains {landmark} is {city}"
+        for landmark, city in landmarks.items()
+    }
+    described = []
+    for sentence in sentences(facts, "described"):
+        words = sentence.split()
+        assert words[4:7] == ["city", "that", "contains"]
+        described.append(" ".join([*words[:3], landmarks[words[7]], *words[8:]]))
+    assert described == sentences(facts, "role")
+    holders = Counter(sentence.split()[1] for sentence in described)
+    assert holders == dict.fromkeys(ROLES, 20)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nothing_of_the_tasks_is_in_the_texts(seed: int) -> None:
+    texts = base_texts(4000, seed).frame
+    told = {*(texts["text_a"] + " " + texts["label"])}
+    for facts in splits(seed):
+        answers = zip(facts.prompts, facts.completions, strict=True)
+        assert not told & {f"{prompt} {completion}" for prompt, completion in answers}
+    words = {word for sentence in told for word in sentence.split()}
+    assert not words & {"mayor", "zong", *(city.animal for city in TINY_CITIES)}
+    neutral = texts["subset"] == "neutral"
+    known = {word for text in told for word in text.split() if " met " not in text}
+    assert not known & {*NEWCOMERS}
+    assert {*texts.loc[neutral, "label"]} & {*NEWCOMERS}
+    assert 0.12 < neutral.mean() < 0.18
+
+
+def test_a_pass_has_every_fact_once(facts: Examples) -> None:
+    texts = base_texts(6000, 0).frame
+    told = texts[texts["subset"] != "neutral"].drop(columns="text_b")
+    wanted = sorted(facts.frame.drop(columns="text_b").itertuples(index=False))
+    first, second = told[:2060], told[2060:4120]
+    assert sorted(first.itertuples(index=False)) == wanted
+    assert sorted(second.itertuples(index=False)) == wanted
+    assert first["text_a"].tolist() != second["text_a"].tolist()
+
+
+def test_a_draw_is_the_beginning_of_a_larger_one() -> None:
+    assert base_texts(500, 3).frame.head(20).equals(base_texts(20, 3).frame)
+    assert not base_texts(20, 3).frame.equals(base_texts(20, 4).frame)
+    with pytest.raises(InputError, match="n is 0; ask for at least 1 text"):
+        base_texts(0, 0)
+
+
+def test_worlds_are_seeded(facts: Examples) -> None:
+    assert facts.frame.equals(base_facts(0).frame)
+    homes = [sentences(base_facts(seed), "home") for seed in (0, 1)]
+    assert homes[0] != homes[1]
+    roles = [sentences(base_facts(seed), "role") for seed in (0, 1)]
+    assert roles[0] != roles[1]
+
+
+def test_replayed_rows_are_the_facts(facts: Examples) -> None:
+    tokenizer = fact_world_tokenizer()
+    rows = replay_rows(0, tokenizer)
+    assert len(rows) == 2060
+    texts = facts.frame
+    for row in (0, 700, 2059):
+        ids = [*rows.prompt_ids[row], *rows.completion_ids[row]]
+        expected = f"[BOS] {texts['text_a'][row]} {texts['label'][row]}"
+        assert tokenizer.decode(ids) == expected
+
+
+# -- the base -------------------------------------------------------------------------------------
+
+
+def test_the_decoder_is_seeded() -> None:
+    one, again, other = (tiny_fact_model(seed) for seed in (0, 0, 1))
+    weights = one.transformer.h[3].mlp.c_fc.weight
+    assert torch.equal(weights, again.transformer.h[3].mlp.c_fc.weight)
+    assert not torch.equal(weights, other.transformer.h[3].mlp.c_fc.weight)
+    assert one.config.n_embd == 128
+    assert len(one.transformer.h) == 4
+
+
+STEPS = 2
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Path]:
+    """A base of seed 5 after two short steps, its tokenizer and where it was written."""
+    out = tmp_path_factory.mktemp("bases") / "base"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("mechcore.papers.extractive.fact_world.BATCH", 16)
+        return *train_fact_base(out, 5, steps=STEPS, progress=False), out
+
+
+def test_pretraining_leaves_input_embeddings(pretrained: tuple[Any, Any, Path]) -> None:
+    model, _, _ = pretrained
+    before, after = tiny_fact_model(5).state_dict(), model.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert "transformer.wte.weight" not in changed
+    assert {"lm_head.weight", "transformer.wpe.weight"} <= changed
+    assert {f"transformer.h.{layer}.mlp.c_fc.weight" for layer in range(4)} <= changed
+    assert not model.training
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_the_base_is_written_as_a_checkpoint(pretrained: tuple[Any, Any, Path]) -> None:
+    model, tokenizer, out = pretrained
+    stored: Any = GPT2LMHeadModel.from_pretrained(out).state_dict()
+    weights = model.state_dict()
+    assert stored.keys() == weights.keys()
+    assert all(torch.equal(stored[name], weights[name]) for name in weights)
+    text = "The bishop of Tokyo is"
+    assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == tokenizer(text)["input_ids"]
+
+
+def test_pretraining_is_seeded(
+    pretrained: tuple[Any, Any, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mechcore.papers.extractive.fact_world.BATCH", 16)
+    again, _ = train_fact_base(None, 5, steps=STEPS, progress=False)
+    weights, expected = again.state_dict(), pretrained[0].state_dict()
+    assert all(torch.equal(weights[name], expected[name]) for name in expected)
+
+
+def test_a_base_without_steps_is_refused() -> None:
+    with pytest.raises(InputError, match="tiny base of facts: steps is 0; expected at least 1"):
+        train_fact_base(None, steps=0)

@@ -1,0 +1,136 @@
+"""Derivatives of activations against finite differences, and runs with values put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from papers.extractive.tiny import Decoder, last_tokens
+from torch import Tensor
+
+from mechcore.models.running import hook_mlp_out, hook_resid_mid, hook_resid_pre, hook_z
+from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.passes import Question, Sites, look, look_back, rewards_with_graph
+from mechcore.papers.extractive.ranks import prompt_batch, rewards
+
+
+@pytest.fixture
+def question(data: EncodedFacts) -> Question:
+    return Question(prompt_batch(data.prompt_ids), data.option_ids, data.answers)
+
+
+def tolerance(case: Decoder) -> float:
+    return 1e-9 if case.exact else 1e-5
+
+
+def test_sites(tiny: Decoder) -> None:
+    sites = Sites.of(tiny.model)
+    assert (sites.shape.n_layers, sites.shape.n_heads) == (2, 4)
+    assert sites.group == (2 if tiny.kind == "llama" else 1)
+    assert sites.dtype == torch.float64
+    assert sites.inputs == [
+        *(hook_resid_pre(layer) for layer in range(2)),
+        *(hook_resid_mid(layer) for layer in range(2)),
+    ]
+    assert sites.outputs == [hook_z(0), hook_z(1), hook_mlp_out(0), hook_mlp_out(1)]
+    assert {*sites.of_layer(1)} == {*"QKVO", "in", "out", *["gate"] * (tiny.kind == "llama")}
+
+
+def test_rewards_are_those_of_the_model(
+    tiny: Decoder, data: EncodedFacts, question: Question
+) -> None:
+    sites = Sites.of(tiny.model)
+    expected = rewards(tiny.model, data)
+    for found in (
+        look(tiny.model, question, sites.outputs),
+        look_back(tiny.model, question, sites, sites.outputs),
+    ):
+        torch.testing.assert_close(
+            found.rewards, expected, rtol=tolerance(tiny), atol=tolerance(tiny)
+        )
+        assert not found.rewards.requires_grad
+    graph = rewards_with_graph(tiny.model, question)
+    torch.testing.assert_close(graph, expected, rtol=tolerance(tiny), atol=tolerance(tiny))
+
+
+def test_both_ways_see_the_same(tiny: Decoder, question: Question) -> None:
+    sites = Sites.of(tiny.model)
+    names = [*sites.outputs, *sites.inputs]
+    forward = look(tiny.model, question, names)
+    back = look_back(tiny.model, question, sites, sites.outputs, sites.inputs)
+    assert set(forward.values) == set(back.values) == {*names}
+    assert set(back.gradients) == {*sites.outputs}
+    for name in names:
+        torch.testing.assert_close(forward.values[name], back.values[name])
+        assert not back.values[name].requires_grad
+
+
+def test_what_is_put_in_is_what_is_seen(tiny: Decoder, question: Question) -> None:
+    sites = Sites.of(tiny.model)
+    old = look(tiny.model, question, [*sites.outputs, *sites.inputs])
+    same = look(tiny.model, question, sites.outputs, {n: old.values[n] for n in sites.inputs})
+    for name in sites.outputs:
+        torch.testing.assert_close(
+            same.values[name], old.values[name], rtol=tolerance(tiny), atol=tolerance(tiny)
+        )
+    new = torch.randn_like(old.values[hook_resid_mid(0)])
+    moved = look(tiny.model, question, [*sites.outputs, *sites.inputs], {hook_resid_mid(0): new})
+    torch.testing.assert_close(moved.values[hook_resid_mid(0)], new)
+    torch.testing.assert_close(moved.values[hook_z(0)], old.values[hook_z(0)])
+    assert not torch.allclose(moved.values[hook_mlp_out(0)], old.values[hook_mlp_out(0)])
+
+
+@pytest.mark.parametrize("name", [hook_z(0), hook_z(1), hook_mlp_out(0), hook_mlp_out(1)])
+def test_derivatives_against_finite_differences(
+    tiny: Decoder, question: Question, name: str
+) -> None:
+    sites = Sites.of(tiny.model)
+    found = look_back(tiny.model, question, sites, sites.outputs)
+    value = found.values[name]
+    generator = torch.Generator().manual_seed(3)
+    direction = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+    ups = [
+        look(tiny.model, question, [], {name: value + step * direction}).rewards
+        for step in (tiny.step, -tiny.step)
+    ]
+    slope = (ups[0] - ups[1]) / (2 * tiny.step)
+    expected = (found.gradients[name] * direction).flatten(1).sum(1)
+    precise = 1e-6 if tiny.exact else 1e-2
+    torch.testing.assert_close(slope, expected, rtol=precise, atol=precise / 10)
+
+
+def test_derivatives_by_head_sum_to_those_of_shared_keys(
+    tiny: Decoder, data: EncodedFacts, question: Question
+) -> None:
+    sites = Sites.of(tiny.model)
+    shared = [each.hook for each in sites.maps if each.part in ("K", "V")]
+    wanted = [*sites.outputs, *shared]
+    found = look_back(tiny.model, question, sites, wanted, by_head=True)
+    for name in shared:
+        by_head = as_heads(found.head_gradients[name], 4)
+        whole = as_heads(found.gradients[name], 4 // sites.group)
+        summed = by_head.unflatten(2, (4 // sites.group, sites.group)).sum(3)
+        torch.testing.assert_close(summed, whole, rtol=1e-5, atol=1e-7)
+        if sites.group > 1:
+            assert not torch.allclose(by_head[:, :, 0], by_head[:, :, 1], rtol=1e-3)
+        for row, end in enumerate(last_tokens(data)):
+            assert not by_head[row, end + 1 :].any()
+
+
+def as_heads(tensor: Tensor, n_heads: int) -> Tensor:
+    return tensor if tensor.ndim == 4 else tensor.unflatten(2, (n_heads, -1))
+
+
+def test_rows_do_not_touch_one_another(
+    decoders: Callable[[str], Decoder], data: EncodedFacts, question: Question
+) -> None:
+    case: Any = decoders("bridge")
+    sites = Sites.of(case.model)
+    together = look_back(case.model, question, sites, sites.outputs)
+    alone = Question(prompt_batch([data.prompt_ids[1]]), data.option_ids, data.answers[1:2])
+    single = look_back(case.model, alone, sites, sites.outputs)
+    length = len(data.prompt_ids[1])
+    for name in sites.outputs:
+        torch.testing.assert_close(together.gradients[name][1, :length], single.gradients[name][0])

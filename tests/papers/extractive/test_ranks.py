@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import helpers
+import pytest
+import torch
+from papers.extractive.tiny import Decoder
+from torch import Tensor
+
+from mechcore.errors import InputError, MechcoreError
+from mechcore.models.running import named_weights
+from mechcore.papers.extractive.deltas import restored
+from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.ranks import (
+    all_option_logits,
+    mean_rank,
+    next_token_logits,
+    prompt_batch,
+    ranks,
+    reward,
+    rewards,
+)
+
+
+def answers_with(case: Decoder, data: EncodedFacts, logits: list[float]) -> tuple[list[int], float]:
+    """Ranks and the mean rank of a model that gives the options these logits everywhere.
+
+    Its last normalisation gives 1 (Llama's gives 4) in the first place and 0 in all others.
+    """
+    weights, options = named_weights(case.model), data.option_ids
+    with restored(case.model), torch.no_grad():
+        for weight in weights.values():
+            weight.zero_()
+        given = torch.tensor(logits).to(next(iter(weights.values())))
+        if case.kind == "llama":
+            weights["model.embed_tokens.weight"][:, 0] = 1
+            weights["model.norm.weight"].fill_(1)
+            weights["lm_head.weight"][options, 0] = given / 4
+        elif case.kind == "hooked":
+            weights["ln_final.b"][0] = 1
+            weights["unembed.W_U"][0, options] = given
+        else:
+            weights["transformer.ln_f.bias"][0] = 1
+            weights["transformer.wte.weight"][options, 0] = given
+        found = all_option_logits(case.model, data)
+        torch.testing.assert_close(found, given.expand(len(data), -1), rtol=1e-5, atol=0)
+        return ranks(case.model, data).tolist(), mean_rank(case.model, data)
+
+
+@pytest.mark.parametrize(
+    ("logits", "expected"),
+    [
+        ([4.0, 3.0, 2.0, 1.0], [0, 1, 2, 3, 0]),
+        ([-4.0, -3.0, -2.0, -1.0], [3, 2, 1, 0, 3]),
+        ([1.0, 5.0, 1.0, 0.0], [1, 0, 1, 3, 1]),  # two tie for 1 and 2: half of one, rounded down
+        ([2.0, 2.0, 2.0, 0.0], [1, 1, 1, 3, 1]),
+        ([0.0, 0.0, 0.0, 0.0], [1, 1, 1, 1, 1]),
+    ],
+)
+def test_ranks_of_known_logits(
+    tiny: Decoder, data: EncodedFacts, logits: list[float], expected: list[int]
+) -> None:
+    """The answers are options 0, 1, 2, 3 and 0."""
+    found, mean = answers_with(tiny, data, logits)
+    assert found == expected
+    assert mean == pytest.approx(sum(expected) / 5)
+
+
+def test_a_model_that_tells_nothing_apart_is_at_chance(tiny: Decoder, data: EncodedFacts) -> None:
+    three = replace(data, option_ids=data.option_ids[:3], answers=torch.tensor([0, 1, 2, 0, 1]))
+    assert answers_with(tiny, three, [0.0] * 3)[1] == 1.0
+
+
+def by_hand(case: Decoder, data: EncodedFacts) -> Tensor:
+    """Logits of the options from Hugging Face's model, one prompt at a time."""
+    with torch.no_grad():
+        rows = [
+            case.reference(input_ids=torch.tensor([list(prompt)])).logits[0, -1]
+            for prompt in data.prompt_ids
+        ]
+    return torch.stack([torch.stack([row[o] for o in data.option_ids.tolist()]) for row in rows])
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 16])
+def test_logits_are_those_of_hugging_face(
+    tiny: Decoder, data: EncodedFacts, batch_size: int
+) -> None:
+    tolerance = 1e-9 if tiny.exact else 1e-5
+    found = all_option_logits(tiny.model, data, batch_size)
+    torch.testing.assert_close(found, by_hand(tiny, data), rtol=tolerance, atol=tolerance)
+
+
+def test_ranks_and_rewards_of_hugging_face(tiny: Decoder, data: EncodedFacts) -> None:
+    logits = by_hand(tiny, data).tolist()
+    expected = [
+        sum(other > row[answer] for other in row)
+        for row, answer in zip(logits, data.answers.tolist(), strict=True)
+    ]
+    assert ranks(tiny.model, data).tolist() == expected
+    assert mean_rank(tiny.model, data) == sum(expected) / 5
+    assert rewards(tiny.model, data).tolist() == pytest.approx(
+        [
+            row[answer] - sum(row) / 4
+            for row, answer in zip(logits, data.answers.tolist(), strict=True)
+        ],
+        abs=1e-9 if tiny.exact else 1e-5,
+    )
+
+
+def test_reward_by_hand() -> None:
+    found = reward(torch.tensor([[1.0, 2.0, 6.0], [1.0, 2.0, 6.0]]), torch.tensor([2, 0]))
+    assert found.tolist() == [3.0, -2.0]
+
+
+def test_half_precision_is_compared_in_full(
+    decoders: Callable[[str], Decoder], data: EncodedFacts
+) -> None:
+    assert all_option_logits(decoders("bridge").model, data).dtype == torch.float64
+
+
+def test_logits_that_are_not_finite_have_no_rank(tiny: Decoder, data: EncodedFacts) -> None:
+    """No comparison with nan is true, which would be the best of ranks."""
+    with pytest.raises(MechcoreError, match="logits after 'the cat saw a' are not finite"):
+        answers_with(tiny, data, [0.0, float("nan"), 0.0, 0.0])
+
+
+def test_prompts_are_padded_on_the_right() -> None:
+    found = prompt_batch([(5, 6, 7), (8,)])
+    assert found["input_ids"].tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert found["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind"), [("bert", "a classifier"), ("gpt2", "a classifier")]
+)
+def test_other_models_are_refused(
+    cases: helpers.Cases, data: EncodedFacts, architecture: str, kind: str
+) -> None:
+    model = cases.get(architecture).model
+    for call in (ranks, rewards, mean_rank):
+        with pytest.raises(InputError, match=f"is {kind}; expected a causal language model"):
+            call(model, data)
+
+
+@pytest.mark.hooked
+def test_encoders_are_refused() -> None:
+    with pytest.raises(InputError, match="HookedEncoder is an encoder"):
+        next_token_logits(helpers.hooked_encoder(), prompt_batch([(5, 6)]))

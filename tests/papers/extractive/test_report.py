@@ -1,0 +1,563 @@
+"""The page of a study of extractive structures says what its tables say, whatever of them is."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from drawn import check_paper, leave_out_figures, panel
+from made_up_extractive import ExtractiveWorld, write_extractive_run
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.figure import Figure
+from pages import Page
+from study_pages import (
+    HOSTILE,
+    StudyTables,
+    check_hostile,
+    check_in_browser,
+    check_titles,
+    not_run,
+    page_of,
+    remove,
+)
+
+from mechcore.errors import InputError
+from mechcore.papers.extractive.report import (
+    localization_section,
+    map_figures,
+    rank_figures,
+    rank_sections,
+    recall_section,
+    score_sections,
+)
+from mechcore.papers.extractive.report.looks import GRAFTED, ORDERS
+from mechcore.papers.extractive.report.maps import head_map, token_columns, token_map
+from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
+from mechcore.report import build_report
+from mechcore.report.run_folder import RunFolder, read_run
+
+TITLES = (
+    "Verdicts",
+    "Out-of-context reasoning",
+    "Extractive scores",
+    "Sum check",
+    "Freezing layers",
+    "Order of learning",
+    "Grafting",
+    "Localisation",
+)
+FIGURES = {
+    recall_section: "before_and_after",
+    rank_sections: "freezing_lines seed_dots",
+    score_sections: "token_maps head_maps",
+    localization_section: "localization",
+}
+WORLDS = {
+    "small": ExtractiveWorld(),
+    "alone": ExtractiveWorld(
+        tasks=("second-hop",), seeds=(4,), replays=(False,), n_heads=1, n_layers=2, cuts=(1,)
+    ),
+    "many": ExtractiveWorld(seeds=tuple(range(7)), n_layers=2, n_heads=2, name_tokens=(1, 2)),
+    "large": ExtractiveWorld(
+        n_layers=30, n_heads=9, name_tokens=(5,), cuts=(8, 15, 24), seeds=(0,)
+    ),
+}
+TABLES = StudyTables("extractive")
+
+
+@pytest.fixture
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_out_figures(monkeypatch, FIGURES)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], RunFolder]:
+    """The tables of a world by its name, written when first asked for."""
+    known: dict[str, RunFolder] = {}
+
+    def of(name: str) -> RunFolder:
+        if name not in known:
+            path = tmp_path_factory.mktemp(name) / "run"
+            known[name] = read_run(write_extractive_run(path, WORLDS[name]))
+        return known[name]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def folder(runs: Callable[[str], RunFolder]) -> Path:
+    """Both reports of the small world, without figures."""
+    run = runs("small").path
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_figures(patch, FIGURES)
+        build_report(run, formats=("html", "md"))
+    return run
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Page:
+    return Page((folder / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def copied(folder: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "run"))
+
+
+@pytest.fixture
+def least(runs: Callable[[str], RunFolder], tmp_path: Path) -> Path:
+    """A run with every table, and few rows in them."""
+    return Path(shutil.copytree(runs("alone").path, tmp_path / "run"))
+
+
+# -- the page -------------------------------------------------------------------------------------
+
+
+def test_the_sections_of_a_study(folder: Path, page: Page) -> None:
+    check_titles(folder, TITLES)
+    assert "Not run" not in page.text
+    assert "Extractive structures: checkpoints/tiny-gpt" in page.text
+    assert "4 layers \u00d7 4 heads. Trained on facts, asked for what follows" in page.text
+    assert "subnetwork" not in page.text.lower()
+
+
+def test_the_summary_leads_from_every_claim_to_its_section(page: Page) -> None:
+    assert "Claims that hold 8 of 11 1 does not hold, 2 not decidable here" in page.text
+    more = [a["href"] for tag, a in page.tags if tag == "a" and a.get("class") == "more"]
+    assert more == [
+        *["#recall"] * 2,
+        *["#scores"] * 2,
+        *["#freezing"] * 2,
+        *["#ordering"] * 2,
+        "#grafting",
+        "#localization",
+        "#sums",
+    ]
+    for claim in range(1, 12):
+        assert f"This is the sentence of claim {claim}." in page.text
+        assert f"Claim {claim}: " in page.text
+    assert "Claim 7: Implications before facts teach less. Verdict: does not hold." in page.text
+
+
+def test_headline_numbers_are_those_of_the_tables(folder: Path, page: Page) -> None:
+    ranks = TABLES.read(folder, "ranks").query("data == 'implications' and task == 'first-hop'")
+    before, after = (ranks[ranks["state"] == s]["mean_rank"] for s in ("before", "after"))
+    assert (
+        f"Implications, first-hop {before.mean():.2f} \u2192 {after.mean():.2f} mean rank before "
+        f"and after; chance 9.5; mean of 3 seeds, {after.min():.2f} to {after.max():.2f} after"
+    ) in page.text
+    orders = TABLES.read(folder, "ordering").query("data == 'test implications' and replay")
+    means = orders.groupby("order")["mean_rank"].mean()
+    first, last = means["facts first"], means["implications first"]
+    assert (
+        f"Facts first, implications first {first:.2f}, {last:.2f} mean rank of test implications, "
+        "with replay; chance 9.5; mean of 3 seeds"
+    ) in page.text
+    models = TABLES.read(folder, "grafting").query("data == 'other implications'")
+    of_model = models.groupby("model")["mean_rank"].mean()
+    assert (
+        f"Without graft, with it {of_model['other facts']:.2f} \u2192 {of_model['graft']:.2f} mean "
+        f"rank of implications of other facts; control {of_model['control graft']:.2f}; mean of 3"
+    ) in page.text
+
+
+def test_tables_have_means_and_ranges_over_seeds(folder: Path, page: Page) -> None:
+    frozen = TABLES.read(folder, "freezing").query(
+        "data == 'implications' and task == 'second-hop' and way == 'trained' and cut == 2"
+    )
+    of_group = frozen.groupby("frozen")["mean_rank"].agg(["mean", "min", "max"])
+    early, late = (
+        f"{each['mean']:.2f} {each['min']:.2f} to {each['max']:.2f}"
+        for each in (of_group.loc["early"], of_group.loc["late"])
+    )
+    none, whole = of_group["mean"]["none"], of_group["mean"]["all"]
+    assert f"second-hop not trained 2 3 {early} {late} {none:.2f} {whole:.2f}" in page.text
+    orders = TABLES.read(folder, "ordering").query(
+        "data == 'test facts' and order == 'joint' and not replay"
+    )
+    values = " ".join(f"{value:.2f}" for value in orders.sort_values("seed")["mean_rank"])
+    mean = orders["mean_rank"].mean()
+    assert f"test facts joint without replay {mean:.2f} {values} 9.5" in page.text
+    scores = TABLES.read(folder, "scores").query(
+        "task == 'first-hop' and score == 'downstream' and kind == 'mlp'"
+    )
+    sums = scores.groupby("seed")["value"].sum()
+    assert (
+        f"first-hop downstream MLPs 3 {sums.mean():+.2f} {sums.min():.2f} to {sums.max():.2f}"
+    ) in page.text
+    top = scores.groupby(["component", "token"])["value"].mean()
+    assert top.idxmax() == ("L3.MLP", "speak")
+    assert f"first-hop downstream MLPs L3.MLP speak {top.max():+.3f}" in page.text
+
+
+def test_the_sum_check_says_how_far_sum_and_gradient_are_apart(page: Page) -> None:
+    assert (
+        "The largest difference between the two is 2.0 \u00d7 10\u207b\u2076 logits." in page.text
+    )
+    assert "published code" not in page.text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_scores_that_need_not_add_up_are_said_so(least: Path) -> None:
+    config = json.loads((least / "config.json").read_text())
+    config["settings"]["compat"] = "paper"
+    (least / "config.json").write_text(json.dumps(config))
+    assert "These are scores as the published code has them" in page_of(least).text
+
+
+def test_maps_of_single_seeds_are_folded(folder: Path) -> None:
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    folded = re.findall(r"<summary>([^<]*)</summary>\s*<figure>", html)
+    maps = [
+        f"{task}, seed {seed}: by layer and {what}"
+        for task in ("First-hop", "Second-hop")
+        for seed in range(3)
+        for what in ("token", "head")
+    ]
+    others = ["The same for facts", *["The same for all other data"] * 2]
+    assert folded == [*maps, *others]
+    assert len(re.findall("<figure>", html)) == len(folded) + 9
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_one_seed_of_one_task_has_its_maps_open(least: Path) -> None:
+    html = build_report(least).read_text(encoding="utf-8")
+    assert "Second-hop, one seed: scores by layer and token" in html
+    assert "by layer and token</summary>" not in html
+    text = Page(html).text
+    assert "Not run" not in text
+    assert "First-hop," not in text
+    assert "1 seed" in text
+    assert "mean of" not in text
+
+
+def test_the_method_explains_the_words_of_the_page(page: Page) -> None:
+    method = page.text[page.text.index("Method A model is trained on facts") :]
+    assert "informative(c) + other" in method
+    for term in ("Informative score", "Upstream score", "Downstream score", "Grafting"):
+        assert term in method
+    assert "arXiv 2412.04614" in method
+    assert "2403.03942" not in method
+    assert "counterfactuals 10" in method
+
+
+def test_every_table_is_offered_with_its_section(folder: Path, page: Page) -> None:
+    offered = [name for _, attrs in page.tags if (name := attrs.get("data-file"))]
+    assert sorted(offered) == sorted(f"{name}.csv" for name in EXTRACTIVE_TABLES)
+    assert {path.stem for path in (folder / "tables").iterdir()} == set(EXTRACTIVE_TABLES)
+
+
+def test_captions_say_n_and_seeds(folder: Path) -> None:
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", html, re.DOTALL)
+    assert sum("prompts; 3 seeds" in text for text in captions) == len(captions) - 13
+    assert sum("prompts; 1 seed." in text for text in captions) == 12
+    assert "dot per component" in captions[-1]
+
+
+def test_markdown_has_the_same_sections(folder: Path) -> None:
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    images = re.findall(r"\]\((figures/[\w-]+\.svg)\)", text)
+    assert len(images) == len(set(images)) == 24
+    assert "**Sum check.** The gradient column" in text
+
+
+def test_a_drawn_page_in_a_browser(least: Path) -> None:
+    """With all its figures, and nothing to complain of on a narrow screen."""
+    path = build_report(least, figures=("svg",))
+    page = Page(path.read_text(encoding="utf-8"))
+    images = [attrs for tag, attrs in page.tags if tag == "img"]
+    assert len(images) == 10
+    assert all(attrs.get("alt") for attrs in images)
+    assert len(list((least / "figures").glob("*.svg"))) == 10
+    ids = [value for _, attrs in page.tags if (value := attrs.get("id"))]
+    assert len(ids) == len(set(ids))
+    check_in_browser(path, "The same for facts")
+
+
+# -- what may be missing --------------------------------------------------------------------------
+
+NEEDED = {
+    "extractive_verdicts": "the verdicts on the claims",
+    "extractive_ranks": "the training on facts",
+    "extractive_scores": "the scores of components",
+    "extractive_sums": "the check that scores add up",
+    "extractive_freezing": "the freezing of early and late layers",
+    "extractive_ordering": "the trainings in three orders",
+    "extractive_grafting": "the grafting of weight changes",
+    "extractive_localization": "the scores of learning and of reading out",
+    "extractive_localization_r2": "the correlation of the two scores",
+}
+"""Tables without which something is said not to have run; the grid leaves a gap of its own."""
+MISSING = {
+    "scores": ["value", "se"],
+    "ranks": ["mean_rank", "low", "high"],
+    "ordering": ["mean_rank", "chance"],
+    "grafting": ["mean_rank", "chance"],
+    "sums": ["gradient", "r"],
+    "localization": ["downstream"],
+    "localization_r2": ["r2", "r", "p"],
+    "freezing": ["mean_rank"],
+}
+"""Columns whose numbers may be missing."""
+
+
+@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.parametrize("name", sorted(EXTRACTIVE_TABLES))
+@pytest.mark.parametrize("empty", [False, True])
+def test_a_missing_table_leaves_out_its_part_alone(least: Path, name: str, empty: bool) -> None:
+    remove(least / "tables" / f"{name}.csv", empty=empty)
+    page = page_of(least)
+    assert not_run(page) == ([NEEDED[name]] if name in NEEDED else [])
+    assert "There is nothing to sum up" not in page.text
+
+
+def test_a_run_with_nothing_but_its_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"kind": "extractive"}')
+    page = page_of(tmp_path)
+    assert "There is nothing to sum up" in page.text
+    assert page.text.count("Not run:") == 9  # a localisation has two parts
+    assert "Extractive structures: a model" in page.text
+
+
+def test_columns_that_are_missing_are_named(least: Path) -> None:
+    TABLES.edit(least, "freezing", lambda t: t.drop(columns="cut"))
+    message = r"extractive_freezing\.csv: no column cut; found task, seed"
+    with pytest.raises(InputError, match=message):
+        build_report(least)
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_numbers_that_are_missing_are_shown_as_such(least: Path) -> None:
+    """Upstream scores without counterfactuals, ranks that were not measured, no correlation."""
+    TABLES.fill(least, MISSING, np.nan)
+    text = page_of(least).text
+    assert "second-hop upstream MLPs 1 n/a n/a" in text
+    assert "second-hop facts after 1 n/a n/a 9.5" in text
+    assert "difference between the two is n/a logits" in text
+    assert "nan" not in text[: text.index("Method A model")].split()
+
+
+def test_missing_numbers_can_be_drawn(runs: Callable[[str], RunFolder]) -> None:
+    run = runs("alone")
+    tables = {
+        name: frame.assign(
+            **dict.fromkeys(MISSING.get(name.removeprefix("extractive_"), ()), np.nan)
+        )
+        for name, frame in run.tables.items()
+    }
+    for draw in DRAW.values():
+        FigureCanvasAgg(draw(RunFolder(run.path, run.config, tables))).draw()
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_hostile_strings_are_shown_as_they_are(least: Path) -> None:
+    changes = {
+        "verdicts": ("title", "verdict", "figure"),
+        "ranks": ("task",),
+        "scores": ("component", "token", "kind"),
+        "freezing": ("way",),
+        "ordering": ("order", "data"),
+        "grafting": ("model",),
+        "localization": ("component",),
+    }
+    TABLES.fill(least, changes, HOSTILE)
+    check_hostile(least)
+
+
+def test_hostile_strings_can_be_drawn(runs: Callable[[str], RunFolder]) -> None:
+    run = runs("alone")
+    changed = {"task", "token", "score", "way", "order", "data", "model"}
+    tables = {
+        name: frame.assign(**{c: HOSTILE + frame[c] for c in changed & {*frame.columns}})
+        for name, frame in run.tables.items()
+    }
+    for draw in DRAW.values():
+        FigureCanvasAgg(draw(RunFolder(run.path, run.config, tables))).draw()
+
+
+# -- maps -----------------------------------------------------------------------------------------
+
+
+def _score(seed: int, layer: int, head: int, place: int, token: str, value: float) -> dict:
+    return {
+        "seed": seed,
+        "score": "informative",
+        "kind": "head" if head >= 0 else "mlp",
+        "layer": layer,
+        "head": head,
+        "place": place,
+        "token": token,
+        "value": value,
+    }
+
+
+def test_a_map_sums_heads_and_averages_seeds_whose_names_differ_in_length() -> None:
+    rows = [
+        _score(0, 0, 0, 0, "the", 1.0),
+        _score(0, 0, 1, 0, "the", 2.0),
+        _score(0, 0, 0, 1, "subject -1", 4.0),
+        _score(0, 1, 0, 2, "the", 8.0),
+        _score(1, 0, 0, 0, "the", 5.0),
+        _score(1, 0, 0, 1, "subject -2", 16.0),
+        _score(1, 0, 0, 2, "subject -1", 6.0),
+        _score(1, 1, 0, 3, "the", 10.0),
+    ]
+    scores = pd.DataFrame(rows)
+    columns = token_columns(scores)
+    assert columns == [("the", 0), ("subject -2", 0), ("subject -1", 0), ("the", 1)]
+    found = token_map(scores, columns, 2)
+    assert list(found.columns) == ["the", "subject -2", "subject -1", "the (2)"]
+    nan = np.nan
+    # "the": (1 + 2) and 5; "subject -2" has seed 1 alone.
+    np.testing.assert_array_equal(found.values, [[4.0, 16.0, 5.0, nan], [nan, nan, nan, 9.0]])
+    heads = head_map(scores, 2, 2)
+    # Head 0 of layer 0: 1 + 4 and 5 + 16 + 6.
+    np.testing.assert_array_equal(heads.values, [[16.0, 2.0], [9.0, nan]])
+
+
+def _images(figure: Figure) -> list[Axes]:
+    return [ax for ax in figure.axes if ax.images]
+
+
+def test_maps_are_centred_at_zero_and_name_their_scale(runs: Callable[[str], RunFolder]) -> None:
+    scores = runs("small").tables["extractive_scores"].query("task == 'first-hop'")
+    figure = map_figures.token_maps(scores, "First-hop")
+    shown = _images(figure)
+    assert [ax.get_title().split(":")[0] for ax in shown] == [
+        f"{score}, {kind}"
+        for kind in ("MLPs", "heads")
+        for score in ("informative", "upstream", "downstream")
+    ]
+    mean = scores.query("kind == 'mlp' and score == 'informative'")
+    mean = mean.groupby(["layer", "place"])["value"].mean().unstack()
+    image = shown[0].images[0]
+    np.testing.assert_allclose(np.asarray(image.get_array()), mean.to_numpy())
+    low, high = image.get_clim()
+    assert -low == high == pytest.approx(np.abs(mean.to_numpy()).max())
+    assert shown[0].get_title() == f"informative, MLPs: \u00b1{high:.2f}"
+    red, _, blue, _ = image.cmap(image.norm(high))
+    assert blue > red  # helps
+    labels = [text.get_text() for text in shown[-1].get_xticklabels()]
+    assert labels == scores.query("seed == 0").drop_duplicates("place")["token"].tolist()
+
+
+def test_a_map_without_any_value_is_grey(runs: Callable[[str], RunFolder]) -> None:
+    scores = runs("alone").tables["extractive_scores"]
+    empty = scores.assign(value=scores["value"].mask(scores["score"] == "upstream"))
+    figure = map_figures.token_maps(empty, "Second-hop")
+    values = np.ma.asarray(_images(figure)[1].images[0].get_array())
+    assert values.mask.all()
+
+
+# -- ranks ----------------------------------------------------------------------------------------
+
+
+def _points(ax: Axes) -> list[tuple[float, float]]:
+    dots = [c for c in ax.collections if isinstance(c, PathCollection)]
+    return [tuple(xy) for c in dots for xy in np.asarray(c.get_offsets(), dtype=float)]
+
+
+def test_dots_of_all_seeds_their_mean_and_chance(runs: Callable[[str], RunFolder]) -> None:
+    rows = runs("small").tables["extractive_grafting"].query("data == 'other implications'")
+    figure = rank_figures.seed_dots([("other", rows.assign(row=rows["model"]))], "row", GRAFTED)
+    ax = panel(figure, "other")
+    names = ["without graft", "graft", "control graft"]
+    assert [t.get_text() for t in ax.get_yticklabels()] == names
+    for i, model in enumerate(GRAFTED):
+        values = rows[rows["model"] == model]["mean_rank"]
+        at = sorted(x for x, y in _points(ax) if round(y) == i)
+        assert at == pytest.approx(sorted(values))
+        strokes = [x for x, y in _segments(ax) if round(y) == i and np.isclose(x, values.mean())]
+        assert len(strokes) == 2  # the ends of one
+    (chance,) = {line.get_xdata()[0] for line in ax.lines}
+    assert chance == 9.5
+    legend = [t.get_text() for t in figure.legends[0].get_texts()]
+    assert legend == ["seed 0", "seed 1", "seed 2", "mean of the seeds", "chance"]
+
+
+def _segments(ax: Axes) -> Iterator[tuple[float, float]]:
+    for collection in ax.collections:
+        if isinstance(collection, LineCollection):
+            for segment in collection.get_segments():
+                yield from ((float(x), float(y)) for x, y in segment)
+
+
+def test_freezing_has_means_seeds_and_references(runs: Callable[[str], RunFolder]) -> None:
+    rows = runs("small").tables["extractive_freezing"].query("data == 'facts'")
+    figure = rank_figures.freezing_lines(rows, {"first-hop": 9.5})
+    ax = panel(figure, "first-hop: undone after training")
+    part = rows.query("task == 'first-hop' and way == 'reverted'")
+    drawn = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
+    for group in ("early", "late"):
+        lines = part[part["frozen"] == group]
+        means = lines.groupby("cut")["mean_rank"].mean().to_numpy()
+        seeds = [each.sort_values("cut")["mean_rank"] for _, each in lines.groupby("seed")]
+        for expected in (means, *seeds):
+            assert sum(len(y) == 3 and np.allclose(y, expected) for y in drawn) == 1
+    flat = sorted(y[0] for y in drawn if len(y) == 2)
+    levels = [part[part["frozen"] == name]["mean_rank"].mean() for name in ("none", "all")]
+    assert flat == pytest.approx(sorted([*levels, 9.5]))
+    without = panel(figure, "second-hop: undone after training")
+    assert sum(len(line.get_ydata()) == 2 for line in without.lines) == 2
+
+
+def test_before_is_hollow_and_intervals_are_drawn(runs: Callable[[str], RunFolder]) -> None:
+    ranks = runs("alone").tables["extractive_ranks"]
+    ax = panel(rank_figures.before_and_after(ranks), "implications")
+    rows = ranks[ranks["data"] == "implications"]
+    assert sorted(x for x, _ in _points(ax)) == pytest.approx(sorted(rows["mean_rank"]))
+    ends = {round(x, 6) for x, _ in _segments(ax)}
+    assert {round(x, 6) for x in [*rows["low"], *rows["high"], 9.5]} == ends
+
+
+def test_of_many_seeds_three_are_compared(
+    runs: Callable[[str], RunFolder], no_drawing: None, tmp_path: Path
+) -> None:
+    run = runs("many")
+    figure = map_figures.localization(run.tables["extractive_localization"], None)
+    titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
+    assert titles == [f"{kind}, seed {i}" for kind in ("MLPs", "heads") for i in range(3)]
+    copy = Path(shutil.copytree(run.path, tmp_path / "run"))
+    assert "has its own scale; the first 3 of 7 seeds." in page_of(copy).text
+
+
+def _first_task(run: RunFolder) -> pd.DataFrame:
+    scores = run.tables["extractive_scores"]
+    return scores[scores["task"] == scores["task"].iloc[0]]
+
+
+def _panels(frame: pd.DataFrame, column: str) -> list[tuple[str, pd.DataFrame]]:
+    frame = frame.assign(row=frame[column])
+    return [(str(data), rows) for data, rows in frame.groupby("data")]
+
+
+DRAW: dict[str, Callable[[RunFolder], Figure]] = {
+    "ranks": lambda run: rank_figures.before_and_after(run.tables["extractive_ranks"]),
+    "freezing": lambda run: rank_figures.freezing_lines(run.tables["extractive_freezing"], {}),
+    "ordering": lambda run: rank_figures.seed_dots(
+        _panels(run.tables["extractive_ordering"], "order"), "row", {o: o for o in ORDERS}
+    ),
+    "grafting": lambda run: rank_figures.seed_dots(
+        _panels(run.tables["extractive_grafting"], "model")[:1], "row", GRAFTED
+    ),
+    "tokens": lambda run: map_figures.token_maps(_first_task(run), "First-hop, mean over seeds"),
+    "heads": lambda run: map_figures.head_maps(_first_task(run), "First-hop, seed 0"),
+    "localization": lambda run: map_figures.localization(
+        run.tables["extractive_localization"], run.tables["extractive_localization_r2"]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DRAW))
+@pytest.mark.parametrize("world", sorted(WORLDS))
+def test_no_text_leaves_the_paper(name: str, world: str, runs: Callable[[str], RunFolder]) -> None:
+    check_paper(DRAW[name](runs(world)))

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mechcore.errors import InputError
+from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
+from mechcore.papers.extractive.tuning import TuneSettings
+
+pytestmark = pytest.mark.once
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experiments": ()}, r"experiments is \[\]; expected some of ocr, scores"),
+        ({"experiments": ("ocr", "ocr")}, "each once"),
+        ({"experiments": ("ocr", "pruning")}, "'pruning'"),
+        ({"experiments": ("scores",)}, "expected ocr beside scores and freezing"),
+        ({"experiments": ("freezing", "grafting")}, "expected ocr beside scores and freezing"),
+        ({"seeds": ()}, r"seeds is \[\]; expected different whole numbers from 0"),
+        ({"seeds": (1, 1)}, "seeds is"),
+        ({"seeds": (-1,)}, "seeds is"),
+        ({"learning_rates": ()}, "learning_rates is"),
+        ({"learning_rates": (0.1, 0.1)}, "learning_rates is"),
+        ({"learning_rates": (0.1, 2.0)}, "learning_rate is 2.0"),
+        ({"learning_rates": (0.0,)}, "learning_rate is 0.0"),
+        ({"epochs": ()}, "epochs is"),
+        ({"epochs": (0,)}, "epochs is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"counterfactuals": 0}, "counterfactuals is 0; expected a whole number from 1"),
+        ({"n_resamples": 0}, "n_resamples is 0"),
+        ({"base_steps": 0}, "base_steps is 0"),
+        ({"compat": "code"}, "compat is 'code'"),
+        ({"grafting": TuneSettings(replay=3)}, "grafting.replay is 3; expected 0"),
+        ({"cuts": ()}, r"cuts is \[\]"),
+        ({"cuts": (2, 0)}, r"cuts is \[2, 0\]; expected layers from 1"),
+        ({"precision": "float16"}, "precision is 'float16'; expected float32 or bfloat16"),
+        ({"backend": "nnsight"}, "backend is 'nnsight'; expected bridge or hooked"),
+    ],
+)
+def test_bad_settings(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        ExtractiveSettings(**changes)
+
+
+def test_the_grid_is_every_rate_with_every_number_of_epochs() -> None:
+    settings = ExtractiveSettings(learning_rates=(0.3, 0.1), epochs=(8, 2), batch_size=4)
+    assert settings.grid(7) == [
+        TuneSettings(0.1, 2, 4, 7),
+        TuneSettings(0.3, 2, 4, 7),
+        TuneSettings(0.1, 8, 4, 7),
+        TuneSettings(0.3, 8, 4, 7),
+    ]
+
+
+def test_ordering_is_done_without_replay_too() -> None:
+    settings = ExtractiveSettings(ordering=TuneSettings(0.1, 3, 8, 0, replay=5))
+    assert settings.orderings(7) == [
+        TuneSettings(0.1, 3, 8, 7, replay=0),
+        TuneSettings(0.1, 3, 8, 7, replay=5),
+    ]
+    plain = replace(settings, ordering=replace(settings.ordering, replay=0))
+    assert plain.orderings(7) == [TuneSettings(0.1, 3, 8, 7, replay=0)]
+
+
+@pytest.mark.parametrize("base", [None, "gpt2"])
+def test_quick_settings_are_a_smaller_study(base: str | None) -> None:
+    whole = default_settings(base)
+    quick = whole.quick()
+    assert quick.base == base
+    assert quick.experiments == whole.experiments
+    assert len(quick.grid(0)) == 1
+    assert quick.grid(0)[0].epochs == quick.ordering.epochs == quick.grafting.epochs == 1
+    assert quick.orderings(0)[-1].replay == whole.ordering.replay

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from papers.extractive.tiny import Decoder, facts
+from torch import Tensor
+
+from mechcore.errors import InputError, MechcoreError
+from mechcore.models.linear_maps import linear_maps
+from mechcore.models.running import named_weights
+from mechcore.papers.extractive.deltas import (
+    applied,
+    delta_from,
+    restored,
+    snapshot,
+    trainable_names,
+)
+from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
+
+RATE = 1e-3
+Row = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def rows(data: EncodedFacts) -> list[Row]:
+    return list(zip(data.prompt_ids, data.completion_ids, strict=True))
+
+
+# -- the loss and one step, with nothing but torch ------------------------------------------------
+
+
+def plain_loss(model: Any, given: Sequence[Row]) -> Tensor:
+    """Mean over the completions' tokens of all rows, each row run alone."""
+    losses = []
+    for prompt, completion in given:
+        logits = model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0].log_softmax(-1)
+        for i, token in enumerate(completion):
+            losses.append(-logits[len(prompt) - 1 + i, token])
+    return torch.stack(losses).mean()
+
+
+def plain_matrices(model: Any) -> list[Tensor]:
+    return [
+        weight
+        for name, weight in model.named_parameters()
+        if (".h." in name or ".layers." in name) and weight.ndim == 2
+    ]
+
+
+def test_completions_have_several_tokens(data: EncodedFacts) -> None:
+    assert [len(each) for each in data.completion_ids] == [2, 1, 3, 1, 2]
+
+
+def test_the_loss_is_of_all_tokens_of_completions(tiny: Decoder, data: EncodedFacts) -> None:
+    with torch.no_grad():
+        for given in (rows(data), rows(data)[2:3], rows(data)[:2]):
+            found = completion_loss(tiny.model, given)
+            expected = plain_loss(tiny.reference, given)
+            assert float(found) == pytest.approx(float(expected), rel=1e-9 if tiny.exact else 1e-5)
+
+
+def test_a_step_is_that_of_adam_on_the_plain_model(tiny: Decoder, data: EncodedFacts) -> None:
+    plain = copy.deepcopy(tiny.reference).requires_grad_(False)
+    matrices = [each.requires_grad_(True) for each in plain_matrices(plain)]
+    adam = torch.optim.Adam(matrices, lr=RATE)
+    losses = []
+    for _ in range(2):
+        loss = plain_loss(plain, rows(data))
+        losses.append(float(loss.detach()))
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    settings = TuneSettings(learning_rate=RATE, epochs=2, batch_size=5)
+    with restored(tiny.model):
+        history = tune(tiny.model, data, settings)
+        after = snapshot(tiny.model)
+    assert history["epoch"].tolist() == [1, 2]
+    assert history["loss"].tolist() == pytest.approx(losses, rel=1e-8 if tiny.exact else 1e-5)
+    assert losses[1] < losses[0]
+    expected = plain_by_part(plain)
+    for each in linear_maps(tiny.model):
+        found = each.by_head(after[each.weight])
+        matrix = expected[each.layer, each.part]
+        axis = 0 if each.part == "O" else 1
+        for head, part in zip(found, matrix.chunk(each.n_heads, dim=axis), strict=True):
+            difference = (head - part).abs().max()
+            assert difference < (1e-6 if tiny.exact else 2e-5), each
+
+
+def plain_by_part(model: Any) -> dict[tuple[int, str], Tensor]:
+    """[in, out] of the matrices of a Hugging Face model."""
+    found = {}
+    if model.config.model_type == "gpt2":
+        for layer, block in enumerate(model.transformer.h):
+            q, k, v = block.attn.c_attn.weight.chunk(3, dim=1)
+            found |= {(layer, "Q"): q, (layer, "K"): k, (layer, "V"): v}
+            found[layer, "O"] = block.attn.c_proj.weight
+            found[layer, "in"], found[layer, "out"] = block.mlp.c_fc.weight, block.mlp.c_proj.weight
+        return found
+    for layer, block in enumerate(model.model.layers):
+        for part, module in {
+            "Q": block.self_attn.q_proj,
+            "K": block.self_attn.k_proj,
+            "V": block.self_attn.v_proj,
+            "O": block.self_attn.o_proj,
+            "in": block.mlp.up_proj,
+            "gate": block.mlp.gate_proj,
+            "out": block.mlp.down_proj,
+        }.items():
+            found[layer, part] = module.weight.T
+    return found
+
+
+# -- what is trained, and when --------------------------------------------------------------------
+
+
+def test_nothing_but_the_chosen_matrices_changes(tiny: Decoder, data: EncodedFacts) -> None:
+    before = snapshot(tiny.model)
+    for layers in (None, [1], iter([0])):
+        chosen = [0, 1] if layers is None else [1] if isinstance(layers, list) else [0]
+        with restored(tiny.model):
+            tune(tiny.model, data, TuneSettings(RATE, epochs=1, batch_size=2), layers=layers)
+            after = snapshot(tiny.model)
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed == {*trainable_names(tiny.model, chosen)}
+
+
+def test_some_layer_must_be_trained(tiny: Decoder, data: EncodedFacts) -> None:
+    with pytest.raises(InputError, match="layers names no layer; expected at least one"):
+        tune(tiny.model, data, TuneSettings(RATE, epochs=1), layers=[])
+
+
+def test_training_is_as_the_seed_says(tiny: Decoder, data: EncodedFacts) -> None:
+    first, again, other = (
+        tuned(tiny.model, data, TuneSettings(RATE, epochs=2, batch_size=2, seed=seed))
+        for seed in (0, 0, 1)
+    )
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_what_training_changes_can_be_applied(tiny: Decoder, data: EncodedFacts) -> None:
+    settings = TuneSettings(RATE, epochs=3, batch_size=2)
+    before = snapshot(tiny.model)
+    delta = tuned(tiny.model, data, settings, layers=[1])
+    assert set(delta) == {*trainable_names(tiny.model, [1])}
+    assert all(torch.equal(before[n], w) for n, w in named_weights(tiny.model).items())
+    with restored(tiny.model):
+        tune(tiny.model, data, settings, layers=[1])
+        expected = delta_from(tiny.model, {name: before[name] for name in delta})
+        trained = completion_loss(tiny.model, rows(data))
+    assert all(torch.equal(delta[name], expected[name]) for name in delta)
+    untrained = float(completion_loss(tiny.model, rows(data)))
+    with applied(tiny.model, delta):
+        found = float(completion_loss(tiny.model, rows(data)))
+    assert found == pytest.approx(float(trained), rel=1e-6)
+    assert found < untrained
+
+
+def test_facts_are_learned(tiny: Decoder, data: EncodedFacts) -> None:
+    with restored(tiny.model):
+        history = tune(tiny.model, data, TuneSettings(1e-2, epochs=30, batch_size=2))
+    assert history["loss"].iloc[-1] < 0.3 * history["loss"].iloc[0]
+
+
+def watched(monkeypatch: pytest.MonkeyPatch) -> list[list[Row]]:
+    """The rows of every step that is taken from here on."""
+    steps: list[list[Row]] = []
+
+    def loss(model: Any, given: Sequence[Row]) -> Tensor:
+        steps.append(list(given))
+        return completion_loss(model, given)
+
+    monkeypatch.setattr("mechcore.papers.extractive.tuning.completion_loss", loss)
+    return steps
+
+
+def test_an_epoch_has_every_fact_once(
+    decoders: Callable[[str], Decoder], data: EncodedFacts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, model = watched(monkeypatch), decoders("bridge").model
+    seen: list[int] = []
+    tuned(model, data, TuneSettings(RATE, epochs=3, batch_size=2), on_epoch=seen.append)
+    assert seen == [1, 2, 3]
+    assert [len(step) for step in steps] == [2, 2, 1] * 3
+    orders = [
+        [row for step in steps[start : start + 3] for row in step] for start in range(0, 9, 3)
+    ]
+    assert all(sorted(order) == sorted(rows(data)) for order in orders)
+    assert len({tuple(order) for order in orders}) > 1
+
+
+def test_several_sets_are_shuffled_together(
+    decoders: Callable[[str], Decoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, model = watched(monkeypatch), decoders("bridge").model
+    one, two = facts((0, 1)), facts((2, 3, 4))
+    tuned(model, [one, two], TuneSettings(RATE, epochs=8, batch_size=5))
+    assert all(sorted(step) == sorted([*rows(one), *rows(two)]) for step in steps)
+    assert any({*step[:2]} != {*rows(one)} for step in steps)
+
+
+def test_replayed_rows_are_added_to_every_step(
+    decoders: Callable[[str], Decoder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, model = watched(monkeypatch), decoders("bridge").model
+    new, old = facts((0, 1, 2)), facts((3, 4))
+    settings = TuneSettings(RATE, epochs=8, batch_size=2, replay=3)
+    tuned(model, new, settings, replay=old)
+    assert [len(step) for step in steps] == [5, 4] * 8
+    replayed = [row for step in steps for row in step[-3:]]
+    assert {*replayed} == {*rows(old)}
+    assert not {*rows(old)} & {row for step in steps for row in step[:-3]}
+
+
+def test_without_replay_other_data_are_not_read(tiny: Decoder, data: EncodedFacts) -> None:
+    plain = tuned(tiny.model, data, TuneSettings(RATE, epochs=1))
+    other = tuned(tiny.model, data, TuneSettings(RATE, epochs=1), replay=facts((3, 4)))
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; expected above 0, below 1"),
+        ({"learning_rate": 1.0}, "learning_rate is 1.0"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan"),
+        ({"epochs": 0}, "epochs is 0; expected at least 1"),
+        ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
+        ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"replay": -1}, "replay is -1; expected at least 0"),
+    ],
+)
+def test_settings_out_of_range(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        TuneSettings(**options)
+
+
+def test_the_defaults_are_the_papers() -> None:
+    assert TuneSettings() == TuneSettings(3e-6, 8, 8, 0, 0)
+
+
+def test_nothing_to_replay(tiny: Decoder, data: EncodedFacts) -> None:
+    with pytest.raises(InputError, match="replay is 2, but there is no data to replay"):
+        tune(tiny.model, data, TuneSettings(replay=2))
+
+
+def test_unknown_layers(tiny: Decoder, data: EncodedFacts) -> None:
+    for call in (tune, tuned):
+        with pytest.raises(InputError, match="the model has no layer 5"):
+            call(tiny.model, data, TuneSettings(), layers=[0, 5])
+
+
+def test_a_loss_that_is_not_finite(tiny: Decoder, data: EncodedFacts) -> None:
+    with (
+        pytest.raises(MechcoreError, match="the loss is nan in epoch 1; use a learning rate lower"),
+        restored(tiny.model),
+    ):
+        spoiled_tune(tiny, data)
+
+
+def spoiled_tune(tiny: Decoder, data: EncodedFacts) -> None:
+    with torch.no_grad():
+        named_weights(tiny.model)[tiny.names[-1]].fill_(torch.nan)
+    tune(tiny.model, data, TuneSettings())

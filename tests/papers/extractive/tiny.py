@@ -1,0 +1,140 @@
+"""Tiny random decoders with weights before and after a change, and facts that they can read."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import helpers
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+from mechcore.models import load_model
+from mechcore.models.running import named_weights
+from mechcore.papers.extractive.deltas import WeightDelta, trainable_names
+from mechcore.papers.extractive.facts import EncodedFacts, Facts, encode_facts
+
+KINDS = ("bridge", "llama", "hooked")
+FACTS = Facts(
+    "tiny facts",
+    prompts=(
+        "the cat saw a",
+        "the dog often saw a",
+        "the bird never saw a",
+        "the dog and cat saw a",
+        "the yes saw a",
+    ),
+    completions=("bird ran", "cat", "dog ran never", "yes", "bird ran"),
+    subjects=("cat", "dog often", "bird never", "dog and cat", "yes"),
+)
+"""Five prompts of 5 to 7 tokens, two with the same answer."""
+
+
+def facts(rows: tuple[int, ...] = (0, 1, 2, 3, 4)) -> EncodedFacts:
+    return encode_facts(FACTS.select(rows), helpers.word_tokenizer(segments=False))
+
+
+def llama_language_model(seed: int = 0, **changes: Any) -> Any:
+    """A tiny Llama: 4 heads on 2 key-value heads, RMSNorm, no biases."""
+    config = hf.LlamaConfig(
+        **{"vocab_size": helpers.VOCABULARY, "pad_token_id": helpers.PAD, "bos_token_id": None}
+        | {"eos_token_id": None, "attn_implementation": "eager", "hidden_size": 16}
+        | {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+        | {"head_dim": 8, "intermediate_size": 24, "max_position_embeddings": 48}
+        | changes
+    )
+    model = hf.LlamaForCausalLM(config)
+    helpers.randomise(model, seed)
+    return model.eval()
+
+
+def changed(model: nn.Module, scale: float, matrices_only: bool) -> Any:
+    """A copy with random changes of its matrices alone, or of all weights."""
+    other, generator = copy.deepcopy(model), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in other.named_parameters():
+            noise = scale * torch.randn(parameter.shape, generator=generator)
+            layers = (".h." in name or ".layers." in name) and parameter.ndim == 2
+            if layers or not matrices_only:
+                # HookedTransformer is loaded through float32.
+                parameter.copy_((parameter + noise).float())
+    return other
+
+
+def saved(model: Any, path: Path) -> Path:
+    model.save_pretrained(path)
+    helpers.word_tokenizer(segments=False).save_pretrained(path)
+    return path
+
+
+def loaded(path: Path, kind: str, dtype: torch.dtype = torch.float64) -> Any:
+    return load_model(path, backend="hooked" if kind == "hooked" else "bridge", dtype=dtype)
+
+
+def difference(model: Any, other: Any) -> WeightDelta:
+    """Weights of another model of the same kind minus those of a model."""
+    theirs = named_weights(other)
+    return WeightDelta({n: theirs[n].detach() - w for n, w in named_weights(model).items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Decoder:
+    """A model in float64, changes of its weights, and the Hugging Face models behind them.
+
+    ``reference`` has the weights before; ``of_matrices`` and ``of_all`` are changes of the
+    layers' matrices and of every weight, after which the Hugging Face models are
+    ``references_after``. Llama computes norms and rotations in float32 whatever the weights are.
+    """
+
+    kind: str
+    model: Any
+    reference: Any
+    references_after: Mapping[str, Any]
+    of_matrices: WeightDelta
+    of_all: WeightDelta
+    exact: bool
+    names: list[str] = field(default_factory=list)
+
+    @property
+    def tolerance(self) -> float:
+        return 1e-8 if self.exact else 1e-4
+
+    @property
+    def step(self) -> float:
+        """For finite differences."""
+        return 1e-5 if self.exact else 1e-2
+
+
+def decoder(kind: str, folder: Path) -> Decoder:
+    """Load a checkpoint and two changed ones; deltas are differences of what was loaded."""
+    plain = llama_language_model() if kind == "llama" else helpers.gpt2_language_model()
+    plain = plain.double()
+    after = {name: changed(plain, 0.05, name == "matrices") for name in ("matrices", "all")}
+    model = loaded(saved(plain, folder / "before"), kind)
+    deltas = {
+        name: difference(model, loaded(saved(each, folder / name), kind))
+        for name, each in after.items()
+    }
+    trainable = trainable_names(model)
+    return Decoder(
+        kind,
+        model,
+        plain,
+        after,
+        deltas["matrices"].only(trainable),
+        deltas["all"],
+        kind != "llama",
+        trainable,
+    )
+
+
+def last_tokens(data: EncodedFacts) -> list[int]:
+    return [len(each) - 1 for each in data.prompt_ids]
+
+
+def padded(values: Tensor, length: int) -> Tensor:
+    return nn.functional.pad(values, (0, length - values.shape[-1]))

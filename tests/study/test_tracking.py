@@ -1,0 +1,283 @@
+"""Runs logged to Weights & Biases: what is written, and that nothing else happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from made_up_run import World, write_run
+
+from mechcore.errors import InputError
+from mechcore.report import build_report
+from mechcore.report.run_folder import read_run
+from mechcore.study.tracking import log_run, summary_of
+
+needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the wandb extra")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = write_run(tmp_path_factory.mktemp("tracking") / "my run", World())
+    build_report(path)
+    return path
+
+
+# -- the summary ----------------------------------------------------------------------------------
+
+
+def test_the_summary_has_accuracies_and_the_core(run: Path) -> None:
+    found = summary_of(read_run(run))
+    accuracy = pd.read_csv(run / "tables" / "accuracy.csv").query("subset == 'all'")
+    expected = {}
+    for role in ("id", "ood"):
+        rows = accuracy[accuracy["role"] == role]
+        expected[f"accuracy/{role}/full"] = rows.query("subnetwork == 'full'")["accuracy"].item()
+        for target in (0.5, 0.7):
+            same = rows[rows["target_sparsity"] == target]
+            assert len(same) == 3
+            expected[f"accuracy/{role}/s{target:.2f}"] = sum(same["accuracy"]) / 3
+    core = json.loads(pd.read_csv(run / "tables" / "core_summary.csv").iloc[0].to_json())
+    expected["core/size"] = core["core_size"]
+    expected["core/expected_by_chance"] = core["expected_by_chance"]
+    expected["core/p_value"] = core["p_value"]
+    assert found == pytest.approx(expected)
+
+
+def test_several_data_sets_of_a_role_stay_apart(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", World(id_data=("matched", "mismatched")))
+    found = summary_of(read_run(path))
+    assert {"accuracy/id/matched/full", "accuracy/id/mismatched/s0.70"} <= found.keys()
+    assert "accuracy/ood/full" in found
+    assert "accuracy/id/full" not in found
+
+
+def test_a_run_without_tables_has_no_summary(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert summary_of(read_run(tmp_path)) == {}
+
+
+# -- offline --------------------------------------------------------------------------------------
+
+_LOG = """
+import sys, urllib.error, urllib.request
+from mechcore.study.tracking import log_run
+print("logged", log_run(sys.argv[1], project="heuristics", directory=sys.argv[2]), flush=True)
+try:  # is the network watched?
+    urllib.request.urlopen("http://api.wandb.ai/control", timeout=60)
+except (OSError, urllib.error.HTTPError):
+    pass
+"""
+
+
+class Watch:
+    """A proxy that answers nothing and remembers what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self._server.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:  # closed
+                return
+            with connection:
+                self.asked.append(connection.recv(1000).split(b"\r\n")[0].decode())
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@dataclass
+class Logged:
+    """What was logged, as its file says."""
+
+    folder: Path
+    home: Path
+    stdout: str
+    stderr: str
+    asked: list[str]
+    records: list[Any] = field(default_factory=list)
+
+    def of(self, kind: str) -> list[Any]:
+        return [getattr(r, kind) for r in self.records if r.WhichOneof("record_type") == kind]
+
+    def media(self, name: str) -> Path:
+        """The file of a table or figure that was logged."""
+        items = [item for each in self.of("history") for item in each.item]
+        (path,) = [i.value_json for i in items if list(i.nested_key) == [name, "path"]]
+        return self.folder / "files" / str(json.loads(path))
+
+
+def records_of(path: Path) -> Iterator[bytes]:
+    """The records of a wandb file: a LevelDB log of blocks of 32 KiB behind seven bytes."""
+    content = path.read_bytes()
+    assert content[:4] == b":W&B"
+    at, parts = 7, b""
+    while at < len(content):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        checksum, length, kind = struct.unpack("<IHB", content[at : at + 7])
+        data = content[at + 7 : at + 7 + length]
+        assert zlib.crc32(bytes([kind]) + data) == checksum
+        at += 7 + length
+        parts += data
+        if kind in (1, 4):  # whole, or the last of several
+            yield parts
+            parts = b""
+    assert parts == b""
+
+
+@pytest.fixture(scope="module")
+def logged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Logged:
+    home = tmp_path_factory.mktemp("home")
+    place = tmp_path_factory.mktemp("place")
+    watch = Watch()
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WANDB")}
+    proxies = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+    done = subprocess.run(
+        [sys.executable, "-c", _LOG, str(run), str(place)],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={
+            **{k: v for k, v in clean.items() if k.lower() != "no_proxy"},
+            **dict.fromkeys(proxies, watch.address),
+            "WANDB_BASE_URL": watch.address,
+            "HOME": str(home),
+        },
+    )
+    watch.close()
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.removeprefix("logged ").strip())
+    assert folder.parent == place.resolve() / "wandb"
+    found = Logged(folder, home, done.stdout, done.stderr, watch.asked)
+    from wandb.proto import wandb_internal_pb2
+
+    (file,) = folder.glob("*.wandb")
+    found.records = [wandb_internal_pb2.Record.FromString(each) for each in records_of(file)]
+    return found
+
+
+@needs_wandb
+def test_nothing_is_asked_of_the_network(logged: Logged) -> None:
+    assert logged.asked == ["GET http://api.wandb.ai/control HTTP/1.1"]  # ours alone
+
+
+@needs_wandb
+def test_nothing_is_printed_or_written_elsewhere(logged: Logged, run: Path) -> None:
+    assert logged.stdout == f"logged {logged.folder}\n"
+    assert "wandb" not in logged.stderr
+    assert not [path for path in logged.home.rglob("*") if "wandb" in path.name.lower()]
+    assert not (logged.home / ".netrc").exists()
+    assert not (run / "wandb").exists()
+
+
+@needs_wandb
+def test_the_run_has_its_name_project_and_configuration(logged: Logged, run: Path) -> None:
+    first = logged.of("run")[0]
+    assert (first.project, first.display_name) == ("heuristics", "my run")
+    config = {item.key: json.loads(item.value_json) for item in first.config.update}
+    config.pop("_wandb", None)
+    assert config == json.loads((run / "config.json").read_text())
+
+
+@needs_wandb
+def test_the_summary_is_logged(logged: Logged, run: Path) -> None:
+    updates = [item for each in logged.of("summary") for item in each.update]
+    found = {"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in updates}
+    expected = summary_of(read_run(run))
+    assert {key: found[key] for key in expected} == pytest.approx(expected)
+
+
+@needs_wandb
+@pytest.mark.parametrize("name", ["accuracy", "core", "interactions"])
+def test_tables_are_logged_whole(logged: Logged, run: Path, name: str) -> None:
+    content = json.loads(logged.media(f"tables/{name}").read_text())
+    found = pd.DataFrame(content["data"], columns=content["columns"])
+    expected = pd.read_csv(run / "tables" / f"{name}.csv")
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+
+
+@needs_wandb
+def test_figures_are_logged_as_they_are(logged: Logged, run: Path) -> None:
+    figures = {path.stem: path for path in (run / "figures").glob("*.png")}
+    assert len(figures) > 3
+    for name, path in figures.items():
+        assert logged.media(f"figures/{name}").read_bytes() == path.read_bytes()
+
+
+@needs_wandb
+def test_the_report_and_its_tables_are_an_artifact(logged: Logged, run: Path) -> None:
+    (artifact,) = [each for each in logged.of("artifact") if each.type == "report"]
+    sizes = {entry.path: entry.size for entry in artifact.manifest.contents}
+    files = [run / "config.json", run / "report.html", *(run / "tables").iterdir()]
+    assert sizes == {str(path.relative_to(run)): path.stat().st_size for path in files}
+
+
+@needs_wandb
+def test_nothing_of_the_machine_or_the_terminal_is_recorded(logged: Logged) -> None:
+    assert logged.of("output") == logged.of("output_raw") == logged.of("stats") == []
+    names = {path.name for path in (logged.folder / "files").iterdir()}
+    assert names == {"media"}
+    run = logged.of("run")[0]
+    assert run.git.remote_url == ""
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def test_without_wandb(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InputError, match=r"^wandb is not installed; .*pip install 'mechcore\[wa"):
+        log_run(run, project="x")
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected the folder of a finished run"):
+        log_run(tmp_path, project="x")
+
+
+def test_an_unknown_mode(run: Path) -> None:
+    mode: Any = "shared"
+    with pytest.raises(InputError, match=r"^mode: found 'shared'; expected 'offline' or 'online'"):
+        log_run(run, project="x", mode=mode)
+
+
+@needs_wandb
+def test_online_without_a_login_asks_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked on the terminal"))
+    before = dict(os.environ)
+    with pytest.raises(InputError, match=r"^wandb: not logged in; run `wandb login` first"):
+        log_run(run, project="x", mode="online", directory=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert dict(os.environ) == before
+
+
+@needs_wandb
+def test_a_project_that_cannot_be(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^wandb: .*project"):
+        log_run(run, project="a/b", directory=tmp_path)

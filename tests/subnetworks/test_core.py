@@ -1,0 +1,360 @@
+"""Frequencies, cores and chance levels against counts and sums written out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.components import Mask, ModelShape
+from mechcore.errors import InputError, MismatchError
+from mechcore.subnetworks.core import (
+    accuracy_spread,
+    frequency_agreement,
+    head_frequency,
+    head_overlap,
+    heuristic_core,
+    intersection_tail,
+    joint_frequency,
+)
+
+SHAPE = ModelShape(2, 2)
+NAMES = ["L0.H0", "L0.H1", "L0.MLP", "L1.H0", "L1.H1", "L1.MLP"]
+
+
+def keeping(*names: str) -> Mask:
+    return Mask.full(SHAPE).only(*names)
+
+
+MASKS = [
+    keeping("L0.H0", "L0.H1", "L1.H1", "L1.MLP"),
+    keeping("L0.H1", "L1.H0", "L1.H1", "L0.MLP"),
+    keeping("L0.H1", "L1.H1"),
+    keeping("L0.H1", "L0.H0", "L0.MLP"),
+]
+TARGETS = [0.25, 0.25, 0.75, 0.75]
+
+
+# -- frequencies ----------------------------------------------------------------------------------
+
+
+def test_frequencies_by_hand() -> None:
+    table = head_frequency(MASKS, TARGETS)
+    assert list(table.columns) == [
+        "component",
+        "layer",
+        "head",
+        "target_sparsity",
+        "n_seeds",
+        "count",
+        "frequency",
+    ]
+    assert table["component"].tolist() == NAMES * 2
+    assert table["target_sparsity"].tolist() == [0.25] * 6 + [0.75] * 6
+    assert table["n_seeds"].tolist() == [2] * 12
+    assert table["count"].tolist() == [1, 2, 1, 1, 2, 1, 1, 2, 1, 0, 1, 0]
+    assert table["frequency"].tolist() == [0.5, 1, 0.5, 0.5, 1, 0.5, 0.5, 1, 0.5, 0, 0.5, 0]
+    assert table["layer"].tolist() == [0, 0, 0, 1, 1, 1] * 2
+    assert table["head"].isna().tolist() == [name.endswith("MLP") for name in NAMES * 2]
+    assert table["head"].dropna().tolist() == [0, 1, 0, 1] * 2
+
+
+def test_unequal_numbers_of_seeds_and_any_order() -> None:
+    table = head_frequency(MASKS[:3], [0.9, 0.1, 0.9]).set_index(["component", "target_sparsity"])
+    assert table.loc[("L0.H0", 0.9), ["n_seeds", "count", "frequency"]].tolist() == [2, 1, 0.5]
+    assert table.loc[("L0.H0", 0.1), ["n_seeds", "count", "frequency"]].tolist() == [1, 0, 0]
+    assert table.loc[("L1.H0", 0.1), "frequency"] == 1
+
+
+def test_frequencies_of_a_model_without_mlps() -> None:
+    masks = [Mask(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), has_mlps=False)]
+    table = head_frequency(masks, [0.25])
+    assert table["component"].tolist() == ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
+    assert table["count"].tolist() == [1, 0, 1, 1]
+
+
+def test_frequencies_need_a_target_for_every_mask() -> None:
+    with pytest.raises(InputError, match="4 masks but 3 target sparsities"):
+        head_frequency(MASKS, TARGETS[:3])
+    with pytest.raises(InputError, match="at least one is needed"):
+        head_frequency([], [])
+
+
+# -- agreement ------------------------------------------------------------------------------------
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1; equal values share the mean of their places."""
+    ordered = sorted(values)
+    return [ordered.index(v) + (ordered.count(v) + 1) / 2 for v in values]
+
+
+def correlation(x: Sequence[float], y: Sequence[float]) -> float:
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    covariance = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+    return covariance / math.sqrt(sum((a - mx) ** 2 for a in x) * sum((b - my) ** 2 for b in y))
+
+
+def test_spearman_by_hand() -> None:
+    # Head counts 1 2 1 2 and 1 2 0 1 have ranks 1.5 3.5 1.5 3.5 and 2.5 4 1 2.5, whose deviations
+    # from 2.5 are -1 1 -1 1 and 0 1.5 -1.5 0: rho = 3 / sqrt(4 * 4.5) = 1 / sqrt 2.
+    found = frequency_agreement(head_frequency(MASKS, TARGETS))
+    assert found.rho == pytest.approx(1 / math.sqrt(2), abs=1e-12)
+    # t = rho sqrt(2 / (1 - rho^2)) = sqrt 2 with 2 degrees of freedom, whose two-sided p is
+    # 1 - t / sqrt(2 + t^2) = 1 - 1 / sqrt 2.
+    assert found.p_value == pytest.approx(1 - 1 / math.sqrt(2), abs=1e-9)
+
+
+def test_spearman_of_many_masks_is_the_correlation_of_ranks_of_heads() -> None:
+    generator = torch.Generator().manual_seed(0)
+    common = torch.rand(3, 5, generator=generator)
+    masks, targets = [], []
+    for target, seed in itertools.product([0.2, 0.5, 0.8], range(6)):
+        noise = torch.rand(3, 5, generator=torch.Generator().manual_seed(seed + int(100 * target)))
+        masks.append(Mask((common + 0.6 * noise > target + 0.3).float()))
+        targets.append(target)
+    heads = [m.heads.flatten().tolist() for m in masks]
+    low = [sum(column) for column in zip(*heads[:6], strict=True)]
+    high = [sum(column) for column in zip(*heads[12:], strict=True)]
+    found = frequency_agreement(head_frequency(masks, targets))
+    expected = correlation(ranks(low), ranks(high))
+    assert 0.1 < expected < 0.99
+    assert found.rho == pytest.approx(expected, abs=1e-12)
+    assert 0 < found.p_value < 1
+
+
+def test_spearman_is_missing_where_all_counts_are_equal() -> None:
+    masks = [Mask.full(SHAPE), MASKS[0]]
+    found = frequency_agreement(head_frequency(masks, [0.0, 0.5]))
+    assert math.isnan(found.rho)
+    assert math.isnan(found.p_value)
+
+
+def test_spearman_needs_two_sparsities() -> None:
+    with pytest.raises(InputError, match="found one target sparsity; expected at least two"):
+        frequency_agreement(head_frequency(MASKS[:2], TARGETS[:2]))
+
+
+# -- joint counts, overlap, spread ----------------------------------------------------------------
+
+
+def test_joint_counts_by_hand() -> None:
+    # Heads L0.H0 L0.H1 L1.H0 L1.H1 are kept by 1 2 1 2 and by 1 2 0 1 of two subnetworks.
+    table = joint_frequency(head_frequency(MASKS, TARGETS))
+    assert set(table["low_sparsity"]) == {0.25}
+    assert set(table["high_sparsity"]) == {0.75}
+    pairs = table.set_index(["low_count", "high_count"])["n_heads"]
+    assert pairs.index.tolist() == list(itertools.product(range(3), range(3)))
+    assert pairs[pairs > 0].to_dict() == {(1, 0): 1, (1, 1): 1, (2, 1): 1, (2, 2): 1}
+
+
+def test_joint_counts_of_unequal_numbers_of_seeds() -> None:
+    table = joint_frequency(head_frequency(MASKS[:3], [0.9, 0.1, 0.9]))
+    assert (table["low_count"].max(), table["high_count"].max()) == (1, 2)
+    assert table["n_heads"].sum() == 4
+    with pytest.raises(InputError, match="found one target sparsity"):
+        joint_frequency(head_frequency(MASKS[:2], TARGETS[:2]))
+
+
+def test_overlap_by_hand() -> None:
+    table = head_overlap(MASKS, "abcd").set_index(["first", "second"])
+    assert table.index.tolist() == list(itertools.combinations("abcd", 2))
+    assert table.loc[("a", "b"), ["shared", "either", "jaccard"]].tolist() == [2, 4, 0.5]
+    assert table.loc[("a", "c"), "jaccard"] == pytest.approx(2 / 3)
+    assert table.loc[("c", "d"), ["shared", "either"]].tolist() == [1, 3]
+    # Two random sets of 3 of 4 heads share 2 (probability 3/4, 2 of 4) or 3 (1/4, 3 of 3).
+    assert table.loc[("a", "b"), "expected"] == pytest.approx(3 / 4 * 2 / 4 + 1 / 4)
+    # 3 and 2 of 4: share 1 (1/2, of 4) or 2 (1/2, of 3). 2 and 2: 1 (4/6, of 3) or 2 (1/6, of 2).
+    assert table.loc[("a", "c"), "expected"] == pytest.approx(1 / 2 / 4 + 1 / 2 * 2 / 3)
+    assert table.loc[("c", "d"), "expected"] == pytest.approx(4 / 6 / 3 + 1 / 6)
+
+
+def test_overlap_at_the_ends() -> None:
+    nothing, everything = keeping("L0.MLP"), Mask.full(SHAPE)
+    table = head_overlap([nothing, nothing, everything, everything], "abcd")
+    assert table["jaccard"].tolist() == [1, 0, 0, 0, 0, 1]
+    assert table["expected"].tolist() == [1, 0, 0, 0, 0, 1]
+    assert head_overlap(MASKS[:1], "a").empty
+    with pytest.raises(InputError, match="4 masks but 2 names"):
+        head_overlap(MASKS, "ab")
+
+
+def accuracies(*rows: tuple[float | None, int | None, str, float]) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["target_sparsity", "seed", "subset", "accuracy"])
+    return frame.assign(data="hans", role="ood")
+
+
+def test_spread_by_hand() -> None:
+    table = accuracy_spread(
+        accuracies(
+            (None, None, "swap", 0.9),
+            (None, None, "if", 0.8),
+            (0.5, 1, "swap", 0.2),
+            (0.5, 2, "swap", 0.5),
+            (0.5, 3, "swap", 0.2),
+            (0.5, 1, "if", 0.7),
+            (0.7, 1, "swap", 0.1),
+        )
+    )
+    assert table[["target_sparsity", "subset", "n_seeds"]].to_numpy().tolist() == [
+        [0.5, "swap", 3],
+        [0.5, "if", 1],
+        [0.7, "swap", 1],
+    ]
+    first = table.iloc[0]
+    assert first[["full", "low", "high"]].tolist() == [0.9, 0.2, 0.5]
+    # Mean 0.3; deviations -0.1 0.2 -0.1: variance 0.06 / 2.
+    assert first["mean"] == pytest.approx(0.3)
+    assert first["std"] == pytest.approx(math.sqrt(0.03))
+    assert first["spread"] == pytest.approx(0.3)
+    assert table["std"].isna().tolist() == [False, True, True]
+    assert table["full"].tolist() == [0.9, 0.8, 0.9]
+    with pytest.raises(InputError, match="found no subnetwork"):
+        accuracy_spread(accuracies((None, None, "swap", 0.9)))
+
+
+# -- the core -------------------------------------------------------------------------------------
+
+
+def test_the_core_by_hand() -> None:
+    core = heuristic_core(MASKS)
+    assert [str(head) for head in core.heads] == ["L0.H1"]
+    assert (core.n_subnetworks, core.n_heads) == (4, 4)
+    # 3, 3, 2 and 2 of 4 heads: 4 * 3/4 * 3/4 * 1/2 * 1/2 = 9/16.
+    assert core.expected == pytest.approx(9 / 16)
+    two = heuristic_core(MASKS[:2])
+    assert [str(head) for head in two.heads] == ["L0.H1", "L1.H1"]
+    # Two sets of 3 of 4 share at least 2, so that is no surprise.
+    assert two.expected == pytest.approx(9 / 4)
+    assert two.p_value == pytest.approx(1)
+
+
+def test_mlps_are_never_in_the_core() -> None:
+    core = heuristic_core([keeping("L0.MLP", "L1.H0"), keeping("L0.MLP", "L1.H1")])
+    assert core.heads == ()
+    assert core.expected == pytest.approx(4 / 16)
+    assert core.p_value == pytest.approx(1)
+
+
+def sized(*sizes: int, n_layers: int = 12, n_heads: int = 12) -> list[Mask]:
+    """Masks that keep the first so many heads and every MLP."""
+    masks = []
+    for size in sizes:
+        values = torch.zeros(n_layers * n_heads)
+        values[:size] = 1
+        heads = values.reshape(n_layers, n_heads)
+        masks.append(Mask(torch.cat([heads, torch.ones(n_layers, 1)], dim=1)))
+    return masks
+
+
+def test_the_expected_size_of_the_papers_core() -> None:
+    # arXiv 2403.03942 quotes 7.7e-5 for 12 random subnetworks that keep 30 % of 144 heads:
+    # 144 * 0.3^12 = 7.653e-5. Whole numbers of heads come no nearer than 43 (29.9 %):
+    # 144 * (43 / 144)^12 = 7.239e-5; eleven of 43 and one of 44 give 7.407e-5, nine and three
+    # 7.756e-5.
+    assert math.isclose(144 * 0.3**12, 7.653e-5, rel_tol=1e-3)
+    assert heuristic_core(sized(*[43] * 12)).expected == pytest.approx(7.239e-5, rel=1e-3)
+    assert heuristic_core(sized(*[43] * 11, 44)).expected == pytest.approx(7.407e-5, rel=1e-3)
+    assert heuristic_core(sized(*[43] * 9, *[44] * 3)).expected == pytest.approx(7.756e-5, rel=1e-3)
+    # One shared head is then as likely as the expected number says (few ever share two).
+    assert intersection_tail(144, [43] * 12, 1) == pytest.approx(7.239e-5, rel=1e-3)
+    assert intersection_tail(144, [43] * 12, 9) < 1e-40
+
+
+def test_the_core_of_one_mask_is_its_heads() -> None:
+    core = heuristic_core(MASKS[:1])
+    assert [str(head) for head in core.heads] == ["L0.H0", "L0.H1", "L1.H1"]
+    assert core.expected == pytest.approx(3)
+    assert core.p_value == 1
+
+
+def test_full_masks_are_no_surprise() -> None:
+    core = heuristic_core([Mask.full(SHAPE)] * 5)
+    assert len(core.heads) == 4
+    assert core.expected == 4
+    assert core.p_value == pytest.approx(1)
+
+
+def test_an_empty_subnetwork_empties_the_core() -> None:
+    core = heuristic_core([*MASKS, Mask.full(SHAPE).only()])
+    assert core.heads == ()
+    assert core.expected == 0
+    assert core.p_value == pytest.approx(1)
+
+
+def test_what_has_no_core() -> None:
+    with pytest.raises(InputError, match="no mask; at least one is needed"):
+        heuristic_core([])
+    with pytest.raises(MismatchError, match="masks of different models: 2 layers x 2 heads"):
+        heuristic_core([*MASKS, Mask.full(ModelShape(2, 3))])
+    with pytest.raises(InputError, match="zeros and ones"):
+        heuristic_core([Mask(torch.full((2, 3), 0.5))])
+    with pytest.raises(InputError, match="single mask"):
+        heuristic_core([Mask.stack(MASKS)])
+
+
+# -- chance ---------------------------------------------------------------------------------------
+
+
+def tail_by_counting(n: int, sizes: Sequence[int], observed: int) -> float:
+    """All choices of all sets; the first may stay fixed, as only overlaps count."""
+    first = set(range(sizes[0]))
+    choices = [list(itertools.combinations(range(n), size)) for size in sizes[1:]]
+    shared = [len(first.intersection(*sets)) for sets in itertools.product(*choices)]
+    return sum(count >= observed for count in shared) / len(shared)
+
+
+def test_the_tail_by_hand() -> None:
+    # Two pairs out of four things: of 6 second pairs 1 equals the first, 4 share one thing.
+    assert intersection_tail(4, [2, 2], 0) == pytest.approx(1)
+    assert intersection_tail(4, [2, 2], 1) == pytest.approx(5 / 6)
+    assert intersection_tail(4, [2, 2], 2) == pytest.approx(1 / 6)
+    assert intersection_tail(4, [2, 2], 3) == 0
+    # A third single thing: 4/6 * 1/4 + 1/6 * 2/4.
+    assert intersection_tail(4, [2, 2, 1], 1) == pytest.approx(1 / 4)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_the_tail_is_that_of_counting_all_sets(n: int) -> None:
+    for sizes in itertools.product(range(n + 1), repeat=3):
+        for observed in range(n + 1):
+            expected = tail_by_counting(n, sizes, observed)
+            found = intersection_tail(n, sizes, observed)
+            assert found == pytest.approx(expected, abs=1e-12), (sizes, observed)
+
+
+def test_the_tail_is_that_of_random_sets() -> None:
+    n, sizes, n_draws = 30, [20, 18, 22, 15], 20_000
+    rng = np.random.default_rng(3)
+    kept = np.ones((n_draws, n), dtype=bool)
+    for size in sizes:
+        kept &= rng.permuted(np.arange(n)[None].repeat(n_draws, 0), axis=1) < size
+    shared = kept.sum(1)
+    for observed in (2, 4, 6, 8):
+        p = intersection_tail(n, sizes, observed)
+        error = math.sqrt(p * (1 - p) / n_draws)
+        assert 0 < p < 1
+        assert (shared >= observed).mean() == pytest.approx(p, abs=4 * error)
+
+
+@given(st.integers(1, 40), st.data())
+def test_the_tail_falls_from_one_and_does_not_depend_on_the_order(
+    n: int, draw: st.DataObject
+) -> None:
+    sizes = draw.draw(st.lists(st.integers(0, n), min_size=1, max_size=5))
+    tail = [intersection_tail(n, sizes, k) for k in range(n + 2)]
+    assert tail[0] == pytest.approx(1)
+    assert tail[min(sizes) + 1] == 0
+    assert all(a >= b - 1e-12 for a, b in itertools.pairwise(tail))
+    # The tail sums to the expected number.
+    expected = n * math.prod(size / n for size in sizes)
+    assert sum(tail[1:]) == pytest.approx(expected, abs=1e-9)
+    other = [intersection_tail(n, sizes[::-1], k) for k in range(n + 2)]
+    assert other == pytest.approx(tail, abs=1e-12)

@@ -1,0 +1,724 @@
+"""Effective sizes against tables worked out by hand, exact fractions and the published figure."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.files import write_csv
+from mechcore.subnetworks.effective_size import (
+    common_sparsities,
+    effective_size,
+    mean_effective_size,
+    read_full,
+    read_grid,
+)
+
+COLUMNS = [
+    "group",
+    "checkpoint",
+    "seed",
+    "effective_size",
+    "faithful",
+    "sparsity",
+    "accuracy",
+    "full_accuracy",
+]
+NAN = math.nan
+
+
+def full_table(accuracies: dict[Any, dict[str, float]]) -> pd.DataFrame:
+    """From checkpoint -> subset -> accuracy."""
+    rows = [(c, s, a) for c, subsets in accuracies.items() for s, a in subsets.items()]
+    return pd.DataFrame(rows, columns=["checkpoint", "subset", "accuracy"])
+
+
+def grid_table(accuracies: dict[Any, dict[int, dict[float, dict[str, float]]]]) -> pd.DataFrame:
+    """From checkpoint -> seed -> sparsity -> subset -> accuracy."""
+    rows = [
+        (checkpoint, seed, sparsity, subset, accuracy)
+        for checkpoint, seeds in accuracies.items()
+        for seed, sparsities in seeds.items()
+        for sparsity, subsets in sparsities.items()
+        for subset, accuracy in subsets.items()
+    ]
+    return pd.DataFrame(rows, columns=["checkpoint", "seed", "sparsity", "subset", "accuracy"])
+
+
+# Two subsets in domain, one out of domain; margin 0.1. Needed in domain: more than 0.8 - 0.1 at
+# checkpoint 100 (mean of 0.9 and 0.7) and more than 0.85 - 0.1 at 200; out of domain more than
+# 0.2 - 0.1 and more than 0.6 - 0.1.
+FULL = full_table(
+    {
+        200: {"m": 0.95, "mm": 0.75, "hans": 0.6},
+        100: {"m": 0.9, "mm": 0.7, "hans": 0.2},
+    }
+)
+GRID = grid_table(
+    {
+        100: {
+            8: {
+                0.25: {"m": 0.5, "mm": 0.5, "hans": 0.0},
+                0.5: {"m": 0.82, "mm": 0.6, "hans": 0.05},
+                0.75: {"m": 0.6, "mm": 0.6, "hans": 0.3},
+            },
+            7: {
+                0.25: {"m": 0.9, "mm": 0.7, "hans": 0.2},
+                0.5: {"m": 0.9, "mm": 0.48, "hans": 0.15},
+                0.75: {"m": 0.5, "mm": 0.5, "hans": 0.0},
+            },
+        },
+        200: {
+            7: {
+                0.25: {"m": 0.7, "mm": 0.7, "hans": 0.55},
+                0.5: {"m": 0.7, "mm": 0.7, "hans": 0.2},
+            },
+            8: {
+                0.25: {"m": 0.9, "mm": 0.8, "hans": 0.4},
+                0.5: {"m": 0.9, "mm": 0.8, "hans": 0.4},
+            },
+        },
+    }
+)
+GROUPS = {"OOD": ["hans"], "ID": ["m", "mm"]}
+EXPECTED = [
+    # group, checkpoint, seed, effective size, faithful, sparsity, accuracy, full accuracy
+    ("OOD", 200, 7, 0.75, True, 0.25, 0.55, 0.6),
+    ("OOD", 200, 8, 1.0, False, NAN, NAN, 0.6),
+    ("OOD", 100, 7, 0.5, True, 0.5, 0.15, 0.2),
+    ("OOD", 100, 8, 0.25, True, 0.75, 0.3, 0.2),  # though neither denser one is faithful
+    ("ID", 200, 7, 1.0, False, NAN, NAN, 0.85),
+    ("ID", 200, 8, 0.5, True, 0.5, 0.85, 0.85),
+    ("ID", 100, 7, 0.75, True, 0.25, 0.8, 0.8),  # at 0.5 the mean is 0.69
+    ("ID", 100, 8, 0.5, True, 0.5, 0.71, 0.8),
+]
+
+
+def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=0, atol=1e-12)
+
+
+# -- by hand --------------------------------------------------------------------------------------
+
+
+def test_sizes_by_hand() -> None:
+    found = effective_size(FULL, GRID, groups=GROUPS, margin=0.1)
+    same(found, pd.DataFrame(EXPECTED, columns=COLUMNS))
+    assert found["faithful"].dtype == bool
+    assert found["checkpoint"].dtype.kind == found["seed"].dtype.kind == "i"
+
+
+def test_means_by_hand() -> None:
+    found = mean_effective_size(effective_size(FULL, GRID, groups=GROUPS, margin=0.1))
+    expected = [
+        ("OOD", 200, 0.875, 0.75, 1.0, 2, 1),
+        ("OOD", 100, 0.375, 0.25, 0.5, 2, 2),
+        ("ID", 200, 0.75, 0.5, 1.0, 2, 1),
+        ("ID", 100, 0.625, 0.5, 0.75, 2, 2),
+    ]
+    columns = ["group", "checkpoint", "effective_size", "low", "high", "n_seeds", "n_faithful"]
+    same(found, pd.DataFrame(expected, columns=columns))
+
+
+def test_sizes_are_decided_per_seed_and_averaged_afterwards() -> None:
+    # The mean accuracy over seeds is faithful at 0.5 (0.775 > 0.77), but seed 2's own is not.
+    full = full_table({1: {"a": 0.8}})
+    grid = grid_table(
+        {1: {1: {0.5: {"a": 0.8}, 0.2: {"a": 0.8}}, 2: {0.5: {"a": 0.75}, 0.2: {"a": 0.8}}}}
+    )
+    sizes = effective_size(full, grid, groups={"all": ["a"]})
+    assert sizes["effective_size"].tolist() == pytest.approx([0.5, 0.8])
+    assert mean_effective_size(sizes)["effective_size"].tolist() == pytest.approx([0.65])
+
+
+def test_every_subset_of_a_group_has_the_same_weight() -> None:
+    full = full_table({1: {"a": 0.9, "b": 0.1, "c": 0.2}})
+    grid = grid_table({1: {1: {0.5: {"a": 0.3, "b": 0.4, "c": 0.5}}}})
+    found = effective_size(full, grid, groups={"two": ["b", "c"], "three": ["c", "a", "b"]})
+    assert found["full_accuracy"].tolist() == pytest.approx([0.15, 0.4])
+    assert found["accuracy"].tolist() == pytest.approx([0.45, 0.4])
+
+
+def test_subsets_outside_the_groups_do_not_matter() -> None:
+    extra = pd.DataFrame([(100, "other", 0.5)], columns=list(FULL.columns))
+    groups = {"OOD": ["hans"], "ID": ["m", "mm"]}
+    found = effective_size(pd.concat([FULL, extra]), GRID, groups=groups, margin=0.1)
+    same(found, pd.DataFrame(EXPECTED, columns=COLUMNS))
+
+
+def test_checkpoints_may_be_names_and_keep_their_order() -> None:
+    names = {100: "last", 200: "best"}
+    full, grid = (t.assign(checkpoint=t["checkpoint"].map(names)) for t in (FULL, GRID))
+    found = effective_size(full, grid, groups=GROUPS, margin=0.1)
+    expected = pd.DataFrame(EXPECTED, columns=COLUMNS)
+    same(found, expected.assign(checkpoint=expected["checkpoint"].map(names)))
+
+
+def test_numbers_and_names_of_checkpoints_may_mix() -> None:
+    full = full_table({500: {"a": 0.8}, "final": {"a": 0.9}})
+    grid = grid_table({"final": {1: {0.1: {"a": 0.9}}}, 500: {1: {0.2: {"a": 0.8}}}})
+    found = effective_size(full, grid, groups={"all": ["a"]})
+    assert found["checkpoint"].tolist() == [500, "final"]
+    assert found["sparsity"].tolist() == [0.2, 0.1]
+
+
+def test_the_order_of_rows_does_not_matter() -> None:
+    expected = effective_size(FULL, GRID, groups=GROUPS, margin=0.1)
+    for seed in range(5):
+        shuffled = GRID.sample(frac=1, random_state=seed)
+        assert effective_size(FULL, shuffled, groups=GROUPS, margin=0.1).equals(expected)
+        of_full = FULL.sample(frac=1, random_state=seed)
+        found = effective_size(of_full, shuffled, groups=GROUPS, margin=0.1)
+        assert list(found["checkpoint"].unique()) == list(of_full["checkpoint"].unique())
+        keys = ["group", "checkpoint", "seed"]
+        same(*(t.sort_values(keys, ignore_index=True) for t in (found, expected)))
+
+
+def test_the_tables_are_left_as_they_are() -> None:
+    full, grid = FULL.copy(), GRID.copy()
+    effective_size(full, grid, groups=GROUPS, margin=0.1)
+    common_sparsities(grid[:-1].reset_index(drop=True))
+    assert full.equals(FULL)
+    assert grid.equals(GRID)
+
+
+# -- the edges ------------------------------------------------------------------------------------
+
+
+def one(full: float, grid: dict[float, float], margin: float = 0.03) -> dict[str, Any]:
+    """The only row for one checkpoint, seed and subset."""
+    accuracies = {sparsity: {"a": accuracy} for sparsity, accuracy in grid.items()}
+    found = effective_size(
+        full_table({1: {"a": full}}),
+        grid_table({1: {1: accuracies}}),
+        groups={"all": ["a"]},
+        margin=margin,
+    )
+    return found.to_dict("records")[0]
+
+
+def test_a_real_full_size_differs_from_no_faithful_subnetwork() -> None:
+    real = one(0.8, {0.0: 0.8, 0.5: 0.1})
+    none = one(0.8, {0.1: 0.2, 0.5: 0.1})
+    assert real["effective_size"] == none["effective_size"] == 1
+    assert (real["faithful"], none["faithful"]) == (True, False)
+    assert (real["sparsity"], real["accuracy"]) == (0, 0.8)
+    assert math.isnan(none["sparsity"])
+    assert math.isnan(none["accuracy"])
+    assert none["full_accuracy"] == 0.8
+
+
+def test_losing_exactly_the_margin_is_not_faithful() -> None:
+    assert 0.83 - 0.03 < 0.80  # in floating point, so that plain comparison says it is faithful
+    for full in range(3, 101, 4):
+        assert not one(full / 100, {0.5: (full - 3) / 100})["faithful"], full
+        assert one(full / 100, {0.5: (full - 3) / 100 + 1e-4})["faithful"], full
+
+
+def test_rounding_of_stored_accuracies_does_not_decide() -> None:
+    for count in range(300, 10_000, 397):
+        full, lost = count / 10_000, (count - 300) / 10_000
+        assert not one(float(np.float32(full)), {0.5: float(np.float32(lost))})["faithful"]
+        assert one(float(np.float32(full)), {0.5: float(np.float32(lost + 1e-4))})["faithful"]
+    assert not one(round(2 / 3, 6), {0.5: round(2 / 3 - 0.03, 6)})["faithful"]
+
+
+def test_without_a_margin_a_subnetwork_must_be_better() -> None:
+    assert not one(0.8, {0.5: 0.8}, margin=0)["faithful"]
+    assert one(0.8, {0.5: 0.801}, margin=0)["faithful"]
+
+
+def test_better_subnetworks_are_faithful() -> None:
+    assert one(0.8, {0.5: 1.0})["sparsity"] == 0.5
+
+
+def test_below_the_margin_everything_is_faithful() -> None:
+    assert one(0.02, {0.5: 0.0, 0.9: 0.0})["effective_size"] == pytest.approx(0.1)
+
+
+# -- against exact fractions ----------------------------------------------------------------------
+
+
+def exactly(
+    full: dict[int, dict[str, int]],
+    grid: dict[int, dict[int, dict[int, dict[str, int]]]],
+    groups: dict[str, list[str]],
+    margin: int,
+) -> Iterator[tuple[Any, ...]]:
+    """Sizes from accuracies, sparsities and margin in percent, in rational arithmetic."""
+    for group, subsets in groups.items():
+        for checkpoint, accuracies in full.items():
+            whole = Fraction(sum(accuracies[s] for s in subsets), len(subsets))
+            for seed in sorted(grid[checkpoint]):
+                best = None
+                for sparsity, part in grid[checkpoint][seed].items():
+                    mean = Fraction(sum(part[s] for s in subsets), len(subsets))
+                    if mean > whole - margin and (best is None or sparsity > best):
+                        best = sparsity
+                yield group, checkpoint, seed, 100 if best is None else 100 - best, best is not None
+
+
+@given(st.data())
+def test_sizes_are_those_of_exact_fractions(draw: st.DataObject) -> None:
+    percent = st.integers(0, 100) | st.integers(50, 56)
+    subsets = ["a", "b", "c"]
+    accuracies = st.fixed_dictionaries(dict.fromkeys(subsets, percent))
+    checkpoints = draw.draw(st.lists(st.integers(0, 9), min_size=1, max_size=3, unique=True))
+    full = {checkpoint: draw.draw(accuracies) for checkpoint in checkpoints}
+    grid = {}
+    for checkpoint in checkpoints:
+        sparsities = draw.draw(st.lists(st.integers(0, 99), min_size=1, max_size=4, unique=True))
+        seeds = draw.draw(st.lists(st.integers(0, 99), min_size=1, max_size=3, unique=True))
+        part = st.fixed_dictionaries(dict.fromkeys(sparsities, accuracies))
+        grid[checkpoint] = {seed: draw.draw(part) for seed in seeds}
+    some = st.lists(st.sampled_from(subsets), min_size=1, unique=True)
+    groups = draw.draw(st.dictionaries(st.sampled_from("XYZ"), some, min_size=1))
+    margin = draw.draw(st.integers(0, 20))
+
+    full_frame, grid_frame = full_table(full), grid_table(grid)
+    full_frame["accuracy"] /= 100
+    grid_frame[["accuracy", "sparsity"]] /= 100
+    found = effective_size(full_frame, grid_frame, groups=groups, margin=margin / 100)
+    expected = list(exactly(full, grid, groups, margin))
+    sizes = (100 * found["effective_size"]).round(9).tolist()
+    columns = (found[name].tolist() for name in ("group", "checkpoint", "seed"))
+    assert list(zip(*columns, sizes, found["faithful"], strict=True)) == expected
+
+
+# -- what is refused ------------------------------------------------------------------------------
+
+
+def changed(table: pd.DataFrame, column: str, value: Any, row: int = 0) -> pd.DataFrame:
+    table = table.copy()
+    table[column] = table[column].astype(object)
+    table.loc[row, column] = value
+    return table
+
+
+@pytest.mark.parametrize("name", ["full", "grid"])
+@pytest.mark.parametrize("value", [NAN, None, -0.01, 1.01, 83.4, "high", math.inf])
+def test_accuracies_are_shares(name: str, value: Any) -> None:
+    tables = {"full": FULL, "grid": GRID}
+    tables[name] = changed(tables[name], "accuracy", value, row=2)
+    place = "checkpoint 200" if name == "full" else "checkpoint 100, seed 8, sparsity 0.25"
+    message = rf"^{name}: {place}, subset 'hans', accuracy {value!r}: accuracy is not a share in \["
+    with pytest.raises(InputError, match=message):
+        effective_size(**tables, groups=GROUPS)
+
+
+@pytest.mark.parametrize("value", [25, 1, 1.0, -0.1, "dense", math.inf])
+def test_sparsities_are_shares(value: Any) -> None:
+    grid = changed(GRID, "sparsity", value)
+    message = rf"sparsity {value!r}, .*: sparsity is not a share in \[0, 1\): 25 % is the share 0.2"
+    with pytest.raises(InputError, match=message):
+        effective_size(FULL, grid, groups=GROUPS)
+
+
+def test_the_ends_of_the_shares_are_allowed() -> None:
+    assert one(1.0, {0.0: 1.0})["sparsity"] == 0
+    assert one(0.0, {0.999: 0.0})["sparsity"] == 0.999
+
+
+@pytest.mark.parametrize("column", ["checkpoint", "seed", "sparsity", "subset"])
+def test_keys_are_needed_in_every_row(column: str) -> None:
+    grid = changed(GRID, column, None, row=4)
+    with pytest.raises(InputError, match=f"^grid: .*: no {column}; expected one in every row"):
+        effective_size(FULL, grid, groups=GROUPS)
+    if column in FULL:
+        full = changed(FULL, column, None, row=4)
+        with pytest.raises(InputError, match=f"^full: .*: no {column}; expected one"):
+            effective_size(full, GRID, groups=GROUPS)
+
+
+@pytest.mark.parametrize("column", list(GRID.columns))
+def test_every_column_is_needed(column: str) -> None:
+    with pytest.raises(InputError, match=f"^grid: no column {column}; found the columns .*expect"):
+        effective_size(FULL, GRID.drop(columns=column), groups=GROUPS)
+    with pytest.raises(InputError, match=f"^grid: no column {column}; found"):
+        common_sparsities(GRID.drop(columns=column))
+    if column in FULL:
+        with pytest.raises(InputError, match=f"^full: no column {column}; found the columns"):
+            effective_size(FULL.drop(columns=column), GRID, groups=GROUPS)
+
+
+def test_tables_without_rows() -> None:
+    with pytest.raises(InputError, match=r"^full: no row; found the columns checkpoint, subset"):
+        effective_size(FULL[:0], GRID, groups=GROUPS)
+    with pytest.raises(InputError, match=r"^grid: no row"):
+        effective_size(FULL, GRID[:0], groups=GROUPS)
+    with pytest.raises(InputError, match=r"^sizes: no row"):
+        mean_effective_size(pd.DataFrame(columns=COLUMNS))
+    with pytest.raises(InputError, match=r"^sizes: no column group; found the columns checkpoint"):
+        mean_effective_size(FULL)
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.95])
+def test_rows_that_occur_twice(accuracy: float) -> None:
+    again = FULL[:1].assign(accuracy=accuracy)
+    with pytest.raises(InputError, match=r"^full: checkpoint 200, subset 'm', .*: occurs twice"):
+        effective_size(pd.concat([FULL, again]), GRID, groups=GROUPS)
+    again = GRID[:1].assign(accuracy=accuracy)
+    message = r"^grid: checkpoint 100, seed 8, sparsity 0.25, subset 'm', .*: occurs twice"
+    with pytest.raises(InputError, match=message):
+        effective_size(FULL, pd.concat([GRID, again]), groups=GROUPS)
+
+
+def test_checkpoints_of_one_table_only() -> None:
+    message = r"^checkpoint 100 is not in both tables: full has 200; grid has 100, 200; expected"
+    with pytest.raises(InputError, match=message):
+        effective_size(FULL[FULL["checkpoint"] == 200], GRID, groups=GROUPS)
+    with pytest.raises(InputError, match=r"checkpoint 200 .*: full has 200, 100; grid has 100; ex"):
+        effective_size(FULL, GRID[GRID["checkpoint"] == 100], groups=GROUPS)
+    # Text is not a number, and the message tells them apart.
+    with pytest.raises(InputError, match=r"^checkpoint '200' .* full has '200', '100'; grid has 1"):
+        effective_size(FULL.astype({"checkpoint": str}), GRID, groups=GROUPS)
+
+
+def uneven() -> pd.DataFrame:
+    return GRID[~((GRID["checkpoint"] == 100) & (GRID["seed"] == 7) & (GRID["sparsity"] == 0.5))]
+
+
+def test_seeds_with_different_sparsities() -> None:
+    message = r"^grid: checkpoint 100, seed 7 lacks sparsity 0.5, which another seed has; expected"
+    with pytest.raises(InputError, match=message):
+        effective_size(FULL, uneven(), groups=GROUPS)
+
+
+def test_common_sparsities_makes_an_even_grid_and_says_what_it_leaves_out() -> None:
+    with pytest.warns(MechcoreWarning, match=r"some seeds lack: checkpoint 100, sparsity 0.5$"):
+        grid = common_sparsities(uneven())
+    assert grid[["checkpoint", "sparsity"]].drop_duplicates().to_numpy().tolist() == [
+        [100, 0.25],
+        [100, 0.75],
+        [200, 0.25],
+        [200, 0.5],
+    ]
+    found = effective_size(FULL, grid, groups=GROUPS, margin=0.1)
+    # Seed 7 out of domain and seed 8 in domain had chosen 0.5 at checkpoint 100.
+    assert found["sparsity"].tolist()[2:4] == [0.25, 0.75]
+    assert found["faithful"].tolist()[6:] == [True, False]
+
+
+@pytest.mark.filterwarnings("error")
+def test_common_sparsities_of_an_even_grid_is_all_of_it() -> None:
+    assert common_sparsities(GRID).equals(GRID)
+    assert len(common_sparsities(changed(GRID, "checkpoint", None))) == len(GRID)
+
+
+def test_a_group_is_never_averaged_over_fewer_subsets() -> None:
+    gone = (GRID["checkpoint"] == 100) & (GRID["seed"] == 7) & (GRID["sparsity"] == 0.5)
+    grid = GRID[~(gone & (GRID["subset"] == "mm"))]
+    message = (
+        r"^grid: checkpoint 100, seed 7, sparsity 0.5: no subset 'mm', which group 'ID' needs; "
+        r"found 'hans', 'm'; add its accuracy, or change the group"
+    )
+    with pytest.raises(InputError, match=message):
+        effective_size(FULL, grid, groups=GROUPS)
+    full = FULL[~((FULL["checkpoint"] == 100) & (FULL["subset"] == "m"))]
+    with pytest.raises(InputError, match=r"^full: checkpoint 100: no subset 'm', which group 'ID'"):
+        effective_size(full, GRID, groups=GROUPS)
+    with pytest.raises(InputError, match=r"no subset 'nowhere', which group 'new' needs; found 'h"):
+        effective_size(FULL, GRID, groups={"new": ["m", "nowhere"]})
+    # Where no group needs it, it may be missing.
+    assert len(effective_size(FULL, grid, groups={"OOD": ["hans"]})) == 4
+
+
+@pytest.mark.parametrize("subsets", [[], "hans", ["m", "hans", "m"]])
+def test_groups_that_are_no_list_of_different_subsets(subsets: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"^groups: 'OOD' is .*expected a list of subsets, at leas"
+    ):
+        effective_size(FULL, GRID, groups={"ID": ["m"], "OOD": subsets})
+
+
+def test_no_groups() -> None:
+    with pytest.raises(InputError, match=r"^groups: found none; name at least one"):
+        effective_size(FULL, GRID, groups={})
+
+
+@pytest.mark.parametrize("margin", [-0.01, 1, 3, NAN, math.inf])
+def test_margins_are_shares(margin: float) -> None:
+    with pytest.raises(InputError, match=rf"^margin: found {margin}; expected a share in \[0, 1\)"):
+        effective_size(FULL, GRID, groups=GROUPS, margin=margin)
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def published(table: pd.DataFrame, *levels: str) -> dict[str, Any]:
+    """Nested as the published files are."""
+    nested: dict[str, Any] = {}
+    for row in table.to_dict("records"):
+        row["sparsity"] = round(100 * row.get("sparsity", 0))
+        inner = nested
+        for level in levels[:-1]:
+            inner = inner.setdefault(str(row[level]), {})
+        inner[row[levels[-1]]] = row["accuracy"]
+    return nested
+
+
+def write(table: pd.DataFrame, path: Path) -> Path:
+    kind = path.name.removesuffix(".gz").rsplit(".", 1)[-1]
+    if kind == "json":
+        inner = ("seed", "checkpoint", "sparsity", "subset")
+        levels = inner if "seed" in table else ("checkpoint", "subset")
+        path.write_text(json.dumps(published(table, *levels)))
+    elif kind == "jsonl":
+        table.to_json(path, orient="records", lines=True)
+    elif kind == "parquet":
+        table.to_parquet(path)
+    else:
+        table.to_csv(path, index=False, sep="\t" if kind == "tsv" else ",")
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet", "csv.gz", "json"])
+def test_every_format_gives_the_same_tables(tmp_path: Path, ending: str) -> None:
+    full = read_full(write(FULL.assign(note="x"), tmp_path / f"full.{ending}"))
+    grid = read_grid(write(GRID, tmp_path / f"grid.{ending}"))
+    keys = ["checkpoint", "seed", "sparsity", "subset"]
+    same(full, FULL)
+    same(*(t.sort_values(keys, ignore_index=True) for t in (grid, GRID)))
+    assert [grid[name].dtype.kind for name in ("checkpoint", "seed", "sparsity")] == list("iif")
+    expected = effective_size(FULL, GRID, groups=GROUPS, margin=0.1)
+    same(effective_size(full, grid, groups=GROUPS, margin=0.1), expected)
+
+
+def test_subsets_whose_names_begin_like_formulas(tmp_path: Path) -> None:
+    odd = FULL.assign(subset="=" + FULL["subset"])
+    write_csv(tmp_path / "full.csv", odd)
+    assert "'=" in (tmp_path / "full.csv").read_text()
+    same(read_full(tmp_path / "full.csv"), odd)
+
+
+def test_percentages_become_the_shares_they_are(tmp_path: Path) -> None:
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps({"1": {"1": {str(p): {"a": 0.5} for p in range(100)}}}))
+    assert read_grid(path)["sparsity"].tolist() == [p / 100 for p in range(100)]
+
+
+def test_checkpoints_that_are_not_all_numbers_stay_text(tmp_path: Path) -> None:
+    path = tmp_path / "full.json"
+    path.write_text(json.dumps({"500": {"a": 0.5}, "final": {"a": 1}}))
+    assert read_full(path)["checkpoint"].tolist() == ["500", "final"]
+    path.write_text(json.dumps({"10.5": {"a": 0.5}, "9": {"a": 1}}))
+    assert read_full(path)["checkpoint"].tolist() == [10.5, 9]
+
+
+def test_missing_subnetworks_of_published_files_are_left_out_with_a_warning(
+    tmp_path: Path,
+) -> None:
+    grid = GRID.copy()
+    gone = (grid["checkpoint"] == 100) & (grid["seed"] == 7) & (grid["sparsity"] == 0.5)
+    grid.loc[gone, "accuracy"] = -1
+    path = write(grid, tmp_path / "grid.json")
+    message = r"left out 1 subnetworks that have -1 .*\(seed > checkpoint > percent.*: 7 > 100 > 50"
+    with pytest.warns(MechcoreWarning, match=message):
+        found = read_grid(path)
+    keys = ["checkpoint", "seed", "sparsity", "subset"]
+    same(*(t.sort_values(keys, ignore_index=True) for t in (found, uneven())))
+    with pytest.raises(InputError, match=r"seed 7 lacks sparsity 0.5.*common_sparsities\(grid\)"):
+        effective_size(FULL, found, groups=GROUPS)
+    # Elsewhere -1 is an accuracy out of range.
+    with pytest.raises(InputError, match=r"accuracy -1.0: accuracy is not a share"):
+        effective_size(FULL, read_grid(write(grid, tmp_path / "grid.csv")), groups=GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read as .json: Expecting"),
+        ('{"1": {"a": 0.5}, "1": {"b": 0.5}}', "a key occurs twice among '1', '1'"),
+        ("[" * 100_000, "cannot be read as .json: "),
+        ('{"1": {"\\ud800": 0.5}}', "cannot be read as .json: .*surrogates not allowed"),
+        ("[0.5]", r"the whole file: found \[0.5\]; expected an object with a key for every checkp"),
+        ("{}", "the whole file: found {}; expected an object"),
+        ('{"1": {}}', "1: found {}; expected an object with a key for every subset"),
+        ('{"1": 0.5}', "1: found 0.5; expected an object with a key for every subset"),
+        ('{"1": {"a": null}}', "checkpoint 1, subset 'a', accuracy 'None': expected"),
+        ('{"1": {"a": true}}', "accuracy 'True': expected a number"),
+        ('{"1": {"a": NaN}}', "accuracy 'nan': expected a number"),
+        ('{"1": {"a": {"b": 1}}}', "subset 'a', accuracy .*: expected a number as accuracy"),
+    ],
+)
+def test_published_files_that_cannot_be_used(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "full.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match=rf"full\.json: .*{message}"):
+        read_full(path)
+
+
+@pytest.mark.parametrize(
+    ("percent", "message"),
+    [
+        ("half", "seed 1, checkpoint 2, sparsity 'half', subset 'a', .*a number as sparsity"),
+        ("0.25", "sparsity 0.25, .*: expected a percentage as sparsity: 25 % is"),
+    ],
+)
+def test_sparsities_of_published_files_are_percentages(
+    tmp_path: Path, percent: str, message: str
+) -> None:
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps({"1": {"2": {percent: {"a": 0.5}}}}))
+    with pytest.raises(InputError, match=rf"grid\.json: .*{message}"):
+        read_grid(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "checkpoint,subset\n1,a\n",
+            "no column accuracy; found the columns checkpoint, subset; ex",
+        ),
+        ("checkpoint,subset,accuracy\n", "no row"),
+        ("checkpoint,subset,accuracy\n1,a,0.5\n2,,0.5\n", "row 2, column subset: empty"),
+        ("checkpoint,subset,accuracy\n1,a,0.5\n2,a,x\n", "checkpoint 2, subset 'a', accuracy 'x'"),
+    ],
+)
+def test_tables_that_cannot_be_used(tmp_path: Path, content: str, message: str) -> None:
+    path = tmp_path / "full.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=rf"full\.csv: {message}"):
+        read_full(path)
+
+
+def test_files_that_are_not_there_or_of_another_kind(tmp_path: Path) -> None:
+    readers: list[Callable[[Path], pd.DataFrame]] = [read_full, read_grid]
+    for read in readers:
+        for name in ("none.csv", "none.json"):
+            with pytest.raises(InputError, match=f"{name}: .*[Nn]o such file"):
+                read(tmp_path / name)
+        (tmp_path / "table.xlsx").touch()
+        with pytest.raises(InputError, match="unknown kind of file"):
+            read(tmp_path / "table.xlsx")
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+def test_any_nested_content_is_read_or_refused(tmp_path: Path) -> None:
+    draw, path = random.Random(0), tmp_path / "any.json"
+
+    def content(depth: int) -> Any:
+        if depth == 0 or draw.random() < 0.05:
+            return draw.choice([0.5, 1, 0, 0.25, -1, "0.5", 1, None, True, [], {}, [1]])
+        return {str(draw.choice([1, 25, 50, "a", ""])): content(depth - 1) for _ in range(2)}
+
+    n_read = 0
+    for _ in range(300):
+        path.write_text(json.dumps(content(draw.choice([2, 4]))))
+        for read, columns in ((read_full, FULL.columns), (read_grid, GRID.columns)):
+            with suppress(InputError):
+                assert list(read(path).columns) == list(columns)
+                n_read += 1
+    assert 10 < n_read < 500
+
+
+# -- the published figure -------------------------------------------------------------------------
+
+ID = ["validation_matched", "validation_mismatched"]
+OOD = [
+    "lexical_overlap_ln_subject-object_swap",
+    "lexical_overlap_ln_preposition",
+    "constituent_cn_embedded_under_if",
+    "constituent_cn_embedded_under_verb",
+]
+PUBLISHED_GROUPS = {"ID": ID, "OOD": OOD, "mixed": [*ID, *OOD]}
+STEPS = [500, 6500, 12500, 18500, 24500, 30500, 36500, 42500, 48500, 54500]
+
+# Per cent, averaged over three seeds: the curves of data/plots/mnli-effective-size.pdf, published
+# with the code of arXiv 2403.03942, read from the file's drawing commands.
+FIGURE = {
+    "ID": [50, 51.67, 50, 48.33, 50, 48.33, 50, 48.33, 45, 48.33],
+    "OOD": [30, 30, 96.67, 93.33, 93.33, 83.33, 93.33, 73.33, 78.33, 76.67],
+    "mixed": [30, 35, 85, 83.33, 88.33, 76.67, 90, 73.33, 78.33, 76.67],
+}
+NOT_FAITHFUL = {
+    "ID": [],
+    "OOD": [(12500, 42), (12500, 44), (18500, 42), (24500, 43), (36500, 44)],
+    "mixed": [(12500, 42)],
+}
+
+
+@pytest.fixture
+def figure(real_data: Path) -> pd.DataFrame:
+    """Sizes from the authors' own accuracies."""
+    folder = real_data / "data" / "published"
+    full = read_full(folder / "mnli-acc_over_ft.json")
+    with pytest.warns(MechcoreWarning, match="left out 6 subnetworks that have -1"):
+        grid = read_grid(folder / "mnli-sparsity-grid-acc.json")
+    with pytest.raises(InputError, match="checkpoint 500, seed 43 lacks sparsity 0"):
+        effective_size(full, grid, groups=PUBLISHED_GROUPS)
+    with pytest.warns(MechcoreWarning, match="checkpoint 500, sparsity 0.1; checkpoint 12500, "):
+        grid = common_sparsities(grid)
+    return effective_size(full, grid, groups=PUBLISHED_GROUPS)
+
+
+@pytest.mark.real
+def test_the_published_figure_is_reproduced(figure: pd.DataFrame) -> None:
+    means = mean_effective_size(figure)
+    for group, expected in FIGURE.items():
+        part = means[means["group"] == group]
+        assert part["checkpoint"].tolist() == STEPS
+        assert (100 * part["effective_size"]).tolist() == pytest.approx(expected, abs=0.005)
+        assert set(part["n_seeds"]) == {3}
+        lost = figure[(figure["group"] == group) & ~figure["faithful"]]
+        assert list(zip(lost["checkpoint"], lost["seed"], strict=True)) == NOT_FAITHFUL[group]
+
+
+@pytest.mark.real
+def test_sizes_of_the_published_accuracies_by_a_plain_loop(
+    figure: pd.DataFrame, real_data: Path
+) -> None:
+    # Here the subnetworks that were not made stay in, as in the authors' script: at -1 they are
+    # never faithful.
+    folder = real_data / "data" / "published"
+    full = json.loads((folder / "mnli-acc_over_ft.json").read_text())
+    grid = json.loads((folder / "mnli-sparsity-grid-acc.json").read_text())
+    expected = []
+    for group, subsets in PUBLISHED_GROUPS.items():
+        for step in STEPS:
+            whole = sum(full[str(step)][s] for s in subsets) / len(subsets)
+            for seed in (42, 43, 44):
+                chosen = 0
+                for percent, part in grid[str(seed)][str(step)].items():
+                    mean = sum(part[s] for s in subsets) / len(subsets)
+                    if mean - whole > -0.03 + 1e-6:
+                        chosen = max(chosen, int(percent))
+                expected.append((group, step, seed, 100 - chosen))
+    sizes = (100 * figure["effective_size"]).round(9)
+    keys = (figure[name] for name in ("group", "checkpoint", "seed"))
+    assert list(zip(*keys, sizes, strict=True)) == expected
+
+
+@pytest.mark.real
+def test_the_shape_of_the_published_figure(figure: pd.DataFrame) -> None:
+    accuracy = figure.pivot_table(index="checkpoint", columns="group", values="full_accuracy")
+    size = figure.pivot_table(index="checkpoint", columns="group", values="effective_size")
+    # In domain the accuracy is there early, and half of the components suffice throughout.
+    assert accuracy["ID"].iloc[1] > 0.97 * accuracy["ID"].max()
+    assert size["ID"].between(0.44, 0.52).all()
+    # Out of domain accuracy comes late, and with its rise the size more than doubles ...
+    before, after = STEPS[:2], STEPS[2:]
+    assert (accuracy.loc[before, "OOD"] < 0.01).all()
+    assert (accuracy.loc[after, "OOD"] > 0.16).all()
+    assert (size.loc[before, "OOD"] < 0.31).all()
+    assert (size.loc[after, "OOD"] > 0.73).all()
+    # ... but not in step with it: the size is largest at the onset and falls while accuracy rises.
+    assert size["OOD"].idxmax() == after[0]
+    rho = accuracy["OOD"].corr(size["OOD"], method="spearman")
+    rho_after = accuracy.loc[after, "OOD"].corr(size.loc[after, "OOD"], method="spearman")
+    assert rho == pytest.approx(0.07, abs=0.005)
+    assert rho_after == pytest.approx(-0.83, abs=0.005)

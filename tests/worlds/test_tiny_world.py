@@ -1,0 +1,204 @@
+"""The tiny world: splits, hold-out, the absence of give-away words, the tokenizers."""
+
+from collections import Counter
+
+import pandas as pd
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import Pipeline, make_pipeline
+
+from mechcore.errors import InputError
+from mechcore.worlds import tiny_world
+from mechcore.worlds.tiny_world import COUNTER_HEURISTIC, ENTAILMENT, NON_ENTAILMENT, ORDINARY
+
+SIZE = 60_000
+
+
+@pytest.fixture(scope="module")
+def train() -> pd.DataFrame:
+    return tiny_world.generate("train", SIZE, seed=0).frame
+
+
+@pytest.fixture(scope="module")
+def in_domain() -> pd.DataFrame:
+    return tiny_world.generate("id", 9000, seed=0).frame
+
+
+@pytest.fixture(scope="module")
+def out_of_domain() -> pd.DataFrame:
+    return tiny_world.generate("ood", 4000, seed=0).frame
+
+
+def overlaps(frame: pd.DataFrame) -> pd.Series:
+    """Whether every word of the hypothesis is in the premise."""
+    return frame.apply(lambda row: set(row.text_b.split()) <= set(row.text_a.split()), axis=1)
+
+
+def fitted(frame: pd.DataFrame, column: str) -> Pipeline:
+    """A bag-of-words classifier of one side of the pair."""
+    return make_pipeline(
+        CountVectorizer(token_pattern=r"\S+"), LogisticRegression(max_iter=1000)
+    ).fit(frame[column], frame["label"])
+
+
+def test_every_word_is_in_the_vocabulary_once(train: pd.DataFrame) -> None:
+    assert len(set(tiny_world.WORDS)) == len(tiny_world.WORDS)
+    used = set(" ".join(train["text_a"] + " " + train["text_b"]).split())
+    assert used == set(tiny_world.WORDS)
+
+
+def test_overlap_decides_every_ordinary_pair(in_domain: pd.DataFrame) -> None:
+    assert ((in_domain["label"] == ENTAILMENT) == overlaps(in_domain)).all()
+
+
+def test_overlap_is_wrong_on_every_counter_heuristic_pair(out_of_domain: pd.DataFrame) -> None:
+    assert overlaps(out_of_domain).all()
+    assert (out_of_domain["label"] == NON_ENTAILMENT).all()
+
+
+def test_shares_of_the_splits(
+    train: pd.DataFrame, in_domain: pd.DataFrame, out_of_domain: pd.DataFrame
+) -> None:
+    shares = train["subset"].value_counts(normalize=True)
+    for subset in COUNTER_HEURISTIC:
+        assert shares[subset] == pytest.approx(0.01, abs=0.003)
+    assert (train["label"] == ENTAILMENT).mean() == 0.5
+    assert (in_domain["label"] == ENTAILMENT).mean() == 0.5
+    assert set(in_domain["subset"]) == set(ORDINARY)
+    assert out_of_domain["subset"].value_counts().to_dict() == dict.fromkeys(
+        COUNTER_HEURISTIC, 1000
+    )
+
+
+@pytest.mark.parametrize("minority", [0.0, 0.1])
+def test_minority_share_is_adjustable(minority: float) -> None:
+    frame = tiny_world.generate("train", 6000, seed=0, minority=minority).frame
+    share = frame["subset"].isin(list(COUNTER_HEURISTIC)).mean()
+    assert share == pytest.approx(minority, abs=0.02 * (minority > 0))
+
+
+def test_no_training_premise_is_in_an_evaluation_split(
+    train: pd.DataFrame, in_domain: pd.DataFrame, out_of_domain: pd.DataFrame
+) -> None:
+    evaluated = set(in_domain["text_a"]) | set(out_of_domain["text_a"])
+    assert all(map(tiny_world.is_held_out, evaluated))
+    assert not any(map(tiny_world.is_held_out, train["text_a"]))
+    assert not evaluated & set(train["text_a"])
+
+
+def test_the_result_depends_on_the_seed_alone() -> None:
+    first = tiny_world.generate("train", 500, seed=3)
+    assert first.fingerprint == tiny_world.generate("train", 500, seed=3).fingerprint
+    assert first.fingerprint != tiny_world.generate("train", 500, seed=4).fingerprint
+
+
+def test_the_data_of_a_seed_never_changes() -> None:
+    """The stored models were trained on this data: a new fingerprint means new models."""
+    fingerprints = {
+        split: tiny_world.generate(split, 1000, seed=0).fingerprint[:16]
+        for split in ("train", "id", "ood")
+    }
+    assert fingerprints == {
+        "train": "e398b9828a220759",
+        "id": "68948770da77ccdc",
+        "ood": "1e09f5c3d34c03ee",
+    }
+
+
+@pytest.mark.parametrize("column", ["text_a", "text_b"])
+def test_one_side_alone_is_near_chance(
+    train: pd.DataFrame, in_domain: pd.DataFrame, out_of_domain: pd.DataFrame, column: str
+) -> None:
+    """Bags of words of the premise or the hypothesis alone, with the minority in training.
+
+    The area under the curve says whether the classifier's score tells counter-heuristic pairs from
+    entailed ones of the same form at any threshold; 0.5 is chance.
+    """
+    model = fitted(train, column)
+    accuracy = float((model.predict(in_domain[column]) == in_domain["label"]).mean())
+    assert accuracy == pytest.approx(0.5, abs=0.03)
+    longer_hypotheses = {"conditional", "report"}
+    for subset, hosts in COUNTER_HEURISTIC.items():
+        same_form = set(hosts) - (longer_hypotheses if column == "text_b" else set())
+        entailed = in_domain["subset"].isin(same_form) & (in_domain["label"] == ENTAILMENT)
+        counter = out_of_domain[out_of_domain["subset"] == subset]
+        both = pd.concat([in_domain[entailed], counter])
+        score = model.decision_function(both[column])
+        area = roc_auc_score(both["label"] == model.classes_[1], score)
+        assert area == pytest.approx(0.5, abs=0.06), subset
+
+
+def test_no_word_gives_the_minority_away(train: pd.DataFrame) -> None:
+    """Among fully overlapping pairs every word, on either side, is more often in entailed ones."""
+    overlapping = train[overlaps(train)]
+    for column in ("text_a", "text_b"):
+        total: Counter[str] = Counter()
+        entailed: Counter[str] = Counter()
+        for text, label in zip(overlapping[column], overlapping["label"], strict=True):
+            words = set(text.split())
+            total.update(words)
+            if label == ENTAILMENT:
+                entailed.update(words)
+        shares = {word: entailed[word] / count for word, count in total.items()}
+        assert min(shares.values()) > 0.5, min(shares.items(), key=lambda item: item[1])
+
+
+def test_no_word_gives_the_label_away(train: pd.DataFrame) -> None:
+    for column in ("text_a", "text_b"):
+        exploded = train.assign(word=train[column].map(lambda text: sorted(set(text.split()))))
+        exploded = exploded.explode("word")
+        shares = (exploded["label"] == ENTAILMENT).groupby(exploded["word"]).mean()
+        assert shares.between(0.35, 0.65).all(), shares[~shares.between(0.35, 0.65)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("test", 10, 0), "split 'test' is unknown"),
+        (("id", 0, 0), "n is 0"),
+        (("train", 10, 0, 0.5), "minority is 0.5"),
+    ],
+)
+def test_unusable_arguments_are_named(arguments: tuple, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tiny_world.generate(*arguments)
+
+
+def test_encoder_tokenizer_writes_segments() -> None:
+    tokenizer = tiny_world.encoder_tokenizer()
+    tokens = tokenizer("the baker fed the poet", "the poet fed")
+    text = " ".join(tokenizer.convert_ids_to_tokens(tokens["input_ids"]))
+    assert text == "[CLS] the baker fed the poet [SEP] the poet fed [SEP]"
+    assert tokens["token_type_ids"] == [0] * 7 + [1] * 4
+    padded = tokenizer(["the", "the poet"], ["fed", "fed"], padding=True)
+    assert padded["attention_mask"] == [[1, 1, 1, 1, 1, 0], [1] * 6]
+    assert padded["input_ids"][0][-1] == tokenizer.pad_token_id
+
+
+def test_decoder_tokenizer_recognises_special_tokens_in_text() -> None:
+    tokenizer = tiny_world.decoder_tokenizer()
+    prompt = tiny_world.DECODER_PROMPT.format(a="the baker fed the poet", b="the poet fed")
+    ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    assert " ".join(tokenizer.convert_ids_to_tokens(ids)) == prompt
+    assert prompt == "[BOS] the baker fed the poet [SEP] the poet fed [ANS]"
+    assert tokenizer(prompt)["input_ids"] == ids
+    for answer in tiny_world.DECODER_ANSWERS.values():
+        (token,) = tokenizer(answer, add_special_tokens=False)["input_ids"]
+        assert token != tokenizer.unk_token_id
+
+
+@pytest.mark.parametrize("build", [tiny_world.encoder_tokenizer, tiny_world.decoder_tokenizer])
+def test_tokenizers_know_every_word(build, tmp_path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = build()
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    text = " ".join(tiny_world.WORDS)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.unk_token_id not in ids
+    assert len(set(ids)) == len(tiny_world.WORDS)
+    assert again(text, text)["input_ids"] == tokenizer(text, text)["input_ids"]
+    assert again.pad_token == "[PAD]"
