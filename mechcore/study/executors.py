@@ -1,92 +1,254 @@
-"""Doing units one after another in this process; what executors have in common."""
+"""Doing jobs in this process or in some beside it; what executors have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import multiprocessing
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
-import torch
-
 from mechcore import progress
-from mechcore.errors import MechcoreError
-from mechcore.study.bench import bench_of
-from mechcore.study.config import Resources
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning, reason
+from mechcore.study.step import Job, Work
 from mechcore.study.store import Store, StoreError
-from mechcore.study.units import Unit
-from mechcore.study.work import perform
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A unit that failed, and why; ``because_of`` another, it was not begun."""
+class Receipt:
+    """What became of a job.
 
-    unit: Unit
-    message: str
-    because_of: str | None = None
+    Attributes:
+        error: why it failed; None if it is done.
+        store_failed: whether that is for want of room, or the like, so that nothing else will do.
+        warnings: that it gave.
+    """
+
+    error: str | None = None
+    store_failed: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+class Workers(Protocol):
+    """Those who do jobs, as long as an executor keeps them.
+
+    Attributes:
+        capacity: jobs that they can be given at the same time.
+    """
+
+    capacity: int
+
+    def begin(self, job: Job) -> None:
+        """Have a job done, all of whose needs are done."""
+
+    def ended(self) -> list[tuple[Job, Receipt]]:
+        """Wait until a job ends, or for a moment; those that ended since."""
+
+    def shares(self) -> Mapping[str, float]:
+        """By the key of a job under way, the share of it that is done, as far as it is known."""
 
 
 class Executor(Protocol):
-    """Does units, each after those that it needs; goes on with the others if one fails."""
+    """Where jobs are done."""
 
-    def __call__(
-        self,
-        units: Sequence[Unit],
-        store: Store,
-        resources: Resources,
-        costs: Mapping[str, float],
-    ) -> list[Failure]:
-        """Do the units; ``costs`` by key are for the progress bar.
+    def __call__(self, store: Store) -> AbstractContextManager[Workers]:
+        """Workers, as long as the block lasts.
 
         Raises:
-            StoreError: the store cannot be written.
+            InputError: there are none to be had.
         """
 
 
-def in_process(
-    units: Sequence[Unit], store: Store, resources: Resources, costs: Mapping[str, float]
-) -> list[Failure]:
-    """Do units one after another, see `Executor`."""
-    bench = bench_of(store, resources.place)
-    failures: dict[str, Failure] = {}
-    with threads(resources.cpus), progress.work("study", sum(costs.values())) as advance:
-        for i, unit in enumerate(units):
-            blocked = blocking(unit, failures)
-            if blocked is not None:
-                failures[unit.key] = blocked
-            else:
-                with progress.within(f"{i + 1}/{len(units)} {unit.name}"):
-                    try:
-                        perform(unit, store, bench, waiting=_waiting(unit))
-                        store.record(unit.key)
-                    except StoreError:
-                        raise
-                    except MechcoreError as error:
-                        failures[unit.key] = Failure(unit, str(error))
-            advance(costs[unit.key])
-    return list(failures.values())
+@dataclass(frozen=True)
+class Local:
+    """This machine.
+
+    Attributes:
+        workers: jobs that are done at the same time, each in a process of its own; 1 for this
+            process. A script that asks for more needs the ``if __name__ == "__main__"`` that
+            Python's multiprocessing asks for.
+        cpus: cores for each job; None shares those there are. Results are equal to the last bit
+            only between runs with equal cores.
+        device: where models are put: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
+
+    Raises:
+        InputError: there are not so many cores.
+    """
+
+    workers: int = 1
+    cpus: int | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        there = os.cpu_count() or 1
+        for name in ("workers", "cpus"):
+            found = getattr(self, name)
+            if found is not None and not 1 <= found <= there:
+                raise InputError(
+                    f"{name} is {found}; this machine has {there} cores: expected 1 to {there}"
+                )
+
+    @contextmanager
+    def __call__(self, store: Store) -> Iterator[Workers]:
+        """See `Executor`."""
+        if self.workers == 1:
+            yield _Here(store, self.cpus, self.device)
+            return
+        cores = self.cpus or max(1, (os.cpu_count() or 1) // self.workers)
+        context = multiprocessing.get_context("spawn")
+        others = set(multiprocessing.active_children())
+        with ProcessPoolExecutor(self.workers, context, _leave_interrupts) as pool:
+            try:
+                yield _Beside(pool, self.workers, store, cores, self.device)
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in set(multiprocessing.active_children()) - others:
+                    process.terminate()
+                raise
 
 
-def blocking(unit: Unit, failures: Mapping[str, Failure]) -> Failure | None:
-    """Why a unit cannot be begun, if it needs one that failed."""
-    for key in unit.needs.values():
-        if key in failures:
-            cause = failures[key].because_of or failures[key].unit.name
-            return Failure(unit, f"needs {cause}", cause)
-    return None
+class _Here:
+    """This process, one job after another."""
+
+    capacity = 1
+
+    def __init__(self, store: Store, cpus: int | None, device: str) -> None:
+        self.store, self.cpus, self.device = store, cpus, device
+        self._ended: list[tuple[Job, Receipt]] = []
+
+    def begin(self, job: Job) -> None:
+        with progress.within(job.name):
+            self._ended.append((job, done(job, self.store, self.cpus, self.device)))
+
+    def ended(self) -> list[tuple[Job, Receipt]]:
+        found, self._ended = self._ended, []
+        return found
+
+    def shares(self) -> Mapping[str, float]:
+        return {}
+
+
+class _Beside:
+    """Processes of this machine."""
+
+    def __init__(
+        self, pool: ProcessPoolExecutor, workers: int, store: Store, cpus: int, device: str
+    ) -> None:
+        self.pool, self.capacity = pool, workers
+        self._arguments = (store.path, cpus, device)
+        self._running: dict[Future[Receipt], Job] = {}
+
+    def begin(self, job: Job) -> None:
+        self._running[self.pool.submit(_done_elsewhere, job, *self._arguments)] = job
+
+    def ended(self) -> list[tuple[Job, Receipt]]:
+        finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
+        try:
+            found = [(self._running[future], future.result()) for future in finished]
+        except BrokenProcessPool as error:
+            names = ", ".join(job.name for job in self._running.values())
+            raise MechcoreError(
+                f"study: a worker died during one of {names}: for want of memory, perhaps, or the "
+                'study was started by a script without `if __name__ == "__main__"`. What was '
+                "finished is kept: run the study again, with fewer workers"
+            ) from error
+        for future in finished:
+            del self._running[future]
+        return found
+
+    def shares(self) -> Mapping[str, float]:
+        return {}
+
+
+def done(
+    job: Job,
+    store: Store,
+    cpus: int | None,
+    device: str,
+    waiting: Callable[[Job], None] | None = None,
+) -> Receipt:
+    """Do a job unless it is done, by this process or meanwhile by another.
+
+    Args:
+        job: what to do; all its needs are done.
+        store: holds the results, and takes this one.
+        cpus: cores to use; None for those that torch uses by now.
+        device: where models are put.
+        waiting: called if another process is at it.
+    """
+    error, store_failed = None, False
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", MechcoreWarning)
+        try:
+            with threads(cpus), store.lock(job.key, lambda: (waiting or _say_waiting)(job)):
+                if not store.has(job.key):
+                    _make(job, store, device)
+        except MechcoreError as failure:
+            error, store_failed = str(failure), isinstance(failure, StoreError)
+        except (RuntimeError, MemoryError) as failure:  # torch's want of memory among them
+            error = reason(failure)
+    said = [str(each.message) for each in caught if issubclass(each.category, MechcoreWarning)]
+    return Receipt(error, store_failed, tuple(dict.fromkeys(said)))
+
+
+def _make(job: Job, store: Store, device: str) -> None:
+    _check(job, store)
+    with store.making(job.key, job.step.kind, job.name, job.recipe) as folder:
+        job.step.run(Work(job, folder, store.partial(job.key), store, device))
+        _check(job, store)
+    store.forget_partial(job.key)
+
+
+def _check(job: Job, store: Store) -> None:
+    """Make sure that what a job reads is what its key says.
+
+    Raises:
+        InputError: an input is gone, or is another one.
+    """
+    try:
+        changed = job.changed_inputs(store.hash_file)
+    except (InputError, OSError) as error:
+        raise InputError(
+            f"{error}; it was there when the study was planned: put it back and run it again"
+        ) from error
+    if changed:
+        raise InputError(f"the {changed[0]} files changed while the study ran; run it again")
+
+
+def _done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
+    return done(job, Store(store), cpus, device)
 
 
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Let torch use so many cores inside the block; None leaves it as it is."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
+    """Let torch and numerical libraries use so many cores inside the block; None changes nothing.
+
+    Raises:
+        InputError: this machine has not so many.
+    """
+    if count is None:
         yield
-    finally:
-        torch.set_num_threads(before)
+        return
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, before)
+        torch.set_num_threads(count)
+        stack.enter_context(threadpool_limits(count))
+        yield
 
 
-def _waiting(unit: Unit) -> Callable[[], None]:
-    return lambda: progress.say(f"{unit.name}: another process is at it; waiting for its result")
+def _say_waiting(job: Job) -> None:
+    progress.say(f"{job.name}: another process is at it; waiting for its result")
+
+
+def _leave_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

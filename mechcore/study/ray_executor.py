@@ -1,155 +1,125 @@
-"""Doing units on the workers of a Ray cluster, of this machine or of many.
+"""Doing jobs on the workers of a Ray cluster, of this machine or of many.
 
-Ray schedules: every unit is a task that waits for the tasks whose results it reads. All machines
-must see the store, the models and the data under the same paths.
+All machines must see the store, the models and the data under the same paths.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from mechcore import progress
-from mechcore.errors import InputError, MechcoreError, MechcoreWarning
-from mechcore.study.bench import bench_of
-from mechcore.study.config import Resources
-from mechcore.study.executors import Executor, Failure, blocking, threads
+from mechcore.errors import InputError
+from mechcore.study.executors import Receipt, Workers, done
+from mechcore.study.step import Job
 from mechcore.study.store import Store, StoreError
-from mechcore.study.units import Unit
-from mechcore.study.work import perform
 
 RETRIES = 5
-"""How often a unit is begun again after its worker died; pruning goes on where it was."""
+"""How often a job is begun again after its worker died; pruning goes on where it was."""
 
 _LOOK = 0.5
 """Seconds between looks at the workers' progress."""
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """What a worker says of a unit: done, or failed and why."""
+class OnRay:
+    """A Ray cluster.
 
-    error: str | None = None
-    full: bool = False
-    warnings: tuple[str, ...] = ()
-
-
-def on_ray(address: str | None = None) -> Executor:
-    """An executor on the Ray cluster at ``address``; None starts one on this machine.
+    Attributes:
+        address: of the cluster; None starts one on this machine.
+        cpus: cores for each job.
+        gpus: GPUs for each job, also a share of one.
+        device: where models are put.
 
     Raises:
         InputError: Ray is not installed.
     """
-    _ray()
 
-    def execute(
-        units: Sequence[Unit], store: Store, resources: Resources, costs: Mapping[str, float]
-    ) -> list[Failure]:
-        with _cluster(address) as ray:
-            return _execute(ray, units, store, resources, costs)
+    address: str | None = None
+    cpus: int = 1
+    gpus: float = 0.0
+    device: str = "cpu"
 
-    return execute
+    def __post_init__(self) -> None:
+        _ray()
 
-
-def _execute(
-    ray: Any,
-    units: Sequence[Unit],
-    store: Store,
-    resources: Resources,
-    costs: Mapping[str, float],
-) -> list[Failure]:
-    cpus = resources.cpus or 1
-    _check_room(ray, cpus, resources.gpus)
-    board = ray.remote(num_cpus=0)(_Board).remote()
-    task = ray.remote(
-        num_cpus=cpus, num_gpus=resources.gpus, max_retries=RETRIES, retry_exceptions=False
-    )(_work)
-    named = {unit.key: unit for unit in units}
-    refs: dict[Any, str] = {}
-    of_key: dict[str, Any] = {}
-    for unit in units:
-        needs = [of_key[key] for key in unit.needs.values() if key in of_key]
-        ref = task.remote(str(store.path.resolve()), unit, resources.place, cpus, board, *needs)
-        of_key[unit.key] = ref
-        refs[ref] = unit.key
-    failures: dict[str, Failure] = {}
-    told: set[str] = set()
-    with progress.work("study", sum(costs.values())) as advance:
-        shown = 0.0
-        done: set[str] = set()
-        while refs:
-            ended, _ = ray.wait(list(refs), num_returns=1, timeout=_LOOK)
-            for ref in ended:
-                key = refs.pop(ref)
-                failure = _settle(ray, ref, named[key], store, failures, told)
-                if failure is not None:
-                    failures[key] = failure
-                done.add(key)
-            shares = ray.get(board.shares.remote())
-            now = sum(costs[key] * (1 if key in done else shares.get(key, 0)) for key in named)
-            if now > shown:
-                advance(now - shown)
-                shown = now
-    return list(failures.values())
+    @contextmanager
+    def __call__(self, store: Store) -> Iterator[Workers]:
+        """See `mechcore.study.executors.Executor`."""
+        with _cluster(self.address) as ray:
+            yield _Cluster(ray, store, self)
 
 
-def _settle(
-    ray: Any,
-    ref: Any,
-    unit: Unit,
-    store: Store,
-    failures: Mapping[str, Failure],
-    told: set[str],
-) -> Failure | None:
-    """Take in what became of a unit."""
-    try:
-        receipt: Receipt = ray.get(ref)
-    except ray.exceptions.RayError as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        message = f"its worker died {RETRIES + 1} times or could not start: {reason}"
-        return blocking(unit, failures) or Failure(unit, message)
-    for message in receipt.warnings:
-        if message not in told:  # every worker that reads the data says the same
-            told.add(message)
-            warnings.warn(message, MechcoreWarning, stacklevel=2)
-    if receipt.full:
-        raise StoreError(receipt.error)
-    if receipt.error is not None:
-        return blocking(unit, failures) or Failure(unit, receipt.error)
-    if not store.has(unit.key):
-        raise StoreError(
-            f"store {store.path}: a worker finished {unit.name}, but its result is not here; "
-            "expected all machines to see the store under the same path (a shared file system)"
-        )
-    store.record(unit.key)
-    return None
+class _Cluster:
+    """Workers of a cluster."""
 
+    def __init__(self, ray: Any, store: Store, wanted: OnRay) -> None:
+        self.ray, self.store, self.wanted = ray, store, wanted
+        self.capacity = self._room()
+        self.board = ray.remote(num_cpus=0)(_Board).remote()
+        self.task = ray.remote(
+            num_cpus=wanted.cpus,
+            num_gpus=wanted.gpus,
+            max_retries=RETRIES,
+            retry_exceptions=False,
+        )(_work)
+        self._running: dict[Any, Job] = {}
 
-def _work(path: str, unit: Unit, place: str, cpus: int, board: Any, *needs: Receipt) -> Receipt:
-    """Do a unit; runs on a worker, which keeps its models open for the next one."""
-    if any(need.error is not None for need in needs):
-        return Receipt("needs a unit that failed")
-    store = Store(path)
-    relay = progress.Relay(lambda share: board.tell.remote(unit.key, share))
-    with warnings.catch_warnings(record=True) as caught, threads(cpus), progress.shown_on(relay):
-        warnings.simplefilter("always", MechcoreWarning)
-        error = None
-        full = False
+    def _room(self) -> int:
+        """Jobs for which there is room; of a cluster that grows, twice as many wait."""
+        there = self.ray.cluster_resources()
+        room = []
+        for name, wanted in (("CPU", self.wanted.cpus), ("GPU", self.wanted.gpus)):
+            if wanted > there.get(name, 0):
+                raise InputError(
+                    f"executor ray: a job asks for {wanted:g} {name}, but the cluster has "
+                    f"{there.get(name, 0):g} in all; lower resources.{name.lower()}s"
+                )
+            if wanted:
+                room.append(int(there[name] / wanted))
+        return 2 * min(room)
+
+    def begin(self, job: Job) -> None:
+        place = str(self.store.path.resolve())
+        ref = self.task.remote(place, job, self.wanted.device, self.wanted.cpus, self.board)
+        self._running[ref] = job
+
+    def ended(self) -> list[tuple[Job, Receipt]]:
+        ended, _ = self.ray.wait(list(self._running), num_returns=1, timeout=_LOOK)
+        return [(job := self._running.pop(ref), self._receipt(ref, job)) for ref in ended]
+
+    def _receipt(self, ref: Any, job: Job) -> Receipt:
         try:
-            perform(unit, store, bench_of(store, place))
-        except MechcoreError as failure:
-            error, full = str(failure), isinstance(failure, StoreError)
-    said = [str(each.message) for each in caught if issubclass(each.category, MechcoreWarning)]
-    return Receipt(error, full, tuple(said))
+            receipt: Receipt = self.ray.get(ref)
+        except self.ray.exceptions.RayError as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            return Receipt(f"its worker died {RETRIES + 1} times or could not start: {reason}")
+        if receipt.error is None and not self.store.has(job.key):
+            raise StoreError(
+                f"store {self.store.path}: a worker finished {job.name}, but its result is not "
+                "here; expected all machines to see the store under the same path (a shared file "
+                "system)"
+            )
+        return receipt
+
+    def shares(self) -> Mapping[str, float]:
+        found: dict[str, float] = self.ray.get(self.board.shares.remote())
+        return found
+
+
+def _work(path: str, job: Job, device: str, cpus: int, board: Any) -> Receipt:
+    """Do a job; runs on a worker, which keeps its models open for the next one."""
+    relay = progress.Relay(lambda share: board.tell.remote(job.key, share))
+    with progress.shown_on(relay):
+        return done(job, Store(path), cpus, device)
 
 
 class _Board:
-    """What share of each unit is done, told by the workers."""
+    """What share of each job is done, told by the workers."""
 
     def __init__(self) -> None:
         self._shares: dict[str, float] = {}
@@ -201,13 +171,3 @@ def _cluster(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def _check_room(ray: Any, cpus: int, gpus: float) -> None:
-    there = ray.cluster_resources()
-    for name, wanted in (("CPU", cpus), ("GPU", gpus)):
-        if wanted > there.get(name, 0):
-            raise InputError(
-                f"executor ray: a unit asks for {wanted:g} {name}, but the cluster has "
-                f"{there.get(name, 0):g} in all; lower resources.{name.lower()}s"
-            )

@@ -1,4 +1,4 @@
-"""The folder of results: brought there from the store, under one name for each thing."""
+"""The folder of a study: which study it is, and its results, brought there from the store."""
 
 from __future__ import annotations
 
@@ -7,36 +7,45 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
-from mechcore.report.blocks import FIGURES_FOLDER
-from mechcore.report.page import REPORT_FILES
-from mechcore.report.run_folder import ATTENTION_FILE, CONFIG_FILE, TABLES_FOLDER
-from mechcore.study.bench import CHECKPOINTS, trained_path
-from mechcore.study.config import StudyConfig
-from mechcore.study.config_file import from_json
-from mechcore.study.folder import versions
-from mechcore.study.inputs import resolved
-from mechcore.study.plan import Part, Plan
+from mechcore.study.engine import Results, Study
+from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER, write_tables
+from mechcore.study.kinds import STUDIES
+from mechcore.study.step import in_order, plain, versions
 from mechcore.study.store import Store
-from mechcore.study.units import Unit
-from mechcore.study.work import FACTS, MASKS, MEANS
 
 STUDY = "study.json"
 STORE = "store"
-OWN_FILES = (MEANS, ATTENTION_FILE, *REPORT_FILES.values())
-OWN_FOLDERS = (MASKS, TABLES_FOLDER, FIGURES_FOLDER)
 
 
-def check_out(out: Path) -> None:
+@dataclass(frozen=True)
+class Opened:
+    """The study in a folder.
+
+    Attributes:
+        kind: of study.
+        settings: as they were read.
+        store: holds its results.
+        written: files that it wrote when it was last finished, relative to the folder.
+    """
+
+    kind: str
+    settings: Any
+    store: Store
+    written: tuple[str, ...] = ()
+
+
+def check_out(out: Path, kind: str) -> None:
     """See whether a study may put its results into ``out``; nothing is written.
 
     Raises:
-        InputError: it is a file, cannot be written, or holds something else than a study.
+        InputError: it is a file, cannot be written, or holds something else than such a study.
     """
     if out.exists() and not out.is_dir():
         raise InputError(f"{out}: is a file; expected a folder (--out)")
@@ -44,115 +53,148 @@ def check_out(out: Path) -> None:
     # A store alone: killed before there was more.
     there = {path.name for path in out.iterdir()} if out.exists() else set()
     alone = {STORE, *(path.name for path in out.glob(f".*.{STUDY}"))}
-    if there - alone and STUDY not in there:
+    if STUDY in there:
+        found = _noted(out).get("kind")
+        if found != kind:
+            raise InputError(
+                f"{out}: holds a study of kind {found!r}; this one is of kind {kind!r}: choose "
+                "another --out"
+            )
+    elif there - alone:
         raise InputError(
             f"{out}: the folder is not empty and is not that of a study (no {STUDY}); choose "
             "another --out"
         )
 
 
-def begin(out: Path, config: StudyConfig, store: Store) -> None:
+def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
     """Note in ``out`` which study it is, so that it can be looked at and gone on with."""
     inside = store.path.resolve() == (out / STORE).resolve()
-    write_json(
-        out / STUDY,
-        {
-            "mechcore": version("mechcore"),
-            "store": STORE if inside else str(store.path.resolve()),
-            "settings": config.as_json(),
-        },
+    _note(
+        out,
+        kind=kind,
+        mechcore=version("mechcore"),
+        store=STORE if inside else str(store.path.resolve()),
+        settings=plain(settings),
+        written=list(_written(out)),
     )
 
 
-def opened(out: Path) -> tuple[StudyConfig, Store]:
+def opened(out: Path) -> Opened:
     """The study in a folder.
 
     Raises:
         InputError: there is none.
     """
     path = out / STUDY
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        config = from_json(content["settings"], str(path))
-        store = Store(out / content["store"])
-    except InputError:
-        raise
-    except FileNotFoundError as error:
+    if not path.exists():
         raise InputError(
             f"{out}: no study in this folder (no {STUDY}); expected the --out of mechcore run"
-        ) from error
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path}: cannot be read ({error}); run the study again") from error
-    return config, store
+        )
+    content = _noted(out)
+    try:
+        kind, place = str(content["kind"]), str(content["store"])
+        settings = content["settings"]
+    except KeyError as error:
+        raise InputError(f"{path}: has no {error}; run the study again") from error
+    read = STUDIES[kind].read(settings, str(path))
+    return Opened(kind, read, Store(out / place), _written(out))
 
 
-def write_results(plan: Plan, store: Store, out: Path) -> list[Path]:
-    """Bring the results of a finished study to ``out``.
+def write_results(
+    study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
+) -> list[Path]:
+    """Bring the results of a finished study to ``out``; what it wrote before and not now goes.
+
+    Args:
+        study: the study.
+        out: its folder.
+        kind: of study.
+        settings: its settings.
+        store: holds the results.
+        origins: where settings come from that are not defaults, by name.
 
     Returns:
-        The folder of each model.
+        Each folder with results.
     """
-    folders = []
-    names = {part.name for part in plan.parts}
-    for folder in filter(_is_of_study, out.glob("*")):  # of models that the study no longer has
-        if folder.name not in names:
-            _remove_results(folder)
-    if "" not in names:  # what is left of a study of one model
-        _remove_results(out)
-    for part in plan.parts:
-        folder = out / part.name
-        wanted = _files(part, store)
-        _remove_others(folder, wanted)
-        for name, source in wanted.items():
-            _copy(source, folder / name)
-        write_json(folder / CONFIG_FILE, _facts(part, store))
-        folders.append(folder)
-    return folders
+    found = study.results()
+    wanted = {
+        str(Path(folder) / name)
+        for folder, results in found.items()
+        for name in (*results.files, *_tables(results), CONFIG_FILE)
+    }
+    for name in set(_written(out)) - wanted:
+        _remove(out, name)
+    jobs = in_order(study.jobs())
+    seconds: dict[str, float] = {}
+    for job in jobs:
+        spent = store.manifest(job.key).seconds
+        seconds[job.step.kind] = round(seconds.get(job.step.kind, 0.0) + spent, 1)
+    for folder, results in found.items():
+        for name, source in results.files.items():
+            _copy(source, out / folder / name)
+        write_tables(out / folder / TABLES_FOLDER, results.tables)
+        facts = {
+            "kind": kind,
+            "mechcore": version("mechcore"),
+            "versions": versions(),
+            "command": " ".join(["mechcore", *sys.argv[1:]]),
+            "settings": plain(settings),
+            "origins": dict(origins),
+            "seconds": seconds,
+            "jobs": {job.name: job.key for job in jobs},
+        }
+        write_json(out / folder / CONFIG_FILE, facts | dict(results.facts))
+    _note(out, written=sorted(wanted))
+    return [out / folder for folder in found]
 
 
-def _files(part: Part, store: Store) -> dict[str, Path]:
-    """Where each file of the results is in the store."""
-    found: dict[str, Path] = {}
-    for unit in _units(part):
-        folder = store.whole(unit.key)
-        files = store.manifest(unit.key).files
-        names = [name for name in files if name != FACTS and Path(name).parts[0] != CHECKPOINTS]
-        found |= {name: folder / name for name in names}
-    return found
+def add_written(out: Path, files: Iterable[Path]) -> None:
+    """Note further files of a study's results, such as its report."""
+    names = {path.relative_to(out).as_posix() for path in files}
+    _note(out, written=sorted({*_written(out), *names}))
 
 
-def _units(part: Part) -> Iterable[Unit]:
-    return [*part.units.values(), *part.pruned]
+def _tables(results: Results) -> list[str]:
+    return [f"{TABLES_FOLDER}/{name}.csv" for name in results.tables]
 
 
-def _remove_others(folder: Path, wanted: Mapping[str, Path]) -> None:
-    """Remove results of settings that no longer hold, and temporary files of a killed process."""
-    shutil.rmtree(folder / FIGURES_FOLDER, ignore_errors=True)
-    for name in OWN_FILES:
-        if name not in wanted:
-            (folder / name).unlink(missing_ok=True)
-    for path in [p for inner in OWN_FOLDERS for p in (folder / inner).glob("*")]:
-        if path.relative_to(folder).as_posix() not in wanted:
-            path.unlink(missing_ok=True)
-    own = (*OWN_FILES, CONFIG_FILE, STUDY)
-    for path in [p for name in own for p in folder.glob(f".*.{name}")]:
-        path.unlink(missing_ok=True)
-
-
-def _is_of_study(folder: Path) -> bool:
+def _noted(out: Path) -> dict[str, Any]:
+    path = out / STUDY
     try:
-        content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        return {"mechcore", "units", "seconds"} <= content.keys()
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return False
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError(f"found a {type(content).__name__}, expected an object")
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read ({error}); run the study again") from error
+    return content
 
 
-def _remove_results(folder: Path) -> None:
-    _remove_others(folder, {})
-    (folder / CONFIG_FILE).unlink(missing_ok=True)
-    for inner in (*(folder / name for name in OWN_FOLDERS), folder):
-        with suppress(OSError):  # not empty: it holds things of others
-            inner.rmdir()
+def _note(out: Path, **facts: Any) -> None:
+    known: dict[str, Any] = {}
+    with suppress(InputError):
+        known = _noted(out)
+    write_json(out / STUDY, known | facts)
+
+
+def _written(out: Path) -> tuple[str, ...]:
+    """Files that the study wrote, as far as they lie in its folder."""
+    found: Any = ()
+    with suppress(InputError):
+        found = _noted(out).get("written")
+    names = found if isinstance(found, list) else []
+    return tuple(n for n in names if isinstance(n, str) and ".." not in Path(n).parts)
+
+
+def _remove(out: Path, name: str) -> None:
+    path = out / name
+    if not path.resolve().is_relative_to(out.resolve()):
+        return
+    path.unlink(missing_ok=True)
+    for folder in path.relative_to(out).parents:
+        if folder != Path():
+            with suppress(OSError):  # not empty: it holds things of others
+                (out / folder).rmdir()
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -160,33 +202,3 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, temporary)
 
     write_atomically(target, write)
-
-
-def _facts(part: Part, store: Store) -> dict[str, Any]:
-    """What ``config.json`` says of a run."""
-    config = part.config
-    facts = json.loads((store.whole(part.units["describe"].key) / FACTS).read_text())
-    seconds: dict[str, float] = {}
-    for unit in {unit.key: unit for unit in part.made}.values():
-        spent = store.manifest(unit.key).seconds
-        seconds[unit.kind] = round(seconds.get(unit.kind, 0.0) + spent, 1)
-    facts["model"] = {**_origin(part, store), **facts["model"]}
-    return {
-        "mechcore": version("mechcore"),
-        "versions": versions(),
-        "command": " ".join(["mechcore", *sys.argv[1:]]),
-        **facts,
-        "seeds": list(config.seeds),
-        "sparsities": list(config.sparsities),
-        "settings": config.as_json(),
-        "seconds": seconds,
-        "units": {unit.name: unit.key for unit in _units(part)},
-    }
-
-
-def _origin(part: Part, store: Store) -> dict[str, str | None]:
-    """Where the model is from; one that the study trained lies in the store."""
-    base = resolved(part.config.model).source
-    if "training" not in part.units:
-        return {"source": base}
-    return {"source": str(trained_path(store, part.units["describe"])), "base": base}

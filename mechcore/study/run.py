@@ -1,128 +1,147 @@
-"""A whole study: a checkpoint and its data in, tables, figures and a report out."""
+"""A whole study of any kind: settings in, tables, figures and a report out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from mechcore import progress
-from mechcore.errors import MechcoreError
 from mechcore.report import build_report
-from mechcore.study.bench import bench_of
-from mechcore.study.config import StudyConfig
-from mechcore.study.config_file import located
-from mechcore.study.estimate import masks_of, passes
-from mechcore.study.executors import Executor, Failure, in_process
-from mechcore.study.fitting import fitting_of
-from mechcore.study.plan import Plan, make_plan
-from mechcore.study.results import STORE, begin, check_out, write_results
+from mechcore.study.engine import Study, perform
+from mechcore.study.executors import Executor, Local
+from mechcore.study.kinds import DEFAULT, STUDIES
+from mechcore.study.results import STORE, begin, check_out, opened, write_results
+from mechcore.study.step import Job, differences, in_order
 from mechcore.study.store import Store
-from mechcore.study.units import Unit
-
-
-class StudyError(MechcoreError):
-    """Some units failed; the others are in the store.
-
-    Attributes:
-        failures: what failed, and why.
-    """
-
-    def __init__(self, failures: Sequence[Failure]) -> None:
-        self.failures = list(failures)
-        causes = [each for each in failures if each.because_of is None]
-        waiting = len(failures) - len(causes)
-        more = f"; {waiting} that need them were not begun" if waiting else ""
-        reasons = ". ".join(f"{each.unit.name}: {each.message}" for each in causes)
-        super().__init__(
-            f"study: {len(causes)} units failed{more}. {reasons}. What was finished is kept; after "
-            "a change of settings only what depends on them is done again"
-        )
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A study that was checked, and what of it is left to do."""
+    """A study that was checked.
 
-    plan: Plan
+    Attributes:
+        study: the study.
+        store: holds its results.
+        jobs: those known by now, each after its needs.
+        pending: those of them that are not done.
+    """
+
+    study: Study
     store: Store
-    pending: list[Unit]
+    jobs: list[Job]
+    pending: list[Job]
 
 
-def prepare(config: StudyConfig, out: str | Path, store: str | Path | None = None) -> Prepared:
+def prepare(
+    settings: Any,
+    out: str | Path,
+    *,
+    kind: str = DEFAULT,
+    store: str | Path | None = None,
+    device: str = "cpu",
+) -> Prepared:
     """Check everything and work out what is left to do; nothing is written.
 
     Args:
-        config: the study.
+        settings: of the study.
         out: folder for the results.
+        kind: of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store; None is ``store`` in ``out``.
+        device: where models are put.
 
     Raises:
-        InputError: the configuration, a file or a folder cannot be used.
+        InputError: the settings, a file or a folder cannot be used.
     """
     out = Path(out)
-    check_out(out)
+    check_out(out, kind)
     kept = Store(out / STORE if store is None else store)
-    plan = make_plan(located(config, Path.cwd()), kept.hash_file)
-    pending = [unit for unit in plan.units.values() if not kept.has(unit.key)]
-    bench = bench_of(kept, config.resources.place)
-    for part in plan.parts:
-        training, described = part.units.get("training"), part.units["describe"]
-        if training is not None and training in pending:
-            fitting_of(training, config.resources.place)
-        elif any(unit.recipe["model"] == described.recipe["model"] for unit in pending):
-            bench.inputs(described)
-    return Prepared(plan, kept, pending)
+    known = STUDIES[kind]
+    study = known.plan(known.located(settings, Path.cwd()), kept)
+    jobs = in_order(study.jobs())
+    pending = [job for job in jobs if not kept.has(job.key)]
+    study.check(pending, device)
+    return Prepared(study, kept, jobs, pending)
 
 
-def run(
-    config: StudyConfig,
+def run_study(
+    settings: Any,
     out: str | Path,
     *,
+    kind: str = DEFAULT,
     store: str | Path | None = None,
-    executor: Executor = in_process,
+    executor: Executor | None = None,
+    origins: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Do what is left of a study, and write its results and reports.
 
-    Everything is checked before anything is written. Each unit of work is kept in the store, so
-    that running again does only what is missing: after an interruption the rest, from the step of
-    pruning last saved; after a change of settings, model, data or versions what depends on it.
+    Everything is checked before anything is written. Results of jobs are kept in the store, so that
+    running again does only what is missing: after an interruption the rest, from the step of
+    pruning last saved; after a change of settings, inputs, code or versions what depends on it.
 
     Args:
-        config: the study.
+        settings: of the study.
         out: folder for the results; of several models each gets a folder in it.
+        kind: of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
-        executor: `in_process`, or what `mechcore.study.ray_executor.on_ray` returns.
+        executor: where jobs are done; None is this process.
+        origins: where settings come from that are not defaults, by name, for ``config.json``.
 
     Returns:
-        Path of the report of each model.
+        Each report.
 
     Raises:
-        InputError: the configuration, a file or a folder cannot be used.
-        StudyError: units failed; all that do not need them were done.
+        InputError: the settings, a file or a folder cannot be used.
+        StudyError: jobs failed; all that do not need them were done.
         StoreError: the disk is full.
     """
-    out = Path(out)
-    prepared = prepare(config, out, store)
-    plan, kept = prepared.plan, prepared.store
+    out, executor = Path(out), executor or Local()
+    device = getattr(executor, "device", "cpu")
+    prepared = prepare(settings, out, kind=kind, store=store, device=device)
+    study, kept = prepared.study, prepared.store
     kept.create()
     kept.tidy()
-    place = kept.remember(out, plan.units)
+    # Noted before the work, so that nothing of it can be cleaned away meanwhile.
+    place = kept.remember(out, prepared.jobs)
     with kept.lock(place):
-        begin(out, plan.config, kept)
-    # Again, as before it was remembered they could be cleaned away.
-    pending = [unit for unit in plan.units.values() if not kept.has(unit.key)]
-    done = len(plan.units) - len(pending)
-    if done:
-        progress.say(f"{done} of {len(plan.units)} units of work were done before")
-    failures = executor(pending, kept, config.resources, _costs(plan, pending)) if pending else []
-    if failures:
-        raise StudyError(failures)
+        begin(out, kind, STUDIES[kind].located(settings, Path.cwd()), kept)
+    perform(study, kept, executor, out)
     with kept.lock(place):
-        return [build_report(folder) for folder in write_results(plan, kept, out)]
+        folders = write_results(study, out, kind, settings, kept, origins or {})
+        return [build_report(folder) for folder in folders]
 
 
-def _costs(plan: Plan, units: Sequence[Unit]) -> dict[str, float]:
-    """Passes through the model of each unit, by key."""
-    masks = masks_of(plan.units)
-    return {unit.key: passes(unit, None, masks) for unit in units}
+def job_table(folder: str | Path) -> tuple[Any, Store]:
+    """The jobs of the study in a folder, from its settings, inputs and code as they are now.
+
+    Returns:
+        One row per job known by now: key, kind, name, state (``done``, ``begun`` for one that was
+        interrupted or is at work, ``to do``), seconds and bytes (0 if not done), and why (what
+        changed since it was last done, in words; empty where it is done or was never done); and
+        the store.
+
+    Raises:
+        InputError: there is no study, or a file that it works on is gone.
+    """
+    import pandas as pd
+
+    folder = Path(folder)
+    found = opened(folder)
+    store = found.store
+    rows = []
+    for job in in_order(STUDIES[found.kind].plan(found.settings, store).jobs()):
+        state, seconds, size, why = "to do", 0.0, 0, ""
+        if store.has(job.key):
+            manifest = store.manifest(job.key)
+            state, seconds, size = "done", manifest.seconds, manifest.bytes
+        else:
+            if store.partial(job.key).exists():
+                state = "begun"
+            before = store.last_recipe(folder, job)
+            if before is not None:
+                changes = differences(before, job.recipe)
+                why = f"changed: {', '.join(changes[:3])}"
+                why += f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+        rows.append((job.key, job.step.kind, job.name, state, seconds, size, why))
+    columns = ["key", "kind", "name", "state", "seconds", "bytes", "why"]
+    return pd.DataFrame(rows, columns=columns), store

@@ -1,9 +1,9 @@
-"""The run store: finished units of work, each under a key of everything it depends on.
+"""The run store: results of finished jobs, each under a key of everything it depends on.
 
-A unit's files lie in ``objects/KEY[:2]/KEY/`` beside a ``manifest.json`` with their checksums. They
+A job's files lie in ``objects/KEY[:2]/KEY/`` beside a ``manifest.json`` with their checksums. They
 are written to a hidden folder beside it, synced, and moved into place, so that an artefact is there
-as a whole or not at all. What is on disk is the truth; the index only sums it up. Whoever makes a
-unit holds its lock, which the system drops when the process dies.
+as a whole or not at all. Whoever does a job holds its lock, which the system drops when the process
+dies.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from filelock import FileLock, Timeout
 
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.files import appearing, check_can_write, write_json
 from mechcore.study.fingerprints import digest_of, hash_file
-from mechcore.study.index import COLUMNS, Index, IndexFailure
+from mechcore.study.step import Job
 
 MANIFEST = "manifest.json"
 MARK = "mechcore-store.json"
 STUDIES = "studies"
 PARTIAL = "partial"
-FORMAT = 1
+FORMAT = 2
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Those of writing."""
+
+_SETTLED = 2.0
+"""Seconds since a file's last change after which its digest is remembered: one more change could
+leave its times as they are, where clocks are coarse."""
 
 
 class StoreError(MechcoreError):
@@ -48,9 +51,9 @@ class Manifest:
 
     Attributes:
         key: digest of ``recipe``.
-        kind: of the unit.
-        name: of the unit, for people.
-        recipe: everything that the unit's results depend on.
+        kind: of the step.
+        name: of the job, for people.
+        recipe: everything that the job's result depends on.
         files: SHA-256 by relative path.
         bytes: size of all files.
         seconds: time the work took; after an interruption, of the last part.
@@ -85,7 +88,7 @@ class Store:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self.index = Index(self.path / "index.sqlite")
+        self._digests: dict[tuple[Any, ...], str] = {}
         self._verified: set[str] = set()
         self._held: set[str] = set()
         self._check()
@@ -103,7 +106,7 @@ class Store:
                     "another --store"
                 )
             return
-        known = {"objects", PARTIAL, "locks", STUDIES, "index.sqlite"}
+        known = {"objects", PARTIAL, "locks", STUDIES}
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
         if self.path.exists():
@@ -132,7 +135,17 @@ class Store:
 
     def hash_file(self, path: Path) -> str:
         """SHA-256 of any file, remembered as long as the file does not change."""
-        return self.index.hash_file(path) if self.exists else hash_file(path)
+        now, stat = time.time(), path.stat()
+        state = (
+            *(path.resolve(), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns),
+            *(stat.st_ino, stat.st_dev),
+        )
+        if state in self._digests:
+            return self._digests[state]
+        digest = hash_file(path)
+        if now - max(stat.st_mtime, stat.st_ctime) > _SETTLED:
+            self._digests[state] = digest
+        return digest
 
     # -- finding ----------------------------------------------------------------------------------
 
@@ -187,7 +200,7 @@ class Store:
         folder = self.folder(key)
         manifest = self.manifest(key)
         if manifest.key != key or digest_of(dict(manifest.recipe)) != key:
-            raise Damaged(f"{manifest.name}: its manifest is that of another unit")
+            raise Damaged(f"{manifest.name}: its manifest is that of another job")
         there = {
             path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()
         } - {MANIFEST}
@@ -213,7 +226,7 @@ class Store:
                 raise ValueError("its checksum differs")
             return Manifest(**content)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise Damaged(f"unit {key[:12]}: its manifest cannot be used ({error})") from error
+            raise Damaged(f"job {key[:12]}: its manifest cannot be used ({error})") from error
 
     def all_keys(self) -> list[str]:
         """Keys of all artefacts, whole or not."""
@@ -261,7 +274,7 @@ class Store:
         try:
             yield
         except OSError as error:
-            if error.errno not in _DISK_ERRORS and not isinstance(error, IndexFailure):
+            if error.errno not in _DISK_ERRORS:
                 raise
             raise StoreError(
                 f"store {self.path}: {error.strerror or error} while writing {what}; what was "
@@ -317,50 +330,55 @@ class Store:
             lock.release()
 
     def partial(self, key: str) -> Path:
-        """The folder in which an unfinished unit keeps what it needs to go on."""
+        """The folder in which an unfinished job keeps what it needs to go on."""
         return self.path / PARTIAL / key
 
     def forget_partial(self, key: str) -> None:
-        """Remove what an unfinished unit kept."""
+        """Remove what an unfinished job kept."""
         _discard(self.partial(key))
-
-    def record(self, key: str) -> None:
-        """Enter a finished artefact in the index."""
-        with self.writing("the index"):
-            self.index.add([_row(self.manifest(key))])
-
-    def table(self) -> pd.DataFrame:
-        """The index, brought up to date: one row per artefact, see `Index.table`."""
-        if not self.exists:
-            return pd.DataFrame(columns=list(COLUMNS))
-        with self.writing("the index"):
-            table = self.index.table()
-            there = set(self.all_keys())
-            rows = []
-            for key in there - set(table["key"]):
-                with suppress(Damaged):
-                    rows.append(_row(self.manifest(key)))
-            gone = set(table["key"]) - there
-            if not rows and not gone:
-                return table
-            self.index.add(rows)
-            self.index.forget(gone)
-            return self.index.table()
 
     # -- studies ----------------------------------------------------------------------------------
 
-    def remember(self, out: Path, keys: Iterable[str]) -> str:
-        """Note which artefacts the study in ``out`` has use for; the name of its lock.
+    def remember(self, out: Path, jobs: Iterable[Job]) -> str:
+        """Note which results the study in ``out`` has use for; the name of its lock.
 
-        A store inside ``out`` may be moved with it.
+        Of a job that is not done, the result of before stays noted as long as it is there: what
+        changed since can be told from it. A store inside ``out`` may be moved with it.
         """
-        out, own = out.resolve(), self.path.resolve()
-        place = os.path.relpath(out, own) if own.is_relative_to(out) else str(out)
+        place = self._place(out)
         name = digest_of(place)
         with self.lock(name), self.writing("the list of studies"):
-            content = {"out": place, "keys": sorted(keys)}
+            known = list(jobs)
+            last = self._last(name)
+            content = {
+                "out": place,
+                "keys": sorted(job.key for job in known),
+                "last": {
+                    job.name: job.key if self.has(job.key) else last.get(job.name, "")
+                    for job in known
+                },
+            }
             write_json(self.path / STUDIES / f"{name}.json", content)
         return name
+
+    def last_recipe(self, out: Path, job: Job) -> Mapping[str, Any] | None:
+        """What the result depended on that the study in ``out`` last had of a job; None if gone."""
+        key = self._last(digest_of(self._place(out))).get(job.name)
+        try:
+            return self.manifest(key).recipe if key else None
+        except Damaged:
+            return None
+
+    def _place(self, out: Path) -> str:
+        out, own = out.resolve(), self.path.resolve()
+        return os.path.relpath(out, own) if own.is_relative_to(out) else str(out)
+
+    def _last(self, name: str) -> dict[str, str]:
+        try:
+            text = (self.path / STUDIES / f"{name}.json").read_text(encoding="utf-8")
+            return dict(json.loads(text)["last"])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return {}
 
     def unused(self) -> list[str]:
         """Keys of artefacts that no study has use for; studies whose folder is gone have none."""
@@ -397,8 +415,6 @@ class Store:
                 folder.rename(grave)
                 _discard(grave)
             self.forget_partial(key)
-        with self.writing("the index"):
-            self.index.forget([key])
         return True
 
     def leftovers(self) -> list[Path]:
@@ -429,19 +445,6 @@ class Store:
             with self._if_free(key) as free:  # held, so that nothing new is begun meanwhile
                 for path in [path for owner, path in remains if free and owner == key]:
                     _discard(path)
-
-
-def _row(manifest: Manifest) -> tuple[Any, ...]:
-    host = manifest.machine.get("host")
-    return (
-        manifest.key,
-        manifest.kind,
-        manifest.name,
-        manifest.seconds,
-        manifest.bytes,
-        manifest.made,
-        host,
-    )
 
 
 def _contents(folder: Path) -> tuple[dict[str, str], int]:

@@ -1,0 +1,180 @@
+"""The engine: does the jobs of any study, and keeps what comes of them.
+
+A study says which jobs it has, as far as the results so far tell; the engine does those that are
+not done, each after its needs, and asks again. A job that fails holds up only those that need it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mechcore import progress
+from mechcore.errors import MechcoreError, MechcoreWarning
+from mechcore.study.executors import Executor, Receipt, Workers
+from mechcore.study.step import Job, in_order
+from mechcore.study.store import Store, StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Results:
+    """What a finished study puts into a folder.
+
+    Attributes:
+        tables: by name, as CSV into ``tables/``.
+        files: where each further file lies in the store, by its path in the folder.
+        facts: for ``config.json``.
+    """
+
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    files: Mapping[str, Path] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Study(Protocol):
+    """A study that was planned: its settings are checked, its inputs are there."""
+
+    def jobs(self) -> Sequence[Job]:
+        """The jobs known by now, the most urgent first; asked again whenever one is done."""
+
+    @property
+    def cost(self) -> float:
+        """Of all jobs in the end, as far as it can be told, in the unit of `Step.cost`."""
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        """Open what the pending jobs read, so that what cannot be used shows before the work.
+
+        Raises:
+            InputError: something cannot be used.
+        """
+
+    def results(self) -> Mapping[str, Results]:
+        """Of the finished study, by folder in that of the study; ``""`` is the study's own."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that failed, and why; ``because_of`` another, it was not begun."""
+
+    job: Job
+    message: str
+    because_of: str | None = None
+
+
+class StudyError(MechcoreError):
+    """Some jobs failed; the others are in the store.
+
+    Attributes:
+        failures: what failed, and why.
+    """
+
+    def __init__(self, failures: Sequence[Failure]) -> None:
+        self.failures = list(failures)
+        causes = [each for each in failures if each.because_of is None]
+        waiting = len(failures) - len(causes)
+        more = f"; {waiting} that need their results were not begun" if waiting else ""
+        jobs = "1 job" if len(causes) == 1 else f"{len(causes)} jobs"
+        reasons = ". ".join(f"{each.job.name}: {each.message}" for each in causes)
+        super().__init__(
+            f"study: {jobs} failed{more}. {reasons}. What was finished is kept; after a change of "
+            "settings only what depends on them is done again"
+        )
+
+
+def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
+    """Do all jobs of a study that are not done.
+
+    Args:
+        study: is asked for more jobs whenever one is done.
+        store: holds the results.
+        executor: does the jobs.
+        out: folder of the study, which the store remembers as the user of the results.
+
+    Raises:
+        StudyError: jobs failed; all that do not need them were done.
+        StoreError: the disk is full.
+    """
+    known = in_order(study.jobs())
+    store.remember(out, known)
+    pending = [job for job in known if not store.has(job.key)]
+    if len(pending) < len(known):
+        progress.say(f"{len(known) - len(pending)} of {len(known)} jobs were done before")
+    if not pending:
+        return
+    before = sum(job.step.cost(job) for job in known) - sum(j.step.cost(j) for j in pending)
+    with progress.work("study", max(study.cost - before, 1e-9)) as advance, executor(store) as pool:
+        failures = _Scheduler(study, store, pool, out, advance).run()
+    if failures:
+        raise StudyError(failures)
+
+
+class _Scheduler:
+    """Gives jobs to workers, each after its needs."""
+
+    def __init__(
+        self, study: Study, store: Store, workers: Workers, out: Path, advance: progress.Advance
+    ) -> None:
+        self.study, self.store, self.workers = study, store, workers
+        self.out, self.advance = out, advance
+        self.running: dict[str, Job] = {}
+        self.failures: dict[str, Failure] = {}
+        self._told: set[str] = set()
+        self._costs: dict[str, float] = {}
+        self._shown = 0.0
+
+    def run(self) -> list[Failure]:
+        while True:
+            ready = self._ready()
+            for job in ready[: self.workers.capacity - len(self.running)]:
+                self.running[job.key] = job
+                self._costs[job.key] = job.step.cost(job)
+                self.workers.begin(job)
+            if not self.running:
+                return list(self.failures.values())
+            for job, receipt in self.workers.ended():
+                del self.running[job.key]
+                self._settle(job, receipt)
+            self._show()
+
+    def _ready(self) -> list[Job]:
+        """Jobs that can be begun; those that need a failed one are noted as failed, too."""
+        known = in_order(self.study.jobs())
+        self.store.remember(self.out, known)
+        ready = []
+        for job in known:
+            if job.key in self.running or job.key in self.failures or self.store.has(job.key):
+                continue
+            needs = job.needs.values()
+            failed = [self.failures[need.key] for need in needs if need.key in self.failures]
+            if failed:
+                cause = failed[0].because_of or failed[0].job.name
+                self.failures[job.key] = Failure(job, f"needs {cause}", cause)
+            elif all(self.store.has(need.key) for need in needs):
+                ready.append(job)
+        return ready
+
+    def _settle(self, job: Job, receipt: Receipt) -> None:
+        for message in receipt.warnings:
+            if message not in self._told:  # every job that reads the data says the same
+                self._told.add(message)
+                warnings.warn(f"{job.name}: {message}", MechcoreWarning, stacklevel=2)
+        if receipt.store_failed:
+            raise StoreError(receipt.error)
+        if receipt.error is not None:
+            self.failures[job.key] = Failure(job, receipt.error)
+
+    def _show(self) -> None:
+        shares = self.workers.shares()
+        now = sum(
+            cost * (shares.get(key, 0.0) if key in self.running else 1.0)
+            for key, cost in self._costs.items()
+        )
+        if now > self._shown:
+            self.advance(now - self._shown)
+            self._shown = now

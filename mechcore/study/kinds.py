@@ -1,0 +1,74 @@
+"""Kinds of study: what their settings are, and how they are planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
+
+from mechcore.errors import InputError
+from mechcore.registry import Registry
+from mechcore.study.engine import Study
+from mechcore.study.store import Store
+from mechcore.yaml_file import Place, validated
+
+S = TypeVar("S")
+
+DEFAULT = "heuristic-core"
+"""The kind of a study whose file names none."""
+
+
+@dataclass(frozen=True)
+class StudyKind(Generic[S]):
+    """A kind of study.
+
+    Attributes:
+        settings: a frozen dataclass, all of whose fields have defaults.
+        plan: the jobs of a study with such settings, and what it gives; the store says what is
+            done.
+        located: the same settings with relative paths made absolute, beginning at a folder.
+    """
+
+    settings: type[S]
+    plan: Callable[[S, Store], Study]
+    located: Callable[[S, Path], S] = lambda settings, folder: settings
+
+    def read(self, content: Any, name: str) -> S:
+        """Settings from plain values; what is left out keeps its default.
+
+        Args:
+            content: settings by name.
+            name: of where they come from, for messages.
+
+        Raises:
+            InputError: they are not such settings; the message names what is wrong and where.
+        """
+        if not isinstance(content, dict):
+            raise InputError(
+                f"{name}: found {type(content).__name__}; expected settings by name, such as "
+                f"{fields(self.settings)[0].name}"  # type: ignore[arg-type]
+            )
+        return validated(self.settings, content, name, self._settings_at)
+
+    def _settings_at(self, place: Place) -> str:
+        """Names of the settings beside the one at ``place``."""
+        owner: Any = self.settings
+        for part in place[:-1]:
+            hints = get_type_hints(owner)
+            if part in hints:  # others are names of models, places in lists, choices between types
+                owner = _dataclass_in(hints[part]) or owner
+        return ", ".join(field.name for field in fields(owner))
+
+
+def _dataclass_in(hint: Any) -> Any:
+    """The dataclass that a type is, or has in it."""
+    if is_dataclass(hint):
+        return hint
+    return next((found for each in get_args(hint) if (found := _dataclass_in(each))), None)
+
+
+STUDIES: Registry[StudyKind[Any]] = Registry(
+    "kind of study", "mechcore.studies", {DEFAULT: "mechcore.steps.study:STUDY"}
+)
+"""Kinds of study by name."""

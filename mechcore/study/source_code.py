@@ -1,0 +1,170 @@
+"""Digests of the source code that makes a result, so that an edit of it makes the result again.
+
+Code is compared as it was parsed, without docstrings: comments, layout and documentation do not
+count. A module counts together with all that it imports of its own package and of mechcore,
+wherever in its text the import stands.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from mechcore.errors import InputError
+
+PACKAGE = "mechcore"
+
+WITHOUT_EFFECT = ("errors", "progress", "registry", "study")
+"""Parts of mechcore that change no result: what they say, show, find, and where they keep it."""
+
+
+def code_digests(things: Iterable[object]) -> dict[str, str]:
+    """Digests of the code of classes and functions.
+
+    Args:
+        things: classes, functions, or instances of classes.
+
+    Returns:
+        By the name of each module that takes part; for what is defined in a notebook or a script,
+        by its own name, without what it calls there.
+
+    Raises:
+        InputError: the source of one of them is not there to be read.
+    """
+    found: dict[str, str] = {}
+    waiting: list[str] = []
+    for thing in things:
+        defined = thing if inspect.isclass(thing) or inspect.isroutine(thing) else type(thing)
+        module = defined.__module__
+        if _file_of(module) is None:
+            found[f"{module}.{defined.__qualname__}"] = _digest(_source_of(defined))
+        else:
+            waiting.append(module)
+    while waiting:
+        module = waiting.pop()
+        if module in found or _is_without_effect(module):
+            continue
+        file = _file_of(module)
+        if file is not None:
+            state = file.stat()
+            found[module], imported = _read(module, file, state.st_mtime_ns, state.st_size)
+            waiting += imported
+    return dict(sorted(found.items()))
+
+
+def _is_without_effect(module: str) -> bool:
+    package, _, rest = module.partition(".")
+    return package == PACKAGE and rest.partition(".")[0] in ("", *WITHOUT_EFFECT)
+
+
+def _source_of(thing: object) -> str:
+    try:
+        return textwrap.dedent(inspect.getsource(thing))  # type: ignore[arg-type]
+    except (OSError, TypeError) as error:
+        raise InputError(
+            f"{thing!r}: its source cannot be read ({error}), so that it is unknown when its "
+            "results change; define it in a file or a notebook cell"
+        ) from error
+
+
+@cache
+def _places(package: str) -> tuple[Path, ...]:
+    """Folders of an installed package, or the file of a module that is in none."""
+    spec = None if package == "__main__" else find_spec(package)
+    if spec is None:
+        return ()
+    if spec.submodule_search_locations is not None:
+        return tuple(map(Path, spec.submodule_search_locations))
+    return (Path(spec.origin),) if spec.has_location and spec.origin else ()
+
+
+def _file_of(module: str) -> Path | None:
+    """The file of a module, which need not be imported; None for a notebook's or script's own."""
+    package, *rest = module.split(".")
+    for place in _places(package):
+        if place.suffix == ".py":
+            return None if rest else place
+        below = place.joinpath(*rest)
+        for file in (below / "__init__.py", below.with_name(f"{below.name}.py")):
+            if file.is_file():
+                return file
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _read(module: str, file: Path, modified: int, size: int) -> tuple[str, tuple[str, ...]]:
+    """Digest of a module, and the modules of its own package and of mechcore that it imports."""
+    del modified, size  # they are in the key: an edited file is read again
+    text = file.read_text(encoding="utf-8")
+    imported = set(_imports(ast.parse(text), module, file.name == "__init__.py"))
+    return _digest(text), tuple(sorted(imported - {module}))
+
+
+def _digest(text: str) -> str:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+            # A string after an assignment is documentation, too.
+            node.body = [each for each in node.body if not _is_text(each)] or [ast.Pass()]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:16]
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
+
+
+def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    """Modules of its own package and of mechcore that a module imports, but for types alone."""
+    own = {module.partition(".")[0], PACKAGE}
+    for node in _run_statements(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.partition(".")[0] in own)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, module, is_package)
+            if base.partition(".")[0] in own:
+                yield from (_defining(base, alias.name) for alias in node.names)
+
+
+def _run_statements(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            for other in node.orelse:
+                yield from (other, *_run_statements(other))
+            continue
+        yield node
+        yield from _run_statements(node)
+
+
+def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if not node.level:
+        return node.module or ""
+    parts = module.split(".")
+    base = parts[: len(parts) - node.level + is_package]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def _defining(base: str, name: str) -> str:
+    """The module that ``from base import name`` reads, behind a package that only passes it on."""
+    if _file_of(f"{base}.{name}") is not None:
+        return f"{base}.{name}"
+    file = _file_of(base)
+    if file is None or file.name != "__init__.py":
+        return base
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and any(
+            (alias.asname or alias.name) == name for alias in node.names
+        ):
+            return _defining(_absolute(node, base, is_package=True), name)
+    return base

@@ -1,0 +1,243 @@
+"""Steps and jobs: the contract between the engine and everything that is done in a study.
+
+A step is a class: its fields are its settings, `Step.run` does it. A job is a step with its
+settings, its inputs and the jobs whose results it reads; its key is a digest of all that its
+result depends on:
+
+* the settings, but for those that the step says are without effect;
+* the inputs, by content;
+* the keys of the jobs that it needs;
+* the versions of the packages that matter;
+* the source code that it runs, see `mechcore.study.source_code`.
+"""
+
+from __future__ import annotations
+
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from mechcore.study.fingerprints import Hasher, digest_of
+from mechcore.study.source_code import code_digests
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.study.store import Store
+
+PACKAGES = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")
+"""Packages that every result may depend on."""
+
+
+class Input(Protocol):
+    """Something outside the store that a job reads."""
+
+    def content(self, hash_file: Hasher) -> Any:
+        """What it holds, as a JSON value; not where it lies.
+
+        Raises:
+            InputError: it is not there, or cannot be used.
+        """
+
+
+class Step(ABC):
+    """Something done as a whole; a frozen dataclass whose fields are its settings.
+
+    Attributes:
+        kind: what is done, in a word.
+        packages: whose versions matter beside `PACKAGES`.
+        without_effect: names of settings that change how it is done but not what comes of it.
+    """
+
+    kind: ClassVar[str]
+    packages: ClassVar[tuple[str, ...]] = ()
+    without_effect: ClassVar[frozenset[str]] = frozenset()
+
+    @abstractmethod
+    def run(self, work: Work) -> None:
+        """Do it: read what ``work`` gives, fill its folder.
+
+        Raises:
+            MechcoreError: it cannot be done; nothing of it stays but ``work.partial``.
+        """
+
+    def cost(self, job: Job) -> float:
+        """About how many passes of one example through the model it costs."""
+        return 1.0
+
+    def uses(self) -> Sequence[object]:
+        """What it runs that its module does not import: registered functions and classes."""
+        return ()
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that its result depends on, as JSON values."""
+        return {
+            field.name: plain(getattr(self, field.name))
+            for field in fields(self)  # type: ignore[arg-type]
+            if field.name not in self.without_effect
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A step with everything that it works on.
+
+    Attributes:
+        step: what is done, with its settings.
+        name: for people, unique within a study.
+        needs: jobs whose results it reads, by what they are to it.
+        inputs: what else it reads, by what it is to it.
+        contents: of the inputs, as they were when the job was planned.
+    """
+
+    step: Step
+    name: str
+    needs: Mapping[str, Job]
+    inputs: Mapping[str, Input]
+    contents: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls,
+        step: Step,
+        name: str,
+        *,
+        needs: Mapping[str, Job] | None = None,
+        inputs: Mapping[str, Input] | None = None,
+        hash_file: Hasher,
+    ) -> Job:
+        """Plan a job; of its inputs only the content is read.
+
+        Raises:
+            InputError: an input is not there.
+        """
+        found = dict(inputs or {})
+        contents = {what: plain(each.content(hash_file)) for what, each in found.items()}
+        return cls(step, name, dict(needs or {}), found, contents)
+
+    @cached_property
+    def recipe(self) -> dict[str, Any]:
+        """Everything that its result depends on, as a JSON value."""
+        return {
+            "step": self.step.kind,
+            "settings": self.step.settings(),
+            "inputs": dict(self.contents),
+            "needs": {what: job.key for what, job in self.needs.items()},
+            "versions": versions(self.step.packages),
+            "code": code_digests([self.step, *self.step.uses()]),
+        }
+
+    @cached_property
+    def key(self) -> str:
+        """Digest of the recipe."""
+        return digest_of(self.recipe)
+
+    def changed_inputs(self, hash_file: Hasher) -> list[str]:
+        """Names of inputs that are no longer what they were when the job was planned.
+
+        Raises:
+            InputError: one is gone.
+        """
+        return [
+            what
+            for what, each in self.inputs.items()
+            if plain(each.content(hash_file)) != self.contents[what]
+        ]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job is done with.
+
+    Attributes:
+        job: the job.
+        folder: to fill with its results.
+        partial: where an interrupted job finds what it left.
+        store: holds the results of others.
+        device: where models are put.
+    """
+
+    job: Job
+    folder: Path
+    partial: Path
+    store: Store
+    device: str
+
+    def needed(self, what: str) -> Path:
+        """Folder with the results of a job that this one needs.
+
+        Raises:
+            Damaged: they are not what was written.
+        """
+        return self.store.whole(self.job.needs[what].key)
+
+    def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        """Write tables as CSV, with their schemas' columns and types."""
+        from mechcore.study.folder import TABLES_FOLDER, write_tables
+
+        write_tables(self.folder / TABLES_FOLDER, tables)
+
+
+def in_order(jobs: Sequence[Job]) -> list[Job]:
+    """These jobs and all that they need, each once by its key, and after those that it needs."""
+    found: dict[str, Job] = {}
+
+    def add(job: Job) -> None:
+        if job.key not in found:
+            for need in job.needs.values():
+                add(need)
+            found[job.key] = job
+
+    for job in jobs:
+        add(job)
+    return list(found.values())
+
+
+def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
+    """Versions of Python and of packages that results depend on; None for what is not there.
+
+    Of Python the patch version does not count.
+    """
+    found: dict[str, str | None] = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    return found | {name: _version(name) for name in (*PACKAGES, *packages)}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def plain(value: Any) -> Any:
+    """Dataclasses, mappings and sequences as JSON has them."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return value
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What changed between two recipes of a job, in words, the most telling first."""
+    found = []
+    for part, word in (("settings", "setting"), ("inputs", "input"), ("versions", "package")):
+        before, after = old.get(part) or {}, new.get(part) or {}
+        found += [f"{word} {name}" for name in _changed(before, after)]
+    code = _changed(old.get("code") or {}, new.get("code") or {})
+    found += [name.removeprefix("mechcore.").replace(".", "/") + ".py" for name in code]
+    found += [f"result of {name}" for name in _changed(old.get("needs") or {}, new["needs"])]
+    return found
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    names = dict.fromkeys([*before, *after])
+    missing = object()
+    return [name for name in names if before.get(name, missing) != after.get(name, missing)]
