@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.study.steps import group_table
+from mechcore.steps.tables import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, joint_frequency
 from mechcore.subnetworks.effective_size import mean_effective_size
 

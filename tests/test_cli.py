@@ -223,7 +223,7 @@ def test_run_again_to_go_on_or_to_change(
 ) -> None:
     command = f"run {own(files)} {QUICK} --max-non-core 1"
     assert call(f"{command} --out whole") == 0
-    work: Any = importlib.import_module("mechcore.study.work")
+    work: Any = importlib.import_module("mechcore.steps.work")
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -438,7 +438,7 @@ def test_effective_size_of_checkpoints(
     series = f"{tiny_encoder_dir().parent}/step-0700,{tiny_encoder_dir()}"
     data = " ".join(f"--{role} {files}/{role}.csv" for role in SIZES)
     command = f"effective-size --checkpoints {series} {data} {QUICK} --margin 0.1"
-    work: Any = importlib.import_module("mechcore.study.work")
+    work: Any = importlib.import_module("mechcore.steps.work")
     real = work.KINDS["prune"]
 
     def interrupted(context: Any) -> None:

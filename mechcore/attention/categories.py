@@ -112,6 +112,11 @@ def categories(causal: bool) -> tuple[Category, ...]:
     return tuple(c for c in _registered if causal or not c.causal_only)
 
 
+def registered_categories() -> tuple[Category, ...]:
+    """All categories, built in and added, in their order."""
+    return tuple(_registered)
+
+
 def register_category(
     name: str,
     function: CategoryFunction,

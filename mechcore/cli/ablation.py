@@ -122,7 +122,7 @@ def ablate(
     """Accuracy and margin without sets of components, and their interactions."""
     from mechcore.components import ModelShape
     from mechcore.report.ablation_figures import save_figures
-    from mechcore.study.ablation import sweep_tables
+    from mechcore.steps.ablation import sweep_tables
     from mechcore.study.folder import write_tables
 
     if engine == "reference" and precision != "float32":

@@ -52,7 +52,7 @@ def heads(
     from mechcore.attention import Thresholds, explain
     from mechcore.files import write_csv, write_text
     from mechcore.report.heads_page import agreement_sentence
-    from mechcore.study import steps
+    from mechcore.steps import tables as steps
 
     must_not_exist(out, file=True)
     if out.suffix not in (".csv", ".json"):

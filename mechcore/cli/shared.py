@@ -20,7 +20,7 @@ Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an
 
 def load(model: ModelOptions, data: Any, roles: tuple[str, ...], *, answers: bool = True) -> Any:
     """The model and data of the options; ``answers``: whether the model's are needed."""
-    from mechcore.study.inputs import load_inputs
+    from mechcore.steps.inputs import load_inputs
 
     return load_inputs(model.config(), data, roles, answers=answers)
 

@@ -98,8 +98,8 @@ def _only_config(*options: Any) -> None:
 
 def _show_estimate(study: Any, out: Path, store: Path | None) -> None:
     """The units of work, and what they will cost."""
-    from mechcore.study.bench import bench_of
-    from mechcore.study.estimate import estimate
+    from mechcore.steps.bench import bench_of
+    from mechcore.steps.estimate import estimate
     from mechcore.study.executors import threads
     from mechcore.study.run import prepare
 
@@ -130,7 +130,7 @@ def init(
 ) -> None:
     """Write a study's configuration with every setting explained."""
     from mechcore.files import write_text
-    from mechcore.study.config_template import template
+    from mechcore.steps.config_template import template
 
     text = template(file)
     must_not_exist(file, file=True)

@@ -85,8 +85,8 @@ def prune(
     ),
 ) -> None:
     """Subnetworks for every seed and sparsity, with their accuracies."""
-    from mechcore.study import steps as study_steps
-    from mechcore.study.comparison import find_subnetworks
+    from mechcore.steps import tables as study_steps
+    from mechcore.steps.comparison import find_subnetworks
     from mechcore.study.folder import write_tables
 
     state = _state_file(out, resume)
@@ -130,8 +130,8 @@ def compare(
     """Trained masks beside attribution rankings and random controls: KL against sparsity."""
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import kl_by_sparsity
-    from mechcore.study import steps as study_steps
-    from mechcore.study.comparison import check_methods, find_subnetworks, method_table
+    from mechcore.steps import tables as study_steps
+    from mechcore.steps.comparison import check_methods, find_subnetworks, method_table
     from mechcore.study.folder import write_tables
 
     chosen = check_methods(split(methods))
@@ -172,7 +172,7 @@ def core(
 ) -> None:
     """Head frequencies and the heuristic core of several subnetworks."""
     from mechcore.pruning import Subnetwork
-    from mechcore.study import steps as study_steps
+    from mechcore.steps import tables as study_steps
     from mechcore.study.folder import write_tables
 
     must_not_exist(out)
@@ -220,9 +220,9 @@ def effective_size(
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
     from mechcore.study import Analyses, SizesConfig, run
-    from mechcore.study.config import EMBEDDED
+    from mechcore.steps.config import EMBEDDED
     from mechcore.study.folder import write_tables
-    from mechcore.study.sizes import checkpoint_series, size_tables
+    from mechcore.steps.sizes import checkpoint_series, size_tables
     from mechcore.subnetworks.effective_size import common_sparsities, read_full, read_grid
 
     if model.model is not None:

@@ -43,9 +43,9 @@ def train(
     """
     import torch
 
-    from mechcore.study.config import TEST_ROLES
-    from mechcore.study.fitting import Fitting
-    from mechcore.study.inputs import check_sources
+    from mechcore.steps.config import TEST_ROLES
+    from mechcore.steps.fitting import Fitting
+    from mechcore.steps.inputs import check_sources
     from mechcore.training import best_step
 
     settings = how.settings(test.batch_size, base.max_length)

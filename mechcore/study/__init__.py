@@ -1,6 +1,6 @@
 """A study's configuration, its units of work, the store that keeps them, and its results."""
 
-from mechcore.study.config import (
+from mechcore.steps.config import (
     AblationConfig,
     Analyses,
     DataConfig,
@@ -11,7 +11,7 @@ from mechcore.study.config import (
     SizesConfig,
     StudyConfig,
 )
-from mechcore.study.config_file import read_config
+from mechcore.steps.config_file import read_config
 from mechcore.study.run import prepare, run
 
 __all__ = [

@@ -145,7 +145,7 @@ class _Beside:
         self._running: dict[Future[Receipt], Job] = {}
 
     def begin(self, job: Job) -> None:
-        self._running[self.pool.submit(_done_elsewhere, job, *self._arguments)] = job
+        self._running[self.pool.submit(done_elsewhere, job, *self._arguments)] = job
 
     def ended(self) -> list[tuple[Job, Receipt]]:
         finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
@@ -221,7 +221,12 @@ def _check(job: Job, store: Store) -> None:
         raise InputError(f"the {changed[0]} files changed while the study ran; run it again")
 
 
-def _done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
+def done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
+    """Do a job in a process beside the one that planned it, see `done`."""
+    try:
+        job.check_code()
+    except MechcoreError as error:
+        return Receipt(str(error))
     return done(job, Store(store), cpus, device)
 
 

@@ -18,7 +18,7 @@ from mechcore.files import check_can_write, write_json
 from mechcore.models.running import n_parameters
 from mechcore.report import build_report
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER
-from mechcore.study.config import plain
+from mechcore.steps.config import plain
 from mechcore.study.folder import versions, write_tables
 from mechcore.study.pool import Plan, Unit
 from mechcore.study.results import STORE

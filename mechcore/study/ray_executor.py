@@ -10,11 +10,12 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mechcore import progress
 from mechcore.errors import InputError
-from mechcore.study.executors import Receipt, Workers, done
+from mechcore.study.executors import Receipt, Workers, done_elsewhere
 from mechcore.study.step import Job
 from mechcore.study.store import Store, StoreError
 
@@ -115,7 +116,7 @@ def _work(path: str, job: Job, device: str, cpus: int, board: Any) -> Receipt:
     """Do a job; runs on a worker, which keeps its models open for the next one."""
     relay = progress.Relay(lambda share: board.tell.remote(job.key, share))
     with progress.shown_on(relay):
-        return done(job, Store(path), cpus, device)
+        return done_elsewhere(job, Path(path), cpus, device)
 
 
 class _Board:

@@ -43,7 +43,8 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
         defined = thing if inspect.isclass(thing) or inspect.isroutine(thing) else type(thing)
         module = defined.__module__
         if _file_of(module) is None:
-            found[f"{module}.{defined.__qualname__}"] = _digest(_source_of(defined))
+            name = f"{module}.{defined.__qualname__}"  # several lambdas have the same one
+            found[name] = _combined(found.get(name, ""), _digest(_source_of(defined)))
         else:
             waiting.append(module)
     while waiting:
@@ -56,6 +57,10 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
             found[module], imported = _read(module, file, state.st_mtime_ns, state.st_size)
             waiting += imported
     return dict(sorted(found.items()))
+
+
+def _combined(*digests: str) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
 
 
 def _is_without_effect(module: str) -> bool:

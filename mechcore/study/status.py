@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from mechcore.study.plan import make_plan
+from mechcore.steps.plan import make_plan
+from mechcore.steps.work import missing_in
 from mechcore.study.results import opened
 from mechcore.study.store import Damaged, Store
-from mechcore.study.work import missing_in
 
 
 def unit_table(folder: Path) -> tuple[pd.DataFrame, Store]:

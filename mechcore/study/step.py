@@ -16,12 +16,13 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from mechcore.errors import InputError
 from mechcore.study.fingerprints import Hasher, digest_of
 from mechcore.study.source_code import code_digests
 
@@ -136,6 +137,20 @@ class Job:
     def key(self) -> str:
         """Digest of the recipe."""
         return digest_of(self.recipe)
+
+    def check_code(self) -> None:
+        """Make sure that this process would run what the key says; for processes beside the first.
+
+        Raises:
+            InputError: something was registered, or edited, in the first one alone.
+        """
+        here = replace(self).recipe
+        if changes := differences(self.recipe, here):
+            raise InputError(
+                f"another process finds other things than the first ({', '.join(changes)}): "
+                "what is registered in a script or notebook is known there alone; offer it in an "
+                "installed package as an entry point, or run with one worker in this process"
+            )
 
     def changed_inputs(self, hash_file: Hasher) -> list[str]:
         """Names of inputs that are no longer what they were when the job was planned.

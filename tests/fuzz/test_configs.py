@@ -7,7 +7,7 @@ import pytest
 from fuzz.configs import VALID, write_config
 from fuzz.harness import check_all
 
-from mechcore.study.config_file import from_json, read_config
+from mechcore.steps.config_file import from_json, read_config
 
 
 def test_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,8 +28,8 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.study import ModelConfig
-from mechcore.study.ablation import joint_sets, sweep_tables
-from mechcore.study.inputs import Inputs
+from mechcore.steps.ablation import joint_sets, sweep_tables
+from mechcore.steps.inputs import Inputs
 
 NAMES = ("L0.H1", "L0.MLP", "L1.H2")
 
@@ -118,7 +118,7 @@ def test_dividends_need_all_subsets(inputs: Inputs, names: list[str], expected: 
 def test_more_than_ten_components_have_no_exact_values(
     inputs: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mechcore.study.ablation.MOST_EXACT", 2)
+    monkeypatch.setattr("mechcore.steps.ablation.MOST_EXACT", 2)
     two, three = kinds_of(["L0.H1", "L0.MLP", "L0.H1+L0.MLP"]), kinds_of(ALL_SUBSETS)
     options: dict[str, Any] = {"mode": "zero", "n_resamples": 2}
     for kinds, expected in ((two, True), (three, False)):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.study.answers import load_answers, save_answers
+from mechcore.steps.answers import load_answers, save_answers
 
 SUBSETS = np.array(["x", "", "ü <b>", "x"], dtype=object)
 

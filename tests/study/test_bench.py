@@ -17,10 +17,10 @@ from mechcore.data.task import ROLES
 from mechcore.errors import InputError
 from mechcore.models.running import forward
 from mechcore.study import bench as module
-from mechcore.study.bench import MOST_MODELS, Workbench, bench_of
-from mechcore.study.config import DataConfig, ModelConfig
+from mechcore.steps.bench import MOST_MODELS, Workbench, bench_of
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.study.store import Store
-from mechcore.study.units import Recipes, Unit
+from mechcore.steps.units import Recipes, Unit
 
 pytestmark = pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")  # of draws
 

@@ -15,7 +15,7 @@ from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.study import results
-from mechcore.study.config import (
+from mechcore.steps.config import (
     RESERVED,
     AblationConfig,
     Analyses,
@@ -29,7 +29,7 @@ from mechcore.study.config import (
     check_name,
     plain,
 )
-from mechcore.study.config_file import from_json
+from mechcore.steps.config_file import from_json
 from mechcore.training.settings import train_settings
 
 # -- values ---------------------------------------------------------------------------------------

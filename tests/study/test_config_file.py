@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from mechcore.errors import InputError
 from mechcore.pruning.settings import prune_settings
 from mechcore.study import config_file
-from mechcore.study.config import (
+from mechcore.steps.config import (
     AblationConfig,
     Analyses,
     DataConfig,
@@ -25,8 +25,8 @@ from mechcore.study.config import (
     SizesConfig,
     StudyConfig,
 )
-from mechcore.study.config_file import from_json, located, read_config
-from mechcore.study.config_template import template
+from mechcore.steps.config_file import from_json, located, read_config
+from mechcore.steps.config_template import template
 from mechcore.yaml_file import LARGEST, parse_yaml
 
 

@@ -13,12 +13,12 @@ from study.sources import data_config
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
 from mechcore.study import prepare
-from mechcore.study.bench import Workbench, bench_of
-from mechcore.study.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
-from mechcore.study.estimate import Size, estimate, masks_of, passes
-from mechcore.study.plan import make_plan
+from mechcore.steps.bench import Workbench, bench_of
+from mechcore.steps.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
+from mechcore.steps.estimate import Size, estimate, masks_of, passes
+from mechcore.steps.plan import make_plan
 from mechcore.study.store import Store
-from mechcore.study.units import Unit
+from mechcore.steps.units import Unit
 
 SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
 

@@ -33,9 +33,9 @@ from mechcore.study import (
     read_config,
     run,
 )
-from mechcore.study.bench import bench_of
-from mechcore.study.estimate import estimate, passes
-from mechcore.study.plan import make_plan
+from mechcore.steps.bench import bench_of
+from mechcore.steps.estimate import estimate, passes
+from mechcore.steps.plan import make_plan
 from mechcore.study.status import unit_table
 from mechcore.training import train_settings
 from mechcore.training.loop import Loop

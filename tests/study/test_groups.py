@@ -10,9 +10,9 @@ import pytest
 
 from mechcore.errors import MechcoreWarning
 from mechcore.study import DataConfig
-from mechcore.study.inputs import groups_of
-from mechcore.study.sizes import accuracies_by_checkpoint, size_tables
-from mechcore.study.steps import group_table
+from mechcore.steps.inputs import groups_of
+from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
+from mechcore.steps.tables import group_table
 
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}
 PRUNED = {("id", "all"): 0.8, ("ood", "a"): 0.0, ("ood", "b"): 0.5, ("ood", "c"): 0.7}

@@ -17,7 +17,7 @@ from mechcore.data.sources import Source
 from mechcore.errors import MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.study import DataConfig, ModelConfig
-from mechcore.study.inputs import Inputs, read_role
+from mechcore.steps.inputs import Inputs, read_role
 
 MODEL = ModelConfig(source="mine")
 

@@ -15,7 +15,7 @@ from study.sources import checkpoint_like, data_config, write_data
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
 from mechcore.study import inputs, units
-from mechcore.study.config import (
+from mechcore.steps.config import (
     AblationConfig,
     Analyses,
     DataConfig,
@@ -25,8 +25,8 @@ from mechcore.study.config import (
     SizesConfig,
     StudyConfig,
 )
-from mechcore.study.plan import Plan, make_plan
-from mechcore.study.units import Unit
+from mechcore.steps.plan import Plan, make_plan
+from mechcore.steps.units import Unit
 
 
 @pytest.fixture(autouse=True)

@@ -51,7 +51,7 @@ def test_the_same_results_as_in_process(whole: Path, tmp_path: Path) -> None:
     assert {each["machine"]["cores"] for each in made} == {1}
 
     def loads() -> tuple[int, int]:  # inside, so that workers need not import this file
-        from mechcore.study.bench import _benches
+        from mechcore.steps.bench import _benches
 
         return os.getpid(), sum(len(bench.loads) for bench in _benches.values())
 

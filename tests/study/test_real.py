@@ -22,8 +22,8 @@ from mechcore.study import (
     StudyConfig,
     run,
 )
-from mechcore.study.ablation import sweep_tables
-from mechcore.study.inputs import load_inputs
+from mechcore.steps.ablation import sweep_tables
+from mechcore.steps.inputs import load_inputs
 
 pytestmark = pytest.mark.real
 

@@ -34,7 +34,7 @@ from mechcore.study import (
     StudyConfig,
     run,
 )
-from mechcore.study.inputs import Inputs, load_inputs
+from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.run import StudyError
 from mechcore.study.store import Store
 from mechcore.worlds import tiny_world
@@ -339,7 +339,7 @@ class Calls(Counter[str]):
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    work: Any = importlib.import_module("mechcore.study.work")
+    work: Any = importlib.import_module("mechcore.steps.work")
     found = Calls()
 
     def watched(kind: str) -> Any:
@@ -472,7 +472,7 @@ def test_a_change_redoes_what_depends_on_it(
 def test_other_versions_do_everything_again(
     done: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    units: Any = importlib.import_module("mechcore.study.units")
+    units: Any = importlib.import_module("mechcore.steps.units")
     monkeypatch.setattr(units, "versions", lambda: {"torch": "1.0"})
     run(TINY, done)
     assert calls == WHOLE

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mechcore.study.config import ModelConfig
-from mechcore.study.sizes import checkpoint_series
+from mechcore.steps.config import ModelConfig
+from mechcore.steps.sizes import checkpoint_series
 from mechcore.training.history import write_records
 
 

@@ -10,12 +10,12 @@ import pytest
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.study.config import Analyses, ModelConfig, StudyConfig
-from mechcore.study.plan import Plan, make_plan
+from mechcore.steps.config import Analyses, ModelConfig, StudyConfig
+from mechcore.steps.plan import Plan, make_plan
 from mechcore.study.results import begin
 from mechcore.study.status import damaged, removable, status_table, unit_table
 from mechcore.study.store import Store
-from mechcore.study.units import Unit
+from mechcore.steps.units import Unit
 
 
 class Study:

@@ -12,7 +12,7 @@ from study.sources import checkpoint_like, data_config
 
 from mechcore.errors import InputError
 from mechcore.study import ModelConfig, StudyConfig
-from mechcore.study.plan import make_plan
+from mechcore.steps.plan import make_plan
 from mechcore.training import PRESETS, TrainSettings, train_settings
 
 pytestmark = pytest.mark.once

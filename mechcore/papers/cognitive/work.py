@@ -26,7 +26,7 @@ from mechcore.papers.cognitive.decoding import decoding_tables
 from mechcore.papers.cognitive.settings import CognitiveSettings
 from mechcore.papers.cognitive.trials import encode_trials, generate
 from mechcore.papers.cognitive.units import unit_tables
-from mechcore.study.config import plain
+from mechcore.steps.config import plain
 from mechcore.study.fingerprints import checkpoint_content, digest_of
 from mechcore.study.folder import versions, write_tables
 from mechcore.study.pool import keep

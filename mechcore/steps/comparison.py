@@ -20,8 +20,8 @@ from mechcore.pruning import (
     prune,
     random_subnetworks,
 )
-from mechcore.study.config import StudyConfig
-from mechcore.study.inputs import Inputs
+from mechcore.steps.config import StudyConfig
+from mechcore.steps.inputs import Inputs
 
 
 def check_methods(names: Sequence[str]) -> list[Method]:

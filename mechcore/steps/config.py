@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
@@ -272,7 +272,7 @@ class SizesConfig:
 
     Attributes:
         sparsities: the grid that every checkpoint is pruned to.
-        margin: accuracy (share) that a subnetwork may lose and still be faithful.
+        tolerance: accuracy (share) that a subnetwork may lose and still be faithful.
         seeds: of the pruning runs; None takes those of the study.
         prune: the pruning schedule; None takes that of the study.
     """
@@ -280,14 +280,16 @@ class SizesConfig:
     __pydantic_config__ = _FORBID
 
     sparsities: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-    margin: float = 0.03
+    tolerance: float = 0.03
     seeds: tuple[int, ...] | None = None
     prune: Annotated[PruneSettings | None, BeforeValidator(_prune_settings)] = None
 
     def __post_init__(self) -> None:
         check_runs((0,) if self.seeds is None else self.seeds, self.sparsities)
-        if not 0 <= self.margin < 1:
-            raise InputError(f"effective_size: margin is {self.margin}; expected a share in [0, 1)")
+        if not 0 <= self.tolerance < 1:
+            raise InputError(
+                f"effective_size: tolerance is {self.tolerance}; expected a share in [0, 1)"
+            )
 
 
 @dataclass(frozen=True)
@@ -300,6 +302,7 @@ class Analyses:
         sweep: ablate each of these components alone.
         search: for superadditive sets.
         effective_size: over the study's ``checkpoints``, if it has any.
+        more: steps that packages add, by name, each with its settings.
     """
 
     __pydantic_config__ = _FORBID
@@ -309,6 +312,7 @@ class Analyses:
     sweep: Literal["heads", "mlps", "all"] | None = None
     search: SearchConfig | None = None
     effective_size: SizesConfig | None = SizesConfig()
+    more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -360,7 +364,7 @@ class StudyConfig:
         prune: the pruning schedule.
         seeds: of the pruning runs.
         sparsities: target sparsities, in [0, 1); none leaves only effective sizes to do.
-        seeds_per_unit: masks of one sparsity that are trained together, as one unit of work.
+        seeds_per_job: masks of one sparsity that are trained together, as one job.
         analyses: what is done with the subnetworks.
         batch_size: examples per evaluation batch.
         n_resamples: bootstrap resamples.
@@ -379,7 +383,7 @@ class StudyConfig:
     )
     seeds: tuple[int, ...] = (42, 43, 44)
     sparsities: tuple[float, ...] = (0.5, 0.7)
-    seeds_per_unit: int = 3
+    seeds_per_job: int = 3
     analyses: Analyses = Analyses()
     batch_size: int = 64
     n_resamples: int = 1000
@@ -389,7 +393,7 @@ class StudyConfig:
         # Effective sizes alone need no subnetworks but those of the checkpoints.
         only_sizes = self.checkpoints and self.analyses.effective_size and not self.sparsities
         check_runs(self.seeds, (0,) if only_sizes else self.sparsities)
-        for name in ("seeds_per_unit", "batch_size", "n_resamples"):
+        for name in ("seeds_per_job", "batch_size", "n_resamples"):
             _check_count(name, getattr(self, name), 1)
         for path in self.checkpoints:
             _check_text("checkpoints", path)
@@ -451,16 +455,3 @@ class StudyConfig:
         if not self.models:
             return {"": self}
         return {name: replace(self, model=model, models={}) for name, model in self.models.items()}
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values, as they come back from a JSON file."""
-        return plain(asdict(self))
-
-
-def plain(value: Any) -> Any:
-    """Mappings and sequences as JSON has them."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
-    return value

@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.study.config import ModelConfig
-from mechcore.study.steps import proper_subsets, subset_groups
+from mechcore.steps.config import ModelConfig
+from mechcore.steps.tables import proper_subsets, subset_groups
 from mechcore.subnetworks.effective_size import effective_size, mean_effective_size
 from mechcore.training import HISTORY_FILE, best_step, read_history
 from mechcore.training.run_folder import FINAL
@@ -83,7 +83,7 @@ def accuracies_by_checkpoint(
 
     Args:
         tables: by checkpoint.
-        groups: see `mechcore.study.steps.subset_groups`; one of which a subset has no example is
+        groups: see `mechcore.steps.tables.subset_groups`; one of which a subset has no example is
             left out, with a warning.
 
     Returns:

@@ -11,9 +11,10 @@ import pandas as pd
 from transformers import PreTrainedModel
 
 from mechcore.data.examples import Examples
-from mechcore.study.config import TEST_ROLES, DataConfig, ModelConfig
-from mechcore.study.inputs import classes_of, read_role
-from mechcore.study.units import Unit
+from mechcore.steps.bench import data_inputs, model_input
+from mechcore.steps.config import TEST_ROLES, DataConfig, ModelConfig
+from mechcore.steps.inputs import classes_of, read_role
+from mechcore.study.step import Job
 from mechcore.training import (
     Objective,
     TrainSettings,
@@ -21,7 +22,6 @@ from mechcore.training import (
     classification,
     new_model,
     train,
-    train_settings,
 )
 
 
@@ -106,12 +106,11 @@ class Fitting:
         )
 
 
-def fitting_of(unit: Unit, device: str) -> Fitting:
-    """What a unit of training reads.
+def fitting_of(job: Job, settings: TrainSettings, device: str) -> Fitting:
+    """What a job of training reads.
 
     Raises:
         InputError: see `Fitting.of`.
     """
-    assert unit.model is not None
-    settings = train_settings("quick", **unit.settings["training"])
-    return Fitting.of(unit.model, unit.data, settings, device)
+    data = next(iter(data_inputs(job).values())).data
+    return Fitting.of(model_input(job).config, data, settings, device)

@@ -11,7 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError
-from mechcore.study.config import EMBEDDED, TRAINED, DataConfig, ModelConfig, StudyConfig
+from mechcore.steps.config import EMBEDDED, TRAINED, DataConfig, ModelConfig, StudyConfig
 from mechcore.yaml_file import Place, located_path, parse_yaml, read_plain, validated
 
 if sys.version_info >= (3, 11):

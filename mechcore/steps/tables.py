@@ -25,8 +25,8 @@ from mechcore.evaluation.evaluate import Evaluation, bootstrap_mean, evaluate, k
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork
 from mechcore.report.heads_page import build_heads_page
-from mechcore.study.config import TEST_ROLES
-from mechcore.study.inputs import Inputs
+from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.inputs import Inputs
 from mechcore.subnetworks.core import (
     HeuristicCore,
     accuracy_spread,

@@ -19,11 +19,11 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import device_of
 from mechcore.pruning import prune, prune_settings
-from mechcore.study.bench import Workbench
-from mechcore.study.config import TEST_ROLES, DataConfig
-from mechcore.study.fitting import fitting_of
-from mechcore.study.inputs import Inputs, open_model, read_role
-from mechcore.study.units import TRAINING, Unit
+from mechcore.steps.bench import Workbench
+from mechcore.steps.config import TEST_ROLES, DataConfig
+from mechcore.steps.fitting import fitting_of
+from mechcore.steps.inputs import Inputs, open_model, read_role
+from mechcore.steps.units import TRAINING, Unit
 from mechcore.training.run_folder import publish
 
 WITH_GRADIENT = 3.0

@@ -16,7 +16,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.loading import has_hooked_transformer
 from mechcore.models.running import class_names, longest_input, n_token_types
-from mechcore.study.config import DataConfig, ModelConfig
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 

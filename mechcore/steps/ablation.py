@@ -26,8 +26,8 @@ from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.interventions import Mode
 from mechcore.masking.means import MeanActivations
-from mechcore.study.config import TEST_ROLES
-from mechcore.study.inputs import Inputs
+from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.inputs import Inputs
 
 
 def core_ablation_tables(

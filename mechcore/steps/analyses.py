@@ -1,0 +1,376 @@
+"""Steps that ask what subnetworks, heads and sets of components do, each from a model to tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+
+from mechcore.ablation import ComponentSet, find_superadditive
+from mechcore.attention.categories import registered_categories
+from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import MechcoreError
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.files import write_json
+from mechcore.pruning import Subnetwork
+from mechcore.report.run_folder import ATTENTION_FILE, TABLES, read_table
+from mechcore.steps import tables
+from mechcore.steps.ablation import core_ablation_tables, sweep_tables
+from mechcore.steps.answers import load_answers, save_answers
+from mechcore.steps.base import (
+    ANSWERS_FILE,
+    HEADS_FILE,
+    SHARED,
+    MainStep,
+    Size,
+    core_of,
+    inputs_of,
+    means_of,
+    subnetworks_in,
+    table_of,
+)
+from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.inputs import Inputs
+from mechcore.steps.masks import AcceptMasks, missing_in
+from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
+from mechcore.study.folder import TABLES_FOLDER
+from mechcore.study.step import Job, Work
+from mechcore.subnetworks.effective_size import common_sparsities
+
+CORE = 0.2
+"""Share of heads in a core that is not known yet."""
+
+
+@dataclass(frozen=True)
+class Answers(MainStep):
+    """What the full model, or the subnetworks that it needs, answer to test data.
+
+    Attributes:
+        role: of the data.
+        batch_size: examples per batch.
+    """
+
+    kind: ClassVar[str] = "answers"
+    role: str
+    batch_size: int
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        masks = job.needs.get("subnetworks")
+        n = len(masks.step.seeds) if masks and isinstance(masks.step, AcceptMasks) else 1
+        return float(size.examples[self.role] * n)
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        if "subnetworks" in work.job.needs:
+            found = subnetworks_in(work.needed("subnetworks"))
+            means, size = means_of(work, inputs), self.batch_size
+            answered = (
+                tables.evaluate_subnetworks(inputs, self.role, found, means, size) if found else []
+            )
+            named = dict(zip([each.name for each in found], answered, strict=True))
+        else:
+            named = {tables.FULL: tables.evaluate_full(inputs, self.role, self.batch_size)}
+        save_answers(work.folder / ANSWERS_FILE, named)
+
+
+@dataclass(frozen=True)
+class Accuracy(MainStep):
+    """Tables of accuracies, and of masks that are missing.
+
+    Attributes:
+        names: of the test data in tables, by role.
+        groups: out-of-domain subsets by the name of their group.
+        n_resamples: bootstrap resamples.
+    """
+
+    kind: ClassVar[str] = "accuracy"
+    names: Mapping[str, str]
+    groups: Mapping[str, tuple[str, ...]]
+    n_resamples: int
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        found: list[Subnetwork] = []
+        folders: list[Path] = []
+        full: dict[str, Evaluation] = {}
+        masked: dict[str, list[Evaluation]] = {role: [] for role in TEST_ROLES}
+        for what in work.job.needs:
+            kind, _, rest = what.partition(" ")
+            if kind == "masks":
+                folders.append(work.needed(what))
+                part = subnetworks_in(folders[-1])
+                found += part
+                for role in TEST_ROLES:
+                    named = load_answers(work.needed(f"answers {role} {rest}") / ANSWERS_FILE)
+                    masked[role] += [named[each.name] for each in part]
+            elif kind == "full":
+                full[rest] = load_answers(work.needed(what) / ANSWERS_FILE)[tables.FULL]
+        order = sorted(range(len(found)), key=lambda i: (found[i].target, found[i].seed))
+        work.write_tables(
+            tables.answer_tables(
+                full,
+                [found[i] for i in order],
+                {role: [each[i] for i in order] for role, each in masked.items()},
+                self.names,
+                self.n_resamples,
+                self.groups,
+            )
+        )
+        missing = missing_in(folders)
+        if len(missing):
+            work.write_tables({"missing_masks": missing})
+
+
+@dataclass(frozen=True)
+class Core(MainStep):
+    """The heuristic core, and what else the subnetworks that it needs share."""
+
+    kind: ClassVar[str] = "core"
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        folders = [work.needed(what) for what in work.job.needs]
+        found = [each for folder in folders for each in subnetworks_in(folder)]
+        if not found:
+            reasons = ". ".join(missing_in(folders)["reason"])
+            raise MechcoreError(f"no mask reached its target: {reasons}")
+        found.sort(key=lambda each: (each.target, each.seed))
+        work.write_tables(tables.core_tables(found)[1])
+
+
+@dataclass(frozen=True)
+class Heads(MainStep):
+    """What every head attends to.
+
+    Attributes:
+        max_examples: in-domain examples on which attention is scored.
+        seed: of their draw.
+    """
+
+    kind: ClassVar[str] = "heads"
+    roles: ClassVar[tuple[str, ...]] = ("id",)
+    max_examples: int
+    seed: int
+
+    def settings(self) -> dict[str, Any]:
+        """With the categories that there are."""
+        known = [[each.name, each.causal_only] for each in registered_categories()]
+        return {**super().settings(), "categories": known}
+
+    def uses(self) -> list[object]:
+        """The functions of the categories."""
+        return [each.function for each in registered_categories()]
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        return float(min(self.max_examples, size.examples["id"]))
+
+    def sampled(self, inputs: Inputs) -> EncodedExamples:
+        """The examples, with their words."""
+        examples = inputs.data["id"].examples.sample(self.max_examples, self.seed)
+        return inputs.encode(examples, words=True)
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        table = tables.category_table(inputs.model, self.sampled(inputs))
+        table.to_parquet(work.folder / HEADS_FILE)
+
+
+@dataclass(frozen=True)
+class Pictures(Heads):
+    """Attention of the core's heads, and categories with the core marked."""
+
+    kind: ClassVar[str] = "pictures"
+    needs: ClassVar[tuple[str, ...]] = ("core", "heads")
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs, core = inputs_of(work), core_of(work)
+        table = pd.read_parquet(work.needed("heads") / HEADS_FILE)
+        table["in_core"] = table["component"].isin([str(head) for head in core])
+        shown = tables.attention_pictures(inputs, self.sampled(inputs), table, core)
+        write_json(work.folder / ATTENTION_FILE, shown)
+        work.write_tables({"head_categories": table})
+
+
+@dataclass(frozen=True)
+class AblateCore(MainStep):
+    """Ablation of the core, alone and jointly, beside other heads.
+
+    Attributes:
+        names: of the test data in tables, by role.
+        max_joint: core heads to ablate in pairs, those that matter most out of domain.
+        max_non_core: heads outside the core to ablate for comparison, drawn at random.
+        seed: of the draw.
+        batch_size: examples per batch.
+        n_resamples: bootstrap resamples.
+    """
+
+    kind: ClassVar[str] = "ablate"
+    needs: ClassVar[tuple[str, ...]] = ("means", "core")
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    names: Mapping[str, str]
+    max_joint: int
+    max_non_core: int
+    seed: int
+    batch_size: int
+    n_resamples: int
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        pairs = self.max_joint * (self.max_joint - 1) / 2
+        return SHARED * (CORE * size.n_heads + pairs + self.max_non_core) * size.tested
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        work.write_tables(
+            core_ablation_tables(
+                inputs,
+                means_of(work, inputs),
+                core_of(work),
+                max_joint=self.max_joint,
+                max_non_core=self.max_non_core,
+                seed=self.seed,
+                batch_size=self.batch_size,
+                n_resamples=self.n_resamples,
+            )
+        )
+
+
+@dataclass(frozen=True)
+class Sweep(MainStep):
+    """Every component of a kind ablated alone.
+
+    Attributes:
+        names: of the test data in tables, by role.
+        components: which kind.
+        seed: of the bootstrap.
+        batch_size: examples per batch.
+        n_resamples: bootstrap resamples.
+    """
+
+    kind: ClassVar[str] = "sweep"
+    needs: ClassVar[tuple[str, ...]] = ("means",)
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    names: Mapping[str, str]
+    components: Literal["heads", "mlps", "all"]
+    seed: int
+    batch_size: int
+    n_resamples: int
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        return SHARED * size.components(self.components) * size.tested
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        shape = ModelShape.of(inputs.model)
+        kinds = {ComponentSet((each,)): "single" for each in shape.kind(self.components)}
+        found, _ = sweep_tables(
+            inputs,
+            means_of(work, inputs),
+            kinds,
+            batch_size=self.batch_size,
+            n_resamples=self.n_resamples,
+            seed=self.seed,
+        )
+        work.write_tables({"sweep": found["ablation"]})
+
+
+@dataclass(frozen=True)
+class Search(MainStep):
+    """The sets that lose most beyond the sum of their members' losses.
+
+    Attributes:
+        names: of the test data in tables, by role.
+        role: of the test data.
+        subset: of them; ``"all"`` takes every one.
+        components: to choose from.
+        max_size: components of the largest sets.
+        n_pairs: pairs ablated exactly, the best by screening.
+        seed: of the bootstrap.
+        batch_size: examples per batch.
+        n_resamples: bootstrap resamples.
+    """
+
+    kind: ClassVar[str] = "search"
+    needs: ClassVar[tuple[str, ...]] = ("means",)
+    names: Mapping[str, str]
+    role: Literal["id", "ood"]
+    subset: str
+    components: Literal["heads", "mlps", "all"]
+    max_size: int
+    n_pairs: int
+    seed: int
+    batch_size: int
+    n_resamples: int
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        return SHARED * self.n_pairs * (self.max_size - 1) * size.examples[self.role]
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        found = find_superadditive(
+            inputs.model,
+            inputs.data[self.role],
+            means_of(work, inputs),
+            components=ModelShape.of(inputs.model).kind(self.components),
+            subset=self.subset,
+            max_size=self.max_size,
+            n_pairs=self.n_pairs,
+            n_resamples=self.n_resamples,
+            seed=self.seed,
+            class_labels=inputs.config.class_labels,
+            batch_size=self.batch_size,
+            role=self.role,
+        )
+        work.write_tables({"superadditive": found.found, "screening": found.screening})
+
+
+@dataclass(frozen=True)
+class Sizes(MainStep):
+    """Effective sizes over checkpoints, of the masks that there are.
+
+    Attributes:
+        tolerance: accuracy (share) that a subnetwork may lose and still be faithful.
+        groups: out-of-domain subsets by the name of their group.
+        checkpoints: names of the needs that are their accuracies, in order.
+    """
+
+    kind: ClassVar[str] = "sizes"
+    tolerance: float
+    groups: Mapping[str, tuple[str, ...]]
+    checkpoints: tuple[int | str, ...]
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        found = {step: table_of(work, str(step), "accuracy") for step in self.checkpoints}
+        missing = self._missing(work)
+        full, grid, groups = accuracies_by_checkpoint(found, self.groups)
+        if grid.empty and missing is not None:
+            raise MechcoreError(f"no mask reached its target: {'. '.join(missing['reason'])}")
+        kept = full[full["checkpoint"].isin(grid["checkpoint"])]  # those that have any mask
+        sizes = size_tables(kept, common_sparsities(grid), groups, self.tolerance)
+        work.write_tables(sizes | {"full": full, "grid": grid})
+        if missing is not None:
+            columns = ["checkpoint", "subnetwork", "target_sparsity", "seed", "reason"]
+            work.write_tables({"missing_grid_masks": missing[columns].astype({"seed": int})})
+
+    def _missing(self, work: Work) -> pd.DataFrame | None:
+        lost: list[Any] = []
+        for step in self.checkpoints:
+            path = work.needed(str(step)) / TABLES_FOLDER / "missing_masks.csv"
+            if path.is_file():
+                lost.append(read_table(path, TABLES["missing_masks"]).assign(checkpoint=step))
+        return pd.concat(lost, ignore_index=True) if lost else None

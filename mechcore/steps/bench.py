@@ -1,0 +1,118 @@
+"""What a process has open: models and their data, loaded once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mechcore.steps.config import ModelConfig
+from mechcore.steps.inputs import Inputs, data_name, open_model, read_role
+from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
+from mechcore.study.fingerprints import digest_of
+from mechcore.study.step import Job
+from mechcore.study.store import Store
+
+MOST_MODELS = 2
+"""Models kept open at once; the one not used for longest makes room."""
+
+CHECKPOINTS = "checkpoints"
+"""Folder of what a training made."""
+
+MODEL, TRAINING = "model", "training"
+"""What a job's model is to it, and the job that trains it."""
+
+
+class Workbench:
+    """Loads models and data for jobs, and keeps them for the next ones.
+
+    Args:
+        store: holds models that a study trained.
+        device: where models are put.
+    """
+
+    def __init__(self, store: Store, device: str = "cpu") -> None:
+        self.store, self.device = store, device
+        self.loads: list[str] = []
+        self._models: OrderedDict[str, Inputs] = OrderedDict()
+        self._examples: dict[tuple[str, str, str], Any] = {}
+
+    def inputs(self, job: Job) -> Inputs:
+        """The model of a job with the data of its roles.
+
+        Raises:
+            InputError: they cannot be used.
+        """
+        inputs = self._model(job)
+        found = replace(inputs, data={}, available={})
+        for role, data in data_inputs(job).items():
+            found.data[role], found.available[role] = self._role(inputs, job, role, data)
+        return found
+
+    def _model(self, job: Job) -> Inputs:
+        digest = model_digest(job)
+        if digest not in self._models:
+            while len(self._models) >= MOST_MODELS:
+                gone, _ = self._models.popitem(last=False)
+                self._examples = {k: v for k, v in self._examples.items() if k[0] != gone}
+            self._models[digest] = open_model(self._config(job), device=self.device)
+            self.loads.append(digest)
+        self._models.move_to_end(digest)
+        return self._models[digest]
+
+    def _config(self, job: Job) -> ModelConfig:
+        model = model_input(job)
+        if isinstance(model, TrainedInput):
+            return replace(model.config, source=str(trained_path(self.store, job)))
+        return model.config
+
+    def _role(self, inputs: Inputs, job: Job, role: str, data: DataInput) -> Any:
+        name = data_name(role, data.model, data.data)
+        place = (model_digest(job), role, digest_of([job.contents[role], name]))
+        if place not in self._examples:
+            holder = replace(inputs, data={}, available={})
+            holder.add(role, *read_role(role, data.model, data.data))
+            self._examples[place] = (holder.data[role], holder.available[role])
+        return self._examples[place]
+
+
+def model_input(job: Job) -> ModelInput:
+    """The model of a job."""
+    model = job.inputs[MODEL]
+    assert isinstance(model, (CheckpointInput, TrainedInput))
+    return model
+
+
+def data_inputs(job: Job) -> dict[str, DataInput]:
+    """The data of a job by role."""
+    return {role: each for role, each in job.inputs.items() if isinstance(each, DataInput)}
+
+
+def trained_path(store: Store, job: Job) -> Path:
+    """The checkpoint of a job whose model the study trained.
+
+    Raises:
+        Damaged: it is not what was written.
+    """
+    model = model_input(job)
+    assert isinstance(model, TrainedInput)
+    return store.whole(job.needs[TRAINING].key) / CHECKPOINTS / model.checkpoint
+
+
+def model_digest(job: Job) -> str:
+    """What jobs of the same model have in common."""
+    training = job.needs.get(TRAINING)
+    return digest_of([job.contents[MODEL], None if training is None else training.key])
+
+
+_benches: dict[tuple[Path, str], Workbench] = {}
+
+
+def bench_of(store: Store, device: str) -> Workbench:
+    """This process's workbench for a store and a device; that of another one is cleared away."""
+    place = (store.path.resolve(), device)
+    if place not in _benches:
+        _benches.clear()
+        _benches[place] = Workbench(store, device)
+    return _benches[place]

@@ -1,0 +1,260 @@
+"""Steps from a model to its subnetworks: training, means, masks, and which of them are accepted."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+
+from mechcore.components import ModelShape
+from mechcore.errors import MechcoreWarning
+from mechcore.files import copy_linked, write_json
+from mechcore.masking.means import MeanActivations
+from mechcore.models.running import ModelIdentity, class_names, kind_of, n_parameters
+from mechcore.pruning import PruningError, Subnetwork, prune, subnetwork_name
+from mechcore.pruning.mask_training import OffTrackError, accepted
+from mechcore.pruning.settings import READING, PruneSettings
+from mechcore.state import StateError
+from mechcore.steps.base import (
+    FACTS_FILE,
+    MASKS,
+    MEANS_FILE,
+    MISSING_FILE,
+    WITH_GRADIENT,
+    MainStep,
+    Size,
+    inputs_of,
+    means_of,
+    subnetworks_in,
+)
+from mechcore.steps.bench import CHECKPOINTS
+from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.fitting import fitting_of
+from mechcore.steps.tables import data_table
+from mechcore.study.step import Job, Work
+from mechcore.training import TrainSettings
+
+
+@dataclass(frozen=True)
+class Train(MainStep):
+    """Train a model for the task, with checkpoints; interrupted, it goes on.
+
+    Attributes:
+        training: the schedule.
+        steps: optimiser steps in all.
+        names: of the data in tables, by role.
+        classes: of a new classifier, where neither model nor data name them.
+    """
+
+    kind: ClassVar[str] = "train"
+    training: TrainSettings
+    steps: int
+    names: Mapping[str, str]
+    classes: tuple[str, ...] = ()
+
+    def settings(self) -> dict[str, Any]:
+        """See `Step.settings`."""
+        return {**super().settings(), "training": self.training.facts()}
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        schedule = self.training
+        return WITH_GRADIENT * self.steps * schedule.batch_size * schedule.accumulate
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        history = fitting_of(work.job, self.training, work.device).run(work.partial)
+        copy_linked(work.partial, work.folder / CHECKPOINTS)
+        history.insert(1, "data", history["dataset"].map(self.names))
+        work.write_tables({"training": history.rename(columns={"dataset": "role"})})
+
+
+@dataclass(frozen=True)
+class Describe(MainStep):
+    """What the study works on, for ``config.json`` and the report.
+
+    Attributes:
+        names: of the data in tables, by role.
+    """
+
+    kind: ClassVar[str] = "describe"
+    names: Mapping[str, str]
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        model = inputs.model
+        data = {
+            role: {
+                "name": encoded.examples.name,
+                "n": len(encoded),
+                "n_available": inputs.available[role],
+                "n_cut": encoded.n_cut,
+                "subsets": encoded.examples.subset_names,
+                "fingerprint": encoded.fingerprint,
+            }
+            for role, encoded in inputs.data.items()
+        }
+        facts = {
+            "kind": kind_of(model),
+            "architecture": getattr(model.cfg, "architecture", None) or type(model).__name__,
+            **asdict(ModelShape.of(model)),
+            "n_parameters": n_parameters(model),
+            "class_labels": list(inputs.config.class_labels or class_names(model) or []),
+            "identity": asdict(ModelIdentity.of(model)),
+        }
+        mapping = {role: inputs.readout(role).mapping for role in TEST_ROLES}
+        content = {"model": facts, "data": data, "label_mapping": mapping}
+        write_json(work.folder / FACTS_FILE, content)
+        work.write_tables({"data": data_table(inputs.data)})
+
+
+@dataclass(frozen=True)
+class Means(MainStep):
+    """Mean activations on the training data."""
+
+    kind: ClassVar[str] = "means"
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        return float(size.examples["train"])
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        means = MeanActivations.compute(inputs.model, inputs.data["train"])
+        means.save(work.folder / MEANS_FILE)
+
+
+@dataclass(frozen=True)
+class TrainMasks(MainStep):
+    """Train masks of one sparsity, wherever they end; interrupted, from the step last saved.
+
+    Attributes:
+        target: sparsity.
+        seeds: one mask each.
+        schedule: of the training.
+        data_seed: of the order of examples.
+    """
+
+    kind: ClassVar[str] = "prune"
+    target: float
+    seeds: tuple[int, ...]
+    schedule: PruneSettings
+    data_seed: int
+
+    def settings(self) -> dict[str, Any]:
+        """Without what does not enter the training: how it is read, and how often it is saved."""
+        found = super().settings()
+        for name in ("save_every", *READING):
+            del found["schedule"][name]
+        return found
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        steps = self.schedule.total_steps(self.target)
+        return WITH_GRADIENT * steps * self.schedule.batch_size * len(self.seeds)
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        state = work.partial / "masks.safetensors"
+        try:
+            found, diverged = self._train(work, state)
+        except StateError as error:
+            warnings.warn(
+                f"begun anew, as its unfinished state cannot be used: {error}",
+                MechcoreWarning,
+                stacklevel=2,
+            )
+            state.unlink(missing_ok=True)
+            found, diverged = self._train(work, state)
+        for each in found:
+            each.save(work.folder / MASKS / f"{each.name}.safetensors")
+        write_json(work.folder / MISSING_FILE, diverged)
+
+    def _train(self, work: Work, state: Path) -> tuple[list[Subnetwork], Mapping[str, str]]:
+        inputs = inputs_of(work)
+        try:
+            found = prune(
+                inputs.model,
+                inputs.data["train"],
+                means_of(work, inputs),
+                sparsity=self.target,
+                seeds=self.seeds,
+                # Which of them are accepted is for `AcceptMasks` to say.
+                preset=replace(self.schedule, tolerance=1.0),
+                data_seed=self.data_seed,
+                state=state,
+            )
+        except PruningError as error:
+            return error.finished, error.missing
+        return found, {}
+
+
+@dataclass(frozen=True)
+class AcceptMasks(MainStep):
+    """The masks of trainings that reached their target; of the others, why they are missing.
+
+    Attributes:
+        target: sparsity.
+        seeds: one mask each.
+        tolerance: distance from the target (share of components) that is accepted.
+        discretisation: how zeros and ones are made of a trained mask.
+    """
+
+    kind: ClassVar[str] = "masks"
+    target: float
+    seeds: tuple[int, ...]
+    tolerance: float
+    discretisation: Literal["ranking", "threshold"]
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        trained = work.needed("trained")
+        reading = PruneSettings(tolerance=self.tolerance, discretisation=self.discretisation)
+        missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
+        for each in subnetworks_in(trained):
+            try:
+                accepted(each, reading).save(work.folder / MASKS / f"{each.name}.safetensors")
+            except OffTrackError as error:
+                missing[each.name] = str(error)
+        for name, why in missing.items():
+            warnings.warn(f"{name} is missing: {why}", MechcoreWarning, stacklevel=2)
+        names = {subnetwork_name(self.target, seed): seed for seed in self.seeds}
+        rows = [
+            {
+                "subnetwork": name,
+                "target_sparsity": self.target,
+                "seed": seed,
+                "reason": missing[name],
+            }
+            for name, seed in names.items()
+            if name in missing
+        ]
+        write_json(work.folder / MISSING_FILE, rows)
+
+
+def reading_of(schedule: PruneSettings) -> dict[str, Any]:
+    """How a finished training is read."""
+    return {each.name: getattr(schedule, each.name) for each in fields(schedule)
+            if each.name in READING}  # fmt: skip
+
+
+def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
+    """The masks that jobs of `AcceptMasks` lack.
+
+    Returns:
+        Columns subnetwork (the name it would have), target_sparsity, seed and reason.
+    """
+    rows = [
+        row
+        for folder in folders
+        for row in json.loads((folder / MISSING_FILE).read_text(encoding="utf-8"))
+    ]
+    columns = ["subnetwork", "target_sparsity", "seed", "reason"]
+    return pd.DataFrame(rows, columns=columns).sort_values(columns[1:3], ignore_index=True)

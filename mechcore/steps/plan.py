@@ -1,0 +1,306 @@
+"""From the settings of the main study to its jobs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from mechcore.data.task import ROLES
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.pruning.settings import PruneSettings
+from mechcore.registry import Registry
+from mechcore.steps.analyses import (
+    AblateCore,
+    Accuracy,
+    Answers,
+    Core,
+    Heads,
+    Pictures,
+    Search,
+    Sizes,
+    Sweep,
+)
+from mechcore.steps.base import MainStep
+from mechcore.steps.bench import MODEL, TRAINING
+from mechcore.steps.config import (
+    EMBEDDED,
+    TEST_ROLES,
+    TRAINED,
+    ModelConfig,
+    SizesConfig,
+    StudyConfig,
+)
+from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
+from mechcore.steps.masks import (
+    AcceptMasks,
+    Describe,
+    Means,
+    Train,
+    TrainMasks,
+    reading_of,
+)
+from mechcore.steps.sizes import checkpoint_series
+from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
+from mechcore.study.fingerprints import Hasher, hash_file
+from mechcore.study.step import Input, Job, in_order
+from mechcore.training import TrainSettings
+from mechcore.training.run_folder import FINAL, checkpoint_path
+
+STEPS: Registry[type[MainStep]] = Registry("step", "mechcore.steps")
+"""Steps that packages add to the main study; its settings name them under ``analyses: more``."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """The study of one model.
+
+    Attributes:
+        name: of the model; empty if it is the only one.
+        config: the study of this model alone.
+        jobs: by what they are to its results: ``means``, ``accuracy``, ``core`` and so on.
+        masks: the jobs that hold its subnetworks.
+    """
+
+    name: str
+    config: StudyConfig
+    jobs: Mapping[str, Job]
+    masks: Sequence[Job]
+
+    @property
+    def results(self) -> list[Job]:
+        """The jobs whose files are results of the study."""
+        return [*self.jobs.values(), *self.masks]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All jobs of a study, each once and after those that it needs."""
+
+    config: StudyConfig
+    parts: Sequence[Part]
+    jobs: Sequence[Job]
+
+
+def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
+    """Work out the jobs; of files only the content is read.
+
+    Raises:
+        InputError: a file or checkpoint is missing, or settings contradict each other.
+    """
+    parts = [_Planner(name, each, hash_file).part() for name, each in config.each_model().items()]
+    return Plan(config, parts, in_order([job for part in parts for job in part.results]))
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A model that jobs are about: the job that trains it, if any, and the contents once read."""
+
+    model: ModelInput
+    training: Job | None = None
+
+    @property
+    def needs(self) -> dict[str, Job]:
+        return {} if self.training is None else {TRAINING: self.training}
+
+
+class _Planner:
+    """Makes the jobs of one model's study."""
+
+    def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
+        self.name, self.config, self.hash_file = name, config, hash_file
+        check_sources(config.model, config.data, ROLES)
+        self._data = config.data
+        self._names = {role: data_name(role, config.model, config.data) for role in ROLES}
+        self._test_names = {role: self._names[role] for role in TEST_ROLES}
+        self._groups = groups_of(config.data)
+        self._model = _Model(CheckpointInput(config.model))
+        self._series: dict[Any, _Model] = {}
+        self._contents: dict[Input, Any] = {}
+
+    def part(self) -> Part:
+        """The jobs of the whole study."""
+        config, found = self.config, {}
+        masks: list[Job] = []
+        if config.training is not None:
+            found["training"] = self._train(config.training)
+        found["describe"] = self._job(Describe(self._names), "inputs", ROLES)
+        if config.sparsities:
+            pruned, masks = self._subnetworks(config.sparsities, config.seeds, config.prune)
+            found |= pruned
+            found["core"] = self._core(masks)
+            found |= self._analyses(found)
+        sizes = config.analyses.effective_size
+        if config.checkpoints and sizes is not None:
+            found["sizes"] = self._sizes(sizes)
+        return Part(self.name, config, found, masks)
+
+    def _job(
+        self,
+        step: MainStep,
+        name: str,
+        roles: Sequence[str] = (),
+        needs: Mapping[str, Job] | None = None,
+    ) -> Job:
+        """A job about the model."""
+        data: dict[str, Input] = {
+            role: DataInput(role, self.config.model, self._data) for role in roles
+        }
+        return self._pure(
+            step, name, {**(needs or {}), **self._model.needs}, {MODEL: self._model.model, **data}
+        )
+
+    def _pure(
+        self,
+        step: MainStep,
+        name: str,
+        needs: Mapping[str, Job],
+        inputs: Mapping[str, Input] | None = None,
+    ) -> Job:
+        """A job; one without inputs works on results alone."""
+        name = f"{self.name}: {name}" if self.name else name
+        return Job.of(step, name, needs=needs, inputs=inputs, hash_file=self.hash_file)
+
+    def _train(self, settings: TrainSettings) -> Job:
+        """The training, on all training data; from now on jobs are about what comes of it."""
+        base, data = self.config.model, replace(self._data, max_train=None)
+        with warnings.catch_warnings():  # they come when the examples are used
+            warnings.simplefilter("ignore", MechcoreWarning)
+            n = len(read_role("train", base, data, labelled=True)[0])
+        steps = {step: checkpoint_path(Path(), step).name for step in settings.checkpoint_steps(n)}
+        steps[settings.total_steps(n)] = FINAL
+        classes = () if base.class_labels is not None else classes_of(base, data)
+        step = Train(settings, max(steps), self._names, tuple(classes))
+        self._data, own = data, self._data
+        job = self._job(step, "training", ROLES)
+        self._data = own
+        # Its classes have names of their own from now on.
+        model = replace(base, class_labels=None, revision=None, allow_pickle=False)
+        self._series = {
+            step: _Model(TrainedInput(model, name), job) for step, name in steps.items()
+        }
+        self._model = self._series[max(steps)]
+        return job
+
+    def _subnetworks(
+        self,
+        sparsities: Sequence[float],
+        seeds: Sequence[int],
+        schedule: PruneSettings,
+        of: str = "",
+    ) -> tuple[dict[str, Job], list[Job]]:
+        """Means and accuracies, and masks; ``of`` is what the jobs' names end with."""
+        config, n = self.config, self.config.seeds_per_job
+        means = self._job(Means(), f"means{of}", ("train",))
+        needs = {f"full {role}": self._answers("full model", role, of, {}) for role in TEST_ROLES}
+        found = []
+        for target in sorted(sparsities):
+            for chunk in (sorted(seeds)[i : i + n] for i in range(0, len(seeds), n)):
+                name = f"sparsity {target!r}, seed {' '.join(map(str, chunk))}"
+                masks = self._masks(name, target, tuple(chunk), schedule, means, of)
+                found.append(masks)
+                needs[f"masks {name}"] = masks
+                for role in TEST_ROLES:
+                    needs[f"answers {role} {name}"] = self._answers(
+                        name, role, of, {"means": means, "subnetworks": masks}
+                    )
+        step = Accuracy(self._test_names, self._groups, config.n_resamples)
+        return {"means": means, "accuracy": self._pure(step, f"accuracies{of}", needs)}, found
+
+    def _masks(
+        self,
+        name: str,
+        target: float,
+        seeds: tuple[int, ...],
+        schedule: PruneSettings,
+        means: Job,
+        of: str,
+    ) -> Job:
+        train = TrainMasks(target, seeds, schedule, self.config.data.seed)
+        trained = self._job(train, f"prune {name}{of}", ("train",), {"means": means})
+        step = AcceptMasks(target, seeds, **reading_of(schedule))
+        return self._pure(step, f"masks {name}{of}", {"trained": trained})
+
+    def _answers(self, name: str, role: str, of: str, needs: Mapping[str, Job]) -> Job:
+        step = Answers(role, self.config.batch_size)
+        return self._job(step, f"answers {role}, {name}{of}", (role,), needs)
+
+    def _core(self, masks: Sequence[Job]) -> Job:
+        needs = {f"{job.step.target!r} {job.step.seeds}": job for job in masks}  # type: ignore[attr-defined]
+        return self._pure(Core(), "core", needs)
+
+    def _analyses(self, found: Mapping[str, Job]) -> dict[str, Job]:
+        config, wanted = self.config, self.config.analyses
+        known = dict(found)
+        common = {
+            "names": self._test_names,
+            "seed": config.data.seed,
+            "batch_size": config.batch_size,
+            "n_resamples": config.n_resamples,
+        }
+
+        def add(what: str, step: MainStep, name: str, roles: Sequence[str] | None = None) -> None:
+            needs = {need: self._known(known, need, name) for need in step.needs}
+            known[what] = self._job(step, name, step.roles if roles is None else roles, needs)
+
+        if wanted.heads is not None:
+            sample = {"max_examples": wanted.heads.max_examples, "seed": config.data.seed}
+            add("heads", Heads(**sample), "head categories")
+            add("pictures", Pictures(**sample), "pictures of attention")
+        if wanted.ablation is not None:
+            add("ablate", AblateCore(**common, **vars(wanted.ablation)), "ablation of the core")
+        if wanted.sweep is not None:
+            name = f"ablation of {wanted.sweep} one by one"
+            add("sweep", Sweep(components=wanted.sweep, **common), name)
+        if wanted.search is not None:
+            name, search = "search for superadditive sets", vars(wanted.search)
+            add("search", Search(**search, **common), name, (wanted.search.role,))
+        for name, settings in wanted.more.items():
+            add(name, _added(name, settings), name)
+        kept = {what: job for what, job in known.items() if what not in found}
+        kept.pop("heads", None)  # `pictures` has its table, with the core marked
+        return kept
+
+    def _known(self, known: Mapping[str, Job], need: str, name: str) -> Job:
+        if need not in known:
+            raise InputError(
+                f"{name}: needs {need!r}, which this study does not make; it makes "
+                f"{', '.join(known)}"
+            )
+        return known[need]
+
+    def _sizes(self, sizes: SizesConfig) -> Job:
+        """Effective sizes, from all checkpoints; jobs that the model itself has occur again."""
+        config, own = self.config, self._model
+        accuracies, series = {}, self._checkpoints()
+        seeds = config.seeds if sizes.seeds is None else sizes.seeds
+        schedule = config.prune if sizes.prune is None else sizes.prune
+        for step, self._model in series.items():
+            of = f", checkpoint {step}"
+            found, _ = self._subnetworks(sizes.sparsities, seeds, schedule, of)
+            accuracies[str(step)] = found["accuracy"]
+        self._model = own
+        step = Sizes(sizes.tolerance, self._groups, tuple(series))
+        return self._pure(step, "effective size", accuracies)
+
+    def _checkpoints(self) -> Mapping[Any, _Model]:
+        config = self.config
+        if config.checkpoints == (TRAINED,):
+            return self._series
+        paths = () if config.checkpoints == (EMBEDDED,) else config.checkpoints
+        series: dict[Any, ModelConfig] = checkpoint_series(paths, config.model)
+        return {step: _Model(CheckpointInput(model)) for step, model in series.items()}
+
+
+def _added(name: str, settings: Mapping[str, Any]) -> MainStep:
+    """A step that a package added, with its settings checked."""
+    step = STEPS[name]
+    try:
+        return TypeAdapter(step).validate_python(dict(settings))
+    except ValueError as error:
+        first = str(error).splitlines()
+        raise InputError(f"analyses: more: {name}: {' '.join(first[1:3]).strip()}") from error

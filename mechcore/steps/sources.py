@@ -1,0 +1,85 @@
+"""What the jobs of a study read from outside its store: models and data, known by their content."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from mechcore.data.sources import sources_content
+from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.steps.inputs import embedded_draw, resolved, sources_of
+from mechcore.study.fingerprints import Hasher, checkpoint_content
+from mechcore.study.step import plain
+
+_PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "device_map")
+"""Settings that say what a model is or where it lies, not how it is used."""
+
+
+@dataclass(frozen=True)
+class CheckpointInput:
+    """A model in a checkpoint."""
+
+    config: ModelConfig
+
+    def content(self, hash_file: Hasher) -> Any:
+        """Digests of its files, and how its answers are read.
+
+        Raises:
+            InputError: there is no such checkpoint.
+        """
+        config = resolved(self.config)
+        assert config.source is not None
+        files = checkpoint_content(config.source, config.revision, hash_file)
+        return {"files": files, **_use(config)}
+
+
+@dataclass(frozen=True)
+class TrainedInput:
+    """A model that a job of the study trains.
+
+    Attributes:
+        config: how it is used; it has no source.
+        checkpoint: which one of the training's.
+    """
+
+    config: ModelConfig
+    checkpoint: str
+
+    def content(self, hash_file: Hasher) -> Any:
+        """Which checkpoint it is, and how its answers are read; the training is a need."""
+        del hash_file
+        return {"checkpoint": self.checkpoint, **_use(self.config)}
+
+
+ModelInput: TypeAlias = CheckpointInput | TrainedInput
+
+
+@dataclass(frozen=True)
+class DataInput:
+    """The data of a role."""
+
+    role: str
+    model: ModelConfig
+    data: DataConfig
+
+    @property
+    def limit(self) -> int | None:
+        """How many examples are drawn at most; None for all."""
+        limit: int | None = getattr(self.data, f"max_{self.role}")
+        return limit
+
+    def content(self, hash_file: Hasher) -> Any:
+        """Digests of the files that the examples are drawn from, and how they are drawn."""
+        content: dict[str, Any] = {"limit": self.limit, "seed": self.data.seed}
+        if self.model.source is None:
+            content |= {"world": self.role, **embedded_draw(self.role, self.data)}
+        else:
+            content["sources"] = sources_content(sources_of(self.role, self.data), hash_file)
+        if self.role == "ood":
+            content |= {"label": self.data.ood_label, "subsets": self.data.ood_subsets}
+        return content
+
+
+def _use(config: ModelConfig) -> dict[str, Any]:
+    used: dict[str, Any] = plain(config)
+    return {name: value for name, value in used.items() if name not in _PLACE}
