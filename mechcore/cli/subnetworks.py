@@ -219,10 +219,10 @@ def effective_size(
     from mechcore.files import read_csv
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
-    from mechcore.study import Analyses, SizesConfig, run
     from mechcore.steps.config import EMBEDDED
-    from mechcore.study.folder import write_tables
     from mechcore.steps.sizes import checkpoint_series, size_tables
+    from mechcore.study import Analyses, SizesConfig, run
+    from mechcore.study.folder import write_tables
     from mechcore.subnetworks.effective_size import common_sparsities, read_full, read_grid
 
     if model.model is not None:

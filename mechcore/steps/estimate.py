@@ -1,45 +1,38 @@
-"""What units of work cost: in passes of one example through the model, in time and in memory."""
+"""What jobs cost on this machine, in time and memory."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 import torch
 
-from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.task import ROLES
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import device_of
-from mechcore.pruning import prune, prune_settings
-from mechcore.steps.bench import Workbench
-from mechcore.steps.config import TEST_ROLES, DataConfig
+from mechcore.pruning import prune
+from mechcore.steps.base import WITH_GRADIENT, MainStep, Size
+from mechcore.steps.bench import (
+    MODEL,
+    TRAINING,
+    Workbench,
+    data_inputs,
+    model_digest,
+    model_input,
+)
+from mechcore.steps.config import DataConfig
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.inputs import Inputs, open_model, read_role
-from mechcore.steps.units import TRAINING, Unit
+from mechcore.steps.masks import Train, TrainMasks
+from mechcore.study.step import Job
 from mechcore.training.run_folder import publish
-
-WITH_GRADIENT = 3.0
-"""A pass forward and back, in passes forward."""
-
-SHARED = 0.5
-"""Share of a pass that an ablation costs on the prefix tree."""
-
-CORE = 0.2
-"""Share of heads in a core that is not known yet."""
-
-_TABLES = 20.0
-"""Passes that writing tables is worth."""
-
-_UNKNOWN = 2000
-"""Examples in a file that was not read yet, where there is no limit."""
 
 _PRUNE_STEPS = 3
 _EXAMPLES = 64
@@ -48,108 +41,48 @@ _REPEATS = 3
 """The first run is slower, and others disturb; the shortest time counts."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """What the cost depends on: examples by role, components."""
+def estimate(jobs: Sequence[Job], all_jobs: Sequence[Job], bench: Workbench) -> pd.DataFrame:
+    """Measure passes on this machine, and work out time and memory of jobs from them.
 
-    examples: Mapping[str, int]
-    n_heads: int
-    n_mlps: int
-
-    @classmethod
-    def of(cls, inputs: Inputs) -> Size:
-        """The size of a study's inputs."""
-        shape = ModelShape.of(inputs.model)
-        counts = {role: len(data) for role, data in inputs.data.items()}
-        return cls(counts, len(shape.heads), len(shape.mlps))
-
-
-def passes(unit: Unit, size: Size | None = None, masks: Mapping[str, int] | None = None) -> float:
-    """About how many passes of one example forward through the model a unit costs.
+    For every model among the jobs some examples are run, and a few steps of pruning.
 
     Args:
-        unit: the unit.
-        size: of what it works on; None for a coarse guess.
-        masks: number of subnetworks by key of the unit that holds them.
-    """
-    settings = unit.settings
-    counts = size.examples if size is not None else {}
-    n = {role: counts.get(role) or unit.recipe["data"][role]["limit"] or _UNKNOWN
-         for role in unit.roles}  # fmt: skip
-    n_heads, n_mlps = (size.n_heads, size.n_mlps) if size is not None else (144, 12)
-    tested = sum(n.get(role, 0) for role in TEST_ROLES)
-    if unit.kind == "train":
-        schedule = settings["training"]
-        return WITH_GRADIENT * settings["steps"] * schedule["batch_size"] * schedule["accumulate"]
-    if unit.kind == "prune":
-        schedule = prune_settings(**settings["schedule"])
-        steps = schedule.total_steps(settings["target"])
-        return WITH_GRADIENT * steps * schedule.batch_size * len(settings["seeds"])
-    if unit.kind == "answers":
-        return n[settings["role"]] * (masks or {}).get(unit.needs.get("subnetworks", ""), 1)
-    if unit.kind == "heads":
-        return float(min(settings["max_examples"], n["id"]))
-    if unit.kind == "ablate":
-        joint = settings["max_joint"]
-        n_sets = CORE * n_heads + joint * (joint - 1) / 2 + settings["max_non_core"]
-        return SHARED * n_sets * tested
-    if unit.kind == "search":
-        pairs = settings["n_pairs"] * (settings["max_size"] - 1)
-        return SHARED * pairs * n[settings["role"]]
-    if unit.kind == "sweep":
-        chosen = {"heads": n_heads, "mlps": n_mlps, "all": n_heads + n_mlps}
-        return SHARED * chosen[settings["components"]] * tested
-    return float(n["train"]) if unit.kind == "means" else _TABLES
-
-
-def masks_of(units: Mapping[str, Unit]) -> dict[str, int]:
-    """How many subnetworks each unit holds, by key, if none is missing."""
-    return {key: len(u.settings["seeds"]) for key, u in units.items() if u.kind == "masks"}
-
-
-def estimate(
-    units: Sequence[Unit], all_units: Mapping[str, Unit], bench: Workbench
-) -> pd.DataFrame:
-    """Measure passes on this machine, and work out time and memory of units from them.
-
-    For every model among the units some examples are run, and a few steps of pruning.
-
-    Args:
-        units: those to do.
-        all_units: these and those that they need.
+        jobs: those to do.
+        all_jobs: these and those that they need.
         bench: opens models and data.
 
     Returns:
-        One row per unit: kind, name, seconds, and memory, the largest that the process used while
+        One row per job: kind, name, seconds, and memory, the largest that the process used while
         it measured such work, in GiB, on a GPU what was allocated there.
 
     Raises:
         InputError: a model or its data cannot be used.
     """
-    masks = masks_of(all_units)
     measured: dict[str, _Measured] = {}
     rows = []
-    for unit in units:
-        if unit.model is None:
-            rows.append((unit.kind, unit.name, 1.0, 0.0))
+    for job in jobs:
+        step = job.step
+        if MODEL not in job.inputs or not isinstance(step, MainStep):
+            rows.append((step.kind, job.name, 1.0, 0.0))
             continue
-        model = _model_of(unit)
+        model = _model_of(job)
         if model not in measured:
-            measured[model] = _measure(unit, all_units, bench)
+            measured[model] = _measure(job, all_jobs, bench)
         found = measured[model]
-        training = unit.kind in ("prune", "train")
+        training = isinstance(step, (TrainMasks, Train))
         rate = found.training if training else found.forward
-        cost = passes(unit, found.size, masks) / (WITH_GRADIENT if training else 1)
+        cost = step.passes(job, found.size) / (WITH_GRADIENT if training else 1)
         memory = found.memory_training if training else found.memory
-        rows.append((unit.kind, unit.name, cost * rate, memory))
+        rows.append((step.kind, job.name, cost * rate, memory))
     return pd.DataFrame(rows, columns=["kind", "name", "seconds", "memory"])
 
 
-def _model_of(unit: Unit) -> str:
-    """What units of one model have in common; all checkpoints of a training cost the same."""
-    if unit.kind == "train":
-        return unit.key
-    return unit.needs.get(TRAINING) or str(unit.recipe["model"])
+def _model_of(job: Job) -> str:
+    """What jobs of one model have in common; all checkpoints of a training cost the same."""
+    if isinstance(job.step, Train):
+        return job.key
+    training = job.needs.get(TRAINING)
+    return model_digest(job) if training is None else training.key
 
 
 @dataclass(frozen=True)
@@ -163,18 +96,20 @@ class _Measured:
     memory_training: float
 
 
-def _measure(unit: Unit, units: Mapping[str, Unit], bench: Workbench) -> _Measured:
+def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
+    about = _model_of(job)
     of_model = [
-        u
-        for u in units.values()
-        if u.model is not None and u.kind != "train" and _model_of(u) == _model_of(unit)
+        each
+        for each in jobs
+        if MODEL in each.inputs and not isinstance(each.step, Train) and _model_of(each) == about
     ]
-    training = units.get(_model_of(unit))
+    training = next((each for each in jobs if each.key == about), None)
     if training is None or bench.store.has(training.key):
-        roles = {role: u for u in of_model for role in u.roles}
-        inputs = Inputs.merged([bench.inputs(u) for u in dict.fromkeys(roles.values())])
+        roles = {role: each for each in of_model for role in data_inputs(each)}
+        inputs = Inputs.merged([bench.inputs(each) for each in dict.fromkeys(roles.values())])
     else:
-        inputs = _untrained(training, of_model[0].data, bench.device)
+        data = next(data for each in of_model for data in data_inputs(each).values())
+        inputs = _untrained(training, data.data, bench.device)
     model, size = inputs.model, Size.of(inputs)
     role = next(role for role in ("id", "ood", "train") if role in inputs.data)
     data = inputs.data[role]
@@ -186,18 +121,18 @@ def _measure(unit: Unit, units: Mapping[str, Unit], bench: Workbench) -> _Measur
 
     forward = min(_seconds(run) for _ in range(_REPEATS)) / len(part)
     memory = _peak(model)
-    pruning = next((u for u in of_model if u.kind == "prune"), None)
+    pruning = next((each.step for each in of_model if isinstance(each.step, TrainMasks)), None)
     if pruning is None:
         return _Measured(size, forward, WITH_GRADIENT * forward, memory, memory)
     schedule = replace(
-        prune_settings(**pruning.settings["schedule"]),
+        pruning.schedule,
         steps=_PRUNE_STEPS, steps_per_percent=0.0, ramp_per_percent=0.0, tolerance=1.0,
     )  # fmt: skip
     train = inputs.data["train"]
     longest = sorted(range(len(train)), key=lambda i: -len(train.input_ids[i]))
     sample = train.part(longest[:: max(1, len(train) // (schedule.batch_size * _PRUNE_STEPS))])
     means = MeanActivations.compute(model, sample)
-    seeds = pruning.settings["seeds"]
+    seeds = pruning.seeds
     options = {"sparsity": 0.5, "seeds": seeds, "preset": schedule}
     seconds = min(_seconds(lambda: prune(model, sample, means, **options)) for _ in range(2))
     with_gradient = seconds / (_PRUNE_STEPS * schedule.batch_size * len(seeds))
@@ -212,17 +147,18 @@ def _typical(data: EncodedExamples) -> list[int]:
     return sorted({row for start in starts for row in order[start : start + _BATCH]})
 
 
-def _untrained(training: Unit, data: DataConfig, device: str) -> Inputs:
+def _untrained(training: Job, data: DataConfig, device: str) -> Inputs:
     """What a training begins with, in place of what will come of it."""
-    fitting = fitting_of(training, device)
-    assert training.model is not None
+    assert isinstance(training.step, Train)
+    fitting = fitting_of(training, training.step.training, device)
+    base = model_input(training).config
     with tempfile.TemporaryDirectory() as folder:
         publish(fitting.model, fitting.objective.tokenizer, Path(folder) / "untrained")
         source = str(Path(folder) / "untrained")
-        model = replace(training.model, source=source, class_labels=None, revision=None)
+        model = replace(base, source=source, class_labels=None, revision=None)
         inputs = open_model(model, device=device)
     for role in ROLES:
-        inputs.add(role, *read_role(role, training.model, data))
+        inputs.add(role, *read_role(role, base, data))
     return inputs
 
 

@@ -236,7 +236,7 @@ class _Planner:
     def _analyses(self, found: Mapping[str, Job]) -> dict[str, Job]:
         config, wanted = self.config, self.config.analyses
         known = dict(found)
-        common = {
+        common: dict[str, Any] = {
             "names": self._test_names,
             "seed": config.data.seed,
             "batch_size": config.batch_size,

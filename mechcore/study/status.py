@@ -1,59 +1,20 @@
-"""What of a study is done, what it takes up, and what could go."""
+"""What the results of a study take up, and what could go."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 
-from mechcore.steps.plan import make_plan
-from mechcore.steps.work import missing_in
-from mechcore.study.results import opened
 from mechcore.study.store import Damaged, Store
 
 
-def unit_table(folder: Path) -> tuple[pd.DataFrame, Store]:
-    """The units of the study in a folder, from its settings and its files as they are now.
-
-    Returns:
-        One row per unit: key, kind, name, state (``done``, ``begun`` for a pruning that was
-        interrupted, or is at work, ``to do``), seconds and bytes (0 if not done); and the store.
-
-    Raises:
-        InputError: there is no study, or a file that it works on is gone.
-    """
-    config, store = opened(folder)
-    plan = make_plan(config, store.hash_file)
-    known = store.table().set_index("key")
-    rows = []
-    for key, unit in plan.units.items():
-        if key in known.index:
-            state, seconds, size = "done", known.at[key, "seconds"], known.at[key, "bytes"]
-        else:
-            state, seconds, size = "begun" if store.partial(key).exists() else "to do", 0.0, 0
-        rows.append((key, unit.kind, unit.name, state, seconds, size))
-    columns = ["key", "kind", "name", "state", "seconds", "bytes"]
-    return pd.DataFrame(rows, columns=columns), store
-
-
-def status_table(units: pd.DataFrame) -> pd.DataFrame:
-    """One row per kind: done, units, seconds of work done, MiB."""
-    table = units.assign(done=units["state"] == "done", mib=units["bytes"] / 2**20)
+def status_table(jobs: pd.DataFrame) -> pd.DataFrame:
+    """One row per kind of `mechcore.study.run.job_table`: done, jobs, seconds of work, MiB."""
+    table = jobs.assign(done=jobs["state"] == "done", mib=jobs["bytes"] / 2**20)
     return table.groupby("kind", sort=False, as_index=False).agg(
-        done=("done", "sum"), units=("done", "size"), seconds=("seconds", "sum"), MiB=("mib", "sum")
+        done=("done", "sum"), jobs=("done", "size"), seconds=("seconds", "sum"), MiB=("mib", "sum")
     )
-
-
-def missing_masks(units: pd.DataFrame, store: Store) -> list[str]:
-    """Masks that the finished units of a study lack, and why, a line each."""
-    found = units[(units["kind"] == "masks") & (units["state"] == "done")]
-    lines = []
-    for key, name in zip(found["key"], found["name"], strict=True):
-        with suppress(OSError, ValueError):  # damaged, which is for `damaged` to say
-            missing = missing_in([store.folder(key)])
-            lines += [f"{name}: {row.subnetwork}: {row.reason}" for row in missing.itertuples()]
-    return lines
 
 
 def damaged(store: Store) -> list[str]:
