@@ -12,7 +12,7 @@ from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.config import StudyConfig
 from mechcore.steps.config_file import located
 from mechcore.steps.fitting import fitting_of
-from mechcore.steps.inputs import resolved
+from mechcore.steps.inputs import check_names, resolved
 from mechcore.steps.masks import Train
 from mechcore.steps.plan import Part, Plan, make_plan
 from mechcore.study.engine import Results
@@ -45,11 +45,17 @@ class MainStudy:
         """See `mechcore.study.engine.Study`."""
         return sum(job.step.cost(job) for job in self.plan.jobs)
 
+    @property
+    def folders(self) -> Sequence[str]:
+        """One for each of several models."""
+        return [part.name for part in self.plan.parts]
+
     def check(self, pending: Sequence[Job], device: str) -> None:
         """Open each model that pending jobs are about, or all that its training reads."""
         keys = {job.key for job in pending}
         bench = bench_of(self.store, device)
         for part in self.plan.parts:
+            check_names(part.config.model, part.config.data)
             training, described = part.jobs.get("training"), part.jobs["describe"]
             if training is not None and training.key in keys:
                 assert isinstance(training.step, Train)

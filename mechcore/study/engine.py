@@ -47,6 +47,10 @@ class Study(Protocol):
     def cost(self) -> float:
         """Of all jobs in the end, as far as it can be told, in the unit of `Step.cost`."""
 
+    @property
+    def folders(self) -> Sequence[str]:
+        """Folders, in that of the study, that its results go into; ``""`` is the study's own."""
+
     def check(self, pending: Sequence[Job], device: str) -> None:
         """Open what the pending jobs read, so that what cannot be used shows before the work.
 
@@ -55,7 +59,7 @@ class Study(Protocol):
         """
 
     def results(self) -> Mapping[str, Results]:
-        """Of the finished study, by folder in that of the study; ``""`` is the study's own."""
+        """Of the finished study, for each of its `folders`."""
 
 
 @dataclass(frozen=True)

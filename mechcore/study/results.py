@@ -67,6 +67,22 @@ def check_out(out: Path, kind: str) -> None:
         )
 
 
+def check_folders(out: Path, names: Iterable[str]) -> None:
+    """See whether the folders inside that of a study are free for its results.
+
+    Raises:
+        InputError: another study's results are in one of them.
+    """
+    own = _written(out)
+    for name in filter(None, names):
+        taken = [file for file in (STUDY, CONFIG_FILE) if (out / name / file).exists()]
+        if taken and (taken[0] == STUDY or f"{name}/{CONFIG_FILE}" not in own):
+            raise InputError(
+                f"models: {out / name} holds the results of another study, which those of model "
+                f"{name!r} would replace; choose another name for the model, or another --out"
+            )
+
+
 def begin(out: Path, kind: str, settings: Any, store: Store) -> None:
     """Note in ``out`` which study it is, so that it can be looked at and gone on with."""
     inside = store.path.resolve() == (out / STORE).resolve()

@@ -11,7 +11,14 @@ from mechcore.report import build_report
 from mechcore.study.engine import Study, perform
 from mechcore.study.executors import Executor, Local
 from mechcore.study.kinds import DEFAULT, STUDIES
-from mechcore.study.results import STORE, begin, check_out, opened, write_results
+from mechcore.study.results import (
+    STORE,
+    begin,
+    check_folders,
+    check_out,
+    opened,
+    write_results,
+)
 from mechcore.study.step import Job, differences, in_order
 from mechcore.study.store import Store
 
@@ -58,6 +65,7 @@ def prepare(
     kept = Store(out / STORE if store is None else store)
     known = STUDIES[kind]
     study = known.plan(known.located(settings, Path.cwd()), kept)
+    check_folders(out, study.folders)
     jobs = in_order(study.jobs())
     pending = [job for job in jobs if not kept.has(job.key)]
     study.check(pending, device)
