@@ -87,7 +87,7 @@ class CheckpointOptions(Options):
 
     def config(self, base: Any = None) -> Any:
         """The study's `ModelConfig`: ``base`` with what is on the command line, or all of this."""
-        from mechcore.study import ModelConfig
+        from mechcore.steps.config import ModelConfig
 
         return _over(base or ModelConfig(), None if base is None else self.given, self._values())
 
@@ -330,17 +330,17 @@ class StoreOptions(Options):
         typer.Option("--address", help="Ray cluster (auto, HOST:PORT); else one is started here."),
     ] = None
 
-    def executed(self) -> Any:
-        """The executor."""
-        from mechcore.study.executors import in_process
+    def executed(self, resources: Any) -> Any:
+        """The executor, with what the study's `Resources` give each job."""
+        from mechcore.study.executors import Local
 
         if self.executor == "ray":
-            from mechcore.study.ray_executor import on_ray
+            from mechcore.study.ray_executor import OnRay
 
-            return on_ray(self.address)
+            return OnRay(self.address, resources.cpus or 1, resources.gpus, resources.place)
         if self.address is not None:
             raise InputError("--address is for --executor ray; name it, or leave the address out")
-        return in_process
+        return Local(cpus=resources.cpus, device=resources.place)
 
 
 @dataclass(frozen=True)
@@ -401,7 +401,7 @@ def data_config(
 
     With a ``base`` it is that one, with what is on the command line in place of its own.
     """
-    from mechcore.study import DataConfig
+    from mechcore.steps.config import DataConfig
 
     train, test = train or TrainOptions(), test or TestOptions()
     values = {
@@ -440,7 +440,7 @@ def run_config(
     Raises:
         InputError: options contradict each other, or the base.
     """
-    from mechcore.study import StudyConfig
+    from mechcore.steps.config import StudyConfig
 
     given = None if base is None else {*prune.given, *test.given}
     of = {name: None if base is None else getattr(base, name) for name in _PARTS}

@@ -22,7 +22,7 @@ from mechcore.cli.options import (
     grouped,
     run_config,
 )
-from mechcore.cli.shared import must_not_exist, show, show_run
+from mechcore.cli.shared import must_not_exist, show, show_missing, show_run
 from mechcore.errors import InputError
 
 
@@ -38,7 +38,7 @@ def run(
     tracking: TrackingOptions,
     config: Annotated[
         Path | None,
-        typer.Argument(help="Study as YAML or TOML, see mechcore init; the options below beat it."),
+        typer.Argument(help="Study as YAML, see mechcore init; the options below beat it."),
     ] = None,
     max_non_core: Annotated[
         int | None,
@@ -50,7 +50,7 @@ def run(
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only list the units of work with their time and memory."),
+        typer.Option("--dry-run", help="Only list the jobs with their time and memory."),
     ] = False,
 ) -> None:
     """A whole study: evaluate, prune, core, head categories, ablations, one report.
@@ -58,8 +58,8 @@ def run(
     Run it again to go on after an interruption: what is done is kept, and only what depends on a
     change is done again.
     """
-    from mechcore.study import read_config
-    from mechcore.study import run as run_study
+    from mechcore.steps.config_file import read_config
+    from mechcore.study.run import run_study
 
     base = None if config is None else read_config(config)
     study = run_config(model, files, train, test, prune, max_non_core, base)
@@ -75,7 +75,8 @@ def run(
         _show_estimate(study, place, keep.store)
         return
     with progress.shown():
-        reports = run_study(study, place, store=keep.store, executor=keep.executed())
+        executor = keep.executed(study.resources)
+        reports = run_study(study, place, store=keep.store, executor=executor)
     for report in reports:
         if len(reports) > 1:
             print(f"{report.parent.name}:")
@@ -85,36 +86,34 @@ def run(
 
 
 def _show_estimate(study: Any, out: Path, store: Path | None) -> None:
-    """The units of work, and what they will cost."""
+    """The jobs that are left, and what they will cost."""
     from mechcore.steps.bench import bench_of
     from mechcore.steps.estimate import estimate
     from mechcore.study.executors import threads
     from mechcore.study.run import prepare
 
-    prepared = prepare(study, out, store)
-    n, done = len(prepared.plan.units), len(prepared.plan.units) - len(prepared.pending)
+    place = study.resources.place
+    prepared = prepare(study, out, store=store, device=place)
+    n, done = len(prepared.jobs), len(prepared.jobs) - len(prepared.pending)
     if not prepared.pending:
-        print(f"all {n} units of work are done; a run would only write the results")
+        print(f"all {n} jobs are done; a run would only write the results")
         return
-    bench = bench_of(prepared.store, study.resources.place)
     with threads(study.resources.cpus):
-        table = estimate(prepared.pending, prepared.plan.units, bench)
+        table = estimate(prepared.pending, prepared.jobs, bench_of(prepared.store, place))
     shown = table.assign(
         time=table["seconds"].map(progress.duration),
         memory=table["memory"].map(lambda gib: f"{gib:.1f} GiB" if gib else ""),
     )
     show(shown[["kind", "name", "time", "memory"]])
     print(
-        f"{n} units of work, {done} of them done before; about "
+        f"{n} jobs, {done} of them done before; about "
         f"{progress.duration(table['seconds'].sum())} for the others one after another, "
         f"measured on this machine; at most {table['memory'].max():.1f} GiB at once"
     )
 
 
 def init(
-    file: Annotated[Path, typer.Argument(help="File to write, .yaml or .toml.")] = Path(
-        "study.yaml"
-    ),
+    file: Annotated[Path, typer.Argument(help="File to write, .yaml.")] = Path("study.yaml"),
 ) -> None:
     """Write a study's configuration with every setting explained."""
     from mechcore.files import write_text
@@ -133,17 +132,18 @@ def status(
     ] = False,
 ) -> None:
     """What of a study is done, and what is left."""
-    from mechcore.study.status import damaged, missing_masks, status_table, unit_table
+    from mechcore.study.run import job_table
+    from mechcore.study.status import damaged, status_table
 
-    units, store = unit_table(folder)
-    show(status_table(units))
-    left = units[units["state"] != "done"]
+    jobs, store = job_table(folder)
+    show(status_table(jobs))
+    left = jobs[jobs["state"] != "done"]
     if len(left):
-        show(left[["kind", "name", "state"]])
-    for line in missing_masks(units, store):
-        print(f"missing: {line}")
-    size = units["bytes"].sum() / 2**20
-    print(f"{len(units) - len(left)} of {len(units)} units of work are done; {size:.1f} MiB")
+        columns = ["kind", "name", "state", *(["why"] if left["why"].any() else [])]
+        show(left[columns])
+    size = jobs["bytes"].sum() / 2**20
+    print(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done; {size:.1f} MiB")
+    show_missing(folder, "missing_masks")
     if verify:
         found = damaged(store)
         for line in found:
@@ -164,7 +164,7 @@ def clean(
     from mechcore.study.results import opened
     from mechcore.study.status import removable
 
-    _, store = opened(folder)
+    store = opened(folder).store
     keys, leftovers, size = removable(store, everything)
     if not dry_run:
         keys = [key for key in keys if store.remove(key)]  # none that another process is making

@@ -205,8 +205,8 @@ def effective_size(
         list[str] | None,
         typer.Option("--group", help="For tables, once per group: NAME=SUBSET,SUBSET."),
     ] = None,
-    margin: Annotated[
-        float, typer.Option("--margin", help="Accuracy (share) that may be lost.")
+    tolerance: Annotated[
+        float, typer.Option("--tolerance", help="Accuracy (share) that may be lost.")
     ] = 0.03,
     out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
         "mechcore-sizes"
@@ -219,10 +219,10 @@ def effective_size(
     from mechcore.files import read_csv
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
-    from mechcore.steps.config import EMBEDDED
+    from mechcore.steps.config import EMBEDDED, Analyses, SizesConfig
     from mechcore.steps.sizes import checkpoint_series, size_tables
-    from mechcore.study import Analyses, SizesConfig, run
     from mechcore.study.folder import write_tables
+    from mechcore.study.run import run_study
     from mechcore.subnetworks.effective_size import common_sparsities, read_full, read_grid
 
     if model.model is not None:
@@ -237,7 +237,7 @@ def effective_size(
     if full is not None and grid is not None:
         must_not_exist(out)
         groups = _groups(group or [])
-        tables = size_tables(read_full(full), common_sparsities(read_grid(grid)), groups, margin)
+        tables = size_tables(read_full(full), common_sparsities(read_grid(grid)), groups, tolerance)
         write_tables(out / "tables", tables)
         Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
         means = tables["mean_effective_size"]
@@ -245,7 +245,7 @@ def effective_size(
         if group:
             raise InputError("--group is for --full and --grid; checkpoints have ID, OOD and mixed")
         series = checkpoint_series(split(checkpoints), model.config())
-        sizes = SizesConfig(numbers("--sparsities", prune.sparsities, float), margin)
+        sizes = SizesConfig(numbers("--sparsities", prune.sparsities, float), tolerance)
         config = replace(
             run_config(model, files, train, test, prune),
             model=list(series.values())[-1],
@@ -254,7 +254,7 @@ def effective_size(
             analyses=Analyses(heads=None, ablation=None, effective_size=sizes),
         )
         with progress.shown():
-            (report,) = run(config, out)
+            (report,) = run_study(config, out)
         print(f"report: {report}")
         show_missing(out, "missing_grid_masks")
         means = read_csv(out / "tables" / "mean_effective_size.csv")

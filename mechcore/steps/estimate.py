@@ -108,8 +108,8 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
         roles = {role: each for each in of_model for role in data_inputs(each)}
         inputs = Inputs.merged([bench.inputs(each) for each in dict.fromkeys(roles.values())])
     else:
-        data = next(data for each in of_model for data in data_inputs(each).values())
-        inputs = _untrained(training, data.data, bench.device)
+        source = next(data for each in of_model for data in data_inputs(each).values())
+        inputs = _untrained(training, source.data, bench.device)
     model, size = inputs.model, Size.of(inputs)
     role = next(role for role in ("id", "ood", "train") if role in inputs.data)
     data = inputs.data[role]
@@ -133,8 +133,11 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
     sample = train.part(longest[:: max(1, len(train) // (schedule.batch_size * _PRUNE_STEPS))])
     means = MeanActivations.compute(model, sample)
     seeds = pruning.seeds
-    options = {"sparsity": 0.5, "seeds": seeds, "preset": schedule}
-    seconds = min(_seconds(lambda: prune(model, sample, means, **options)) for _ in range(2))
+
+    def train_masks() -> None:
+        prune(model, sample, means, sparsity=0.5, seeds=seeds, preset=schedule)
+
+    seconds = min(_seconds(train_masks) for _ in range(2))
     with_gradient = seconds / (_PRUNE_STEPS * schedule.batch_size * len(seeds))
     return _Measured(size, forward, with_gradient, memory, _peak(model))
 
