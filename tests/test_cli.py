@@ -171,7 +171,7 @@ def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     # Run again, it does nothing twice.
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "15 of 15 units of work were done before" in capsys.readouterr().err
+    assert "17 of 17 units of work were done before" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
 
 
@@ -268,7 +268,7 @@ def test_a_study_from_init_to_clean(
     Path("mine.yaml").write_text(text)
     assert call("run mine.yaml --dry-run") == 0
     told = capsys.readouterr().out
-    assert "16 units of work, 0 of them done before" in told
+    assert "18 units of work, 0 of them done before" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
@@ -277,11 +277,11 @@ def test_a_study_from_init_to_clean(
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(6)]
     assert call("run mine.yaml --dry-run") == 0
     assert capsys.readouterr().out == (
-        "all 16 units of work are done; a run would only write the results\n"
+        "all 18 units of work are done; a run would only write the results\n"
     )
     assert call("status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "16 of 16 units of work are done" in told
+    assert "18 of 18 units of work are done" in told
     assert "16 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
@@ -293,7 +293,7 @@ def test_a_study_from_init_to_clean(
     assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 10
     capsys.readouterr()
     assert call("status mine") == 0
-    assert "16 of 16 units of work are done" in capsys.readouterr().out
+    assert "18 of 18 units of work are done" in capsys.readouterr().out
 
 
 def test_a_target_out_of_reach_is_a_failed_step(

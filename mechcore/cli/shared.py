@@ -118,3 +118,12 @@ def show_run(out: Path) -> None:
     show(full[["role", "subset", "n", "accuracy", "accuracy_low", "accuracy_high"]])
     show_subnetworks(tables["subnetworks"])
     show_core(tables["core"], tables["core_summary"])
+    show_missing(out, "missing_masks")
+
+
+def show_missing(out: Path, name: str) -> None:
+    """The masks that a run lacks, if any, and why."""
+    if (out / "tables" / f"{name}.csv").exists():
+        for row in run_table(out, name).to_dict("records"):
+            where = f", checkpoint {row['checkpoint']}" if "checkpoint" in row else ""
+            print(f"missing: {row['subnetwork']}{where}: {row['reason']}")

@@ -145,13 +145,15 @@ def status(
     ] = False,
 ) -> None:
     """What of a study is done, and what is left."""
-    from mechcore.study.status import damaged, status_table, unit_table
+    from mechcore.study.status import damaged, missing_masks, status_table, unit_table
 
     units, store = unit_table(folder)
     show(status_table(units))
     left = units[units["state"] != "done"]
     if len(left):
         show(left[["kind", "name", "state"]])
+    for line in missing_masks(units, store):
+        print(f"missing: {line}")
     size = units["bytes"].sum() / 2**20
     print(f"{len(units) - len(left)} of {len(units)} units of work are done; {size:.1f} MiB")
     if verify:

@@ -32,6 +32,7 @@ from mechcore.cli.shared import (
     must_not_exist,
     show,
     show_core,
+    show_missing,
     show_subnetworks,
 )
 from mechcore.errors import InputError
@@ -250,6 +251,7 @@ def effective_size(
         with progress.shown():
             (report,) = run(config, out)
         print(f"report: {report}")
+        show_missing(out, "missing_grid_masks")
         means = read_csv(out / "tables" / "mean_effective_size.csv")
     names = {"effective_size": "size", "n_seeds": "seeds", "n_faithful": "faithful"}
     show(means.rename(columns=names | {"full_accuracy": "accuracy"}))

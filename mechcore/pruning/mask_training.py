@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -112,30 +113,11 @@ class MaskTraining:
         Raises:
             OffTrackError: the sparsity ended too far from its target.
         """
-        reached = float(self.history[-1, HISTORY.index("sparsity")])
-        if abs(reached - self.target) > self.settings.tolerance:
-            raise OffTrackError(self._diagnosis(reached))
         scores = self.log_alpha.detach().clone()
-        by_threshold = self.settings.discretisation == "threshold"
-        to_mask = discretise_by_threshold if by_threshold else discretise
-        mask = to_mask(scores, self.target, self.shape)
+        mask = discretise(scores, self.target, self.shape)
         history = pd.DataFrame(self.history.numpy(), columns=list(HISTORY))
-        return Subnetwork(mask, self.target, self.seed, scores, history=history)
-
-    def _diagnosis(self, reached: float) -> str:
-        course = self.history[:, HISTORY.index("sparsity")]
-        wanted = self.history[:, HISTORY.index("wanted_sparsity")]
-        places = [round(part * (len(course) - 1)) for part in (0.25, 0.5, 0.75)]
-        shown = ", ".join(f"{course[i]:.2f} at step {i} (wanted {wanted[i]:.2f})" for i in places)
-        if float((course - wanted).max()) > self.settings.tolerance:
-            cure = "use a smaller lr_lambda or more steps: the multipliers overshoot"
-        else:
-            cure = "use more steps or a larger lr_lambda: the multipliers react too late"
-        return (
-            f"the sparsity of target {self.target}, seed {self.seed} ended at {reached:.3f} "
-            f"(accepted: {self.settings.tolerance} away from the target), so its ranking means "
-            f"little. It was {shown}; {cure}"
-        )
+        trained = Subnetwork(mask, self.target, self.seed, scores, history=history)
+        return accepted(trained, self.settings)
 
     # -- saving and going on ----------------------------------------------------------------------
 
@@ -166,3 +148,37 @@ class MaskTraining:
                 i: {name: state[f"adam{i}.{name}"].clone() for name in _ADAM} for i in range(2)
             }
             self.optimiser.load_state_dict(optimiser)
+
+
+def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
+    """A trained subnetwork with the zeros and ones that ``settings`` make of its scores.
+
+    Training itself depends neither on ``discretisation`` nor on ``tolerance``, so a training that
+    was kept can be read again with others.
+
+    Raises:
+        OffTrackError: the sparsity ended further from its target than ``tolerance``.
+    """
+    course = trained.history["sparsity"].to_numpy()
+    reached = float(course[-1])
+    if abs(reached - trained.target) > settings.tolerance:
+        raise OffTrackError(_diagnosis(trained, settings.tolerance))
+    by_threshold = settings.discretisation == "threshold"
+    to_mask = discretise_by_threshold if by_threshold else discretise
+    return replace(trained, mask=to_mask(trained.scores, trained.target, trained.mask.shape))
+
+
+def _diagnosis(trained: Subnetwork, tolerance: float) -> str:
+    course = trained.history["sparsity"].to_numpy()
+    wanted = trained.history["wanted_sparsity"].to_numpy()
+    places = [round(part * (len(course) - 1)) for part in (0.25, 0.5, 0.75)]
+    shown = ", ".join(f"{course[i]:.2f} at step {i} (wanted {wanted[i]:.2f})" for i in places)
+    if float((course - wanted).max()) > tolerance:
+        cure = "use a smaller lr_lambda or more steps: the multipliers overshoot"
+    else:
+        cure = "use more steps or a larger lr_lambda: the multipliers react too late"
+    return (
+        f"the sparsity of target {trained.target}, seed {trained.seed} ended at {course[-1]:.3f} "
+        f"(accepted: {tolerance} away from the target), so its ranking means "
+        f"little. It was {shown}; {cure}"
+    )

@@ -8,7 +8,7 @@ to the rounding of batched products (arXiv 2403.03942, section 3).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
-from mechcore.pruning.settings import PruneSettings, as_runs, prune_settings
+from mechcore.pruning.settings import READING, PruneSettings, as_runs, prune_settings
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, example_order
 from mechcore.state import StateFile, encoded_inputs, input_facts
@@ -34,11 +34,15 @@ class PruningError(MechcoreError):
 
     Attributes:
         finished: the subnetworks of the others.
+        missing: why there is none, by the name that it would have.
     """
 
-    def __init__(self, message: str, finished: list[Subnetwork]) -> None:
+    def __init__(
+        self, message: str, finished: list[Subnetwork], missing: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message)
         self.finished = finished
+        self.missing = dict(missing or {})
 
 
 def prune(
@@ -123,16 +127,17 @@ def _take_step(
 
 
 def _results(trainings: Sequence[MaskTraining], failed: dict[str, str]) -> list[Subnetwork]:
-    finished, problems = [], list(failed.values())
+    finished, missing = [], dict(failed)
     for each in trainings:
         if each.name not in failed:
             try:
                 finished.append(each.subnetwork())
             except OffTrackError as error:
-                problems.append(str(error))
-    if problems:
-        count = f"{len(problems)} of {len(trainings)} masks failed"
-        raise PruningError(f"pruning: {count}: {'. '.join(problems)}", finished)
+                missing[each.name] = str(error)
+    if missing:
+        count = f"{len(missing)} of {len(trainings)} masks failed"
+        reasons = ". ".join(missing.values())
+        raise PruningError(f"pruning: {count}: {reasons}", finished, missing)
     return finished
 
 
@@ -154,7 +159,7 @@ def _facts(
     )
 
 
-_WITHOUT_EFFECT = ("save_every", "tolerance", "discretisation")
+_WITHOUT_EFFECT = ("save_every", *READING)
 """Settings that may change when a run goes on: they do not enter into the training."""
 
 

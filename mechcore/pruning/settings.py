@@ -12,6 +12,9 @@ from mechcore.errors import InputError, shown
 MAX_SEED = 2**63
 """What torch's generators take."""
 
+READING = ("tolerance", "discretisation")
+"""Settings of how a finished training is read; they do not enter into it."""
+
 
 @dataclass(frozen=True)
 class PruneSettings:

@@ -79,6 +79,10 @@ TABLES: Mapping[str, Columns] = {
             "ood_accuracy",
         ),
     ),
+    "missing_masks": Columns(("subnetwork", "reason"), ("target_sparsity", "seed")),
+    "missing_grid_masks": Columns(
+        ("checkpoint", "subnetwork", "reason"), ("target_sparsity", "seed")
+    ),
     "head_frequency": Columns(
         ("component",), ("layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
     ),

@@ -16,8 +16,8 @@ from mechcore.report.figures import data_sets
 from mechcore.report.groups import proper_subsets
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.search_section import search_section
-from mechcore.report.size_section import size_section
-from mechcore.report.summary import core_row, core_sentences
+from mechcore.report.size_section import missing_table, size_section
+from mechcore.report.summary import core_row, core_sentences, missing_sentences
 from mechcore.report.training_section import training_section
 from mechcore.report.wording import (
     SIGNIFICANT,
@@ -61,7 +61,7 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
     subnetworks, frequency = run.table("subnetworks"), run.table("head_frequency")
     if subnetworks is None or len(subnetworks) == 0:
         return not_run("subnetworks", title, "pruning, so there are no subnetworks")
-    blocks: list[Block] = []
+    blocks: list[Block] = [Paragraph(text, note=True) for text in missing_sentences(run)]
     if frequency is not None and len(frequency):
         picture = gallery.add(
             figures.head_frequency(frequency, run.core),
@@ -96,8 +96,12 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
         Table(caption, header, rows),
         Table("Components kept", ["subnetwork", "kept"], kept, frozenset({0, 1}), folded=True),
     ]
+    missing = run.table("missing_masks")
+    if missing is not None and len(missing):
+        blocks.append(missing_table(missing[["subnetwork", "reason"]]))
     blocks += _seeds(run, gallery)
-    names = ("subnetworks", "head_frequency", "joint_frequency", "head_overlap", "accuracy_spread")
+    names: tuple[str, ...] = ("subnetworks", "missing_masks", "head_frequency", "joint_frequency")
+    names += ("head_overlap", "accuracy_spread")
     files = [f"{name}.csv" for name in names if run.table(name) is not None]
     return Section("subnetworks", title, blocks, files)
 

@@ -11,6 +11,7 @@ from mechcore.report.subnetwork_figures import effective_sizes
 from mechcore.report.summary import size_sentences
 from mechcore.report.wording import number, percent, percent_range, whole
 
+_TITLE = "Effective size over training"
 FILES = ("mean_effective_size.csv", "effective_size.csv", "full.csv", "grid.csv")
 
 
@@ -36,7 +37,19 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
     sizes = run.table("effective_size")
     if sizes is not None and len(sizes):
         blocks.append(_seed_table(sizes))
-    return Section("effective-size", "Effective size over training", blocks, FILES)
+    missing = run.table("missing_grid_masks")
+    if missing is None or len(missing) == 0:
+        return Section("effective-size", _TITLE, blocks, FILES)
+    blocks.append(missing_table(missing[["checkpoint", "subnetwork", "reason"]]))
+    return Section("effective-size", _TITLE, blocks, (*FILES, "missing_grid_masks.csv"))
+
+
+def missing_table(missing: pd.DataFrame) -> Table:
+    """Masks that could not be used, and why."""
+    header = [str(name) for name in missing.columns]
+    words = frozenset(range(len(header)))
+    rows = missing.astype(str).to_numpy().tolist()
+    return Table("Masks that are missing, and why", header, rows, words)
 
 
 def _mean_table(means: pd.DataFrame) -> Table:

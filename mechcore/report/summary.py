@@ -69,6 +69,7 @@ def findings(run: RunFolder) -> list[Finding]:
         ("accuracy", group_sentences),
         ("data", majority_sentences),
         ("subnetworks", _subnetworks),
+        ("subnetworks", missing_sentences),
         ("core", core_sentences),
         ("categories", _categories),
         ("ablation", _single_ablation),
@@ -127,6 +128,21 @@ def _subnetworks(run: RunFolder) -> Iterator[str]:
             f"Subnetworks pruned to a target of {sparsity(float(str(target)))} ({seeds}) have an "
             f"accuracy of {listed(parts)}."
         )
+
+
+def missing_sentences(run: RunFolder) -> Iterator[str]:
+    """Which masks could not be used, and which target sparsities are without any."""
+    missing, subnetworks = run.table("missing_masks"), run.table("subnetworks")
+    if missing is None or len(missing) == 0 or subnetworks is None:
+        return
+    n, names = len(missing) + len(subnetworks), listed(missing["subnetwork"].tolist())
+    verb, whose = ("is", "its") if len(missing) == 1 else ("are", "their")
+    text = f"{len(missing)} of {count(n, 'mask')} {verb} missing, as {whose} training failed: "
+    text += f"{names}. Everything here is about the others."
+    gone = sorted(set(missing["target_sparsity"]) - set(subnetworks["target_sparsity"]))
+    if gone:
+        text += f" No mask of target sparsity {listed([sparsity(each) for each in gone])} is left."
+    yield text
 
 
 def _points(difference: float) -> str:
@@ -329,3 +345,14 @@ def size_sentences(run: RunFolder) -> Iterator[str]:
     rest = groups[len(told) :]
     further = f" The table also has {listed(rest)}." if rest else ""
     yield f"The effective size {changes} {listed(parts)}.{further}"
+    missing = run.table("missing_grid_masks")
+    if missing is not None and len(missing):
+        named = [
+            f"{listed(part['subnetwork'].tolist())} at checkpoint {checkpoint}"
+            for checkpoint, part in missing.groupby("checkpoint", sort=False)
+        ]
+        yield (
+            f"Masks are missing, as their training failed: {'; '.join(named)}. A sparsity that a "
+            "seed lacks is left out for all seeds of that checkpoint, so that effective sizes "
+            "there can be too large; a checkpoint without masks has none."
+        )

@@ -15,7 +15,12 @@ from mechcore.files import write_safetensors
 
 
 def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:
-    """Write evaluations by name, as safetensors; all of them on the same examples."""
+    """Write evaluations by name, as safetensors; all of them on the same examples.
+
+    Of none, nothing is written.
+    """
+    if not answers:
+        return
     first = next(iter(answers.values()))
     tensors = {"logits": torch.stack([each.logits.float().cpu() for each in answers.values()])}
     tensors["correct_classes"] = first.correct_classes.cpu().contiguous()
@@ -29,6 +34,8 @@ def save_answers(path: Path, answers: Mapping[str, Evaluation]) -> None:
 
 def load_answers(path: Path) -> dict[str, Evaluation]:
     """Read what `save_answers` wrote."""
+    if not path.exists():
+        return {}
     with safe_open(path, framework="pt") as file:
         facts = file.metadata()
         logits, correct = file.get_tensor("logits"), file.get_tensor("correct_classes")

@@ -70,7 +70,7 @@ def passes(unit: Unit, size: Size | None = None, masks: Mapping[str, int] | None
     Args:
         unit: the unit.
         size: of what it works on; None for a coarse guess.
-        masks: number of subnetworks by key of the unit that finds them.
+        masks: number of subnetworks by key of the unit that holds them.
     """
     settings = unit.settings
     counts = size.examples if size is not None else {}
@@ -103,8 +103,8 @@ def passes(unit: Unit, size: Size | None = None, masks: Mapping[str, int] | None
 
 
 def masks_of(units: Mapping[str, Unit]) -> dict[str, int]:
-    """How many subnetworks each unit finds, by key."""
-    return {key: len(u.settings["seeds"]) for key, u in units.items() if u.kind == "prune"}
+    """How many subnetworks each unit holds, by key, if none is missing."""
+    return {key: len(u.settings["seeds"]) for key, u in units.items() if u.kind == "masks"}
 
 
 def estimate(

@@ -10,7 +10,7 @@ from typing import Any
 
 from mechcore.data.task import ROLES
 from mechcore.errors import MechcoreWarning
-from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.settings import READING, PruneSettings
 from mechcore.study.config import (
     EMBEDDED,
     TEST_ROLES,
@@ -34,7 +34,7 @@ class Part:
         name: of the model; empty if it is the only one.
         config: the study of this model alone.
         units: by what they are to its results: ``means``, ``accuracy``, ``core`` and so on.
-        pruned: the units that find its subnetworks.
+        pruned: the units that hold its subnetworks.
         made: all units that these need, too.
     """
 
@@ -88,7 +88,7 @@ class _Planner:
         found["describe"] = self._unit("describe", "inputs", {"names": self._names}, roles=ROLES)
         if config.sparsities:
             found |= self._subnetworks(config.sparsities, config.seeds, config.prune)
-        pruned = [unit for unit in self.made if unit.kind == "prune"]
+        pruned = [unit for unit in self.made if unit.kind == "masks"]
         if pruned:
             found |= self._analyses(found["means"], pruned)
         sizes = config.analyses.effective_size
@@ -154,10 +154,18 @@ class _Planner:
                     needs={"means": means},
                     without_effect={"save_every": schedule.save_every},
                 )
-                needs[f"prune {name}"] = pruned
+                reading = {each: getattr(schedule, each) for each in READING}
+                masks = self._unit(
+                    "masks",
+                    f"masks {name}{of}",
+                    {"target": target, "seeds": chunk, **reading},
+                    needs={"trained": pruned},
+                    with_model=False,
+                )
+                needs[f"masks {name}"] = masks
                 for role in TEST_ROLES:
                     needs[f"answers {role} {name}"] = self._answers(
-                        name, role, of, {"means": means, "subnetworks": pruned}
+                        name, role, of, {"means": means, "subnetworks": masks}
                     )
         settings = {
             "names": self._test_names,
@@ -258,5 +266,6 @@ def _mask_names(unit: Unit) -> str:
 
 
 def _schedule(settings: PruneSettings) -> dict[str, Any]:
-    """What of a schedule enters into the masks."""
-    return {name: value for name, value in asdict(settings).items() if name != "save_every"}
+    """What of a schedule enters into the training of masks."""
+    without = ("save_every", *READING)
+    return {name: value for name, value in asdict(settings).items() if name not in without}

@@ -24,7 +24,7 @@ from mechcore.study.inputs import resolved
 from mechcore.study.plan import Part, Plan
 from mechcore.study.store import Store
 from mechcore.study.units import Unit
-from mechcore.study.work import FACTS, MASKS, MEANS
+from mechcore.study.work import FACTS, MASKS, MEANS, MISSING
 
 STUDY = "study.json"
 STORE = "store"
@@ -116,7 +116,8 @@ def _files(part: Part, store: Store) -> dict[str, Path]:
     for unit in _units(part):
         folder = store.whole(unit.key)
         files = store.manifest(unit.key).files
-        names = [name for name in files if name != FACTS and Path(name).parts[0] != CHECKPOINTS]
+        notes = (FACTS, MISSING, CHECKPOINTS)
+        names = [name for name in files if Path(name).parts[0] not in notes]
         found |= {name: folder / name for name in names}
     return found
 

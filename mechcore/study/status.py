@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pandas as pd
 from mechcore.study.plan import make_plan
 from mechcore.study.results import opened
 from mechcore.study.store import Damaged, Store
+from mechcore.study.work import missing_in
 
 
 def unit_table(folder: Path) -> tuple[pd.DataFrame, Store]:
@@ -41,6 +43,17 @@ def status_table(units: pd.DataFrame) -> pd.DataFrame:
     return table.groupby("kind", sort=False, as_index=False).agg(
         done=("done", "sum"), units=("done", "size"), seconds=("seconds", "sum"), MiB=("mib", "sum")
     )
+
+
+def missing_masks(units: pd.DataFrame, store: Store) -> list[str]:
+    """Masks that the finished units of a study lack, and why, a line each."""
+    found = units[(units["kind"] == "masks") & (units["state"] == "done")]
+    lines = []
+    for key, name in zip(found["key"], found["name"], strict=True):
+        with suppress(OSError, ValueError):  # damaged, which is for `damaged` to say
+            missing = missing_in([store.folder(key)])
+            lines += [f"{name}: {row.subnetwork}: {row.reason}" for row in missing.itertuples()]
+    return lines
 
 
 def damaged(store: Store) -> list[str]:

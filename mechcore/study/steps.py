@@ -107,12 +107,14 @@ def answer_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tables ``accuracy``, ``group_accuracy``, ``accuracy_spread`` and ``subnetworks``.
 
-    See `accuracy_table`, which has the arguments, and `group_table`.
+    See `accuracy_table`, which has the arguments, and `group_table`. The last two are left out
+    where there is no subnetwork.
     """
     accuracy = accuracy_table(full, subnetworks, masked, names, n_resamples)
-    return {
-        "accuracy": accuracy,
-        "group_accuracy": group_table(accuracy, groups or {}),
+    tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
+    if not subnetworks:
+        return tables
+    return tables | {
         "accuracy_spread": accuracy_spread(accuracy),
         "subnetworks": subnetwork_table(subnetworks, full, masked),
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,20 @@ import pandas as pd
 
 from mechcore.ablation import ComponentSet, find_superadditive
 from mechcore.components import ModelShape, parse_components
-from mechcore.errors import MechcoreWarning
+from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import copy_linked, write_json
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity, class_names, kind_of, n_parameters
-from mechcore.pruning import Subnetwork, prune, prune_settings
+from mechcore.pruning import (
+    PruningError,
+    Subnetwork,
+    prune,
+    prune_settings,
+    subnetwork_name,
+)
+from mechcore.pruning.mask_training import OffTrackError, accepted
+from mechcore.pruning.settings import READING
 from mechcore.report.run_folder import ATTENTION_FILE, TABLES_FOLDER, read_table
 from mechcore.report.run_folder import TABLES as COLUMNS
 from mechcore.state import StateError
@@ -32,12 +41,14 @@ from mechcore.study.inputs import Inputs
 from mechcore.study.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.study.store import Store
 from mechcore.study.units import Unit
+from mechcore.subnetworks.effective_size import common_sparsities
 
 MEANS = "means.safetensors"
 ANSWERS = "answers.safetensors"
 FACTS = "facts.json"
 HEADS = "heads.parquet"
 MASKS = "masks"
+MISSING = "missing.json"
 
 
 @dataclass(frozen=True)
@@ -136,27 +147,37 @@ def means(context: Context) -> None:
 
 
 def pruned(context: Context) -> None:
-    """Subnetworks of one sparsity and some seeds; interrupted, it goes on from the last saving."""
+    """Trainings of masks of one sparsity and some seeds, wherever they ended.
+
+    Interrupted, it goes on from the last saving.
+    """
     inputs, settings = context.inputs(), context.settings
     averages = context.means(inputs)
     state = context.store.partial(context.unit.key) / "masks.safetensors"
 
-    schedule = prune_settings(**settings["schedule"], save_every=settings["save_every"])
+    # Which of them are accepted, and as which zeros and ones, is for `masks` to say.
+    schedule = prune_settings(
+        **settings["schedule"], tolerance=1.0, save_every=settings["save_every"]
+    )
 
-    def train() -> list[Subnetwork]:
-        return prune(
-            inputs.model,
-            inputs.data["train"],
-            averages,
-            sparsity=settings["target"],
-            seeds=settings["seeds"],
-            preset=schedule,
-            data_seed=settings["data_seed"],
-            state=state,
-        )
+    def train() -> tuple[list[Subnetwork], Mapping[str, str]]:
+        try:
+            found = prune(
+                inputs.model,
+                inputs.data["train"],
+                averages,
+                sparsity=settings["target"],
+                seeds=settings["seeds"],
+                preset=schedule,
+                data_seed=settings["data_seed"],
+                state=state,
+            )
+        except PruningError as error:
+            return error.finished, error.missing
+        return found, {}
 
     try:
-        found = train()
+        found, diverged = train()
     except StateError as error:
         warnings.warn(
             f"{context.unit.name}: begun anew, as its unfinished state cannot be used: {error}",
@@ -164,9 +185,48 @@ def pruned(context: Context) -> None:
             stacklevel=2,
         )
         state.unlink(missing_ok=True)
-        found = train()
+        found, diverged = train()
     for each in found:
         each.save(context.folder / MASKS / f"{each.name}.safetensors")
+    write_json(context.folder / MISSING, diverged)
+
+
+def masks(context: Context) -> None:
+    """The masks of trainings that reached their target; of the others, why they are missing."""
+    settings, trained = context.settings, context.needed("trained")
+    reading = prune_settings(**{name: settings[name] for name in READING})
+    missing = json.loads((trained / MISSING).read_text(encoding="utf-8"))
+    for each in subnetworks_in(trained):
+        try:
+            accepted(each, reading).save(context.folder / MASKS / f"{each.name}.safetensors")
+        except OffTrackError as error:
+            missing[each.name] = str(error)
+    for name, why in missing.items():
+        message = f"{context.unit.name}: {name} is missing: {why}"
+        warnings.warn(message, MechcoreWarning, stacklevel=2)
+    target = settings["target"]
+    names = {subnetwork_name(target, seed): seed for seed in settings["seeds"]}
+    rows = [
+        {"subnetwork": name, "target_sparsity": target, "seed": seed, "reason": missing[name]}
+        for name, seed in names.items()
+        if name in missing
+    ]
+    write_json(context.folder / MISSING, rows)
+
+
+def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
+    """The masks that units of `masks` lack.
+
+    Returns:
+        Columns subnetwork (the name it would have), target_sparsity, seed and reason.
+    """
+    rows = [
+        row
+        for folder in folders
+        for row in json.loads((folder / MISSING).read_text(encoding="utf-8"))
+    ]
+    columns = ["subnetwork", "target_sparsity", "seed", "reason"]
+    return pd.DataFrame(rows, columns=columns).sort_values(columns[1:3], ignore_index=True)
 
 
 def answers(context: Context) -> None:
@@ -175,7 +235,8 @@ def answers(context: Context) -> None:
     size = context.settings["batch_size"]
     if "subnetworks" in context.unit.needs:
         found = subnetworks_in(context.needed("subnetworks"))
-        answered = steps.evaluate_subnetworks(inputs, role, found, context.means(inputs), size)
+        averages = context.means(inputs)
+        answered = steps.evaluate_subnetworks(inputs, role, found, averages, size) if found else []
         named = dict(zip([each.name for each in found], answered, strict=True))
     else:
         named = {steps.FULL: steps.evaluate_full(inputs, role, size)}
@@ -183,14 +244,16 @@ def answers(context: Context) -> None:
 
 
 def accuracy(context: Context) -> None:
-    """Tables of accuracies."""
+    """Tables of accuracies, and of masks that are missing."""
     found: list[Subnetwork] = []
+    folders: list[Path] = []
     full: dict[str, Evaluation] = {}
     masked: dict[str, list[Evaluation]] = {role: [] for role in TEST_ROLES}
     for what in context.unit.needs:
         kind, _, rest = what.partition(" ")
-        if kind == "prune":
-            part = subnetworks_in(context.needed(what))
+        if kind == "masks":
+            folders.append(context.needed(what))
+            part = subnetworks_in(folders[-1])
             found += part
             for role in TEST_ROLES:
                 named = load_answers(context.needed(f"answers {role} {rest}") / ANSWERS)
@@ -208,11 +271,19 @@ def accuracy(context: Context) -> None:
             context.settings["groups"],
         )
     )
+    missing = missing_in(folders)
+    if len(missing):
+        context.write_tables({"missing_masks": missing})
 
 
 def core(context: Context) -> None:
     """The heuristic core, and what else subnetworks share."""
-    found = [each for what in context.unit.needs for each in subnetworks_in(context.needed(what))]
+    folders = [context.needed(what) for what in context.unit.needs]
+    found = [each for folder in folders for each in subnetworks_in(folder)]
+    if not found:
+        raise MechcoreError(
+            f"no mask reached its target: {'. '.join(missing_in(folders)['reason'])}"
+        )
     found.sort(key=lambda each: (each.target, each.seed))
     _, tables = steps.core_tables(found)
     context.write_tables(tables)
@@ -301,11 +372,31 @@ def search(context: Context) -> None:
 
 
 def sizes(context: Context) -> None:
-    """Effective sizes over checkpoints."""
+    """Effective sizes over checkpoints, of the masks that there are."""
     settings = context.settings
     found = {step: context.table(str(step), "accuracy") for step in settings["checkpoints"]}
-    tables = size_tables(*accuracies_by_checkpoint(found, settings["groups"]), settings["margin"])
-    context.write_tables(tables)
+    lost = [
+        read_table(path, COLUMNS["missing_masks"]).assign(checkpoint=step)
+        for step in found
+        if (path := context.needed(str(step)) / TABLES_FOLDER / "missing_masks.csv").is_file()
+    ]
+    missing = pd.concat(lost, ignore_index=True) if lost else None
+    full, grid, groups = accuracies_by_checkpoint(found, settings["groups"])
+    if grid.empty and missing is not None:
+        raise MechcoreError(f"no mask reached its target: {'. '.join(missing['reason'])}")
+    context.write_tables(
+        # A checkpoint without any mask has no effective size.
+        size_tables(
+            full[full["checkpoint"].isin(grid["checkpoint"])],
+            common_sparsities(grid),
+            groups,
+            settings["margin"],
+        )
+        | {"full": full, "grid": grid}
+    )
+    if missing is not None:
+        columns = ["checkpoint", "subnetwork", "target_sparsity", "seed", "reason"]
+        context.write_tables({"missing_grid_masks": missing[columns].astype({"seed": int})})
 
 
 KINDS: Mapping[str, Callable[[Context], None]] = {
@@ -313,6 +404,7 @@ KINDS: Mapping[str, Callable[[Context], None]] = {
     "describe": describe,
     "means": means,
     "prune": pruned,
+    "masks": masks,
     "answers": answers,
     "accuracy": accuracy,
     "core": core,

@@ -56,6 +56,7 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "means": [100],
         # Forward and back is 3 passes; 10 + 2 * 50 steps of 4 examples, for 2 masks and for 1.
         "prune": [3 * 110 * 4 * 2, 3 * 110 * 4],
+        "masks": [20, 20],
         "full id": [30],
         "full ood": [50],
         "masks id": [60, 30],

@@ -71,13 +71,14 @@ def changed(before: Plan, after: Plan) -> set[str]:
 
 
 EVERYTHING = {
-    *("describe", "means", "full id", "full ood", "prune", "sub id", "sub ood", "accuracy"),
-    *("core", "heads", "pictures", "ablate", "sweep"),
+    *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
+    *("accuracy", "core", "heads", "pictures", "ablate", "sweep"),
 }
 TRAIN = EVERYTHING - {"heads", "full id", "full ood"}
 ID = {"describe", "full id", "sub id", "accuracy", "heads", "pictures", "ablate", "sweep"}
 OOD = {"describe", "full ood", "sub ood", "accuracy", "ablate", "sweep"}
-MASKS = {"prune", "sub id", "sub ood", "accuracy", "core", "pictures", "ablate"}
+READ = {"masks", "sub id", "sub ood", "accuracy", "core", "pictures", "ablate"}
+MASKS = READ | {"prune"}
 TABLES = {"accuracy", "ablate", "sweep"}
 ANSWERS = {"full id", "full ood", "sub id", "sub ood"}
 
@@ -177,6 +178,8 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "precision": (lambda w: w.prune(precision="bfloat16"), MASKS),
     "masks_per_pass": (lambda w: w.prune(masks_per_pass=3), MASKS),
     "save_every": (lambda w: w.prune(save_every=3), set()),
+    "tolerance": (lambda w: w.prune(tolerance=0.5), READ),
+    "discretisation": (lambda w: w.prune(discretisation="threshold"), READ),
     "seeds_per_unit": (lambda w: w.set(seeds_per_unit=3), MASKS),
     "order of seeds": (lambda w: w.set(seeds=(3, 1, 2)), set()),
     "order of sparsities": (lambda w: w.set(sparsities=(0.5, 0.3)), set()),
@@ -238,7 +241,8 @@ def test_the_units_of_a_study(config: StudyConfig) -> None:
     for unit in plan.units.values():
         counts[label(unit)] += 1
     # Seeds 1 and 2, and 3, at two sparsities.
-    expected = dict.fromkeys(EVERYTHING, 1) | dict.fromkeys(("prune", "sub id", "sub ood"), 4)
+    expected = dict.fromkeys(EVERYTHING, 1)
+    expected |= dict.fromkeys(("prune", "masks", "sub id", "sub ood"), 4)
     assert counts == expected
     assert [(u.settings["target"], u.settings["seeds"]) for u in part.pruned] == [
         (0.3, [1, 2]),
@@ -357,7 +361,8 @@ def test_a_checkpoint_that_changes_invalidates_its_own_units(
     after = make_plan(study)
     new = [unit for key, unit in after.units.items() if key not in before.units]
     assert {label(unit) for unit in new} == {
-        *("means", "prune", "full id", "full ood", "sub id", "sub ood", "accuracy", "sizes")
+        *("means", "prune", "masks", "full id", "full ood", "sub id", "sub ood", "accuracy"),
+        "sizes",
     }
     assert all(unit.kind == "sizes" or "checkpoint 2" in unit.name for unit in new)
 

@@ -48,7 +48,8 @@ CONFIG = StudyConfig(
     n_resamples=40,
     analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=3, max_non_core=4)),
 )
-KINDS = ["describe", "means", "answers", "prune", "accuracy", "core", "heads", "pictures", "ablate"]
+KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy", "core", "heads", "pictures"]
+KINDS += ["ablate"]
 COLUMNS = {
     "data": "data role subset label n share",
     "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
@@ -322,8 +323,8 @@ TINY = replace(
     analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=2, max_non_core=1)),
 )
 WHOLE = Counter(
-    {"describe": 1, "means": 1, "answers": 6, "prune": 2, "accuracy": 1, "core": 1}
-    | {"heads": 1, "pictures": 1, "ablate": 1}
+    {"describe": 1, "means": 1, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1}
+    | {"core": 1, "heads": 1, "pictures": 1, "ablate": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -431,8 +432,8 @@ OF_SUBNETWORKS = counts(accuracy=1, core=1, pictures=1, ablate=1)
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        ({"seeds": (42, 44)}, counts(prune=2, answers=4) + OF_SUBNETWORKS),
-        ({"sparsities": (0.3, 0.4, 0.5)}, counts(prune=1, answers=2) + OF_SUBNETWORKS),
+        ({"seeds": (42, 44)}, counts(prune=2, masks=2, answers=4) + OF_SUBNETWORKS),
+        ({"sparsities": (0.3, 0.4, 0.5)}, counts(prune=1, masks=1, answers=2) + OF_SUBNETWORKS),
         ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
         ({"n_resamples": 11}, counts(accuracy=1, ablate=1)),
         (
@@ -446,6 +447,10 @@ OF_SUBNETWORKS = counts(accuracy=1, core=1, pictures=1, ablate=1)
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
         ({"analyses": replace(TINY.analyses, sweep="mlps")}, counts(sweep=1)),
         ({"prune": replace(TINY.prune, save_every=1)}, counts()),
+        (
+            {"prune": replace(TINY.prune, tolerance=0.9)},
+            counts(masks=2, answers=4) + OF_SUBNETWORKS,
+        ),
     ],
 )
 def test_a_change_redoes_what_depends_on_it(
@@ -454,7 +459,7 @@ def test_a_change_redoes_what_depends_on_it(
     changed = replace(TINY, **change)
     run(changed, done)
     assert calls == again
-    if again == counts(prune=2, answers=4) + OF_SUBNETWORKS:
+    if again == counts(prune=2, masks=2, answers=4) + OF_SUBNETWORKS:
         run(changed, tmp_path / "new")
         assert results(done) == results(tmp_path / "new")
     calls.clear()
@@ -570,7 +575,10 @@ def test_a_unit_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls
 
 @pytest.mark.once
 def test_a_mask_off_target_names_itself(tmp_path: Path, calls: Calls) -> None:
-    with pytest.raises(StudyError, match=r"prune sparsity 0.5, seed 42 43: pruning: 2 of 2 masks"):
+    with (
+        pytest.warns(MechcoreWarning, match=r"sparsity 0\.5, seed 42 43: s0\.50-seed43 is missing"),
+        pytest.raises(StudyError, match=r"target 0\.5, seed 43 ended at"),
+    ):
         run(replace(TINY, prune=replace(TINY.prune, tolerance=0.0)), tmp_path / "run")
 
 
@@ -658,7 +666,9 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
     )
     run(config, tmp_path / "run")
     # The final checkpoint at 0.3 is the study's own model: its units are the same.
-    assert calls == counts(describe=1, means=2, prune=4, answers=12, accuracy=3, core=1, sizes=1)
+    assert calls == counts(
+        describe=1, means=2, prune=4, masks=4, answers=12, accuracy=3, core=1, sizes=1
+    )
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "run" / "tables").iterdir()}
     grid = tables["grid"].query("checkpoint == 3500 and subset == 'ood:prep'")
     assert grid[["seed", "sparsity"]].to_numpy().tolist() == [

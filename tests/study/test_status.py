@@ -82,6 +82,7 @@ def test_states_of_units(study: Study) -> None:
         "means": 1,
         "answers": 6,
         "prune": 2,
+        "masks": 2,
         "accuracy": 1,
         "core": 1,
     }
@@ -90,6 +91,7 @@ def test_states_of_units(study: Study) -> None:
         "means": 1,
         "answers": 0,
         "prune": 1,
+        "masks": 0,
         "accuracy": 0,
         "core": 0,
     }
@@ -169,10 +171,10 @@ def test_what_could_go(study: Study) -> None:
     unused = [u.key for u in study.plan.units.values() if u.settings.get("seeds") == [2]]
     keys, _, size = removable(study.store, everything=False)
     manifests = [study.store.folder(each) / "manifest.json" for each in keys]
-    # Of seed 2 the pruning and two sets of answers; of both seeds the tables and the core.
-    assert len(keys) == 5
+    # Of seed 2 pruning, masks and two sets of answers; of both seeds the tables and the core.
+    assert len(keys) == 6
     assert set(unused) <= set(keys)
-    assert size == 110 + 5000 + sum(path.stat().st_size for path in manifests)
+    assert size == 110 + 6000 + sum(path.stat().st_size for path in manifests)
 
     begun = "ab" * 32
     study.store.partial(begun).mkdir()

@@ -1,0 +1,233 @@
+"""Masks that miss their target: the others go on, each that is missing is named, nothing is lost.
+
+Targets are missed by a tolerance between the distances that trainings end at, as their histories
+have them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from safetensors import safe_open
+
+from mechcore.cli import main
+from mechcore.errors import MechcoreWarning
+from mechcore.pruning import PruneSettings
+from mechcore.study import (
+    Analyses,
+    DataConfig,
+    SizesConfig,
+    StudyConfig,
+    run,
+)
+from mechcore.study.run import StudyError
+from mechcore.study.store import Store
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_encoder_dir
+
+SEEDS = (42, 43, 44)
+LOW, HIGH = 0.02, 0.5
+PRUNE = PruneSettings(steps=3, warmup=1, batch_size=4, tolerance=1, log_alpha_std=1.0)
+CONFIG = StudyConfig(
+    data=DataConfig(max_train=16, max_id=20, max_ood=12),
+    prune=PRUNE,
+    seeds=SEEDS,
+    sparsities=(LOW, HIGH),
+    n_resamples=10,
+    analyses=Analyses(heads=None, ablation=None),
+)
+
+
+def with_tolerance(tolerance: float) -> StudyConfig:
+    return replace(CONFIG, prune=replace(PRUNE, tolerance=tolerance))
+
+
+def histories(masks: Path) -> dict[str, tuple[float, float]]:
+    """How far from its target each training ended, by mask; without the package's own reader."""
+    found = {}
+    for path in masks.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            target = float(file.metadata()["target"])
+            reached = float(file.get_tensor("history")[-1, 1])
+            found[path.stem] = (abs(reached - target), target)
+    return found
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study without a missing mask; not to be changed."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    run(CONFIG, out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def ranked(whole: Path) -> list[tuple[float, str]]:
+    """Distances from the target with the names of masks, the closest first."""
+    found = sorted((distance, name) for name, (distance, _) in histories(whole / "masks").items())
+    assert len(found) == 6
+    # The low target is nearly reached by every seed, the high one by none.
+    assert [name[:5] for _, name in found] == ["s0.02"] * 3 + ["s0.50"] * 3
+    return found
+
+
+def between(ranked: Sequence[tuple[float, str]], n: int) -> float:
+    """A tolerance that the ``n`` closest keep."""
+    return (ranked[n - 1][0] + ranked[n][0]) / 2
+
+
+@pytest.fixture
+def out(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "out")
+
+
+def manifests(out: Path) -> set[str]:
+    """Keys of what pruning has trained."""
+    paths = (out / "store" / "objects").glob("*/*/manifest.json")
+    found = [json.loads(path.read_text()) for path in paths]
+    return {each["key"] for each in found if each["kind"] == "prune"}
+
+
+def table(out: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(out / "tables" / f"{name}.csv")
+
+
+def test_one_mask_off_its_target_costs_only_itself(
+    whole: Path,
+    out: Path,
+    ranked: list[tuple[float, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    *others, (_, lost) = ranked
+    trained = manifests(out)
+    with pytest.warns(MechcoreWarning, match=rf"{lost} is missing: the sparsity of target 0\.5"):
+        (report,) = run(with_tolerance(between(ranked, 5)), out)
+    assert manifests(out) == trained, "nothing is trained again"
+    there = {name for _, name in others}
+    assert {path.stem for path in (out / "masks").iterdir()} == there
+    assert set(table(out, "subnetworks")["subnetwork"]) == there
+    assert set(table(out, "accuracy")["subnetwork"]) == {"full", *there}
+    assert table(out, "core_summary")["n_subnetworks"].tolist() == [5]
+    frequency = table(out, "head_frequency").groupby("target_sparsity")["n_seeds"].first()
+    assert frequency.to_dict() == {LOW: 3, HIGH: 2}
+    # What the others are does not depend on it.
+    before, after = (
+        table(at, "accuracy").set_index(["subnetwork", "subset"]) for at in (whole, out)
+    )
+    pd.testing.assert_frame_equal(after, before.drop(lost))
+    missing = table(out, "missing_masks")
+    assert missing["subnetwork"].tolist() == [lost]
+    assert missing["seed"].tolist() == [int(lost.rpartition("seed")[2])]
+    assert missing["target_sparsity"].tolist() == [HIGH]
+    assert f"seed {missing['seed'][0]} ended at" in missing["reason"][0]
+    text = report.read_text()
+    assert f"1 of 6 masks is missing, as its training failed: {lost}." in text
+    assert missing["reason"][0].split(".")[0] in text
+    with pytest.raises(SystemExit) as end:
+        main(["status", str(out)])
+    assert end.value.code == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert re.search(rf"missing: masks sparsity 0\.5, seed 42 43 44: {lost}: the sparsity", told)
+
+
+def test_a_raised_tolerance_brings_it_back(
+    whole: Path, out: Path, ranked: list[tuple[float, str]]
+) -> None:
+    with pytest.warns(MechcoreWarning, match="is missing"):
+        run(with_tolerance(between(ranked, 4)), out)
+    trained = manifests(out)
+    assert len(table(out, "missing_masks")) == 2
+    run(with_tolerance(0.9), out)
+    assert manifests(out) == trained
+    assert not (out / "tables" / "missing_masks.csv").exists()
+    for name in ("accuracy", "core", "subnetworks"):
+        pd.testing.assert_frame_equal(table(out, name), table(whole, name))
+
+
+def test_a_sparsity_without_masks_is_named(out: Path, ranked: list[tuple[float, str]]) -> None:
+    with pytest.warns(MechcoreWarning, match="is missing"):
+        (report,) = run(with_tolerance(between(ranked, 3)), out)
+    assert set(table(out, "subnetworks")["target_sparsity"]) == {LOW}
+    assert not (out / "tables" / "joint_frequency.csv").exists()
+    assert len(table(out, "missing_masks")) == 3
+    assert "No mask of target sparsity 50\u00a0% is left." in report.read_text()
+
+
+def test_without_any_mask_the_study_fails_with_the_reasons(out: Path) -> None:
+    trained = manifests(out)
+    with (
+        pytest.warns(MechcoreWarning, match="is missing"),
+        pytest.raises(StudyError, match=r"core: no mask reached its target: the sparsity") as e,
+    ):
+        run(with_tolerance(0.0), out)
+    for seed in SEEDS:
+        for target in (LOW, HIGH):
+            assert f"target {target}, seed {seed} ended at" in str(e.value)
+    assert manifests(out) == trained
+
+
+def test_another_schedule_trains_again(out: Path, ranked: list[tuple[float, str]]) -> None:
+    trained = manifests(out)
+    config = with_tolerance(1.0)
+    run(replace(config, prune=replace(config.prune, steps=4)), out)
+    assert trained < manifests(out)
+
+
+def test_discretisation_reuses_the_training(whole: Path, out: Path) -> None:
+    trained = manifests(out)
+    config = replace(CONFIG, prune=replace(PRUNE, discretisation="threshold"))
+    run(config, out)
+    assert manifests(out) == trained
+    # After three steps no deterministic value is near a threshold: everything is kept.
+    assert set(table(out, "subnetworks")["sparsity"]) == {0.0}
+    assert set(table(whole, "subnetworks")["sparsity"]) != {0.0}
+    run(CONFIG, out)
+    pd.testing.assert_frame_equal(table(out, "subnetworks"), table(whole, "subnetworks"))
+
+
+def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
+    final = tiny_encoder_dir()
+    for role in ("train", "id", "ood"):
+        tiny_world.generate(role, 16, 3).frame.to_csv(tmp_path / f"{role}.csv", index=False)
+    files = {role: str(tmp_path / f"{role}.csv") for role in ("train", "id", "ood")}
+    config = replace(
+        CONFIG,
+        model=replace(CONFIG.model, source=str(final)),
+        data=DataConfig(**files),
+        checkpoints=(str(final.parent / "step-0700"), str(final)),
+        seeds=(42, 43),
+        sparsities=(),
+        analyses=Analyses(
+            heads=None, ablation=None, effective_size=SizesConfig(sparsities=(0.02, 0.04, 0.5))
+        ),
+    )
+    out = tmp_path / "out"
+    run(config, out)
+    store = Store(out / "store")
+    distances = {
+        (unit["name"].rpartition(" ")[2], name): distance
+        for key in store.all_keys()
+        if (unit := json.loads((store.folder(key) / "manifest.json").read_text()))["kind"]
+        == "masks"
+        for name, (distance, _) in histories(store.folder(key) / "masks").items()
+    }
+    assert len(distances) == 12
+    lost = [each for each in distances if each[1].startswith("s0.50")]
+    kept = max(d for each, d in distances.items() if each not in lost)
+    assert kept < 0.1 < min(distances[each] for each in lost)
+    with pytest.warns(MechcoreWarning, match="is missing"):
+        (report,) = run(replace(config, prune=replace(PRUNE, tolerance=0.1)), out)
+    missing = table(out, "missing_grid_masks")
+    assert sorted(zip(missing["checkpoint"].astype(str), missing["subnetwork"], strict=True)) == (
+        sorted(lost)
+    )
+    assert set(table(out, "grid")["sparsity"]) == {0.02, 0.04}
+    assert set(table(out, "mean_effective_size")["checkpoint"]) == {700, 3500}
+    assert "effective sizes there can be too large" in report.read_text()
