@@ -51,6 +51,22 @@ def check_out(out: Path) -> None:
         )
 
 
+def check_parts(out: Path, plan: Plan) -> None:
+    """See whether the folders of several models are free for them.
+
+    Raises:
+        InputError: another study's results are in one of them.
+    """
+    own = _own_folders(out)
+    for name in [part.name for part in plan.parts if part.name]:
+        taken = any((out / name / file).exists() for file in (STUDY, CONFIG_FILE))
+        if taken and not (name in own and _is_of_study(out / name)):
+            raise InputError(
+                f"models: {out / name} holds the results of another study, which those of model "
+                f"{name!r} would replace; choose another name for the model, or another --out"
+            )
+
+
 def begin(out: Path, config: StudyConfig, store: Store) -> None:
     """Note in ``out`` which study it is, so that it can be looked at and gone on with."""
     inside = store.path.resolve() == (out / STORE).resolve()
@@ -60,8 +76,19 @@ def begin(out: Path, config: StudyConfig, store: Store) -> None:
             "mechcore": version("mechcore"),
             "store": STORE if inside else str(store.path.resolve()),
             "settings": config.as_json(),
+            # Also those of settings that no longer hold, to be removed at the end.
+            "folders": sorted({*_own_folders(out), *config.models}),
         },
     )
+
+
+def _own_folders(out: Path) -> set[str]:
+    """Names of the folders in ``out`` that its study wrote, one for each of several models."""
+    try:
+        content = json.loads((out / STUDY).read_text(encoding="utf-8"))
+        return set(content.get("folders", content["settings"]["models"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return set()
 
 
 def opened(out: Path) -> tuple[StudyConfig, Store]:
@@ -94,9 +121,9 @@ def write_results(plan: Plan, store: Store, out: Path) -> list[Path]:
     """
     folders = []
     names = {part.name for part in plan.parts}
-    for folder in filter(_is_of_study, out.glob("*")):  # of models that the study no longer has
-        if folder.name not in names:
-            _remove_results(folder)
+    for name in _own_folders(out) - names:  # of models that the study no longer has
+        if _is_of_study(out / name):
+            _remove_results(out / name)
     if "" not in names:  # what is left of a study of one model
         _remove_results(out)
     for part in plan.parts:
@@ -128,12 +155,11 @@ def _units(part: Part) -> Iterable[Unit]:
 
 def _remove_others(folder: Path, wanted: Mapping[str, Path]) -> None:
     """Remove results of settings that no longer hold, and temporary files of a killed process."""
-    shutil.rmtree(folder / FIGURES_FOLDER, ignore_errors=True)
     for name in OWN_FILES:
         if name not in wanted:
             (folder / name).unlink(missing_ok=True)
     for path in [p for inner in OWN_FOLDERS for p in (folder / inner).glob("*")]:
-        if path.relative_to(folder).as_posix() not in wanted:
+        if path.relative_to(folder).as_posix() not in wanted and not path.is_dir():
             path.unlink(missing_ok=True)
     own = (*OWN_FILES, CONFIG_FILE, STUDY)
     for path in [p for name in own for p in folder.glob(f".*.{name}")]:
@@ -141,9 +167,11 @@ def _remove_others(folder: Path, wanted: Mapping[str, Path]) -> None:
 
 
 def _is_of_study(folder: Path) -> bool:
+    if (folder / STUDY).exists():  # one of its own
+        return False
     try:
         content = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        return {"mechcore", "units", "seconds"} <= content.keys()
+        return {"mechcore", "units", "seconds"} <= content.keys() and "kind" not in content
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 

@@ -16,7 +16,7 @@ from mechcore.study.estimate import masks_of, passes
 from mechcore.study.executors import Executor, Failure, in_process
 from mechcore.study.fitting import fitting_of
 from mechcore.study.plan import Plan, make_plan
-from mechcore.study.results import STORE, begin, check_out, write_results
+from mechcore.study.results import STORE, begin, check_out, check_parts, write_results
 from mechcore.study.store import Store
 from mechcore.study.units import Unit
 
@@ -64,6 +64,7 @@ def prepare(config: StudyConfig, out: str | Path, store: str | Path | None = Non
     check_out(out)
     kept = Store(out / STORE if store is None else store)
     plan = make_plan(located(config, Path.cwd()), kept.hash_file)
+    check_parts(out, plan)
     pending = [unit for unit in plan.units.values() if not kept.has(unit.key)]
     bench = bench_of(kept, config.resources.place)
     for part in plan.parts:

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
 from mechcore.components import Component, Mask, parse_components
@@ -643,6 +644,30 @@ def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     assert {path.name for path in (tmp_path / "both").iterdir()} == {
         *("c", "mine", "store", "study.json")
     }
+
+
+@pytest.mark.once
+def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) -> None:
+    one = replace(TINY, seeds=(42,))
+    run(one, done / "inner", store=done / "store")
+    write_cognitive_run(done / "cog")
+    facts = json.loads((done / "cog" / "config.json").read_text())
+    facts |= {"units": {"base": "ab"}, "seconds": {"train": 1.0}}
+    (done / "cog" / "config.json").write_text(json.dumps(facts))
+    (done / "figures" / "mine").mkdir(parents=True)
+    (done / "figures" / "mine" / "study.json").write_text("mine")
+    before = {name: contents(done / name) for name in ("inner", "cog", "figures/mine")}
+    assert len(before["cog"]) > 5
+    run(replace(TINY, n_resamples=11), done)
+    run(replace(TINY, models={"a": ModelConfig()}), done)
+    assert {name: contents(done / name) for name in before} == before
+    # Nor is another study's folder taken for a model.
+    for name in ("inner", "cog"):
+        with pytest.raises(InputError, match=rf"{name} holds the results of another study"):
+            run(replace(TINY, models={name: ModelConfig()}), done)
+    run(TINY, done)
+    assert {name: contents(done / name) for name in before} == before
+    assert not (done / "a").exists()
 
 
 @pytest.mark.once
