@@ -1079,7 +1079,6 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
     [
         ("run none.yaml", "none.yaml: no such file; mechcore init writes one"),
         ("run study.json", "study.json: no such file"),
-        ("run none.yaml --seeds 1", "--seeds and a configuration file exclude each other"),
         ("run {own} --address auto", "--address is for --executor ray"),
         ("run {own} --device tpu", "device is 'tpu'; expected cpu, mps, cuda"),
         pytest.param(

@@ -12,6 +12,7 @@ from mechcore import progress
 from mechcore.cli.options import (
     MeansOptions,
     ModelOptions,
+    Options,
     TaskOptions,
     TestOptions,
     TrainOptions,
@@ -24,7 +25,7 @@ from mechcore.errors import InputError
 
 
 @dataclass(frozen=True)
-class SetOptions:
+class SetOptions(Options):
     """What is ablated."""
 
     components: Annotated[

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.options import grouped, numbers, split
+from mechcore.cli.options import Options, grouped, numbers, split
 from mechcore.cli.shared import must_not_exist, run_table, show
 from mechcore.errors import InputError
 
@@ -25,7 +25,7 @@ _FORMATS = (".csv", ".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
-class CognitiveTaskOptions:
+class CognitiveTaskOptions(Options):
     """How trials are worded and drawn."""
 
     rendering: Annotated[
@@ -50,7 +50,7 @@ class CognitiveTaskOptions:
 
 
 @dataclass(frozen=True)
-class ArmOptions:
+class ArmOptions(Options):
     """Which models are compared, and how they are trained."""
 
     base: Annotated[
@@ -150,9 +150,9 @@ def run(
         typer.Option("--decoded-layers", help="Whose states are decoded, from 0; else all."),
     ] = None,
     projection: Annotated[
-        Literal["auto", "umap", "pca"],
-        typer.Option("--projection", help="Of states; auto is UMAP where it is installed."),
-    ] = "auto",
+        Literal["auto", "umap", "pca"] | None,
+        typer.Option("--projection", help="Of states; auto is UMAP where it is installed (auto)."),
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Try all steps in a minute or two; figures mean nothing."),
@@ -185,13 +185,14 @@ def run(
     settings = arms.over(settings.quick() if quick else settings)
     sizes = {"n_test": n_test, "n_analysis": n_analysis, "n_dev": n_dev}
     given: dict[str, Any] = {name: value for name, value in sizes.items() if value is not None}
+    if projection is not None:  # else that of --quick
+        given["projection"] = projection
     if decoded_layers is not None:
         given["decoded_layers"] = numbers("--decoded-layers", decoded_layers, int)
     settings = replace(
         settings,
         threshold=threshold,
         sweep_precision=sweep_precision,
-        projection=projection,
         **task.task(),
         **given,
     )

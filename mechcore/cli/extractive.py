@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.options import grouped, numbers, split
+from mechcore.cli.options import Options, grouped, numbers, split
 from mechcore.cli.shared import must_not_exist, run_table, show
 from mechcore.errors import InputError
 
@@ -23,7 +23,7 @@ app = typer.Typer(
 
 
 @dataclass(frozen=True)
-class TuningOptions:
+class TuningOptions(Options):
     """How facts are fine-tuned."""
 
     learning_rates: Annotated[

@@ -1,13 +1,17 @@
-"""Groups of command-line options, each a dataclass that a command takes as one parameter."""
+"""Groups of command-line options, each a dataclass that a command takes as one parameter.
+
+A group knows which of its options are on the command line: these beat a study's file, which beats
+the defaults.
+"""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_type_hints
 
 import typer
 
@@ -15,7 +19,32 @@ from mechcore.errors import InputError
 
 
 @dataclass(frozen=True)
-class CheckpointOptions:
+class Options:
+    """A group of options.
+
+    Attributes:
+        given: names of those on the command line, defaults that are spelled out among them.
+    """
+
+    given: ClassVar[Collection[str]] = frozenset()
+
+    def with_given(self, names: Collection[str]) -> Any:
+        """The same group, made from a command line with these options."""
+        object.__setattr__(self, "given", frozenset(names))
+        return self
+
+
+def _over(base: Any, given: Collection[str] | None, values: Mapping[str, tuple[str, Any]]) -> Any:
+    """Settings with those of the options ``given`` in place of their own; None takes all.
+
+    ``values`` are the name and value of a setting by the name of its option.
+    """
+    chosen = [value for option, value in values.items() if given is None or option in given]
+    return replace(base, **dict(chosen))
+
+
+@dataclass(frozen=True)
+class CheckpointOptions(Options):
     """Which checkpoint, and how to read its answers."""
 
     model: Annotated[
@@ -56,19 +85,23 @@ class CheckpointOptions:
         ),
     ] = False
 
-    def config(self) -> Any:
-        """The study's `ModelConfig`."""
+    def config(self, base: Any = None) -> Any:
+        """The study's `ModelConfig`: ``base`` with what is on the command line, or all of this."""
         from mechcore.study import ModelConfig
 
-        return ModelConfig(
-            source=self.model,
-            revision=self.revision,
-            class_labels=tuple(split(self.classes)) or None,
-            prompt=self.prompt,
-            answers=pairs("--answers", self.answers) or None,
-            max_length=self.max_length,
-            allow_pickle=self.allow_pickle,
-        )
+        return _over(base or ModelConfig(), None if base is None else self.given, self._values())
+
+    def _values(self) -> dict[str, tuple[str, Any]]:
+        """Settings of `ModelConfig` by option."""
+        return {
+            "model": ("source", self.model),
+            "revision": ("revision", self.revision),
+            "classes": ("class_labels", tuple(split(self.classes)) or None),
+            "prompt": ("prompt", self.prompt),
+            "answers": ("answers", pairs("--answers", self.answers) or None),
+            "max_length": ("max_length", self.max_length),
+            "allow_pickle": ("allow_pickle", self.allow_pickle),
+        }
 
 
 @dataclass(frozen=True)
@@ -101,19 +134,27 @@ class ModelOptions(CheckpointOptions):
         typer.Option("--device-map", help="Spread a large model over devices: auto or balanced."),
     ] = None
 
-    def config(self) -> Any:
-        """The study's `ModelConfig`."""
-        return replace(
-            super().config(),
-            embedded=self.embedded,
-            backend=self.backend,
-            dtype=self.dtype,
-            device_map=self.device_map,
-        )
+    def config(self, base: Any = None) -> Any:
+        """As of `CheckpointOptions`.
+
+        Raises:
+            InputError: an embedded model is named beside one of the user's own.
+        """
+        found = super().config(base)
+        if "embedded" in self.given and found.source is not None:
+            raise InputError(
+                f"--embedded {self.embedded} and the model {found.source} exclude each other: an "
+                "embedded model is used where no other is named; leave one of them out"
+            )
+        return found
+
+    def _values(self) -> dict[str, tuple[str, Any]]:
+        same = ("embedded", "backend", "dtype", "device_map")
+        return super()._values() | {name: (name, getattr(self, name)) for name in same}
 
 
 @dataclass(frozen=True)
-class FileOptions:
+class FileOptions(Options):
     """How to read files."""
 
     columns: Annotated[
@@ -147,7 +188,7 @@ class TaskOptions(FileOptions):
 
 
 @dataclass(frozen=True)
-class TrainOptions:
+class TrainOptions(Options):
     """Training data."""
 
     train: Annotated[
@@ -159,7 +200,7 @@ class TrainOptions:
 
 
 @dataclass(frozen=True)
-class TestOptions:
+class TestOptions(Options):
     """Test data."""
 
     id: Annotated[str | None, typer.Option("--id", help="In-domain test file.")] = None
@@ -189,7 +230,7 @@ Sparsities: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True)
-class PruneOptions:
+class PruneOptions(Options):
     """The pruning runs."""
 
     seeds: Annotated[str, typer.Option("--seeds", help="Seeds, by commas.")] = "42,43,44"
@@ -215,17 +256,24 @@ class PruneOptions:
         ),
     ] = None
 
-    def settings(self) -> Any:
-        """The `PruneSettings`."""
+    def settings(self, base: Any = None) -> Any:
+        """The `PruneSettings`: ``base`` with what is on the command line, or all of this.
+
+        Raises:
+            InputError: a setting is unknown, out of its range, or given twice.
+        """
         from mechcore.pruning import prune_settings
 
         changes: dict[str, Any] = {
             name: number_or_text(value)
             for name, value in pairs("--schedule", self.schedule).items()
         }
-        if self.steps is not None:
-            changes["steps"] = self.steps
-        return prune_settings(self.preset, **{"precision": self.precision, **changes})
+        for name in ("steps", "precision"):
+            if name in self.given:
+                check_once("--schedule", name, changes)
+                changes[name] = getattr(self, name)
+        whole = base is None or "preset" in self.given
+        return prune_settings(self.preset if whole else base, **changes)
 
 
 @dataclass(frozen=True)
@@ -243,7 +291,7 @@ class GridOptions(PruneOptions):
 
 
 @dataclass(frozen=True)
-class ResourceOptions:
+class ResourceOptions(Options):
     """What a unit of work may use."""
 
     cpus: Annotated[
@@ -259,12 +307,14 @@ class ResourceOptions:
 
     def over(self, resources: Any) -> Any:
         """The study's `Resources` with what was given here in place of its own."""
-        given = {name: value for name, value in vars(self).items() if value is not None}
-        return replace(resources, **given)
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(
+            resources, **{name: value for name, value in given.items() if value is not None}
+        )
 
 
 @dataclass(frozen=True)
-class StoreOptions:
+class StoreOptions(Options):
     """Where finished work is kept, and who does it."""
 
     store: Annotated[
@@ -294,7 +344,7 @@ class StoreOptions:
 
 
 @dataclass(frozen=True)
-class TrackingOptions:
+class TrackingOptions(Options):
     """Logging finished runs elsewhere."""
 
     wandb: Annotated[
@@ -310,8 +360,13 @@ class TrackingOptions:
         """Make sure that logging is possible, before the work.
 
         Raises:
-            InputError: the package is missing.
+            InputError: the package is missing, or it is said how to log but not where to.
         """
+        if self.wandb is None and "wandb_mode" in self.given:
+            raise InputError(
+                "--wandb-mode is for --wandb, which names the project to log to; add it, or leave "
+                "out --wandb-mode"
+            )
         if self.wandb is not None:
             from mechcore.study.tracking import check_installed
 
@@ -327,7 +382,7 @@ class TrackingOptions:
 
 
 @dataclass(frozen=True)
-class MeansOptions:
+class MeansOptions(Options):
     """Where means come from."""
 
     means: Annotated[
@@ -337,27 +392,35 @@ class MeansOptions:
 
 
 def data_config(
-    files: FileOptions, train: TrainOptions | None = None, test: TestOptions | None = None
+    files: FileOptions,
+    train: TrainOptions | None = None,
+    test: TestOptions | None = None,
+    base: Any = None,
 ) -> Any:
-    """The study's `DataConfig` from the groups that a command has."""
+    """The study's `DataConfig` from the groups that a command has.
+
+    With a ``base`` it is that one, with what is on the command line in place of its own.
+    """
     from mechcore.study import DataConfig
 
     train, test = train or TrainOptions(), test or TestOptions()
-    return DataConfig(
-        task=getattr(files, "task", None),
-        folder=getattr(files, "folder", None),
-        train=train.train,
-        id=test.id,
-        ood=test.ood,
-        columns=pairs("--columns", files.columns),
-        label_names=pairs("--label-names", files.label_names),
-        ood_label=test.ood_label,
-        ood_subsets=tuple(split(test.ood_subsets)),
-        max_train=train.max_train or None,
-        max_id=test.max_id or None,
-        max_ood=test.max_ood or None,
-        seed=files.data_seed,
-    )
+    values = {
+        "task": ("task", getattr(files, "task", None)),
+        "folder": ("folder", getattr(files, "folder", None)),
+        "train": ("train", train.train),
+        "id": ("id", test.id),
+        "ood": ("ood", test.ood),
+        "columns": ("columns", pairs("--columns", files.columns)),
+        "label_names": ("label_names", pairs("--label-names", files.label_names)),
+        "ood_label": ("ood_label", test.ood_label),
+        "ood_subsets": ("ood_subsets", tuple(split(test.ood_subsets))),
+        "max_train": ("max_train", train.max_train or None),
+        "max_id": ("max_id", test.max_id or None),
+        "max_ood": ("max_ood", test.max_ood or None),
+        "data_seed": ("seed", files.data_seed),
+    }
+    given = None if base is None else {*files.given, *train.given, *test.given}
+    return _over(base or DataConfig(), given, values)
 
 
 def run_config(
@@ -367,22 +430,51 @@ def run_config(
     test: TestOptions,
     prune: PruneOptions,
     max_non_core: int | None = None,
+    base: Any = None,
 ) -> Any:
-    """The study's `StudyConfig`."""
-    from mechcore.study import AblationConfig, Analyses, StudyConfig
+    """The study's `StudyConfig`.
 
-    ablation = AblationConfig()
+    With a ``base``, such as that of a file, it is that one with what is on the command line in
+    place of its own.
+
+    Raises:
+        InputError: options contradict each other, or the base.
+    """
+    from mechcore.study import StudyConfig
+
+    given = None if base is None else {*prune.given, *test.given}
+    of = {name: None if base is None else getattr(base, name) for name in _PARTS}
+    base = base or StudyConfig()
+    analyses = base.analyses
     if max_non_core is not None:
-        ablation = replace(ablation, max_non_core=max_non_core)
-    return StudyConfig(
-        model=model.config(),
-        data=data_config(files, train, test),
-        prune=prune.settings(),
-        seeds=numbers("--seeds", prune.seeds, int),
-        sparsities=numbers("--sparsities", prune.sparsities, float),
-        analyses=Analyses(ablation=ablation),
-        batch_size=test.batch_size,
+        if analyses.ablation is None:
+            raise InputError(
+                "--max-non-core is for the ablation of the core, which the file leaves out "
+                "(ablation: null); leave it out, too"
+            )
+        ablation = replace(analyses.ablation, max_non_core=max_non_core)
+        analyses = replace(analyses, ablation=ablation)
+    base = replace(
+        base,
+        model=model.config(of["model"]),
+        data=data_config(files, train, test, of["data"]),
+        prune=prune.settings(of["prune"]),
+        analyses=analyses,
     )
+    values = {
+        "seeds": ("seeds", numbers("--seeds", prune.seeds, int)),
+        "sparsities": ("sparsities", numbers("--sparsities", prune.sparsities, float)),
+        "batch_size": ("batch_size", test.batch_size),
+    }
+    return _over(base, given, values)
+
+
+_PARTS = ("model", "data", "prune")
+"""Parts of a `StudyConfig` that groups of options are about."""
+
+
+_GIVEN = "COMMANDLINE"
+"""What typer calls the source of a value that is on the command line."""
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -404,14 +496,21 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         ]
 
     @functools.wraps(command)
-    def run(**given: Any) -> None:
-        made = {
-            name: group(**{f.name: given.pop(f.name) for f in fields(group)})  # type: ignore[operator]
-            for name, group in groups.items()
-        }
-        command(**given, **made)
+    def run(context: typer.Context, **values: Any) -> None:
+        # Its class moved between versions of typer; its names did not.
+        sources = {name: context.get_parameter_source(name) for name in values}
+        given = {name for name, source in sources.items() if source and source.name == _GIVEN}
+        made = {}
+        for name, group in groups.items():
+            own = {f.name: values.pop(f.name) for f in fields(group)}
+            made[name] = group(**own).with_given(given & own.keys())  # type: ignore[operator, union-attr]
+        command(**values, **made)
 
+    own_context = inspect.Parameter(
+        "context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+    )
     as_options = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    as_options.append(own_context)
     run.__signature__ = inspect.Signature(as_options)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in as_options}
     return run
@@ -438,17 +537,31 @@ def pairs(option: str, text: str | None) -> dict[str, str]:
     """NAME=VALUE pairs of a comma-separated option; a space before a value is part of it.
 
     Raises:
-        InputError: a part is not a pair.
+        InputError: a part is not a pair, or a name occurs twice.
     """
-    found = {}
+    found: dict[str, str] = {}
     for part in (text or "").split(","):
         name, equals, value = part.partition("=")
         if not part.strip():
             continue
         if not equals or not name.strip() or not value.strip():
             raise InputError(f"{option} {text!r}: expected NAME=VALUE pairs separated by commas")
+        if name.strip() in found:
+            raise InputError(
+                f"{option} {text!r}: {name.strip()} occurs twice; leave one of them out"
+            )
         found[name.strip()] = value
     return found
+
+
+def check_once(option: str, name: str, pairs: Collection[str]) -> None:
+    """Make sure that ``pairs``, those of an option, do not name what has an option of its own.
+
+    Raises:
+        InputError: they do.
+    """
+    if name in pairs:
+        raise InputError(f"{option}: {name} is given as an option of its own, too; leave one out")
 
 
 def number_or_text(text: str) -> int | float | str:

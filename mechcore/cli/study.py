@@ -38,7 +38,7 @@ def run(
     tracking: TrackingOptions,
     config: Annotated[
         Path | None,
-        typer.Argument(help="Study as YAML or TOML, see mechcore init; else the options below."),
+        typer.Argument(help="Study as YAML or TOML, see mechcore init; the options below beat it."),
     ] = None,
     max_non_core: Annotated[
         int | None,
@@ -61,12 +61,14 @@ def run(
     from mechcore.study import read_config
     from mechcore.study import run as run_study
 
-    if config is not None:
-        _only_config(model, train, test, files, prune, max_non_core)
-        study = read_config(config)
-    else:
-        study = run_config(model, files, train, test, prune, max_non_core)
+    base = None if config is None else read_config(config)
+    study = run_config(model, files, train, test, prune, max_non_core, base)
     study = replace(study, resources=resources.over(study.resources))
+    if resources.device is not None and study.model.device_map is not None:
+        raise InputError(
+            f"--device {resources.device} and device_map {study.model.device_map} exclude each "
+            "other: a map says itself which devices are used; leave one of them out"
+        )
     place = out or Path("mechcore-out" if config is None else config.stem)
     tracking.check()
     if dry_run:
@@ -80,20 +82,6 @@ def run(
         show_run(report.parent)
         print(f"report: {report}")
         tracking.log(report.parent)
-
-
-def _only_config(*options: Any) -> None:
-    """Refuse options that a configuration file has a say on."""
-    *groups, max_non_core = options
-    for group in groups:
-        for name, value in vars(group).items():
-            if value != getattr(type(group)(), name):
-                raise InputError(
-                    f"--{name.replace('_', '-')} and a configuration file exclude each other; "
-                    "write it into the file"
-                )
-    if max_non_core is not None:
-        raise InputError("--max-non-core and a configuration file exclude each other")
 
 
 def _show_estimate(study: Any, out: Path, store: Path | None) -> None:

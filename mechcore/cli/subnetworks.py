@@ -227,6 +227,11 @@ def effective_size(
 
     if model.model is not None:
         raise InputError("--model is for one checkpoint; name the series with --checkpoints")
+    if "embedded" in model.given and checkpoints:
+        raise InputError(
+            f"--embedded {model.embedded} and --checkpoints exclude each other: an embedded model "
+            "has its own; leave one of them out"
+        )
     if (full is None) != (grid is None):
         raise InputError("--full and --grid belong together; give both, or neither")
     if full is not None and grid is not None:

@@ -45,7 +45,7 @@ def train(
 
     from mechcore.study.config import TEST_ROLES
     from mechcore.study.fitting import Fitting
-    from mechcore.study.inputs import check_sources
+    from mechcore.study.inputs import check_names, check_sources
     from mechcore.training import best_step
 
     settings = how.settings(test.batch_size, base.max_length)
@@ -54,6 +54,7 @@ def train(
     model, data = base.config(), data_config(files, train, test)
     roles = [role for role in TEST_ROLES if data.task or getattr(data, role) is not None]
     check_sources(model, data, ["train", *roles])
+    check_names(model, data)
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     fitting = Fitting.of(model, data, settings, place, roles)
     with progress.shown():

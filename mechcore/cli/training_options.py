@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 import typer
 
-from mechcore.cli.options import CheckpointOptions, TestOptions, TrainOptions, number_or_text, pairs
-from mechcore.errors import InputError
+from mechcore.cli.options import (
+    CheckpointOptions,
+    Options,
+    TestOptions,
+    TrainOptions,
+    check_once,
+    number_or_text,
+    pairs,
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class TrainTestOptions(TestOptions):
 
 
 @dataclass(frozen=True)
-class FineTuneOptions:
+class FineTuneOptions(Options):
     """How to train; what is not given is as in the preset."""
 
     preset: Annotated[
@@ -116,7 +123,8 @@ class FineTuneOptions:
         """The `TrainSettings`."""
         from mechcore.training import train_settings
 
-        values = {**vars(self), "batch_size": batch_size, "max_length": max_length}
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values |= {"batch_size": batch_size, "max_length": max_length}
         preset, setting = values.pop("preset"), values.pop("setting")
         if not values["from_scratch"]:
             del values["from_scratch"]  # --setting may say so
@@ -124,8 +132,7 @@ class FineTuneOptions:
         if "checkpoint_every" in changes:
             changes.setdefault("evaluate_every", changes["checkpoint_every"])
         for name, text in pairs("--setting", setting).items():
-            if name in changes:
-                raise InputError(f"--setting: {name} is given as an option of its own, too")
+            check_once("--setting", name, changes)
             changes[name] = _plain_value(text.strip())
         return train_settings(preset, **changes)
 

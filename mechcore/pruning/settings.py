@@ -130,8 +130,8 @@ PRESETS: Mapping[str, PruneSettings] = {
 is a short one for the same end, see docs/pruning.md."""
 
 
-def prune_settings(preset: str = "fast", **changes: Any) -> PruneSettings:
-    """A preset with changes, for a model that needs another schedule.
+def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> PruneSettings:
+    """A preset, or other settings, with changes, for a model that needs another schedule.
 
     Raises:
         InputError: the preset or a setting is unknown, or a value is out of its range.
@@ -139,12 +139,14 @@ def prune_settings(preset: str = "fast", **changes: Any) -> PruneSettings:
     >>> prune_settings("fast", steps=900, lr_lambda=0.7).total_steps(0.5)
     900
     """
-    if preset not in PRESETS:
-        raise InputError(f"pruning: unknown preset {preset!r}; expected {' or '.join(PRESETS)}")
+    if isinstance(preset, str):
+        if preset not in PRESETS:
+            raise InputError(f"pruning: unknown preset {preset!r}; expected {' or '.join(PRESETS)}")
+        preset = PRESETS[preset]
     known = [field.name for field in fields(PruneSettings)]
     if unknown := [name for name in changes if name not in known]:
         raise InputError(f"pruning: unknown setting {unknown[0]!r}; expected {', '.join(known)}")
-    return replace(PRESETS[preset], **changes)
+    return replace(preset, **changes)
 
 
 def check_runs(seeds: Sequence[int], sparsities: Sequence[float]) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
+
+import pandas as pd
 
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
 from mechcore.data.task import ROLES, Task, find_task
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning, shown
 from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.loading import has_hooked_transformer
@@ -105,6 +109,7 @@ def load_inputs(
             unknown to the checkpoint, or options contradict each other.
     """
     check_sources(model, data, roles)
+    check_names(model, data)
     found = {role: read_role(role, model, data) for role in roles}  # files first: they are quick
     loaded = open_model(model, answers=answers, device=device)
     for role, examples in found.items():
@@ -160,6 +165,57 @@ def check_sources(model: ModelConfig, data: DataConfig, roles: Sequence[str]) ->
             "model: --prompt, --answers and --labels are for checkpoints of your own; leave them "
             "out for an embedded model"
         )
+
+
+def check_names(model: ModelConfig, data: DataConfig) -> None:
+    """Make sure that what the user names in the data is there, drawn or not.
+
+    Raises:
+        InputError: no row has a label that ``label_names`` gives a meaning, or a subset of a group.
+    """
+    if data.label_names and model.source is not None:
+        frames = [_whole(role, model, data) for role in ROLES]
+        # Training data need not have labels; of files that cannot be read nothing can be said.
+        there = {label for frame in frames if frame is not None for label in frame["label"]} - {""}
+        for name in data.label_names if there and all(f is not None for f in frames) else ():
+            if name not in there:
+                raise InputError(
+                    f"label_names: no row has the label {name!r} (--label-names); labels are "
+                    f"{shown(', '.join(sorted(there)), 300)}: correct it, or leave it out"
+                )
+    frame = _whole("ood", model, data) if data.groups else None
+    subsets = [] if frame is None else frame["subset"].unique().tolist()
+    for group, members in data.groups.items():
+        for name in members if subsets else ():
+            if name not in subsets:
+                close = " or ".join(map(repr, get_close_matches(name, subsets, n=3)))
+                raise InputError(
+                    f"groups: {group}: no out-of-domain example is of subset {name!r}; "
+                    f"{f'did you mean {close}? ' if close else ''}subsets are "
+                    f"{shown(', '.join(subsets), 600)}"
+                )
+
+
+def _whole(role: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | None:
+    """All rows of a role, labels as they stand there; None if they cannot be read.
+
+    Reading them for use says why, and which of them were left out.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MechcoreWarning)
+            if model.source is None:
+                size = max(_EMBEDDED_SIZE, embedded_draw(role, data)["size"])
+                return tiny_world.generate(role, size, _EMBEDDED_SEED).frame  # type: ignore[arg-type]
+            every = [
+                replace(source, label_names={}, labels=(), max=None)
+                for source in sources_of(role, data)
+            ]
+            if not every:
+                return pd.DataFrame({"label": [], "subset": []})
+            return read_sources(every, labelled=False).frame
+    except InputError:
+        return None
 
 
 def _check_reading(config: ModelConfig, model: Any) -> None:

@@ -15,6 +15,7 @@ from mechcore.study.config_file import located
 from mechcore.study.estimate import masks_of, passes
 from mechcore.study.executors import Executor, Failure, in_process
 from mechcore.study.fitting import fitting_of
+from mechcore.study.inputs import check_names
 from mechcore.study.plan import Plan, make_plan
 from mechcore.study.results import STORE, begin, check_out, check_parts, write_results
 from mechcore.study.store import Store
@@ -68,6 +69,7 @@ def prepare(config: StudyConfig, out: str | Path, store: str | Path | None = Non
     pending = [unit for unit in plan.units.values() if not kept.has(unit.key)]
     bench = bench_of(kept, config.resources.place)
     for part in plan.parts:
+        check_names(part.config.model, part.config.data)
         training, described = part.units.get("training"), part.units["describe"]
         if training is not None and training in pending:
             fitting_of(training, config.resources.place)

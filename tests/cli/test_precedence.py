@@ -1,0 +1,216 @@
+"""What beats what: the command line the file, the file the defaults; contradictions are refused."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from mechcore.cli import main
+from mechcore.papers.cognitive import CognitiveSettings
+from mechcore.papers.extractive.settings import ExtractiveSettings
+from mechcore.study import StudyConfig
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_encoder_dir
+
+FILE = """\
+model: {dtype: bfloat16}
+data: {max_train: 16, max_id: 12, max_ood: 12, seed: 5}
+prune: {preset: paper, steps: 30, precision: bfloat16}
+seeds: [7]
+sparsities: [0.3]
+batch_size: 8
+analyses: {ablation: {max_non_core: 3}}
+resources: {cpus: 1}
+"""
+
+
+class Stopped(Exception):
+    """Instead of a study."""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.yaml").write_text(FILE)
+    for role in ("train", "id", "ood"):
+        tiny_world.generate(role, 16, 3).frame.to_csv(f"{role}.csv", index=False)  # type: ignore[arg-type]
+    return tmp_path
+
+
+def settings_of(
+    monkeypatch: pytest.MonkeyPatch, command: str, module: str = "mechcore.study"
+) -> Any:
+    """What a command would do a study of."""
+    found: list[Any] = []
+
+    def catch(settings: Any, *_: Any, **__: Any) -> None:
+        found.append(settings)
+        raise Stopped
+
+    monkeypatch.setattr(importlib.import_module(module), "run", catch)
+    with pytest.raises(Stopped):
+        main(command.split())
+    return found[0]
+
+
+def test_what_the_command_line_leaves_out_is_as_in_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study: StudyConfig = settings_of(monkeypatch, "run s.yaml")
+    assert (study.seeds, study.sparsities, study.batch_size) == ((7,), (0.3,), 8)
+    assert (study.model.dtype, study.data.max_train, study.data.seed) == ("bfloat16", 16, 5)
+    assert (study.prune.steps, study.prune.precision, study.prune.lr) == (30, "bfloat16", 0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "where", "wanted"),
+    [
+        ("--seeds 42,43,44", "seeds", (42, 43, 44)),
+        ("--seeds 1,2", "seeds", (1, 2)),
+        ("--sparsities 0.5,0.7", "sparsities", (0.5, 0.7)),
+        ("--batch-size 64", "batch_size", 64),
+        ("--dtype float32", "model.dtype", "float32"),
+        ("--max-train 4000", "data.max_train", 4000),
+        ("--max-id 0", "data.max_id", None),
+        ("--data-seed 0", "data.seed", 0),
+        ("--precision float32", "prune.precision", "float32"),
+        ("--steps 600", "prune.steps", 600),
+        ("--preset fast", "prune.lr", 0.05),
+        ("--preset paper", "prune.steps", 6500),
+        ("--schedule lr=0.2", "prune.lr", 0.2),
+        ("--max-non-core 16", "analyses.ablation.max_non_core", 16),
+        ("--cpus 2", "resources.cpus", 2),
+    ],
+)
+def test_the_command_line_beats_the_file_also_with_a_default(
+    monkeypatch: pytest.MonkeyPatch, options: str, where: str, wanted: object
+) -> None:
+    alone: StudyConfig = settings_of(monkeypatch, "run s.yaml")
+    both: StudyConfig = settings_of(monkeypatch, f"run s.yaml {options}")
+
+    def at(study: Any) -> Any:
+        for name in where.split("."):
+            study = getattr(study, name)
+        return study
+
+    assert at(both) == wanted != at(alone)
+    if "." not in where:  # and nothing else is another
+        fields = set(both.as_json()) - {where}
+        assert {name: both.as_json()[name] for name in fields} == {
+            name: alone.as_json()[name] for name in fields
+        }
+
+
+def test_without_a_file_all_is_as_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings_of(monkeypatch, "run") == StudyConfig()
+
+
+# -- --quick --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ("", {"projection": "auto", "n_test": 1600}),
+        ("--quick", {"projection": "pca", "n_test": 160, "sizes": (100, 400)}),
+        ("--quick --projection auto", {"projection": "auto", "n_test": 160}),
+        ("--quick --projection umap --test 240", {"projection": "umap", "n_test": 240}),
+        ("--quick --sizes 100,400,1600,6400 --seeds 0,1,2", {"sizes": (100, 400, 1600, 6400)}),
+    ],
+)
+def test_quick_beats_the_defaults_and_options_beat_quick(
+    monkeypatch: pytest.MonkeyPatch, options: str, wanted: dict[str, Any]
+) -> None:
+    found: CognitiveSettings = settings_of(
+        monkeypatch, f"cognitive run {options}", "mechcore.papers.cognitive"
+    )
+    assert {name: getattr(found, name) for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [
+        ("--quick", {"seeds": (0,), "epochs": (1,), "counterfactuals": 2, "cuts": (1,)}),
+        ("--quick --seeds 0,1,2 --counterfactuals 10", {"seeds": (0, 1, 2), "counterfactuals": 10}),
+        ("--quick --epochs 8 --cuts 2", {"epochs": (8,), "cuts": (2,), "seeds": (0,)}),
+    ],
+)
+def test_quick_of_extractive(
+    monkeypatch: pytest.MonkeyPatch, options: str, wanted: dict[str, Any]
+) -> None:
+    found: ExtractiveSettings = settings_of(
+        monkeypatch, f"extractive run {options}", "mechcore.papers.extractive.study"
+    )
+    assert {name: getattr(found, name) for name in wanted} == wanted
+
+
+def test_options_of_trainings_beat_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = settings_of(
+        monkeypatch,
+        "cognitive run --quick --steps 1500 --patience 6 --fine-tuned-rates 5e-4,1e-3",
+        "mechcore.papers.cognitive",
+    )
+    for arm in (found.fine_tuned, found.scratch):
+        assert (arm.steps, arm.patience, arm.warmup_steps) == (1500, 6, 5)
+    assert found.fine_tuned.learning_rates == (5e-4, 1e-3)
+    found = settings_of(
+        monkeypatch,
+        "extractive run --quick --ordering-epochs 16 --grafting-epochs 3 --replay 0",
+        "mechcore.papers.extractive.study",
+    )
+    assert (found.ordering.epochs, found.ordering.replay, found.grafting.epochs) == (16, 0, 3)
+
+
+# -- contradictions -------------------------------------------------------------------------------
+
+OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (f"run {OWN} --embedded decoder", "--embedded decoder and the model"),
+        (f"prune {OWN} --embedded encoder", "--embedded encoder and the model"),
+        ("effective-size --checkpoints x --embedded encoder", "and --checkpoints exclude each"),
+        (f"run {OWN} --device-map auto --device cpu", "--device cpu and device_map auto exclude"),
+        ("run --schedule steps=10 --steps 20", "--schedule: steps is given as an option of its"),
+        ("prune --schedule precision=bfloat16 --precision float32", "--schedule: precision is gi"),
+        ("run s.yaml --steps 20 --schedule steps=20", "--schedule: steps is given as an option"),
+        ("run --wandb-mode offline", "--wandb-mode is for --wandb"),
+        ("run s.yaml --wandb-mode online", "--wandb-mode is for --wandb"),
+        ("run --schedule lr=1,lr=2", "--schedule 'lr=1,lr=2': lr occurs twice"),
+        (f"run {OWN} --columns text_a=text_a,text_a=text_b", "text_a occurs twice"),
+        (f"run {OWN} --label-names 0=entailment,0=neutral", "0 occurs twice"),
+        (f"run {OWN} --label-names entailmnt=entailment", "no row has the label 'entailmnt'"),
+        (f"ablate {OWN} --components heads --label-names 3=x", "no row has the label '3'"),
+        (f"train {OWN} --label-names 3=x", "labels are entailment, non-entailment"),
+    ],
+)
+def test_contradictions_are_refused_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
+) -> None:
+    before = sorted(here.iterdir())
+    with pytest.raises(SystemExit) as end:
+        main(command.split())
+    error = capsys.readouterr().err
+    assert end.value.code == 2
+    assert error.startswith("mechcore: error: ")
+    assert error.count("\n") == 1
+    assert message in error
+    assert sorted(here.iterdir()) == before
+
+
+def test_labels_may_be_in_one_of_the_files_only(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frame = pd.read_csv("ood.csv")
+    frame.assign(label="2").to_csv("ood.csv", index=False)
+    pd.read_csv("train.csv").drop(columns="label").to_csv("train.csv", index=False)
+    options = "--label-names 2=non-entailment,entailment=entailment --dry-run"
+    with pytest.raises(SystemExit) as end:
+        main(f"run {OWN} {options} --seeds 1 --sparsities 0.5".split())
+    assert end.value.code == 0, capsys.readouterr().err
