@@ -111,6 +111,7 @@ TABLES: Mapping[str, Columns] = {
             "spearman_rho",
             "spearman_p",
         ),
+        optional=("low_sparsity", "high_sparsity"),
     ),
     "ablation": _ABLATION,
     "sweep": _ABLATION,

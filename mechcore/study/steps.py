@@ -290,7 +290,8 @@ def core_tables(
 
     Returns:
         The core, and the tables ``head_frequency``, ``head_overlap``, ``core``, ``core_summary``
-        and, for two sparsities or more, ``joint_frequency``.
+        and, for two sparsities or more, ``joint_frequency``. The summary's spearman_rho, as that
+        table, is of the lowest and the highest target sparsity (low_sparsity, high_sparsity).
 
     Raises:
         InputError: two subnetworks have the same target and seed.
@@ -322,6 +323,8 @@ def core_tables(
         "p_value": core.p_value,
         "spearman_rho": None,
         "spearman_p": None,
+        "low_sparsity": None,
+        "high_sparsity": None,
     }
     tables = {
         "head_frequency": frequency,
@@ -331,6 +334,7 @@ def core_tables(
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)
         summary |= {"spearman_rho": agreement.rho, "spearman_p": agreement.p_value}
+        summary |= {name: getattr(agreement, name) for name in ("low_sparsity", "high_sparsity")}
         tables["joint_frequency"] = joint_frequency(frequency)
     return core, tables | {"core_summary": pd.DataFrame([summary])}
 

@@ -256,6 +256,20 @@ def test_a_p_value_that_is_not_small_is_said_so(copy_of_rich: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_drawing")
+def test_compared_sparsities_are_named(copy_of_rich: Path) -> None:
+    assert "How often each head is kept at the lowest target sparsity and at" in (
+        page_of(copy_of_rich).text
+    ), "tables of earlier versions"
+    between = {"low_sparsity": 0.3, "high_sparsity": 0.7}
+    edit(copy_of_rich, "core_summary", lambda t: t.assign(**between))
+    text = page_of(copy_of_rich).text.replace("\u00a0", " ")
+    assert "kept at the lowest target sparsity (30 %) and at the highest (70 %) correlates" in text
+    joint = pd.read_csv(copy_of_rich / "tables" / "joint_frequency.csv").iloc[0]
+    ends = [f"{100 * joint[name]:g} %" for name in between]
+    assert f"at the lowest and at the highest target sparsity, {ends[0]} and {ends[1]}." in text
+
+
+@pytest.mark.usefixtures("no_drawing")
 def test_missing_statistics_are_left_out(copy_of_rich: Path) -> None:
     empty = {"spearman_rho": None, "spearman_p": None, "expected_by_chance": None, "p_value": None}
     edit(copy_of_rich, "core_summary", lambda t: t.assign(**empty))
