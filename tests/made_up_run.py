@@ -109,9 +109,6 @@ def write_run(path: Path, world: World = World()) -> Path:
         values += (of_run["id"], of_run["ood"], " ".join([*kept, *mlps]))
         subnetworks.append(dict(zip(SUBNETWORKS, values, strict=True)))
     save("subnetworks", subnetworks, SUBNETWORKS)
-    missing = ("subnetwork", "target_sparsity", "seed", "reason")  # none of them
-    save("missing_masks", [], missing)
-    save("missing_grid_masks", [], ("checkpoint", *missing))
 
     frequency = []
     for target in world.sparsities:

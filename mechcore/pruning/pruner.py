@@ -37,11 +37,14 @@ class PruningError(MechcoreError):
         missing: why there is none, by the name that it would have.
     """
 
-    def __init__(
-        self, message: str, finished: list[Subnetwork], missing: Mapping[str, str] | None = None
+    def __init__(  # from the message alone where another process sends it
+        self,
+        message: str,
+        finished: Sequence[Subnetwork] = (),
+        missing: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.finished = finished
+        self.finished = list(finished)
         self.missing = dict(missing or {})
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ from typing import Protocol
 import torch
 
 from mechcore import progress
-from mechcore.errors import MechcoreError
+from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.study.bench import bench_of
 from mechcore.study.config import Resources
 from mechcore.study.store import Store, StoreError
@@ -77,11 +79,26 @@ def blocking(unit: Unit, failures: Mapping[str, Failure]) -> Failure | None:
     return None
 
 
+def at_most_all(count: int, what: str) -> int:
+    """So many cores, or all that this machine has, with a warning that ``what`` asks for more."""
+    there = os.cpu_count() or 1
+    if count > there:
+        warnings.warn(
+            f"{what} is {count}, but this machine has {there} cores: going on with {there}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+    return min(count, there)
+
+
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
-    """Let torch use so many cores inside the block; None leaves it as it is."""
+    """Let torch use so many cores inside the block; None leaves it as it is.
+
+    More than this machine has would bring it to a halt: then all of them, with a warning.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
+    torch.set_num_threads(before if count is None else at_most_all(count, "cpus"))
     try:
         yield
     finally:
