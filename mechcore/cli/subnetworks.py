@@ -223,7 +223,7 @@ def effective_size(
     from mechcore.study.config import EMBEDDED
     from mechcore.study.folder import write_tables
     from mechcore.study.sizes import checkpoint_series, size_tables
-    from mechcore.subnetworks.effective_size import common_sparsities, read_full, read_grid
+    from mechcore.subnetworks.effective_size import read_full, read_grid
 
     if model.model is not None:
         raise InputError("--model is for one checkpoint; name the series with --checkpoints")
@@ -237,7 +237,7 @@ def effective_size(
     if full is not None and grid is not None:
         must_not_exist(out)
         groups = _groups(group or [])
-        tables = size_tables(read_full(full), common_sparsities(read_grid(grid)), groups, margin)
+        tables = size_tables(read_full(full), read_grid(grid), groups, margin)
         write_tables(out / "tables", tables)
         Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
         means = tables["mean_effective_size"]
