@@ -121,14 +121,14 @@ def ablate(
     ),
 ) -> None:
     """Accuracy and margin without sets of components, and their interactions."""
+    if engine == "reference" and precision != "float32":
+        raise InputError("--precision: the reference engine has the model's own precision only")
+    _check_out(out, _state(out, "id"), resume)
     from mechcore.components import ModelShape
     from mechcore.report.ablation_figures import save_figures
     from mechcore.study.ablation import sweep_tables
     from mechcore.study.folder import write_tables
 
-    if engine == "reference" and precision != "float32":
-        raise InputError("--precision: the reference engine has the model's own precision only")
-    _check_out(out, _state(out, "id"), resume)
     needs_train = mode != "zero" and means.means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
     inputs = load(model, data_config(files, train, test), roles)

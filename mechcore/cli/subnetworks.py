@@ -85,12 +85,12 @@ def prune(
     ),
 ) -> None:
     """Subnetworks for every seed and sparsity, with their accuracies."""
+    state = _state_file(out, resume)
+    config = run_config(model, files, train, test, prune)
     from mechcore.study import steps as study_steps
     from mechcore.study.comparison import find_subnetworks
     from mechcore.study.folder import write_tables
 
-    state = _state_file(out, resume)
-    config = run_config(model, files, train, test, prune)
     untested = model.model is not None and test.id is None and test.ood is None
     inputs = load(model, config.data, ("train",) if untested else ("train", "id", "ood"))
     with progress.shown():
@@ -216,15 +216,6 @@ def effective_size(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.files import read_csv
-    from mechcore.report.blocks import Gallery
-    from mechcore.report.subnetwork_figures import effective_sizes
-    from mechcore.study import Analyses, SizesConfig, run
-    from mechcore.study.config import EMBEDDED
-    from mechcore.study.folder import write_tables
-    from mechcore.study.sizes import checkpoint_series, size_tables
-    from mechcore.subnetworks.effective_size import read_full, read_grid
-
     if model.model is not None:
         raise InputError("--model is for one checkpoint; name the series with --checkpoints")
     if "embedded" in model.given and checkpoints:
@@ -234,6 +225,15 @@ def effective_size(
         )
     if (full is None) != (grid is None):
         raise InputError("--full and --grid belong together; give both, or neither")
+    from mechcore.files import read_csv
+    from mechcore.report.blocks import Gallery
+    from mechcore.report.subnetwork_figures import effective_sizes
+    from mechcore.study import Analyses, SizesConfig, run
+    from mechcore.study.config import EMBEDDED
+    from mechcore.study.folder import write_tables
+    from mechcore.study.sizes import checkpoint_series, size_tables
+    from mechcore.subnetworks.effective_size import read_full, read_grid
+
     if full is not None and grid is not None:
         must_not_exist(out)
         groups = _groups(group or [])

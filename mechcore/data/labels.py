@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
 from jaxtyping import Bool
-from torch import Tensor
 
 from mechcore.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _GENERIC = re.compile(r"label_?\d+|\d+", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
@@ -50,6 +52,8 @@ class LabelMap:
 
     def matrix(self, labels: Iterable[str]) -> Bool[Tensor, "example class"]:
         """Correct classes of each example."""
+        import torch
+
         rows = {
             label: torch.tensor([i in correct for i in range(len(self.classes))])
             for label, correct in self.correct.items()
