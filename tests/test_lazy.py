@@ -94,7 +94,8 @@ from mechcore.attention import categories
 import mechcore.papers.cognitive.verdicts
 found = [
     effective_size, evaluate, sweep, categories, mechcore.sweep, mechcore.study.run,
-    mechcore.pruning.discretise, mechcore.papers.extractive.ranks, mechcore.papers.cognitive.verdicts,
+    mechcore.pruning.discretise, mechcore.papers.extractive.ranks,
+    mechcore.papers.cognitive.verdicts,
 ]
 print(json.dumps([[type(each).__name__, each.__module__] for each in found]))
 """

@@ -41,7 +41,6 @@ from mechcore.study.inputs import Inputs
 from mechcore.study.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.study.store import Store
 from mechcore.study.units import Unit
-from mechcore.subnetworks.effective_size import common_sparsities
 
 MEANS = "means.safetensors"
 ANSWERS = "answers.safetensors"
@@ -384,16 +383,7 @@ def sizes(context: Context) -> None:
     full, grid, groups = accuracies_by_checkpoint(found, settings["groups"])
     if grid.empty and missing is not None:
         raise MechcoreError(f"no mask reached its target: {'. '.join(missing['reason'])}")
-    context.write_tables(
-        # A checkpoint without any mask has no effective size.
-        size_tables(
-            full[full["checkpoint"].isin(grid["checkpoint"])],
-            common_sparsities(grid),
-            groups,
-            settings["margin"],
-        )
-        | {"full": full, "grid": grid}
-    )
+    context.write_tables(size_tables(full, grid, groups, settings["margin"]))
     if missing is not None:
         columns = ["checkpoint", "subnetwork", "target_sparsity", "seed", "reason"]
         context.write_tables({"missing_grid_masks": missing[columns].astype({"seed": int})})
