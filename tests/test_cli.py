@@ -30,6 +30,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.running import ModelIdentity
 from mechcore.pruning import Subnetwork
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
@@ -370,11 +371,14 @@ def test_prune_by_other_methods(files: Path, method: str) -> None:
     table = pd.read_csv("masks/tables/subnetworks.csv")
     seeds = ["3", "4"] if method == "random" else ["0"]
     names = [f"{method}-s{share}-seed{seed}" for share in ("0.40", "0.70") for seed in seeds]
+    identity = ModelIdentity.of(load_model(tiny_encoder_dir()))
     assert table["subnetwork"].tolist() == names
     assert set(table["method"]) == {method}
     for row in table.itertuples():
         found = Subnetwork.load(f"masks/masks/{row.subnetwork}.safetensors")
         assert " ".join(map(str, found.mask.kept)) == row.kept
+        assert found.mask.identity is not None
+        assert not found.mask.identity.differences(identity)
 
 
 def test_an_interrupted_pruning_goes_on(

@@ -20,7 +20,7 @@ from mechcore.cli.options import (
     grouped,
     split,
 )
-from mechcore.cli.shared import Resume, load, means_of, must_not_exist, show
+from mechcore.cli.shared import AnyModel, Resume, load, means_of, must_not_exist, show
 from mechcore.errors import InputError
 
 
@@ -51,6 +51,7 @@ class SetOptions(Options):
         Path | None,
         typer.Option("--sets-file", help="Sets besides: one a line, CSV, JSON or a mask file."),
     ] = None
+    any_model: AnyModel = False
     controls: Annotated[
         int,
         typer.Option(
@@ -58,8 +59,8 @@ class SetOptions(Options):
         ),
     ] = 0
 
-    def kinds(self, shape: Any, seed: int) -> dict[Any, str]:
-        """The sets, and what each is called in the tables."""
+    def kinds(self, shape: Any, seed: int, model: Any = None) -> dict[Any, str]:
+        """The sets, and what each is called in the tables; masks must be those of ``model``."""
         from mechcore.ablation import ComponentSet, as_sets, sets
         from mechcore.ablation.reading import read_components, read_sets
         from mechcore.components import KINDS
@@ -77,7 +78,8 @@ class SetOptions(Options):
         if self.joint and not whole and len(named) > 1:
             chosen.append(ComponentSet.of(named))
         more = [ComponentSet.of(text.split("+")) for text in split(self.sets)]
-        more += [] if self.sets_file is None else read_sets(self.sets_file)
+        if self.sets_file is not None:
+            more += read_sets(self.sets_file, model, any_model=self.any_model)
         members = sorted({c for each in more for c in each.components})
         chosen += [ComponentSet((c,)) for c in members]  # which interactions compare with
         named_last = {each: each for each in [*chosen, *more]}  # names are those of ``more``
@@ -132,7 +134,7 @@ def ablate(
     needs_train = mode != "zero" and means.means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
     inputs = load(model, data_config(files, train, test), roles)
-    kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed)
+    kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed, inputs.model)
     with progress.shown():
         tables, found = sweep_tables(
             inputs,

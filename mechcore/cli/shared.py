@@ -12,6 +12,11 @@ from mechcore.errors import InputError
 
 Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 
+AnyModel: TypeAlias = Annotated[
+    bool,
+    typer.Option("--any-model", help="Use masks also where they were found on another model."),
+]
+
 
 def load(model: ModelOptions, data: Any, roles: tuple[str, ...], *, answers: bool = True) -> Any:
     """The model and data of the options; ``answers``: whether the model's are needed."""

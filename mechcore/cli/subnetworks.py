@@ -25,6 +25,7 @@ from mechcore.cli.options import (
     split,
 )
 from mechcore.cli.shared import (
+    AnyModel,
     Resume,
     load,
     mask_files,
@@ -166,6 +167,7 @@ def core(
     masks: Annotated[
         list[Path], typer.Argument(help="Files of mechcore prune, or folders of them.")
     ],
+    any_model: AnyModel = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
         "mechcore-core"
     ),
@@ -177,7 +179,8 @@ def core(
 
     must_not_exist(out)
     files = [file for path in masks for file in mask_files(path)]
-    _, tables = study_steps.core_tables([Subnetwork.load(file) for file in files])
+    found = [Subnetwork.load(file) for file in files]
+    _, tables = study_steps.core_tables(found, files, any_model=any_model)
     write_tables(out, tables)
     show_core(tables["core"], tables["core_summary"])
     print(f"tables: {out}")
@@ -275,6 +278,7 @@ def export(
     mode: Annotated[
         Literal["mean", "zero"], typer.Option("--mode", help="What a pruned output becomes.")
     ] = "mean",
+    any_model: AnyModel = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoint.")] = Path(
         "mechcore-export"
     ),
@@ -286,7 +290,7 @@ def export(
     if mask is None:
         raise InputError("--mask is missing; name the mask file to export")
     must_not_exist(out)
-    values = Mask.load(mask)
+    values = Mask.load(mask, any_model=any_model)
     source = model.model
     averages = None
     if mode == "mean" or source is None:

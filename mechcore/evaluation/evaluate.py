@@ -170,8 +170,7 @@ def evaluate(
     parts = [mask]
     if mask is not None and mask.is_batched:
         size = max(1, MAX_ROWS // batch_size)
-        chunks = mask.values.split(size)
-        parts = [Mask(values, has_mlps=mask.shape.has_mlps) for values in chunks]
+        parts = [mask[i : i + size] for i in range(0, len(mask), size)]
     answers = [
         _answers(model, data, readout, part, means, mode, batch_size, seed) for part in parts
     ]

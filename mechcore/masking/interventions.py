@@ -22,6 +22,7 @@ from mechcore.masking.means import MeanActivations, real_positions
 from mechcore.models.running import (
     Batch,
     check_hooks,
+    check_masks,
     forward,
     hook_mlp_out,
     hook_z,
@@ -105,7 +106,7 @@ def masked(
     >>> with masked(model, Mask.full(model).without("L0.H1"), means) as run:  # doctest: +SKIP
     ...     logits = run(batch)
     """
-    mask.check(model)
+    check_masks([mask], model)
     fills = Fills(model, means, mode, seed)
     if model in _masked_models:
         raise MechcoreError(

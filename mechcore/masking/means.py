@@ -165,7 +165,7 @@ class MeanActivations:
                     raise ValueError(f"format {facts.get('format')!r}, expected {FORMAT!r}")
                 means = cls(
                     **{name: file.get_tensor(name) for name in _TENSORS},
-                    identity=ModelIdentity(**json.loads(facts["identity"])),
+                    identity=ModelIdentity.from_fields(json.loads(facts["identity"])),
                     data=facts["data"],
                     include_padding=json.loads(facts["include_padding"]),
                 )
@@ -183,11 +183,8 @@ class MeanActivations:
 
     def _check_fields(self) -> None:
         """Make sure that a file held what belongs together."""
-        identity = asdict(self.identity)
-        kinds = {name: str if name in ("dtype", "weights") else int for name in identity}
-        for name, value in {**identity, "include_padding": self.include_padding}.items():
-            if type(value) is not kinds.get(name, bool):
-                raise ValueError(f"found {value!r} as {name}")
+        if type(self.include_padding) is not bool:
+            raise ValueError(f"found {self.include_padding!r} as include_padding")
         head = (self.identity.n_layers, self.identity.n_heads, self.identity.d_head)
         n_mlps = 0 if 0 in self.mlp.shape else self.identity.n_layers
         mlp = (n_mlps, self.identity.d_model)

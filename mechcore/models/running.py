@@ -10,16 +10,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechcore.components import ModelShape
-from mechcore.errors import InputError
+from mechcore.components import ANY_MODEL, Mask, ModelShape
+from mechcore.errors import InputError, MismatchError
 from mechcore.files import tensors_digest
+from mechcore.identity import Identity
 from mechcore.models.padding import real_tokens_first
 
 Batch: TypeAlias = Mapping[str, Any]
@@ -318,16 +319,8 @@ def check_patterns(wanted: Iterable[int], found: Iterable[int]) -> None:
 
 
 @dataclass(frozen=True)
-class ModelIdentity:
-    """What tells one model from another: its shape, its arithmetic and its weights."""
-
-    n_layers: int
-    n_heads: int
-    d_head: int
-    d_model: int
-    dtype: str
-    weights: str
-    """SHA-256 over names, shapes and bytes of all weights."""
+class ModelIdentity(Identity):
+    """What tells one model from another, computed from the model itself."""
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
@@ -353,14 +346,26 @@ class ModelIdentity:
             shape.n_layers, shape.n_heads, cfg.d_head, cfg.d_model, dtype, tensors_digest(state)
         )
 
-    def differences(self, other: ModelIdentity) -> list[str]:
-        """Readable list of the fields that differ, empty when the two are the same."""
-        theirs = asdict(other)
-        return [
-            f"{name} {_short(value)} against {_short(theirs[name])}"
-            for name, value in asdict(self).items()
-            if value != theirs[name]
-        ]
+
+def check_masks(masks: Iterable[Mask], model: Any) -> None:
+    """Make sure that masks fit ``model`` and, as far as they know their model, are its own.
+
+    Raises:
+        MismatchError: layers, heads or MLPs differ, or a mask was found on another model; the
+            message says which.
+    """
+    identities = set()
+    for mask in masks:
+        mask.check(model)
+        if mask.identity is not None:
+            identities.add(mask.identity)
+    for identity in identities:
+        if differences := identity.differences(ModelIdentity.of(model)):
+            raise MismatchError(
+                "mask: found on another model; in the mask and in the model differ: "
+                f"{'; '.join(differences)}: use a mask of this model, or, to use this one all the "
+                f"same, {ANY_MODEL}"
+            )
 
 
 def _sample_of_weights(model: Any) -> list[Any]:
@@ -373,7 +378,3 @@ def _sample_of_weights(model: Any) -> list[Any]:
 
 _identities: weakref.WeakKeyDictionary[Any, tuple[Any, ModelIdentity]]
 _identities = weakref.WeakKeyDictionary()
-
-
-def _short(value: Any) -> str:
-    return value[:12] if isinstance(value, str) else str(value)

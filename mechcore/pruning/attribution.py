@@ -28,7 +28,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import frozen, model_inputs
+from mechcore.models.running import ModelIdentity, frozen, model_inputs
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.settings import PruneSettings, as_runs
 from mechcore.pruning.subnetwork import Subnetwork
@@ -141,8 +141,12 @@ def attribute(
     if method not in _SCORES:
         raise InputError(f"attribution: method is {method!r}; expected {' or '.join(_SCORES)}")
     scores = _SCORES[method](model, data, means)
-    shape = ModelShape.of(model)
-    return [Subnetwork(discretise(scores, t, shape), t, seed, scores, method) for t in targets]
+    shape, identity = ModelShape.of(model), ModelIdentity.of(model)
+    masks = [discretise(scores, target, shape).with_identity(identity) for target in targets]
+    return [
+        Subnetwork(mask, target, seed, scores, method)
+        for mask, target in zip(masks, targets, strict=True)
+    ]
 
 
 _SCORES: dict[str, Any] = {"attribution": attribution_scores, "integrated": integrated_scores}

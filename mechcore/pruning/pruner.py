@@ -21,7 +21,7 @@ from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import frozen
+from mechcore.models.running import ModelIdentity, frozen
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import READING, PruneSettings, as_runs, prune_settings
 from mechcore.pruning.subnetwork import Subnetwork
@@ -105,7 +105,7 @@ def prune(
                 if (step + 1) % settings.save_every == 0 or step + 1 == n_steps:
                     store.save(_states(trainings), {"failed": failed})
             advance()
-    return _results(trainings, failed)
+    return _results(trainings, failed, ModelIdentity.of(model))
 
 
 def _take_step(
@@ -129,12 +129,14 @@ def _take_step(
     return failed
 
 
-def _results(trainings: Sequence[MaskTraining], failed: dict[str, str]) -> list[Subnetwork]:
+def _results(
+    trainings: Sequence[MaskTraining], failed: dict[str, str], identity: ModelIdentity
+) -> list[Subnetwork]:
     finished, missing = [], dict(failed)
     for each in trainings:
         if each.name not in failed:
             try:
-                finished.append(each.subnetwork())
+                finished.append(each.subnetwork().with_identity(identity))
             except OffTrackError as error:
                 missing[each.name] = str(error)
     if missing:

@@ -10,6 +10,7 @@ import pandas as pd
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
+from mechcore.models.running import ModelIdentity
 from mechcore.pruning import (
     METHODS,
     Method,
@@ -99,7 +100,8 @@ def _find(
         )
     if method == "random":
         shape = ModelShape.of(model)
-        return random_subnetworks(shape, sparsity=config.sparsities, seeds=config.seeds)
+        found = random_subnetworks(shape, sparsity=config.sparsities, seeds=config.seeds)
+        return [each.with_identity(ModelIdentity.of(model)) for each in found]
     if method == "layer-matched":
         return layer_matched(trained)
     return attribute(model, data, means, sparsity=config.sparsities, method=method, seed=seed)

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mechcore.components import Component, Mask, ModelShape
-from mechcore.errors import InputError, MismatchError
+from mechcore.components import Component, Mask, ModelShape, same_model
+from mechcore.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -252,11 +252,5 @@ def _head_counts(frequency: pd.DataFrame) -> pd.DataFrame:
 
 
 def _common_shape(masks: Sequence[Mask]) -> ModelShape:
-    if not masks:
-        raise InputError("subnetworks: no mask; at least one is needed")
-    for mask in masks[1:]:
-        if mask.shape != masks[0].shape:
-            raise MismatchError(
-                f"subnetworks: masks of different models: {masks[0].shape} and {mask.shape}"
-            )
+    same_model(masks)
     return masks[0].shape

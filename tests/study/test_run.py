@@ -158,6 +158,12 @@ def test_the_other_files(finished: Finished) -> None:
     assert set(finished.masks()) == {"s0.30-seed42", "s0.30-seed43", "s0.50-seed42", "s0.50-seed43"}
 
 
+def test_masks_know_the_model_of_the_run(finished: Finished) -> None:
+    for path in (finished.out / "masks").glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            assert json.loads(file.metadata()["identity"]) == finished.facts["model"]["identity"]
+
+
 def test_the_facts_of_the_run(finished: Finished) -> None:
     facts = finished.facts
     assert facts["mechcore"] == version("mechcore")
