@@ -228,7 +228,7 @@ def _has_returns(frame: pd.DataFrame) -> bool:
 def write_safetensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write tensors with text metadata atomically.
+    """Write tensors with text metadata atomically; equal content gives equal bytes.
 
     Raises:
         OSError: the disk is full, say.
@@ -239,6 +239,7 @@ def write_safetensors(
     def write(temporary: Path) -> None:
         try:
             save_file(dict(tensors), temporary, dict(metadata))
+            _sort_metadata(temporary)
         except SafetensorError as error:
             if found := _OS_ERROR.search(str(error)):
                 number = int(found[1])
@@ -246,3 +247,16 @@ def write_safetensors(
             raise
 
     write_atomically(path, write)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Order the metadata of a safetensors file by name; the library writes them in any order."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if "__metadata__" in header:
+            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        assert len(text) <= size  # both escape what JSON asks for and nothing else
+        file.seek(8)
+        file.write(text.ljust(size))
