@@ -149,7 +149,7 @@ def test_masks_subnetworks_means_and_states_have_equal_bytes(tmp_path: Path) -> 
     found: dict[str, set[bytes]] = {}
     for _ in range(12):
         mask.save(tmp_path / "mask.safetensors", {"a": "1", "b": "2"})
-        Subnetwork(mask, 0.5, 1, mask.values).save(tmp_path / "subnetwork")
+        Subnetwork(mask, 0.5, 1, mask.values.clone()).save(tmp_path / "subnetwork")
         means.save(tmp_path / "means")
         state.save({"x": torch.ones(2), "y": torch.zeros(1)}, {"done": [1]})
         for each in tmp_path.iterdir():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 SPACE = "\u00a0"  # keeps a number and its unit on one line
@@ -32,7 +33,8 @@ def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
     """
     if not math.isfinite(value):
         return NOT_AVAILABLE
-    text = f"{value:.{digits}f}"
+    exact = isinstance(value, Integral) and digits == 0
+    text = str(value) if exact else f"{value:.{digits}f}"
     if float(text) == 0:
         return text.lstrip("-")
     if value < 0:

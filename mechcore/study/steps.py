@@ -168,7 +168,13 @@ def accuracy_table(
                         "margin": row["margin"],
                     }
                 )
-    return pd.DataFrame(rows).astype({"seed": "Int64"})
+    return _with_exact_seeds(rows)
+
+
+def _with_exact_seeds(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A table whose seeds, some of them missing, never were floating-point numbers."""
+    seeds = [None if pd.isna(row["seed"]) else int(row["seed"]) for row in rows]
+    return pd.DataFrame(rows).assign(seed=pd.array(seeds, dtype="Int64"))
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -201,7 +207,7 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
                     "missing": "; ".join(missing),
                 }
             )
-    return pd.DataFrame(rows).astype({"seed": "Int64"})
+    return _with_exact_seeds(rows)
 
 
 def subset_groups(

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_integer_dtype
 
 from mechcore.data.readers import read_table, texts_of
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
@@ -271,7 +272,10 @@ def _read(path: Path, columns: Sequence[str], levels: Sequence[str]) -> pd.DataF
         numbers = pd.to_numeric(table[column], errors="coerce")
         if column in ("sparsity", "accuracy"):
             _refuse(table, numbers.isna(), str(path), f"expected a number as {column}")
-        if numbers.notna().all():
+        # Beyond 2^53 floating-point numbers would make one of two seeds.
+        if numbers.notna().all() and (
+            is_integer_dtype(numbers) or not (numbers.abs() > 2**53).any()
+        ):
             table[column] = numbers
     if is_published and "sparsity" in columns:
         table = _without_missing(path, table)
