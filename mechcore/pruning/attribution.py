@@ -30,7 +30,7 @@ from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity, frozen, model_inputs
 from mechcore.pruning.discretise import discretise
-from mechcore.pruning.settings import PruneSettings, as_runs
+from mechcore.pruning.settings import PruneSettings, as_runs, check_keeps_some
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, check_examples
 
@@ -135,13 +135,15 @@ def attribute(
         seed: of the draw of ``data``, to name the result by; nothing here is random.
 
     Raises:
-        InputError: a sparsity is outside [0, 1) or repeats, or the method is unknown.
+        InputError: a sparsity is outside [0, 1), keeps no component or repeats, or the method is
+            unknown.
     """
     targets, (seed,) = as_runs(sparsity, seed)
     if method not in _SCORES:
         raise InputError(f"attribution: method is {method!r}; expected {' or '.join(_SCORES)}")
-    scores = _SCORES[method](model, data, means)
     shape, identity = ModelShape.of(model), ModelIdentity.of(model)
+    check_keeps_some(targets, shape)
+    scores = _SCORES[method](model, data, means)
     masks = [discretise(scores, target, shape).with_identity(identity) for target in targets]
     return [
         Subnetwork(mask, target, seed, scores, method)

@@ -23,7 +23,13 @@ from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity, frozen
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
-from mechcore.pruning.settings import READING, PruneSettings, as_runs, prune_settings
+from mechcore.pruning.settings import (
+    READING,
+    PruneSettings,
+    as_runs,
+    check_keeps_some,
+    prune_settings,
+)
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, example_order
 from mechcore.state import StateFile, encoded_inputs, input_facts
@@ -78,9 +84,9 @@ def prune(
         Subnetworks ordered by sparsity as given, then seed.
 
     Raises:
-        InputError: a sparsity is outside [0, 1), a seed is negative or too large, seeds or
-            sparsities repeat or are missing, the preset is unknown, or the state file is that of
-            another run.
+        InputError: a sparsity is outside [0, 1) or keeps no component, a seed is negative or too
+            large, seeds or sparsities repeat or are missing, the preset is unknown, or the state
+            file is that of another run.
         PruningError: some masks diverged or did not reach their target; the message says which
             and why, ``finished`` holds the others.
     """
@@ -88,6 +94,8 @@ def prune(
     targets, seeds = as_runs(sparsity, seeds)
     means.check(model)
     shape = ModelShape.of(model)
+    if settings.discretisation == "ranking":
+        check_keeps_some(targets, shape)
     trainings = [MaskTraining(settings, shape, t, seed) for t in targets for seed in seeds]
     facts = {} if state is None else _facts(model, data, means, settings, data_seed, trainings)
     store = StateFile(state, "pruning", facts)
