@@ -110,8 +110,13 @@ def parse_components(*names: ComponentLike | Iterable[ComponentLike]) -> list[Co
             found.append(name)
         elif isinstance(name, str):
             found.extend(Component.parse(part) for part in name.split(",") if part.strip())
-        else:
+        elif isinstance(name, Iterable):
             found.extend(parse_components(*name))
+        else:
+            raise InputError(
+                f"component {name!r}: found {type(name).__name__}; expected a name such as L4.H0 "
+                "or L3.MLP, or a list of names"
+            )
     return found
 
 

@@ -452,6 +452,12 @@ def test_impossible_components_are_refused(arguments: tuple) -> None:
         Component(*arguments)
 
 
+@pytest.mark.parametrize("names", [5, None, ["L0.H1", 2.5]])
+def test_components_are_names_or_lists_of_names(names: Any) -> None:
+    with pytest.raises(InputError, match=r"component .*: found (int|NoneType|float); expect"):
+        parse_components(names)
+
+
 def test_a_component_needs_a_readable_name() -> None:
     with pytest.raises(InputError, match="'head3': not a component name"):
         Component("head3")

@@ -56,7 +56,9 @@ def read_sets(
                 text.replace("+", " ").replace(",", " ").split() if isinstance(text, str) else text
             )
             found.append(ComponentSet.of(parse_components(parts), name))
-        except (InputError, TypeError) as error:
+            if not found[-1]:
+                raise InputError("names no component; expected some, such as L4.H0 L3.MLP")
+        except InputError as error:
             raise InputError(f"sets file {path}, {where}: {error}") from error
     if not found:
         raise InputError(f"sets file {path}: holds no set")

@@ -23,6 +23,9 @@ from mechcore.cli.options import (
 from mechcore.cli.shared import AnyModel, Resume, load, means_of, must_not_exist, show
 from mechcore.errors import InputError
 
+MOST_CONTROLS = 10_000
+"""Each costs as much as any other set."""
+
 
 @dataclass(frozen=True)
 class SetOptions(Options):
@@ -55,7 +58,10 @@ class SetOptions(Options):
     controls: Annotated[
         int,
         typer.Option(
-            "--controls", help="Random sets with as many components per layer as all named.", min=0
+            "--controls",
+            help="Random sets with as many components per layer as all named.",
+            min=0,
+            max=MOST_CONTROLS,
         ),
     ] = 0
 
@@ -77,7 +83,13 @@ class SetOptions(Options):
             chosen += sets.pairs(named)
         if self.joint and not whole and len(named) > 1:
             chosen.append(ComponentSet.of(named))
-        more = [ComponentSet.of(text.split("+")) for text in split(self.sets)]
+        more = []
+        for text in split(self.sets):
+            more.append(ComponentSet.of(text.split("+")))
+            if not more[-1]:
+                raise InputError(
+                    f"--sets {text!r}: names no component; expected some, as in L1.H0+L2.MLP"
+                )
         if self.sets_file is not None:
             more += read_sets(self.sets_file, model, any_model=self.any_model)
         members = sorted({c for each in more for c in each.components})
@@ -134,8 +146,8 @@ def ablate(
     needs_train = mode != "zero" and means.means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
     inputs = load(model, data_config(files, train, test), roles)
-    kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed, inputs.model)
     with progress.shown():
+        kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed, inputs.model)
         tables, found = sweep_tables(
             inputs,
             None if mode == "zero" else means_of(inputs, means),

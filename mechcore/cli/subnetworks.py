@@ -89,11 +89,12 @@ def prune(
     state = _state_file(out, resume)
     config = run_config(model, files, train, test, prune)
     from mechcore.study import steps as study_steps
-    from mechcore.study.comparison import find_subnetworks
+    from mechcore.study.comparison import check_sparsities, find_subnetworks
     from mechcore.study.folder import write_tables
 
     untested = model.model is not None and test.id is None and test.ood is None
     inputs = load(model, config.data, ("train",) if untested else ("train", "id", "ood"))
+    check_sparsities([method], config, inputs.model)
     with progress.shown():
         averages = means_of(inputs, means)
         found = find_subnetworks(method, config, inputs, averages, out / "masks", state=state)
@@ -132,13 +133,19 @@ def compare(
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import kl_by_sparsity
     from mechcore.study import steps as study_steps
-    from mechcore.study.comparison import check_methods, find_subnetworks, method_table
+    from mechcore.study.comparison import (
+        check_methods,
+        check_sparsities,
+        find_subnetworks,
+        method_table,
+    )
     from mechcore.study.folder import write_tables
 
     chosen = check_methods(split(methods))
     state = _state_file(out, resume)
     config = run_config(model, files, train, test, prune)
     inputs = load(model, config.data, ("train", "id", "ood"))
+    check_sparsities(chosen, config, inputs.model)
     found: list[Any] = []
     with progress.shown():
         averages = means_of(inputs, means)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -21,6 +22,7 @@ from mechcore.pruning import (
     prune,
     random_subnetworks,
 )
+from mechcore.pruning.settings import check_keeps_some
 from mechcore.study.config import StudyConfig
 from mechcore.study.inputs import Inputs
 
@@ -41,6 +43,16 @@ def check_methods(names: Sequence[str]) -> list[Method]:
             "among them, too"
         )
     return [method for method in METHODS if method in names]
+
+
+def check_sparsities(methods: Sequence[str], config: StudyConfig, model: Any) -> None:
+    """Make sure, before any work, that every target sparsity leaves a component to keep.
+
+    Raises:
+        InputError: one does not, by a method that keeps as many as the target says.
+    """
+    if config.prune.discretisation == "ranking" or {*methods} - {"l0"}:
+        check_keeps_some(config.sparsities, ModelShape.of(model))
 
 
 def find_subnetworks(
