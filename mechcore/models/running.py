@@ -101,6 +101,19 @@ def n_token_types(model: Any) -> int:
     return 0
 
 
+def n_tokens(model: Any) -> int:
+    """How many token ids the model knows, counted from 0: the rows of its embedding."""
+    inner = model.embed.original_component if kind_of(model) == "bridge" else None
+    return int(getattr(inner, "num_embeddings", None) or model.cfg.d_vocab)
+
+
+def name_of(model: Any) -> str:
+    """The model's class and, where it is known, its checkpoint, for messages."""
+    inner = weights_of(model)
+    source = getattr(getattr(inner, "config", None), "name_or_path", None)
+    return type(inner).__name__ + (f" ({source})" if source else "")
+
+
 def class_names(model: Any) -> list[str] | None:
     """Class names of a classifier, from ``id2label`` in index order; None for language models."""
     if not is_classifier(model):
@@ -173,7 +186,7 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
 
     Raises:
         InputError: the batch has no ``input_ids``, shapes differ, or the model does not know a
-            token type.
+            token or token type.
     """
     inputs = model_inputs(model, batch)
     ids = inputs.pop("input_ids")
@@ -194,7 +207,7 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
 
     Raises:
         InputError: the batch has no ``input_ids``, shapes differ, or the model does not know a
-            token type.
+            token or token type.
     """
     if not hasattr(batch, "keys") or "input_ids" not in batch:
         found = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
@@ -220,12 +233,26 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
             )
     if not bool((inputs["attention_mask"] != 0).any(1).all()):
         raise InputError("batch: a row has no real token: its attention_mask is 0 throughout")
+    _check_known(ids, model)
     if "token_type_ids" in inputs and (known := n_token_types(model)):
         types = inputs["token_type_ids"]
         inputs["token_type_ids"] = _known_types(types, inputs["attention_mask"] != 0, known)
     if not is_causal(model):
         inputs, _ = real_tokens_first(inputs, inputs["attention_mask"])
     return inputs
+
+
+def _check_known(ids: Tensor, model: Any) -> None:
+    """Refuse token ids without a row in the embedding, also in padding."""
+    rows = n_tokens(model)
+    low, high = ids.aminmax()
+    if low < 0 or high >= rows:
+        row, position = ((ids < 0) | (ids >= rows)).nonzero().tolist()[0]
+        raise InputError(
+            f"batch: input_ids has {int(ids[row, position])} in row {row} at position {position}; "
+            f"expected 0 to {rows - 1}, the rows of the embedding of {name_of(model)}: tokenize "
+            "with the tokenizer of the model's own checkpoint"
+        )
 
 
 def _known_types(types: Tensor, real: Tensor, known: int) -> Tensor:
