@@ -17,8 +17,8 @@ from torch import Tensor
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError, MechcoreWarning
-from mechcore.evaluation.readout import Readout
+from mechcore.errors import InputError, MechcoreWarning, NotFiniteError
+from mechcore.evaluation.readout import Readout, check_finite
 from mechcore.masking.interventions import Mode, masked
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.running import Batch, forward, model_inputs
@@ -42,12 +42,28 @@ class Evaluation:
         correct_classes: which classes count as correct, [example, class].
         subsets: subset of every example.
         mapping: how labels were matched to classes, in words.
+
+    Raises:
+        NotFiniteError: logits are not finite. Minus infinity is allowed for a class that has it in
+            every example and is correct in none.
     """
 
     logits: Float[Tensor, "example cls"]
     correct_classes: Bool[Tensor, "example cls"]
     subsets: np.ndarray
     mapping: str
+
+    def __post_init__(self) -> None:
+        check_finite(self.logits, range(len(self.logits)), never=True)
+        said, correct = self.logits > -torch.inf, self.correct_classes
+        for side in (correct, ~correct):
+            empty = (side.any(-1) & ~(said & side).any(-1)).nonzero()
+            if len(empty):
+                which = "correct" if side is correct else "wrong"
+                raise NotFiniteError(
+                    f"evaluation: example {int(empty[0])} has the logit minus infinity for all of "
+                    f"its {which} classes, so its log-odds are infinite; expected a finite one"
+                )
 
     @property
     def correct(self) -> np.ndarray:
@@ -126,7 +142,8 @@ def kl(
 ) -> Float[Tensor, "*masks example"]:
     """KL(full || other) between class distributions, float64, in nats."""
     wanted, got = full.double().log_softmax(-1), other.double().log_softmax(-1)
-    return (wanted.exp() * (wanted - got)).sum(-1)
+    terms = wanted.exp() * (wanted - got)
+    return terms.masked_fill(wanted == -torch.inf, 0).sum(-1)  # 0 log 0 is 0
 
 
 def evaluate(
@@ -163,6 +180,7 @@ def evaluate(
 
     Raises:
         InputError: labels are missing or cannot be matched to the model's classes.
+        NotFiniteError: a logit is NaN or infinite.
     """
     readout = Readout.of(model, data, class_labels)
     if not isinstance(data, EncodedExamples):
@@ -206,7 +224,11 @@ def _answers(
     with torch.no_grad(), context as run:
         for batch in batches:
             answer = forward(model, batch) if run is None else run(batch)
-            logits.append(readout.read(answer, model_inputs(model, batch)).float().cpu())
+            inputs = model_inputs(model, batch)
+            rows = torch.arange(len(inputs["input_ids"])) + sum(each.shape[-2] for each in logits)
+            if isinstance(data, EncodedExamples):
+                rows = batch["index"]
+            logits.append(readout.read(answer, inputs, rows).float().cpu())
     answers = torch.cat(logits, dim=-2)
     if not isinstance(data, EncodedExamples):
         return answers

@@ -20,9 +20,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechcore import progress
-from mechcore.components import ModelShape
+from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, MismatchError, reason
+from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
+from mechcore.evaluation.readout import not_finite_advice
 from mechcore.files import write_safetensors
 from mechcore.models.running import (
     Batch,
@@ -90,7 +91,8 @@ class MeanActivations:
             seed: of that draw.
 
         Raises:
-            InputError: there is no batch, or the options contradict each other.
+            InputError: there is no batch, the options contradict each other, or an activation is
+                not finite.
         """
         if include_padding and per_position:
             raise InputError("means: include_padding and per_position cannot be combined")
@@ -116,12 +118,14 @@ class MeanActivations:
         if not sums.started:
             raise InputError("means: no batch; expected at least one")
         data = batches.fingerprint if isinstance(batches, EncodedExamples) else digest.hexdigest()
-        return cls(
+        means = cls(
             **sums.results(),
             identity=ModelIdentity.of(model),
             data=data,
             include_padding=include_padding,
         )
+        means._check_finite()
+        return means
 
     def check(self, model: Any) -> None:
         """Make sure these are the means of ``model``.
@@ -170,6 +174,9 @@ class MeanActivations:
                     include_padding=json.loads(facts["include_padding"]),
                 )
             means._check_fields()
+            means._check_finite()
+        except NotFiniteError as error:
+            raise NotFiniteError(f"means file {path}: {error}") from error
         except (KeyError, ValueError, TypeError, RecursionError, SafetensorError) as error:
             raise InputError(
                 f"means file {path}: not means written by mechcore ({reason(error)})"
@@ -195,6 +202,20 @@ class MeanActivations:
             found = tuple(getattr(self, name).shape)
             if found != shape:
                 raise ValueError(f"{name} has the shape {found}, expected {shape}")
+
+    def _check_finite(self) -> None:
+        """Make sure that all activations were finite: what stands in for them would not be."""
+        heads, mlps = (
+            [place for each in pair for place in (~each.isfinite().all(-1)).nonzero().tolist()]
+            for pair in ((self.z, self.samples_z), (self.mlp, self.samples_mlp))
+        )
+        broken = [Component(*place[-2:]) for place in heads] + [Component(p[-1]) for p in mlps]
+        if broken:
+            dtype = self.identity.dtype
+            raise NotFiniteError(
+                f"means: the output of {min(broken)} is not finite (NaN or infinity, {dtype}); "
+                + not_finite_advice(dtype)
+            )
 
 
 _TENSORS = ("z", "mlp", "counts", "samples_z", "samples_mlp")

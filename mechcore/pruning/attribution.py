@@ -69,7 +69,7 @@ def attribution_scores(
             ones = torch.ones(len(inputs["input_ids"]), shape.n_layers, shape.columns)
             leaf = ones.requires_grad_()
             with masked(model, Mask(leaf, has_mlps=shape.has_mlps), means) as run:
-                logits = readout.read(run.rows(batch), inputs).float()
+                logits = readout.read(run.rows(batch), inputs, batch["index"]).float()
             log_odds = _chosen_log_odds(logits)
             (gradient,) = torch.autograd.grad(log_odds.sum(), leaf)
             total += gradient.abs().double().sum(0)

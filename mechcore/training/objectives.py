@@ -16,6 +16,7 @@ from mechcore.data.encoding import EncodedExamples, answer_ids, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
+from mechcore.evaluation.readout import check_finite
 
 _EVALUATION_BATCH = 256
 
@@ -233,6 +234,7 @@ def _right(
     for batch in encoded.batches(_EVALUATION_BATCH):
         logits = objective.logits(model, batch)[:, list(objective.columns)]
         index = batch["index"]
+        check_finite(logits, index)
         right[index] = correct[index, logits.argmax(dim=1).cpu()]
     return right
 
@@ -243,6 +245,9 @@ def accuracies(
     """Share of right answers over all examples (key ``"all"``) and in each subset.
 
     The model is put into evaluation mode and runs on the device it is on.
+
+    Raises:
+        NotFiniteError: a logit is not finite.
     """
     model.eval()
     right = pd.Series(_right(model, objective, encoded).numpy())

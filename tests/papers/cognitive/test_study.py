@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mechcore.errors import InputError, MechcoreError
+from mechcore.errors import InputError, MechcoreError, NotFiniteError
 from mechcore.papers.cognitive import CognitiveSettings, run
 from mechcore.papers.cognitive.arms import Run, make_model, right_answers
 from mechcore.papers.cognitive.plan import Plan
@@ -140,6 +140,16 @@ def test_answers_of_the_two_words_and_of_all(small: CognitiveSettings) -> None:
     assert found["congruent"].tolist() == trials.frame["congruent"].tolist()
     assert (found["restricted"] >= found["unrestricted"]).all()
     assert 0 < found["restricted"].mean() < 1
+
+
+def test_logits_that_are_not_finite_are_no_answers(small: CognitiveSettings) -> None:
+    model, tokenizer = make_model(small, Run("base"))
+    with torch.no_grad():
+        model.get_output_embeddings().weight[:] = float("inf")
+    with pytest.raises(NotFiniteError, match=r"^logits: not finite"):
+        right_answers(
+            model, answering(model, tokenizer, PROMPT, ANSWERS), generate(8, 0, split="test")
+        )
 
 
 # -- going on -------------------------------------------------------------------------------------
