@@ -17,6 +17,7 @@ from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, NotFiniteError
 from mechcore.evaluation.readout import not_finite_advice
+from mechcore.models.measuring import hooked
 from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
 
 DECIMALS = 4
@@ -115,7 +116,7 @@ def _patterns(
 
     hooks = [(hook_pattern(layer), keep(layer)) for layer in sorted(layers)]
     check_hooks(model, [name for name, _ in hooks])
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+    with torch.no_grad(), hooked(model, hooks):
         forward(model, data.rows([row]))
     check_patterns(layers, found)
     return found

@@ -25,6 +25,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.evaluation.readout import not_finite_advice
 from mechcore.files import write_safetensors
+from mechcore.models.measuring import hooked
 from mechcore.models.running import (
     Batch,
     ModelIdentity,
@@ -105,7 +106,7 @@ class MeanActivations:
         hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
         hooks += [(hook_mlp_out(i), sums.adder("mlp", i)) for i in mlp_layers]
         check_hooks(model, [name for name, _ in hooks])
-        with torch.no_grad(), batch_bar("means", batches) as advance, model.hooks(fwd_hooks=hooks):
+        with torch.no_grad(), batch_bar("means", batches) as advance, hooked(model, hooks):
             for batch in as_batches(batches):
                 inputs = model_inputs(model, batch)
                 mask = inputs["attention_mask"]

@@ -21,6 +21,7 @@ from mechcore.components import ANY_MODEL, Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
 from mechcore.files import tensors_digest
 from mechcore.identity import Identity
+from mechcore.models.measuring import evaluating
 from mechcore.models.padding import real_tokens_first
 
 Batch: TypeAlias = Mapping[str, Any]
@@ -178,6 +179,8 @@ def frozen(model: Any) -> Iterator[None]:
 def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     """Logits of one batch: [batch, class] from classifiers, [batch, pos, vocab] from others.
 
+    The model runs in evaluation mode, whatever its own.
+
     Args:
         model: any TransformerLens model.
         batch: ``input_ids`` and optionally ``attention_mask`` and ``token_type_ids``, each
@@ -194,7 +197,8 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
         inputs["one_zero_attention_mask"] = inputs.pop("attention_mask")
     elif n_token_types(model) == 0:
         inputs.pop("token_type_ids", None)
-    logits = model(ids, return_type="logits", **inputs)
+    with evaluating(model):
+        logits = model(ids, return_type="logits", **inputs)
     if not torch.is_tensor(logits):
         raise InputError(f"model: forward returned {type(logits).__name__}; expected logits")
     return logits.to(ids.device)

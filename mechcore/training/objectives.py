@@ -17,6 +17,7 @@ from mechcore.data.examples import ALL, Examples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import check_finite
+from mechcore.models.measuring import evaluating
 
 _EVALUATION_BATCH = 256
 
@@ -244,12 +245,12 @@ def accuracies(
 ) -> dict[str, float]:
     """Share of right answers over all examples (key ``"all"``) and in each subset.
 
-    The model is put into evaluation mode and runs on the device it is on.
+    The model runs in evaluation mode, and on the device it is on.
 
     Raises:
         NotFiniteError: a logit is not finite.
     """
-    model.eval()
-    right = pd.Series(_right(model, objective, encoded).numpy())
+    with evaluating(model):
+        right = pd.Series(_right(model, objective, encoded).numpy())
     by_subset = right.groupby(encoded.examples.frame["subset"], sort=False).mean()
     return {ALL: float(right.mean()), **{str(k): float(v) for k, v in by_subset.items()}}

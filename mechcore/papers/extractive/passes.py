@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import check_finite
 from mechcore.models.linear_maps import LinearMap, linear_maps
+from mechcore.models.measuring import hooked
 from mechcore.models.running import (
     Batch,
     check_hooks,
@@ -238,7 +238,7 @@ def _by_head(
 def _rewards(
     model: Any, question: Question, hooks: list[tuple[str, Callable[..., Any]]]
 ) -> Float[Tensor, " row"]:
-    with model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
+    with hooked(model, hooks):
         logits = option_logits(model, question.batch, question.option_ids)
     check_finite(logits, range(len(logits)) if question.points is None else question.points)
     return reward(logits if logits.dtype == torch.float64 else logits.float(), question.answers)
