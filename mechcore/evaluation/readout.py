@@ -193,7 +193,7 @@ class Readout:
         """Which classes count as correct, in the order of the data.
 
         Raises:
-            InputError: labels are missing or out of range.
+            InputError: labels are missing, no whole numbers, or out of range.
         """
         if self.label_map is not None and isinstance(data, EncodedExamples):
             return self.label_map.matrix(data.examples.frame["label"])
@@ -209,6 +209,11 @@ class Readout:
             raise InputError(
                 f"batch: labels have shape {tuple(labels.shape)}; expected one label for each of "
                 f"the {len(batch['input_ids'])} rows"
+            )
+        if labels.is_floating_point() or labels.is_complex():
+            raise InputError(
+                f"batch: labels are {labels.dtype}; expected class indices (token ids for language "
+                "models), whole numbers such as torch.long: convert them, if that is what they are"
             )
         if not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
             raise InputError(
