@@ -61,6 +61,8 @@ def must_not_exist(out: Path, *, file: bool = False) -> None:
 def show(frame: Any) -> None:
     """A table on the terminal: whole numbers as such, others with three decimals.
 
+    A dash stands for the ends of an interval that is not known.
+
     Where there is little room, texts go on in the next line; numbers and words of headings never
     do.
     """
@@ -81,13 +83,13 @@ def show(frame: Any) -> None:
             min_width=max(map(len, words), default=0),
         )
     for row in frame.itertuples(index=False):
-        table.add_row(*map(_cell, row))
+        table.add_row(*map(_cell, frame.columns, row))
     Console(markup=False, emoji=False).print(table)  # names may have brackets and colons
 
 
-def _cell(value: Any) -> str:
+def _cell(name: Any, value: Any) -> str:
     if value is None or str(value) in ("nan", "<NA>"):
-        return ""
+        return "\u2013" if str(name).endswith(("low", "high")) else ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 

@@ -256,7 +256,10 @@ def warn_under_chance(result: Evaluation) -> None:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with a bootstrap percentile interval."""
+    """A mean with a bootstrap percentile interval.
+
+    The ends are NaN where no interval is known: one example does not say how much examples differ.
+    """
 
     mean: float
     low: float
@@ -308,7 +311,8 @@ def bootstrap_mean(
 ) -> Interval:
     """Percentile bootstrap interval of the mean of ``values`` [example] over examples.
 
-    For a paired interval of a difference, pass the differences example by example.
+    For a paired interval of a difference, pass the differences example by example. A single
+    example has no interval: its ends are NaN.
 
     Args:
         values: one per example, in any unit.
@@ -342,6 +346,8 @@ def bootstrap_means(
         means[:, block.start : block.stop] = values @ np.stack(draws, axis=1) / n
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=1)
+    if n == 1:
+        low = high = np.full(n_rows, np.nan)
     return [
         Interval(float(row.mean()), float(lo), float(hi))
         for row, lo, hi in zip(values, low, high, strict=True)

@@ -456,6 +456,20 @@ def test_the_bootstrap_is_paired_and_seeded() -> None:
     assert pair[0].low < pair[0].mean < pair[0].high
 
 
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.3])
+def test_one_example_has_no_interval(value: float) -> None:
+    found = bootstrap_mean(np.array([value]))
+    assert found.mean == value
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    for each in bootstrap_means(np.array([[0.0], [1.0]])):
+        assert not each.low <= 0
+        assert not each.high >= 0
+    drop = paired_drop(hand_made([True]), hand_made([False]))
+    assert drop.mean == 1
+    assert math.isnan(drop.low)
+
+
 def test_the_bootstrap_of_nothing_is_an_error() -> None:
     with pytest.raises(InputError, match="no example"):
         bootstrap_mean(np.array([]))

@@ -255,6 +255,25 @@ def test_a_p_value_that_is_not_small_is_said_so(copy_of_rich: Path) -> None:
     assert "(p = 0.2). That p-value is not small" in text
 
 
+def without_ends(table: pd.DataFrame) -> pd.DataFrame:
+    """As of subsets of one example, which have no interval."""
+    return table.assign(**{c: None for c in table if str(c).endswith(("low", "high"))})
+
+
+def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) -> None:
+    for name in ("accuracy", "ablation", "interactions", "superadditive", "sweep"):
+        edit(copy_of_rich, name, without_ends)
+    page = page_of(copy_of_rich)  # with its figures
+    dash = "[\u2013]"
+    assert "the intervals of all 7 joint sets are not known, so no direction is shown" in page.text
+    assert "no interval on the margin is known on the other half" in page.text
+    assert "Its interval is not known, so this drop may be no effect at all." in page.text
+    for claim in ("includes zero", "subadditive", "are superadditive", "nan"):
+        assert claim not in page.text, claim
+    n_rows = 7 * 2 * 2  # sets, data sets, metrics
+    assert len(re.findall(re.escape(dash) + r"\s+not known", page.text)) == n_rows
+
+
 @pytest.mark.usefixtures("no_drawing")
 def test_compared_sparsities_are_named(copy_of_rich: Path) -> None:
     assert "How often each head is kept at the lowest target sparsity and at" in (
@@ -301,6 +320,8 @@ def test_a_single_joint_set_is_described_directly(
     assert text.count("superadditive; drop saturates") == 2
     edit(run, "interactions", lambda t: t.assign(low=-0.5, high=0.5))
     assert "includes zero, so neither direction is shown" in page_of(run).text
+    edit(run, "interactions", without_ends)
+    assert "its interval is not known, so neither direction is shown" in page_of(run).text
 
 
 @pytest.mark.usefixtures("no_drawing")
