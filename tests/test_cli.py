@@ -283,15 +283,15 @@ def test_a_study_from_init_to_clean(
     assert call("status mine --verify") == 0
     told = capsys.readouterr().out
     assert "18 of 18 units of work are done" in told
-    assert "16 results are what was written" in told
+    assert "18 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
     assert call("clean mine --dry-run") == 0
-    # Two prunings, four times answers, accuracies, the core, pictures, the ablation.
-    assert "would remove 10 results and 0 leftover files" in capsys.readouterr().out
+    # Two prunings and their masks, four times answers, accuracies, core, pictures, ablation.
+    assert "would remove 12 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("clean mine") == 0
-    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 10
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 12
     capsys.readouterr()
     assert call("status mine") == 0
     assert "18 of 18 units of work are done" in capsys.readouterr().out
