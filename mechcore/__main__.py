@@ -1,4 +1,4 @@
-"""The command ``mechcore``, outside the package so that an interrupted import ends in one line."""
+"""The command ``mechcore``, also as ``python -m mechcore``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ INTERRUPTED = 130
 
 
 def main() -> NoReturn:
-    """Import the command line, which takes seconds, and run it; see `mechcore.cli.main`."""
+    """Import the command line and run it; an interruption of that ends in one line, too."""
     try:
         from mechcore.cli import main as run
     except KeyboardInterrupt:
         print("mechcore: error: interrupted; nothing was begun", file=sys.stderr)
         sys.exit(INTERRUPTED)
     run()
+
+
+if __name__ == "__main__":
+    main()
