@@ -1,22 +1,31 @@
 """Find which attention heads and MLPs carry a transformer's heuristics, by masking them."""
 
-from mechcore.ablation import (
-    ablate,
-    find_superadditive,
-    interaction_from_accuracies,
-    interactions,
-    sweep,
-)
-from mechcore.attention import categorize_heads
-from mechcore.components import Component, Mask
-from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_drop
-from mechcore.masking.interventions import masked
-from mechcore.masking.means import MeanActivations
-from mechcore.models import load_model, load_tokenizer
-from mechcore.models.export import export_checkpoint
-from mechcore.pruning import Subnetwork, prune
-from mechcore.subnetworks.core import head_frequency, heuristic_core
-from mechcore.subnetworks.effective_size import effective_size
+from typing import TYPE_CHECKING
+
+from mechcore._adapters import register_with_lens
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.ablation import (
+        ablate,
+        find_superadditive,
+        interaction_from_accuracies,
+        interactions,
+        sweep,
+    )
+    from mechcore.attention import categorize_heads
+    from mechcore.components import Component, Mask
+    from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_drop
+    from mechcore.masking.interventions import masked
+    from mechcore.masking.means import MeanActivations
+    from mechcore.models import load_model, load_tokenizer
+    from mechcore.models.export import export_checkpoint
+    from mechcore.pruning import Subnetwork, prune
+    from mechcore.subnetworks.core import head_frequency, heuristic_core
+    from mechcore.subnetworks.effective_size import effective_size
+
+attach(__name__)
+register_with_lens()
 
 __version__ = "0.1.0"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import total_ordering
 from numbers import Integral
 from pathlib import Path
@@ -22,9 +22,13 @@ from torch import Tensor
 
 from mechcore.errors import InputError, MismatchError, reason
 from mechcore.files import write_safetensors, write_text
+from mechcore.identity import Identity
 
 KINDS = ("heads", "mlps", "all")
 """Names of groups of components, see `ModelShape.kind`."""
+
+ANY_MODEL = "load it with any_model=True (--any-model)"
+"""How to use a mask on another model than its own, for messages."""
 
 _NAME = re.compile(r"[Ll]?(\d+)\.(?:[Hh]?(\d+)|([Mm][Ll][Pp]))")
 
@@ -106,8 +110,13 @@ def parse_components(*names: ComponentLike | Iterable[ComponentLike]) -> list[Co
             found.append(name)
         elif isinstance(name, str):
             found.extend(Component.parse(part) for part in name.split(",") if part.strip())
-        else:
+        elif isinstance(name, Iterable):
             found.extend(parse_components(*name))
+        else:
+            raise InputError(
+                f"component {name!r}: found {type(name).__name__}; expected a name such as L4.H0 "
+                "or L3.MLP, or a list of names"
+            )
     return found
 
 
@@ -191,8 +200,11 @@ class Mask:
 
     Args:
         values: heads in the columns 0 to n_heads - 1, the MLP in the last column (absent when
-            ``has_mlps`` is False); a leading axis holds several masks. May require grad.
+            ``has_mlps`` is False); a leading axis holds several masks. They are copied, unless they
+            require grad: then changes of the tensor, such as an optimiser's, reach the mask.
         has_mlps: whether the last column is the MLP.
+        identity: the model that the mask was found on, which it is to be used with; None, as for
+            masks made by hand, allows every model of its shape.
 
     Raises:
         InputError: the shape or a value is not that of a mask.
@@ -203,7 +215,11 @@ class Mask:
     """
 
     def __init__(
-        self, values: Float[Tensor, "*masks layer component"], *, has_mlps: bool = True
+        self,
+        values: Float[Tensor, "*masks layer component"],
+        *,
+        has_mlps: bool = True,
+        identity: Identity | None = None,
     ) -> None:
         if not torch.is_tensor(values) or values.ndim not in (2, 3) or 0 in values.shape:
             found = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
@@ -218,7 +234,8 @@ class Mask:
         if not bool(inside.all()):
             bad = values.detach()[~inside][0].item()
             raise InputError(f"mask: found the value {bad}; expected values from 0 to 1")
-        self.values = values
+        self.values = values if values.requires_grad else values.clone()
+        self.identity = identity
         self.shape = ModelShape(values.shape[-2], values.shape[-1] - has_mlps, has_mlps)
 
     # -- construction ---------------------------------------------------------------------------
@@ -258,17 +275,18 @@ class Mask:
 
         Raises:
             InputError: there is none.
-            MismatchError: their shapes differ.
+            MismatchError: their shapes differ, or they were found on different models.
         """
-        if not masks:
-            raise InputError("Mask.stack: no mask; at least one is needed")
-        for mask in masks[1:]:
-            _require_equal_shapes(masks[0].shape, mask.shape)
+        identity = same_model(masks)
         parts = [mask.values if mask.is_batched else mask.values[None] for mask in masks]
-        return cls(torch.cat(parts), has_mlps=masks[0].shape.has_mlps)
+        return cls(torch.cat(parts), has_mlps=masks[0].shape.has_mlps, identity=identity)
+
+    def with_identity(self, identity: Identity | None) -> Mask:
+        """This mask as one found on the model ``identity``; None lets it be used on any."""
+        return Mask(self.values, has_mlps=self.shape.has_mlps, identity=identity)
 
     def _like(self, values: Tensor) -> Mask:
-        return Mask(values, has_mlps=self.shape.has_mlps)
+        return Mask(values, has_mlps=self.shape.has_mlps, identity=self.identity)
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -282,7 +300,7 @@ class Mask:
             raise TypeError("a single mask has no length; only a batched one has")
         return len(self.values)
 
-    def __getitem__(self, index: int) -> Mask:
+    def __getitem__(self, index: int | slice) -> Mask:
         if not self.is_batched:
             raise TypeError("a single mask cannot be indexed; only a batched one can")
         return self._like(self.values[index])
@@ -341,13 +359,16 @@ class Mask:
 
     def __and__(self, other: Mask) -> Mask:
         """Keep what both keep (the smaller value)."""
-        _require_equal_shapes(self.shape, other.shape)
-        return self._like(torch.minimum(self.values, other.values))
+        return self._joined(other, torch.minimum)
 
     def __or__(self, other: Mask) -> Mask:
         """Keep what either keeps (the larger value)."""
-        _require_equal_shapes(self.shape, other.shape)
-        return self._like(torch.maximum(self.values, other.values))
+        return self._joined(other, torch.maximum)
+
+    def _joined(self, other: Mask, join: Callable[[Tensor, Tensor], Tensor]) -> Mask:
+        identity = same_model([self, other])
+        values = join(self.values, other.values)
+        return Mask(values, has_mlps=self.shape.has_mlps, identity=identity)
 
     def __sub__(self, other: Mask) -> Mask:
         """Keep what this keeps and the other ablates."""
@@ -358,6 +379,7 @@ class Mask:
         return self._like(1 - self.values)
 
     def __eq__(self, other: object) -> bool:
+        """Whether both keep the same, on whichever model they were found."""
         return (
             isinstance(other, Mask)
             and self.shape == other.shape
@@ -382,12 +404,15 @@ class Mask:
         return text + ")"
 
     def check(self, model: Any) -> None:
-        """Make sure the mask fits ``model``.
+        """Make sure the mask's shape is that of ``model``.
 
         Raises:
             MismatchError: layers, heads or MLPs differ.
         """
-        _require_equal_shapes(self.shape, ModelShape.of(model), names=("mask", "model"))
+        if self.shape != (shape := ModelShape.of(model)):
+            raise MismatchError(
+                f"mask and model do not fit: the mask has {self.shape}, the model has {shape}"
+            )
 
     # -- files ----------------------------------------------------------------------------------
 
@@ -395,11 +420,17 @@ class Mask:
         """Write to ``.json`` (single discrete masks, readable) or ``.safetensors``, atomically.
 
         Raises:
-            InputError: the ending is another, or the mask has no JSON form.
+            InputError: the ending is another, the mask has no JSON form, or the metadata have an
+                entry ``identity``, which is the mask's own.
         """
         path = Path(path)
+        if "identity" in (metadata or {}):
+            raise InputError(
+                f"mask file {path}: metadata has an entry 'identity', the mask's own place; "
+                "use another name, or Mask.with_identity"
+            )
         if path.suffix == ".safetensors":
-            facts = {**(metadata or {}), "has_mlps": json.dumps(self.shape.has_mlps)}
+            facts = {**(metadata or {}), **self.facts}
             write_safetensors(path, {"mask": self.values.detach().cpu().contiguous()}, facts)
         elif path.suffix == ".json":
             content = {
@@ -409,13 +440,29 @@ class Mask:
                 "has_mlps": self.shape.has_mlps,
                 "kept": [str(component) for component in self.kept],
             }
+            if self.identity is not None:
+                content["identity"] = asdict(self.identity)
             write_text(path, json.dumps(content, indent=2) + "\n")
         else:
             raise InputError(f"mask file {path}: expected the ending .json or .safetensors")
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """What a safetensors file says of a mask beside its values."""
+        facts = {"has_mlps": json.dumps(self.shape.has_mlps)}
+        if self.identity is not None:
+            facts["identity"] = json.dumps(asdict(self.identity))
+        return facts
+
     @classmethod
-    def load(cls, path: str | Path) -> Mask:
+    def load(cls, path: str | Path, *, any_model: bool = False) -> Mask:
         """Read what `save` wrote.
+
+        Args:
+            path: the file.
+            any_model: forget which model the mask was found on, and so allow every model of its
+                shape, such as another checkpoint of a training run. Files that do not say which
+                it was, such as those written by hand, allow every model anyway.
 
         Raises:
             InputError: the file is missing or is not a mask.
@@ -428,15 +475,51 @@ class Mask:
                 content = json.loads(path.read_text(encoding="utf-8"))
                 n_layers, n_heads = _size(content["n_layers"]), _size(content["n_heads"])
                 shape = ModelShape(n_layers, n_heads, _flag(content["has_mlps"]))
-                return cls.full(shape).only(content["kept"])
-            with safe_open(path, framework="pt") as file:
-                facts = file.metadata() or {}
-                has_mlps = _flag(json.loads(facts["has_mlps"]))
-                return cls(file.get_tensor("mask"), has_mlps=has_mlps)
+                mask, fields = cls.full(shape).only(content["kept"]), content.get("identity")
+            else:
+                with safe_open(path, framework="pt") as file:
+                    facts = file.metadata() or {}
+                    has_mlps = _flag(json.loads(facts["has_mlps"]))
+                    mask = cls(file.get_tensor("mask"), has_mlps=has_mlps)
+                fields = json.loads(facts.get("identity", "null"))
+            identity = None if fields is None else Identity.from_fields(fields)
         except (KeyError, ValueError, TypeError, RecursionError, SafetensorError) as error:
             raise InputError(
                 f"mask file {path}: not a mask written by mechcore ({reason(error)})"
             ) from error
+        return mask.with_identity(None if any_model else identity)
+
+
+def same_model(masks: Sequence[Mask], names: Sequence[object] = ()) -> Identity | None:
+    """The model that masks were found on, as far as any of them knows its model.
+
+    Args:
+        masks: at least one.
+        names: what to call each in messages, such as its file.
+
+    Raises:
+        InputError: there is none.
+        MismatchError: their shapes differ, or they were found on different models.
+    """
+    if not masks:
+        raise InputError("masks: no mask; at least one is needed")
+    names = names or [f"mask {i}" for i in range(1, len(masks) + 1)]
+    known: tuple[object, Identity] | None = None
+    for name, mask in zip(names, masks, strict=True):
+        if mask.shape != masks[0].shape:
+            raise MismatchError(
+                f"masks of different models: {masks[0].shape} in {names[0]}, {mask.shape} in {name}"
+            )
+        if mask.identity is None:
+            continue
+        if known is not None and (differences := known[1].differences(mask.identity)):
+            raise MismatchError(
+                f"masks of different models: {known[0]} and {name} were found on models that "
+                f"differ in {'; '.join(differences)}: take masks of one model or, to use them "
+                f"together all the same, {ANY_MODEL}"
+            )
+        known = known or (name, mask.identity)
+    return None if known is None else known[1]
 
 
 def _size(value: Any) -> int:
@@ -450,16 +533,6 @@ def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(f"has_mlps is {value!r}, expected true or false")
     return value
-
-
-def _require_equal_shapes(
-    first: ModelShape, second: ModelShape, names: tuple[str, str] = ("mask", "mask")
-) -> None:
-    if first != second:
-        raise MismatchError(
-            f"{names[0]} and {names[1]} do not fit: the {names[0]} has {first}, "
-            f"the {names[1]} has {second}"
-        )
 
 
 def _plain(values: Tensor) -> Any:

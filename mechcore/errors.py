@@ -16,6 +16,10 @@ class MismatchError(InputError):
     """Two things that must belong together (model, mask, means) do not."""
 
 
+class NotFiniteError(InputError):
+    """What a model computes is NaN or infinite, so that no number can be made of it."""
+
+
 class MechcoreWarning(UserWarning):
     """A result is usable but needs the reader's attention."""
 

@@ -13,16 +13,13 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
-
-import pandas as pd
-import torch
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
 
 _FORMULA = re.compile("'*[=+\\-@\\t\\r\\n\\uff1d\\uff0b\\uff0d\\uff20]")
 """How a cell begins that a spreadsheet would compute (full-width signs count for some), or that
@@ -100,6 +97,8 @@ def appearing(out: Path) -> Iterator[Path]:
 
 def tensors_digest(tensors: Mapping[str, Tensor], first: bytes = b"") -> str:
     """SHA-256 of names, shapes, types and values, and of what comes ``first``, hexadecimal."""
+    import torch
+
     digest = hashlib.sha256(first)
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
@@ -186,6 +185,8 @@ def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
 
 def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
     """Read a table that `write_csv` wrote; ``options`` and errors are those of pandas."""
+    import pandas as pd
+
     return unguarded(pd.read_csv(path, **options))
 
 
@@ -204,6 +205,7 @@ def _unguarded(text: str) -> str:
 
 def _map_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
     """The table with every text changed, names of columns included."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     def changed(value: Any) -> Any:
         return change(value) if isinstance(value, str) else value
@@ -226,15 +228,18 @@ def _has_returns(frame: pd.DataFrame) -> bool:
 def write_safetensors(
     path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> None:
-    """Write tensors with text metadata atomically.
+    """Write tensors with text metadata atomically; equal content gives equal bytes.
 
     Raises:
         OSError: the disk is full, say.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
 
     def write(temporary: Path) -> None:
         try:
             save_file(dict(tensors), temporary, dict(metadata))
+            _sort_metadata(temporary)
         except SafetensorError as error:
             if found := _OS_ERROR.search(str(error)):
                 number = int(found[1])
@@ -242,3 +247,16 @@ def write_safetensors(
             raise
 
     write_atomically(path, write)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Order the metadata of a safetensors file by name; the library writes them in any order."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        if "__metadata__" in header:
+            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+        assert len(text) <= size  # both escape what JSON asks for and nothing else
+        file.seek(8)
+        file.write(text.ljust(size))

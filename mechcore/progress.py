@@ -9,19 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
 
 Advance: TypeAlias = Callable[[float], None]
 """Called with the amount of work that was done since the call before."""
@@ -43,6 +35,8 @@ _within: ContextVar[str] = ContextVar("within", default="")
 @contextmanager
 def shown() -> Iterator[None]:
     """Show the progress of everything inside the block on standard error."""
+    from rich.console import Console
+
     console = Console(stderr=True)
     display = _Bars(console) if console.is_terminal else _Lines(console)
     with shown_on(display):
@@ -106,10 +100,8 @@ class _Bars:
     """Bars on a terminal."""
 
     def __init__(self, console: Console) -> None:
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), _Done())
-        times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
         self.console = console
-        self.progress = Progress(*columns, *times, console=console)
+        self.progress = _bars_on(console)
 
     @contextmanager
     def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
@@ -130,11 +122,20 @@ class _Bars:
             self.progress.stop()
 
 
-class _Done(ProgressColumn):
-    """Steps done of all, or the share of the work done."""
+def _bars_on(console: Console) -> Progress:
+    from rich import progress
+    from rich.text import Text
 
-    def render(self, task: Task) -> Text:
-        return Text(_done(task.completed, task.total or 0, bool(task.fields.get("in_shares"))))
+    class Done(progress.ProgressColumn):
+        """Steps done of all, or the share of the work done."""
+
+        def render(self, task: progress.Task) -> Text:
+            return Text(_done(task.completed, task.total or 0, bool(task.fields.get("in_shares"))))
+
+    name = progress.TextColumn("{task.description}", markup=False)
+    times = (progress.TimeElapsedColumn(), progress.TextColumn("left"))
+    left = progress.TimeRemainingColumn()
+    return progress.Progress(name, progress.BarColumn(), Done(), *times, left, console=console)
 
 
 def _done(completed: float, total: float, in_shares: bool) -> str:

@@ -58,8 +58,8 @@ NO_MODEL = (
     *("pruning/test_hard_concrete.py", "pruning/test_mask_training.py", "pruning/test_settings.py"),
     *("study/test_answers.py", "study/test_config.py", "study/test_config_file.py"),
     *("study/test_groups.py", "study/test_plan.py", "study/test_sizes.py", "study/test_status.py"),
-    *("test_components.py", "test_effective_size.py", "test_files.py", "test_progress.py"),
-    *("test_subnetworks.py", "test_tracking.py"),
+    *("test_components.py", "test_effective_size.py", "test_files.py", "test_lazy.py"),
+    *("test_progress.py", "test_subnetworks.py", "test_tracking.py"),
 )
 """Files of tests that run nothing of TransformerLens."""
 

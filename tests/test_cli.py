@@ -30,6 +30,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.running import ModelIdentity
 from mechcore.pruning import Subnetwork
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
@@ -282,15 +283,15 @@ def test_a_study_from_init_to_clean(
     assert call("status mine --verify") == 0
     told = capsys.readouterr().out
     assert "18 of 18 units of work are done" in told
-    assert "16 results are what was written" in told
+    assert "18 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
     assert call("clean mine --dry-run") == 0
-    # Two prunings, four times answers, accuracies, the core, pictures, the ablation.
-    assert "would remove 10 results and 0 leftover files" in capsys.readouterr().out
+    # Two prunings and their masks, four times answers, accuracies, core, pictures, ablation.
+    assert "would remove 12 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("clean mine") == 0
-    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 10
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 12
     capsys.readouterr()
     assert call("status mine") == 0
     assert "18 of 18 units of work are done" in capsys.readouterr().out
@@ -370,11 +371,14 @@ def test_prune_by_other_methods(files: Path, method: str) -> None:
     table = pd.read_csv("masks/tables/subnetworks.csv")
     seeds = ["3", "4"] if method == "random" else ["0"]
     names = [f"{method}-s{share}-seed{seed}" for share in ("0.40", "0.70") for seed in seeds]
+    identity = ModelIdentity.of(load_model(tiny_encoder_dir()))
     assert table["subnetwork"].tolist() == names
     assert set(table["method"]) == {method}
     for row in table.itertuples():
         found = Subnetwork.load(f"masks/masks/{row.subnetwork}.safetensors")
         assert " ".join(map(str, found.mask.kept)) == row.kept
+        assert found.mask.identity is not None
+        assert not found.mask.identity.differences(identity)
 
 
 def test_an_interrupted_pruning_goes_on(
@@ -1096,6 +1100,11 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ("ablate {own} --components L1.H0,6.MLP", "component L6.MLP: out of range"),
         ("ablate {own} --components head3", "component 'head3': not a component name"),
         ("ablate {own} --components ,", "no component"),
+        ("ablate {own} --sets L0.H1,+", "--sets '+': names no component; expected some, as in L1"),
+        ("ablate {own} --components L0.H1 --controls 1000000", "--controls"),
+        ("ablate {own} --components L0.H1 --controls 500", "only 7 different ones found, 500 want"),
+        ("compare {own} --sparsities 0.995", "sparsity 0.995: keeps none of the model's 54 compon"),
+        ("prune {own} --sparsities 0.5,0.995", "sparsity 0.995: keeps none of the model's 54 comp"),
         ("ablate {own} --components L1.H0 --means {means}", "computed on another model"),
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),

@@ -247,13 +247,32 @@ def test_sets_of_continuous_or_batched_masks_are_refused() -> None:
             _ = mask.ablated
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+def test_a_mask_stays_as_it_was_made(dtype: torch.dtype) -> None:
+    values = torch.ones(2, 3, 3, dtype=dtype)
+    made = Mask(values)
+    first = made[0]
+    values.fill_(0)
+    assert made == Mask(torch.ones(2, 3, 3))
+    made.values.fill_(0)
+    assert first == Mask.full(SHAPE)
+
+
+def test_a_mask_follows_the_parameter_that_it_was_made_from() -> None:
+    values = torch.full((3, 3), 0.5, requires_grad=True)
+    mask = Mask(values)
+    mask.values.sum().backward()
+    torch.optim.SGD([values], lr=0.25).step()
+    assert torch.equal(mask.values, torch.full((3, 3), 0.25))
+
+
 @pytest.mark.parametrize(
     "other", [Mask.full(ModelShape(2, 2)), Mask.full(ModelShape(3, 3, has_mlps=False))]
 )
 def test_masks_of_other_shapes_cannot_be_combined(other: Mask) -> None:
     full = Mask.full(SHAPE)
     for combine in (full.__and__, full.__or__, full.__sub__, lambda m: Mask.stack([full, m])):
-        with pytest.raises(MismatchError, match="3 layers x 2 heads with MLPs, the mask has"):
+        with pytest.raises(MismatchError, match="3 layers x 2 heads with MLPs in mask 1, "):
             combine(other)
     assert full != other
 
@@ -431,6 +450,12 @@ def test_components_are_made_from_numbers_or_names() -> None:
 def test_impossible_components_are_refused(arguments: tuple) -> None:
     with pytest.raises(InputError, match="expected an integer from 0"):
         Component(*arguments)
+
+
+@pytest.mark.parametrize("names", [5, None, ["L0.H1", 2.5]])
+def test_components_are_names_or_lists_of_names(names: Any) -> None:
+    with pytest.raises(InputError, match=r"component .*: found (int|NoneType|float); expect"):
+        parse_components(names)
 
 
 def test_a_component_needs_a_readable_name() -> None:

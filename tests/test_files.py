@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 
+from mechcore.components import Mask
 from mechcore.files import (
     appearing,
     read_csv,
@@ -28,6 +29,10 @@ from mechcore.files import (
     write_safetensors,
     write_text,
 )
+from mechcore.masking.means import MeanActivations
+from mechcore.models.running import ModelIdentity
+from mechcore.pruning import Subnetwork
+from mechcore.state import StateFile
 
 
 def names(folder: Path) -> list[str]:
@@ -117,6 +122,41 @@ def cells(path: Path) -> list[list[str]]:
     """A file's cells as Python's own reader sees them."""
     with path.open(newline="", encoding="utf-8") as file:
         return list(csv.reader(file))
+
+
+def test_equal_tensors_and_metadata_give_equal_bytes(tmp_path: Path) -> None:
+    facts = {f"fact {i}": f'\x00\x1f\x7f\b\f\n\r\t\\"/\u2028é😀{i}' for i in range(8)}
+    tensors = {"b": torch.arange(6).reshape(2, 3), "a": torch.tensor(0.5), "none": torch.ones(0, 2)}
+    path, found = tmp_path / "a.safetensors", set()
+    for order in range(8):
+        names = [*list(facts)[order:], *list(facts)[:order]]
+        write_safetensors(path, dict(reversed(tensors.items())), {n: facts[n] for n in names})
+        found.add(path.read_bytes())
+        with safe_open(path, framework="pt") as file:
+            assert file.metadata() == facts
+            assert all(torch.equal(file.get_tensor(name), t) for name, t in tensors.items())
+    assert len(found) == 1
+
+
+def test_masks_subnetworks_means_and_states_have_equal_bytes(tmp_path: Path) -> None:
+    identity = ModelIdentity(1, 2, 2, 4, "float32", "a" * 64)
+    mask = Mask(torch.tensor([[1.0, 0.0, 1.0]]), identity=identity)
+    state = StateFile(tmp_path / "state", "sweep", {"seed": 1})
+    empty = [torch.zeros(0, 1, 2, 2), torch.zeros(0, 1, 4)]
+    means = MeanActivations(
+        torch.ones(1, 2, 2), torch.ones(1, 4), torch.tensor(3.0), *empty, identity, "b" * 64
+    )
+    found: dict[str, set[bytes]] = {}
+    for _ in range(12):
+        mask.save(tmp_path / "mask.safetensors", {"a": "1", "b": "2"})
+        Subnetwork(mask, 0.5, 1, mask.values.clone()).save(tmp_path / "subnetwork")
+        means.save(tmp_path / "means")
+        state.save({"x": torch.ones(2), "y": torch.zeros(1)}, {"done": [1]})
+        for each in tmp_path.iterdir():
+            found.setdefault(each.name, set()).add(each.read_bytes())
+    assert {name: len(contents) for name, contents in found.items()} == dict.fromkeys(
+        ("mask.safetensors", "subnetwork", "means", "state"), 1
+    )
 
 
 def test_no_text_begins_a_formula(tmp_path: Path) -> None:

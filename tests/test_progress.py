@@ -124,7 +124,7 @@ def test_on_a_terminal_work_is_a_bar_in_per_cent(monkeypatch: pytest.MonkeyPatch
     def console(**options: Any) -> Console:
         return Console(file=screen, force_terminal=True, width=100)
 
-    monkeypatch.setattr(progress, "Console", console)
+    monkeypatch.setattr("rich.console.Console", console)
     with progress.shown():
         with progress.work("sweep", 8.0) as advance:
             advance(3.0)

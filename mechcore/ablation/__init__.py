@@ -1,17 +1,24 @@
 """Ablating sets of components, and their interactions."""
 
-from mechcore.ablation import sets
-from mechcore.ablation.cooperative import dividends, sampled_shapley, shapley
-from mechcore.ablation.effects import (
-    Ablations,
-    Answers,
-    ComponentSet,
-    ablation_table,
-    as_sets,
-)
-from mechcore.ablation.search import Search, find_superadditive
-from mechcore.ablation.superadditivity import interaction_from_accuracies, interactions
-from mechcore.ablation.sweeping import ablate, sweep
+from typing import TYPE_CHECKING
+
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.ablation import sets
+    from mechcore.ablation.cooperative import dividends, sampled_shapley, shapley
+    from mechcore.ablation.effects import (
+        Ablations,
+        Answers,
+        ComponentSet,
+        ablation_table,
+        as_sets,
+    )
+    from mechcore.ablation.search import Search, find_superadditive
+    from mechcore.ablation.superadditivity import interaction_from_accuracies, interactions
+    from mechcore.ablation.sweeping import ablate, sweep
+
+attach(__name__)
 
 __all__ = [
     "Ablations",

@@ -24,6 +24,7 @@ from mechcore.evaluation.evaluate import (
     bootstrap_means,
     kl_divergence,
 )
+from mechcore.models.running import check_masks
 
 METRICS: tuple[Metric, ...] = ("accuracy", "margin")
 
@@ -74,19 +75,31 @@ class ComponentSet:
 SetLike: TypeAlias = ComponentSet | Mask | ComponentLike | Iterable[ComponentLike]
 
 
-def as_sets(sets: Mapping[str, SetLike] | Iterable[SetLike]) -> list[ComponentSet]:
+def as_sets(
+    sets: Mapping[str, SetLike] | Iterable[SetLike], model: Any | None = None
+) -> list[ComponentSet]:
     """Sets from lists of component names, masks, or a dict of these by name.
 
     Names of components separated by ``+`` in a string are one set, too.
 
+    Args:
+        sets: the sets.
+        model: the TransformerLens model that the sets are for, to check masks against.
+
     Raises:
         InputError: a name cannot be read, or a set or name comes twice.
+        MismatchError: a mask is another model's.
     """
     if isinstance(sets, (str, Mask, Component, ComponentSet)):
         raise InputError(
             f"sets: found {type(sets).__name__} {str(sets)[:40]!r}; expected a list of sets: put "
             "it into brackets"
         )
+    if not isinstance(sets, Mapping):
+        sets = list(sets)
+    if model is not None:
+        each_set = sets.values() if isinstance(sets, Mapping) else sets
+        check_masks([each for each in each_set if isinstance(each, Mask)], model)
     if isinstance(sets, Mapping):
         found = [ComponentSet.of(_split(each), name) for name, each in sets.items()]
     else:

@@ -11,11 +11,14 @@ import pandas as pd
 
 from mechcore.ablation.effects import ComponentSet
 from mechcore.components import Component, Mask, parse_components
-from mechcore.errors import InputError, reason, shown
+from mechcore.errors import InputError, MismatchError, reason, shown
 from mechcore.files import read_csv
+from mechcore.models.running import check_masks
 
 
-def read_sets(path: str | Path) -> list[ComponentSet]:
+def read_sets(
+    path: str | Path, model: Any | None = None, *, any_model: bool = False
+) -> list[ComponentSet]:
     """Sets from a file.
 
     Args:
@@ -23,15 +26,23 @@ def read_sets(path: str | Path) -> list[ComponentSet]:
             ``name:`` in front to give it a name, ``#`` for comments); a CSV table with a column
             ``set``; a JSON list of lists or object of lists; or a mask (``.safetensors``), whose
             ablated components are the set.
+        model: the TransformerLens model that the sets are for, to check a mask against.
+        any_model: accept a mask that was found on another model, see `Mask.load`.
 
     Raises:
         InputError: the file is missing, or something in it is no set of components.
+        MismatchError: it is a mask of another model.
     """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"sets file {path}: no such file")
     if path.suffix == ".safetensors":
-        mask = Mask.load(path)
+        mask = Mask.load(path, any_model=any_model)
+        if model is not None:
+            try:
+                check_masks([mask], model)
+            except MismatchError as error:
+                raise MismatchError(f"sets file {path}: {error}") from error
         masks = list(mask) if mask.is_batched else [mask]
         return [ComponentSet.of(each) for each in masks]
     try:
@@ -45,7 +56,9 @@ def read_sets(path: str | Path) -> list[ComponentSet]:
                 text.replace("+", " ").replace(",", " ").split() if isinstance(text, str) else text
             )
             found.append(ComponentSet.of(parse_components(parts), name))
-        except (InputError, TypeError) as error:
+            if not found[-1]:
+                raise InputError("names no component; expected some, such as L4.H0 L3.MLP")
+        except InputError as error:
             raise InputError(f"sets file {path}, {where}: {error}") from error
     if not found:
         raise InputError(f"sets file {path}: holds no set")

@@ -136,7 +136,7 @@ class Screen:
                 live = Mask(values, has_mlps=mask.shape.has_mlps)
                 with masked(self.model, live, self.means, self.mode) as run:
                     answer = run(batch)
-                logits = self.readout.read(answer, model_inputs(self.model, batch))
+                logits = self.readout.read(answer, model_inputs(self.model, batch), chosen)
                 loss = margins(logits, self.correct[chosen].to(logits.device)).sum()
                 total += torch.autograd.grad(loss, values)[0].cpu()
         return total / len(rows)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
+from mechcore import progress
 from mechcore.ablation.effects import ComponentSet
 from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
 from mechcore.errors import InputError
@@ -97,7 +99,8 @@ def matched_random(
         ``"random 1"`` and so on.
 
     Raises:
-        InputError: a layer, or the model, has too few other components.
+        InputError: a layer, or the model, has too few other components, or there are not as many
+            different sets.
     """
     shape, chosen = ModelShape.of(model), set(parse_components(components))
     for component in chosen:
@@ -110,24 +113,26 @@ def matched_random(
     pools.append((shape.mlps, sum(not c.is_head for c in chosen)))
     if disjoint:
         pools = [([c for c in pool if c not in chosen], size) for pool, size in pools]
-    found: list[ComponentSet] = []
-    for _ in range(100 * n):
-        if len(found) == n:
-            break
-        drawn: list[Component] = []
-        for pool, size in pools:
-            if size > len(pool):
-                raise InputError(
-                    f"matched random sets: {size} of {len(pool)} other components wanted among "
-                    f"{', '.join(map(str, pool)) or 'none'}; pass disjoint=False"
-                )
-            drawn += [pool[i] for i in rng.choice(len(pool), size, replace=False)]
-        each = ComponentSet.of(drawn)
-        if each not in found:
-            found.append(each)
-    if len(found) < n:
+    for pool, size in pools if n else []:
+        if size > len(pool):
+            raise InputError(
+                f"matched random sets: {size} of {len(pool)} other components wanted among "
+                f"{', '.join(map(str, pool)) or 'none'}; pass disjoint=False"
+            )
+    n_different = math.prod(math.comb(len(pool), size) for pool, size in pools)
+    if n > n_different:
         raise InputError(
-            f"matched random sets: only {len(found)} different ones found, {n} wanted; ask for "
+            f"matched random sets: only {n_different} different ones found, {n} wanted; ask for "
             "fewer"
         )
+    found: dict[ComponentSet, None] = {}  # in order
+    with progress.bar("random sets", n) as advance:
+        while len(found) < n:
+            drawn: list[Component] = []
+            for pool, size in pools:
+                drawn += [pool[i] for i in rng.choice(len(pool), size, replace=False)]
+            each = ComponentSet.of(drawn)
+            if each not in found:
+                found[each] = None
+                advance()
     return {f"random {i}": each for i, each in enumerate(found, 1)}

@@ -126,7 +126,7 @@ def ablate(
 
     Raises:
         InputError: see `sweep`; or ``state`` is that of another sweep.
-        MismatchError: the means belong to another model.
+        MismatchError: the means, or a mask among the sets, belong to another model.
     """
     if engine not in ("auto", "tree", "reference"):
         raise InputError(f"sweep: engine is {engine!r}; expected 'auto', 'tree' or 'reference'")
@@ -137,7 +137,7 @@ def ablate(
     stack = None if engine == "reference" else _stack(model, fall_back=engine == "auto")
     if stack is None and precision != "float32":
         raise InputError("sweep: engine 'reference' has the model's own precision only")
-    shape, listed = ModelShape.of(model), as_sets(sets)
+    shape, listed = ModelShape.of(model), as_sets(sets, model)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
         if not data:

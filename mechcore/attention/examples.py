@@ -15,7 +15,9 @@ from torch import Tensor
 from mechcore.attention.categories import MIXED
 from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError
+from mechcore.errors import InputError, NotFiniteError
+from mechcore.evaluation.readout import not_finite_advice
+from mechcore.models.measuring import hooked
 from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
 
 DECIMALS = 4
@@ -103,13 +105,18 @@ def _patterns(
     def keep(layer: int) -> Any:
         def hook(pattern: Tensor, hook: Any) -> None:
             values = pattern[0].detach().float().cpu().double().numpy()
+            if not np.isfinite(values).all():
+                dtype = str(pattern.dtype).removeprefix("torch.")
+                raise NotFiniteError(
+                    f"attention of layer {layer}: not finite ({dtype}); {not_finite_advice(dtype)}"
+                )
             found[layer] = np.round(values, DECIMALS)
 
         return hook
 
     hooks = [(hook_pattern(layer), keep(layer)) for layer in sorted(layers)]
     check_hooks(model, [name for name, _ in hooks])
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+    with torch.no_grad(), hooked(model, hooks):
         forward(model, data.rows([row]))
     check_patterns(layers, found)
     return found

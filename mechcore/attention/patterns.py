@@ -20,6 +20,7 @@ from mechcore.attention.scores import HeadScores
 from mechcore.attention.tokens import TokenInfo
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
+from mechcore.models.measuring import hooked
 from mechcore.models.running import check_hooks, device_of, forward, hook_pattern, is_causal
 
 RESAMPLES = 1000
@@ -149,7 +150,7 @@ def score_heads(
     for batch, tokens in batches_of(model, data, tokenizer, batch_size):
         patterns = BatchPatterns(tokens.to(device_of(model)), shape.n_heads, scores.ignore)
         hooks = [(name, patterns.adder(layer)) for layer, name in enumerate(names)]
-        with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        with torch.no_grad(), hooked(model, hooks):
             forward(model, batch)
         scores.count(patterns, batch["index"])
         if progress is not None:

@@ -20,8 +20,11 @@ from mechcore.cli.options import (
     grouped,
     split,
 )
-from mechcore.cli.shared import Resume, load, means_of, must_not_exist, show
+from mechcore.cli.shared import AnyModel, Resume, load, means_of, must_not_exist, show
 from mechcore.errors import InputError
+
+MOST_CONTROLS = 10_000
+"""Each costs as much as any other set."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +54,19 @@ class SetOptions(Options):
         Path | None,
         typer.Option("--sets-file", help="Sets besides: one a line, CSV, JSON or a mask file."),
     ] = None
+    any_model: AnyModel = False
     controls: Annotated[
         int,
         typer.Option(
-            "--controls", help="Random sets with as many components per layer as all named.", min=0
+            "--controls",
+            help="Random sets with as many components per layer as all named.",
+            min=0,
+            max=MOST_CONTROLS,
         ),
     ] = 0
 
-    def kinds(self, shape: Any, seed: int) -> dict[Any, str]:
-        """The sets, and what each is called in the tables."""
+    def kinds(self, shape: Any, seed: int, model: Any = None) -> dict[Any, str]:
+        """The sets, and what each is called in the tables; masks must be those of ``model``."""
         from mechcore.ablation import ComponentSet, as_sets, sets
         from mechcore.ablation.reading import read_components, read_sets
         from mechcore.components import KINDS
@@ -76,8 +83,15 @@ class SetOptions(Options):
             chosen += sets.pairs(named)
         if self.joint and not whole and len(named) > 1:
             chosen.append(ComponentSet.of(named))
-        more = [ComponentSet.of(text.split("+")) for text in split(self.sets)]
-        more += [] if self.sets_file is None else read_sets(self.sets_file)
+        more = []
+        for text in split(self.sets):
+            more.append(ComponentSet.of(text.split("+")))
+            if not more[-1]:
+                raise InputError(
+                    f"--sets {text!r}: names no component; expected some, as in L1.H0+L2.MLP"
+                )
+        if self.sets_file is not None:
+            more += read_sets(self.sets_file, model, any_model=self.any_model)
         members = sorted({c for each in more for c in each.components})
         chosen += [ComponentSet((c,)) for c in members]  # which interactions compare with
         named_last = {each: each for each in [*chosen, *more]}  # names are those of ``more``
@@ -121,19 +135,19 @@ def ablate(
     ),
 ) -> None:
     """Accuracy and margin without sets of components, and their interactions."""
+    if engine == "reference" and precision != "float32":
+        raise InputError("--precision: the reference engine has the model's own precision only")
+    _check_out(out, _state(out, "id"), resume)
     from mechcore.components import ModelShape
     from mechcore.report.ablation_figures import save_figures
     from mechcore.steps.ablation import sweep_tables
     from mechcore.study.folder import write_tables
 
-    if engine == "reference" and precision != "float32":
-        raise InputError("--precision: the reference engine has the model's own precision only")
-    _check_out(out, _state(out, "id"), resume)
     needs_train = mode != "zero" and means.means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
     inputs = load(model, data_config(files, train, test), roles)
-    kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed)
     with progress.shown():
+        kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed, inputs.model)
         tables, found = sweep_tables(
             inputs,
             None if mode == "zero" else means_of(inputs, means),

@@ -179,7 +179,6 @@ def run(
     Run it again to go on after an interruption.
     """
     from mechcore.papers.cognitive import default_settings
-    from mechcore.papers.cognitive import run as run_study
 
     settings = default_settings(arms.base)
     settings = arms.over(settings.quick() if quick else settings)
@@ -197,6 +196,8 @@ def run(
         **given,
     )
     side_by_side = (1 if arms.base else os.cpu_count() or 1) if workers is None else workers
+    from mechcore.papers.cognitive import run as run_study
+
     with progress.shown():
         report = run_study(
             settings, out, workers=side_by_side, threads=threads, store=store, device=device

@@ -11,7 +11,6 @@ import typer
 from mechcore import progress
 from mechcore.cli.options import FileOptions, ModelOptions, data_config, grouped, split
 from mechcore.cli.shared import load, must_not_exist
-from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
 
 
@@ -49,11 +48,6 @@ def heads(
     ),
 ) -> None:
     """What every head attends to: scores, and a category for each. Needs no trained head."""
-    from mechcore.attention import Thresholds, explain
-    from mechcore.files import write_csv, write_text
-    from mechcore.report.heads_page import agreement_sentence
-    from mechcore.steps import tables as steps
-
     must_not_exist(out, file=True)
     if out.suffix not in (".csv", ".json"):
         raise InputError(f"{out}: expected the ending .csv or .json (--out)")
@@ -63,6 +57,12 @@ def heads(
             raise InputError(f"{gallery}: expected the ending .html (--gallery)")
     if model.model is not None and data is None:
         raise InputError("--data is missing; name a file of texts for the checkpoint")
+    from mechcore.attention import Thresholds, explain
+    from mechcore.components import Component, ModelShape
+    from mechcore.files import write_csv, write_text
+    from mechcore.report.heads_page import agreement_sentence
+    from mechcore.steps import tables as steps
+
     thresholds = Thresholds(min_mass, min_ratio)
     chosen = replace(data_config(files), train=data, max_train=max_examples or None)
     inputs = load(model, chosen, ("train",), answers=False)

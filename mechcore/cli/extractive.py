@@ -149,7 +149,6 @@ def run(
     Run it again to go on after an interruption.
     """
     from mechcore.papers.extractive.settings import default_settings
-    from mechcore.papers.extractive.study import run as run_study
 
     settings = default_settings(base)
     given: dict[str, Any] = {"compat": compat, "precision": precision, "backend": backend}
@@ -162,6 +161,8 @@ def run(
         given["counterfactuals"] = counterfactuals
     settings = replace(tuning.over(settings.quick() if quick else settings), **given)
     side_by_side = (1 if base else os.cpu_count() or 1) if workers is None else workers
+    from mechcore.papers.extractive.study import run as run_study
+
     with progress.shown():
         report = run_study(
             settings, out, workers=side_by_side, threads=threads, store=store, device=device

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import typer
-from pandas.api.types import is_bool_dtype, is_numeric_dtype
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from mechcore.cli.options import MeansOptions, ModelOptions
 from mechcore.errors import InputError
-from mechcore.files import check_can_write, read_csv
 
 Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+
+AnyModel: TypeAlias = Annotated[
+    bool,
+    typer.Option("--any-model", help="Use masks also where they were found on another model."),
+]
 
 
 def load(model: ModelOptions, data: Any, roles: tuple[str, ...], *, answers: bool = True) -> Any:
@@ -48,6 +48,8 @@ def mask_files(path: Path) -> list[Path]:
 
 def must_not_exist(out: Path, *, file: bool = False) -> None:
     """Refuse an output that exists or cannot be written."""
+    from mechcore.files import check_can_write
+
     if out.exists() and (file or out.is_file() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another --out or remove it")
     check_can_write(out)
@@ -59,9 +61,16 @@ def must_not_exist(out: Path, *, file: bool = False) -> None:
 def show(frame: Any) -> None:
     """A table on the terminal: whole numbers as such, others with three decimals.
 
+    A dash stands for the ends of an interval that is not known.
+
     Where there is little room, texts go on in the next line; numbers and words of headings never
     do.
     """
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for name in frame.columns:
         number = is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])
@@ -74,18 +83,20 @@ def show(frame: Any) -> None:
             min_width=max(map(len, words), default=0),
         )
     for row in frame.itertuples(index=False):
-        table.add_row(*map(_cell, row))
+        table.add_row(*map(_cell, frame.columns, row))
     Console(markup=False, emoji=False).print(table)  # names may have brackets and colons
 
 
-def _cell(value: Any) -> str:
+def _cell(name: Any, value: Any) -> str:
     if value is None or str(value) in ("nan", "<NA>"):
-        return ""
+        return "\u2013" if str(name).endswith(("low", "high")) else ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def run_table(out: Path, name: str) -> Any:
     """A table of a run as it was written: whole numbers stay whole where a row has none."""
+    from mechcore.files import read_csv
+
     return read_csv(out / "tables" / f"{name}.csv", dtype_backend="numpy_nullable")
 
 

@@ -59,7 +59,6 @@ def run(
     change is done again.
     """
     from mechcore.steps.config_file import read_config
-    from mechcore.study.run import run_study
 
     base = None if config is None else read_config(config)
     study = run_config(model, files, train, test, prune, max_non_core, base)
@@ -74,6 +73,8 @@ def run(
     if dry_run:
         _show_estimate(study, place, keep.store)
         return
+    from mechcore.study.run import run_study
+
     with progress.shown():
         executor = keep.executed(study.resources)
         reports = run_study(study, place, store=keep.store, executor=executor)

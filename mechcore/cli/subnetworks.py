@@ -25,6 +25,7 @@ from mechcore.cli.options import (
     split,
 )
 from mechcore.cli.shared import (
+    AnyModel,
     Resume,
     load,
     mask_files,
@@ -85,14 +86,15 @@ def prune(
     ),
 ) -> None:
     """Subnetworks for every seed and sparsity, with their accuracies."""
-    from mechcore.steps import tables as study_steps
-    from mechcore.steps.comparison import find_subnetworks
-    from mechcore.study.folder import write_tables
-
     state = _state_file(out, resume)
     config = run_config(model, files, train, test, prune)
+    from mechcore.steps import tables as study_steps
+    from mechcore.steps.comparison import check_sparsities, find_subnetworks
+    from mechcore.study.folder import write_tables
+
     untested = model.model is not None and test.id is None and test.ood is None
     inputs = load(model, config.data, ("train",) if untested else ("train", "id", "ood"))
+    check_sparsities([method], config, inputs.model)
     with progress.shown():
         averages = means_of(inputs, means)
         found = find_subnetworks(method, config, inputs, averages, out / "masks", state=state)
@@ -131,13 +133,19 @@ def compare(
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import kl_by_sparsity
     from mechcore.steps import tables as study_steps
-    from mechcore.steps.comparison import check_methods, find_subnetworks, method_table
+    from mechcore.steps.comparison import (
+        check_methods,
+        check_sparsities,
+        find_subnetworks,
+        method_table,
+    )
     from mechcore.study.folder import write_tables
 
     chosen = check_methods(split(methods))
     state = _state_file(out, resume)
     config = run_config(model, files, train, test, prune)
     inputs = load(model, config.data, ("train", "id", "ood"))
+    check_sparsities(chosen, config, inputs.model)
     found: list[Any] = []
     with progress.shown():
         averages = means_of(inputs, means)
@@ -166,6 +174,7 @@ def core(
     masks: Annotated[
         list[Path], typer.Argument(help="Files of mechcore prune, or folders of them.")
     ],
+    any_model: AnyModel = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
         "mechcore-core"
     ),
@@ -177,7 +186,8 @@ def core(
 
     must_not_exist(out)
     files = [file for path in masks for file in mask_files(path)]
-    _, tables = study_steps.core_tables([Subnetwork.load(file) for file in files])
+    found = [Subnetwork.load(file) for file in files]
+    _, tables = study_steps.core_tables(found, files, any_model=any_model)
     write_tables(out, tables)
     show_core(tables["core"], tables["core_summary"])
     print(f"tables: {out}")
@@ -216,15 +226,6 @@ def effective_size(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.files import read_csv
-    from mechcore.report.blocks import Gallery
-    from mechcore.report.subnetwork_figures import effective_sizes
-    from mechcore.steps.config import EMBEDDED, Analyses, SizesConfig
-    from mechcore.steps.sizes import checkpoint_series, size_tables
-    from mechcore.study.folder import write_tables
-    from mechcore.study.run import run_study
-    from mechcore.subnetworks.effective_size import common_sparsities, read_full, read_grid
-
     if model.model is not None:
         raise InputError("--model is for one checkpoint; name the series with --checkpoints")
     if "embedded" in model.given and checkpoints:
@@ -234,10 +235,19 @@ def effective_size(
         )
     if (full is None) != (grid is None):
         raise InputError("--full and --grid belong together; give both, or neither")
+    from mechcore.files import read_csv
+    from mechcore.report.blocks import Gallery
+    from mechcore.report.subnetwork_figures import effective_sizes
+    from mechcore.steps.config import EMBEDDED, Analyses, SizesConfig
+    from mechcore.steps.sizes import checkpoint_series, size_tables
+    from mechcore.study.folder import write_tables
+    from mechcore.study.run import run_study
+    from mechcore.subnetworks.effective_size import read_full, read_grid
+
     if full is not None and grid is not None:
         must_not_exist(out)
         groups = _groups(group or [])
-        tables = size_tables(read_full(full), common_sparsities(read_grid(grid)), groups, tolerance)
+        tables = size_tables(read_full(full), read_grid(grid), groups, tolerance)
         write_tables(out / "tables", tables)
         Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
         means = tables["mean_effective_size"]
@@ -275,6 +285,7 @@ def export(
     mode: Annotated[
         Literal["mean", "zero"], typer.Option("--mode", help="What a pruned output becomes.")
     ] = "mean",
+    any_model: AnyModel = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoint.")] = Path(
         "mechcore-export"
     ),
@@ -286,7 +297,7 @@ def export(
     if mask is None:
         raise InputError("--mask is missing; name the mask file to export")
     must_not_exist(out)
-    values = Mask.load(mask)
+    values = Mask.load(mask, any_model=any_model)
     source = model.model
     averages = None
     if mode == "mean" or source is None:

@@ -17,7 +17,6 @@ from mechcore.cli.training_options import (
     TrainTestOptions,
 )
 from mechcore.errors import InputError
-from mechcore.files import check_can_write
 
 _MOST_ROWS = 20
 
@@ -41,6 +40,12 @@ def train(
 
     Run it again to go on after an interruption.
     """
+    from mechcore.files import check_can_write
+
+    settings = how.settings(test.batch_size, base.max_length)
+    _check_base(base)
+    check_can_write(out)
+    model, data = base.config(), data_config(files, train, test)
     import torch
 
     from mechcore.steps.config import TEST_ROLES
@@ -48,10 +53,6 @@ def train(
     from mechcore.steps.inputs import check_names, check_sources
     from mechcore.training import best_step
 
-    settings = how.settings(test.batch_size, base.max_length)
-    _check_base(base)
-    check_can_write(out)
-    model, data = base.config(), data_config(files, train, test)
     roles = [role for role in TEST_ROLES if data.task or getattr(data, role) is not None]
     check_sources(model, data, ["train", *roles])
     check_names(model, data)

@@ -1,0 +1,3 @@
+from mechcore._lazy import attach
+
+attach(__name__)

@@ -125,7 +125,7 @@ def encode(
     Args:
         examples: the texts.
         tokenizer: a fast tokenizer.
-        max_length: longest input in tokens.
+        max_length: longest input in tokens, special ones included.
         truncate: whether longer texts are cut, with a warning that says how many, or refused.
         prompt: for language models, a text with ``{a}`` and ``{b}`` (only ``{a}`` for one
             segment), special tokens written out; without one, the tokenizer's own layout.
@@ -134,9 +134,12 @@ def encode(
         words: whether to find segments, words and separators, which head categories need.
 
     Raises:
-        InputError: a text is too long and may not be cut, the prompt lacks a place, or answers
-            are not distinct single tokens.
+        InputError: a text is too long and may not be cut, or so short an input would not have a
+            token of every text in it; the prompt lacks a place, or answers are not distinct
+            single tokens.
     """
+    if prompt is None:
+        _check_room(max_length, tokenizer, examples.two_segments)
     first = examples.frame["text_a"].tolist()
     second = examples.frame["text_b"].tolist()
     limits = {"truncation": True, "max_length": max_length, "return_offsets_mapping": words}
@@ -194,6 +197,19 @@ def encode(
         None if answers is None else answer_ids(answers, tokenizer, prompt),
         len(too_long),
     )
+
+
+def _check_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pair: bool) -> None:
+    """Special tokens must leave a token for every text; with less, tokenizers cut nothing."""
+    special = tokenizer.num_special_tokens_to_add(pair)
+    least = special + 1 + pair
+    if max_length < least:
+        raise InputError(
+            f"max_length {max_length}: expected at least {least}, as the tokenizer puts {special} "
+            f"special tokens around {'a pair' if pair else 'a text'} and "
+            f"{'each of its texts' if pair else 'the text'} needs one of its own; raise "
+            "--max-length (max_length in Python and in files)"
+        )
 
 
 def _padding(tokenizer: PreTrainedTokenizerBase) -> int:

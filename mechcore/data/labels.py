@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
 from jaxtyping import Bool
-from torch import Tensor
 
 from mechcore.errors import InputError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 _GENERIC = re.compile(r"label_?\d+|\d+", re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 _NEGATION = re.compile(r"(?:non|not)\s+(.+)")
 
 
@@ -49,6 +52,8 @@ class LabelMap:
 
     def matrix(self, labels: Iterable[str]) -> Bool[Tensor, "example class"]:
         """Correct classes of each example."""
+        import torch
+
         rows = {
             label: torch.tensor([i in correct for i in range(len(self.classes))])
             for label, correct in self.correct.items()
@@ -79,12 +84,14 @@ def _classes_of(label: str, index: Mapping[str, int], classes: Sequence[str]) ->
     negation = _NEGATION.fullmatch(name)
     if negation and negation[1] in index:
         return frozenset(index.values()) - {index[negation[1]]}
-    hint = (
-        "; numbers have no agreed meaning: name them with --label-names (label_names= in Python), "
-        'for example "0=entailment,1=neutral,2=contradiction"'
-        if _GENERIC.fullmatch(label.strip())
-        else "; rename the data's labels with --label-names OLD=NEW, or the classes with --labels"
-    )
+    hint = "; rename the data's labels with --label-names OLD=NEW, or the classes with --labels"
+    number = _NUMBER.fullmatch(label.strip())
+    if number or are_generic([label]):
+        tail = ".0" if number and number[1] else ""  # as the data has them: names match whole
+        hint = (
+            "; numbers have no agreed meaning: name them with --label-names (label_names= in "
+            f'Python), for example "0{tail}=entailment,1{tail}=neutral,2{tail}=contradiction"'
+        )
     raise InputError(
         f"label {label!r}: not a class of the checkpoint, which has {', '.join(classes)}{hint}"
     )

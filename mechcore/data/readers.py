@@ -5,6 +5,10 @@ MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script buil
 is one for Python 2; with the changes that make it run on Python 3 it writes texts as bytes
 literals, ``b'How ...'``, which are taken for the texts they stand for where a whole column has
 them. What PAWS-QQP is built from has numbers of tokens for texts, and is refused.
+
+Quotes in a ``.csv`` enclose cells. In a tab-separated file they do so where every cell of every
+line can be read that way, or where only that reading gives every row as many cells as the header
+has, as in what pandas writes of texts with tabs and line breaks. Else they are plain characters.
 """
 
 from __future__ import annotations
@@ -38,6 +42,9 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 _BYTES = re.compile(r"""b(?:'.*'|".*")""", re.DOTALL)
+_ENCLOSED = re.compile(r'(?:^|(?<=\t))"[^"]*(?:""[^"]*)*"(?=\t|$)', re.MULTILINE)
+"""A cell in quotes, which may hold tabs and line breaks."""
+
 _TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
 
 UNDECIDED = "-"
@@ -224,13 +231,10 @@ def _open_text(path: Path) -> IO[str]:
 
 
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
-    """Read csv or tsv text; official GLUE and MultiNLI tsv files use quotes as plain characters."""
+    """Read csv or tsv text."""
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
-    if separator == "\t":
-        with _open_text(path) as file:
-            fields = (field for line in file for field in line.rstrip("\r\n").split("\t"))
-            if not all(map(_is_whole_field, fields)):
-                quoting = csv.QUOTE_NONE
+    if separator == "\t" and not _has_enclosed_cells(path):
+        quoting = csv.QUOTE_NONE
     options: dict[str, Any] = {"sep": separator, "quoting": quoting, "keep_default_na": False}
     table = pd.read_csv(path, dtype=str, **options)
     if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first fields for an index
@@ -241,6 +245,37 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     # As the file has them; pandas makes them different.
     header = pd.read_csv(path, dtype=str, header=None, nrows=1, **options).iloc[0]
     return table.set_axis(header.tolist(), axis=1)
+
+
+def _has_enclosed_cells(path: Path) -> bool:
+    """Whether quotes in a tab-separated file enclose cells, see the module's docstring.
+
+    Official GLUE and MultiNLI files have texts that begin or end with a quote. Two such texts look
+    like one cell with line breaks in it, so that lines of equal length are taken as they are; but
+    lines of a single column are of equal length whatever they mean.
+    """
+    with _open_text(path) as file:
+        text = file.read()
+    if all(_is_whole_field(field) for line in text.split("\n") for field in line.split("\t")):
+        return True
+    rest = _ENCLOSED.sub("", text)
+    if '"' in rest or not _is_even(rest):
+        return False
+    if "\t" not in rest or not _is_even(text):
+        return True
+    warnings.warn(
+        f"{path}: read with quotes as plain characters, one example per line; they could also "
+        "enclose cells with tabs and line breaks: if they do, save the table as .csv, .jsonl or "
+        ".parquet",
+        MechcoreWarning,
+        stacklevel=2,
+    )
+    return False
+
+
+def _is_even(text: str) -> bool:
+    """Whether all lines but empty ones have as many cells as the first."""
+    return len({line.count("\t") for line in text.split("\n") if line}) <= 1
 
 
 def _is_whole_field(field: str) -> bool:

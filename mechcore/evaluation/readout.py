@@ -16,8 +16,66 @@ from torch import Tensor
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.labels import LabelMap
-from mechcore.errors import InputError
+from mechcore.errors import InputError, NotFiniteError
 from mechcore.models.running import Batch, class_names, is_causal, last_real_position
+
+
+def check_finite(
+    logits: Float[Tensor, "*masks example cls"],
+    examples: Iterable[int] | Tensor,
+    dtype: torch.dtype | None = None,
+    *,
+    never: bool = False,
+) -> None:
+    """Make sure that logits mean something: NaN has a largest class, too, and infinity a margin.
+
+    Args:
+        logits: those that are read, of one model or of several masked ones.
+        examples: numbers of the examples, to name them in the error.
+        dtype: what they were computed in, if it is not their own.
+        never: whether minus infinity is allowed for classes that have it in every example, as
+            words do that a language model never says.
+
+    Raises:
+        NotFiniteError: a logit is not finite.
+    """
+    if bool(logits.isfinite().all()):
+        return
+    bad = ~logits.isfinite()
+    if never:
+        unsaid = (logits == -torch.inf).all(-2, keepdim=True)
+        bad &= ~unsaid | unsaid.all(-1, keepdim=True)
+    rows = bad.any(-1)
+    if not bool(rows.any()):
+        return
+    values = " and ".join(
+        name
+        for name, found in (("NaN", logits.isnan()), ("infinity", logits.isinf()))
+        if bool((bad & found).any())
+    )
+    masks = rows.reshape(-1, rows.shape[-1])
+    numbers = [int(number) for number in examples]
+    wrong = sorted(numbers[row] for row in masks.any(0).nonzero().flatten().tolist())
+    shown = ", ".join(map(str, wrong[:5])) + ", ..." * (len(wrong) > 5)
+    under = f" under {int(masks.any(1).sum())} of {len(masks)} masks" if rows.ndim > 1 else ""
+    kind = str(dtype or logits.dtype).removeprefix("torch.")
+    raise NotFiniteError(
+        f"logits: not finite ({values}, {kind}) for {len(wrong)} of {len(numbers)} examples run "
+        f"together, number{'s' * (len(wrong) > 1)} {shown}{under}; {not_finite_advice(kind)}"
+    )
+
+
+def not_finite_advice(dtype: str) -> str:
+    """Why a model of this precision computes NaN or infinity, and what to do."""
+    if dtype == "float16":
+        return (
+            "it overflows in float16, or its weights are damaged: load it in float32 or bfloat16, "
+            "and if that does not help, use another checkpoint"
+        )
+    return (
+        "the model's weights are damaged, or too large: use another checkpoint, such as one from "
+        "before its training diverged"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +154,38 @@ class Readout:
         return cls(len(tokens), tokens, True, label_map, str(label_map))
 
     def read(
-        self, logits: Float[Tensor, "*masks batch *pos out"], inputs: Mapping[str, Tensor]
+        self,
+        logits: Float[Tensor, "*masks batch *pos out"],
+        inputs: Mapping[str, Tensor],
+        examples: Iterable[int] | Tensor,
     ) -> Float[Tensor, "*masks batch cls"]:
-        """Logits of the classes, given a forward's logits and the inputs it ran on."""
+        """Logits of the classes, given a forward's logits and the inputs it ran on.
+
+        Args:
+            logits: of the forward.
+            inputs: what it ran on.
+            examples: numbers of the rows in the data, to name them in errors.
+
+        Raises:
+            NotFiniteError: a logit that is read is not finite.
+        """
         if self.at_last_position:
             last = last_real_position(inputs["attention_mask"])
             logits = logits[..., torch.arange(len(last), device=last.device), last, :]
-        return logits if self.tokens is None else logits[..., self.tokens.to(logits.device)]
+        if self.tokens is not None:
+            logits = logits[..., self.tokens.to(logits.device)]
+        self.check(logits, examples)
+        return logits
+
+    def check(
+        self,
+        logits: Float[Tensor, "*masks example cls"],
+        examples: Iterable[int] | Tensor,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        """Make sure that logits of the classes are finite, see `check_finite`."""
+        whole_vocabulary = self.at_last_position and self.tokens is None
+        check_finite(logits, examples, dtype, never=whole_vocabulary)
 
     def correct_classes(
         self, data: EncodedExamples | Iterable[Batch]
@@ -110,7 +193,7 @@ class Readout:
         """Which classes count as correct, in the order of the data.
 
         Raises:
-            InputError: labels are missing or out of range.
+            InputError: labels are missing, no whole numbers, or out of range.
         """
         if self.label_map is not None and isinstance(data, EncodedExamples):
             return self.label_map.matrix(data.examples.frame["label"])
@@ -126,6 +209,11 @@ class Readout:
             raise InputError(
                 f"batch: labels have shape {tuple(labels.shape)}; expected one label for each of "
                 f"the {len(batch['input_ids'])} rows"
+            )
+        if labels.is_floating_point() or labels.is_complex():
+            raise InputError(
+                f"batch: labels are {labels.dtype}; expected class indices (token ids for language "
+                "models), whole numbers such as torch.long: convert them, if that is what they are"
             )
         if not 0 <= int(labels.min()) <= int(labels.max()) < self.n_classes:
             raise InputError(

@@ -19,9 +19,11 @@ from torch import Tensor
 from mechcore.components import Mask
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.means import MeanActivations, real_positions
+from mechcore.models.measuring import evaluating, hooked
 from mechcore.models.running import (
     Batch,
     check_hooks,
+    check_masks,
     forward,
     hook_mlp_out,
     hook_z,
@@ -73,6 +75,12 @@ class MaskedModel:
             self.positions = None
 
 
+_ELSEWHERE = (
+    "masked: another thread has masked this model; run it in the thread that entered the block, or "
+    "run a copy (copy.deepcopy), which is not masked"
+)
+
+
 @contextmanager
 def masked(
     model: Any,
@@ -88,6 +96,9 @@ def masked(
     and, for a batched mask, repeats its rows for every mask. Rows passed to ``model(...)``
     directly under a batched mask must be ordered mask by mask: [masks * batch, pos].
 
+    The model is in evaluation mode inside the block and has its own again after it. Only the
+    thread that entered the block can run the model there; deep copies of it are not masked.
+
     Args:
         model: any TransformerLens model.
         mask: one mask or several; gradients flow into its values. A component whose value is
@@ -100,12 +111,12 @@ def masked(
     Raises:
         MismatchError: mask or means belong to another model.
         InputError: means are missing, or unknown mode.
-        MechcoreError: the model is masked already.
+        MechcoreError: the model is masked already, or inside the block another thread runs it.
 
     >>> with masked(model, Mask.full(model).without("L0.H1"), means) as run:  # doctest: +SKIP
     ...     logits = run(batch)
     """
-    mask.check(model)
+    check_masks([mask], model)
     fills = Fills(model, means, mode, seed)
     if model in _masked_models:
         raise MechcoreError(
@@ -125,7 +136,7 @@ def masked(
     check_hooks(model, [name for name, _ in hooks])
     _masked_models.add(model)
     try:
-        with model.hooks(fwd_hooks=hooks):
+        with evaluating(model), hooked(model, hooks, _ELSEWHERE):
             yield runner
     finally:
         _masked_models.discard(model)

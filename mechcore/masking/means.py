@@ -20,10 +20,12 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from mechcore import progress
-from mechcore.components import ModelShape
+from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, MismatchError, reason
+from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
+from mechcore.evaluation.readout import not_finite_advice
 from mechcore.files import write_safetensors
+from mechcore.models.measuring import hooked
 from mechcore.models.running import (
     Batch,
     ModelIdentity,
@@ -90,7 +92,8 @@ class MeanActivations:
             seed: of that draw.
 
         Raises:
-            InputError: there is no batch, or the options contradict each other.
+            InputError: there is no batch, the options contradict each other, or an activation is
+                not finite.
         """
         if include_padding and per_position:
             raise InputError("means: include_padding and per_position cannot be combined")
@@ -103,7 +106,7 @@ class MeanActivations:
         hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
         hooks += [(hook_mlp_out(i), sums.adder("mlp", i)) for i in mlp_layers]
         check_hooks(model, [name for name, _ in hooks])
-        with torch.no_grad(), batch_bar("means", batches) as advance, model.hooks(fwd_hooks=hooks):
+        with torch.no_grad(), batch_bar("means", batches) as advance, hooked(model, hooks):
             for batch in as_batches(batches):
                 inputs = model_inputs(model, batch)
                 mask = inputs["attention_mask"]
@@ -116,12 +119,14 @@ class MeanActivations:
         if not sums.started:
             raise InputError("means: no batch; expected at least one")
         data = batches.fingerprint if isinstance(batches, EncodedExamples) else digest.hexdigest()
-        return cls(
+        means = cls(
             **sums.results(),
             identity=ModelIdentity.of(model),
             data=data,
             include_padding=include_padding,
         )
+        means._check_finite()
+        return means
 
     def check(self, model: Any) -> None:
         """Make sure these are the means of ``model``.
@@ -165,11 +170,14 @@ class MeanActivations:
                     raise ValueError(f"format {facts.get('format')!r}, expected {FORMAT!r}")
                 means = cls(
                     **{name: file.get_tensor(name) for name in _TENSORS},
-                    identity=ModelIdentity(**json.loads(facts["identity"])),
+                    identity=ModelIdentity.from_fields(json.loads(facts["identity"])),
                     data=facts["data"],
                     include_padding=json.loads(facts["include_padding"]),
                 )
             means._check_fields()
+            means._check_finite()
+        except NotFiniteError as error:
+            raise NotFiniteError(f"means file {path}: {error}") from error
         except (KeyError, ValueError, TypeError, RecursionError, SafetensorError) as error:
             raise InputError(
                 f"means file {path}: not means written by mechcore ({reason(error)})"
@@ -183,11 +191,8 @@ class MeanActivations:
 
     def _check_fields(self) -> None:
         """Make sure that a file held what belongs together."""
-        identity = asdict(self.identity)
-        kinds = {name: str if name in ("dtype", "weights") else int for name in identity}
-        for name, value in {**identity, "include_padding": self.include_padding}.items():
-            if type(value) is not kinds.get(name, bool):
-                raise ValueError(f"found {value!r} as {name}")
+        if type(self.include_padding) is not bool:
+            raise ValueError(f"found {self.include_padding!r} as include_padding")
         head = (self.identity.n_layers, self.identity.n_heads, self.identity.d_head)
         n_mlps = 0 if 0 in self.mlp.shape else self.identity.n_layers
         mlp = (n_mlps, self.identity.d_model)
@@ -198,6 +203,20 @@ class MeanActivations:
             found = tuple(getattr(self, name).shape)
             if found != shape:
                 raise ValueError(f"{name} has the shape {found}, expected {shape}")
+
+    def _check_finite(self) -> None:
+        """Make sure that all activations were finite: what stands in for them would not be."""
+        heads, mlps = (
+            [place for each in pair for place in (~each.isfinite().all(-1)).nonzero().tolist()]
+            for pair in ((self.z, self.samples_z), (self.mlp, self.samples_mlp))
+        )
+        broken = [Component(*place[-2:]) for place in heads] + [Component(p[-1]) for p in mlps]
+        if broken:
+            dtype = self.identity.dtype
+            raise NotFiniteError(
+                f"means: the output of {min(broken)} is not finite (NaN or infinity, {dtype}); "
+                + not_finite_advice(dtype)
+            )
 
 
 _TENSORS = ("z", "mlp", "counts", "samples_z", "samples_mlp")

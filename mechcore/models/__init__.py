@@ -1,8 +1,15 @@
 """Loading models, and the protocol that every model meets."""
 
-from mechcore.models.classification import register
-from mechcore.models.loading import load_model, load_tokenizer
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-register()
+from mechcore._lazy import attach
 
-__all__ = ["load_model", "load_tokenizer"]
+if TYPE_CHECKING:
+    from mechcore.models.loading import load_model, load_tokenizer
+
+attach(__name__)
+
+Backend: TypeAlias = Literal["bridge", "hooked"]
+"""TransformerBridge or HookedTransformer."""
+
+__all__ = ["Backend", "load_model", "load_tokenizer"]

@@ -184,3 +184,6 @@ def _shield(hf_model: Any, causal: bool) -> None:
         return ((ids, *args[1:]), kwargs) if args else (args, {**kwargs, "input_ids": ids})
 
     hf_model.register_forward_pre_hook(normalise, with_kwargs=True)
+
+
+register()

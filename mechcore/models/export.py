@@ -8,6 +8,8 @@ becomes zero and its bias the mean.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -20,11 +22,12 @@ from transformers.pytorch_utils import Conv1D
 from mechcore.components import Component, Mask
 from mechcore.errors import InputError
 from mechcore.files import appearing, check_can_write, write_json
+from mechcore.identity import Identity
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS
 from mechcore.models.loading import without_bars
-from mechcore.models.running import weights_of
+from mechcore.models.running import ModelIdentity, check_masks, weights_of
 
 FORMAT = "mechcore-export-1"
 FoldMode: TypeAlias = Literal["mean", "zero"]
@@ -95,7 +98,10 @@ def export_checkpoint(
     pruned = mask.ablated
     means = _means_to_fold(means, mode)
     out = _free_folder(out)
-    checked = load_model(source, revision=revision, allow_pickle=allow_pickle)
+    load = partial(load_model, source, revision=revision, allow_pickle=allow_pickle)
+    checked = load()
+    if mask.identity is not None and _is_of(mask.identity, checked, load):
+        mask = mask.with_identity(None)
     kind, pad_id = _check_fits(source, checked, mask, means)
     tokenizer = load_tokenizer(source, revision=revision)
     facts = {
@@ -180,10 +186,24 @@ def _check_fits(
             f"checkpoint {source}: found {architecture}; those that can be exported are "
             f"{', '.join(ARCHITECTURES)}"
         )
-    mask.check(model)
+    check_masks([mask], model)
     if means is not None:
         means.check(model)
     return type(hf_model), hf_model.config.pad_token_id
+
+
+def _is_of(identity: Identity, model: Any, load: Callable[..., Any]) -> bool:
+    """Whether a mask was found on the checkpoint, be it in another precision or backend."""
+    if not identity.differences(ModelIdentity.of(model)):
+        return True
+    for backend in ("bridge", "hooked"):
+        try:
+            other = load(dtype=identity.dtype, backend=backend)
+        except InputError:  # an unknown precision, or no HookedTransformer of the checkpoint
+            continue
+        if not identity.differences(ModelIdentity.of(other)):
+            return True
+    return False
 
 
 # -- folding --------------------------------------------------------------------------------------

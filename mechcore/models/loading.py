@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, reason
+from mechcore.models import Backend
 from mechcore.models.checkpoint_files import (
     Weights,
     check_config,
@@ -45,8 +46,6 @@ from mechcore.models.running import (
     kind_of,
     weights_of,
 )
-
-Backend = Literal["bridge", "hooked"]
 
 CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
 _LOADERS = {

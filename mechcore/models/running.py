@@ -10,16 +10,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from mechcore.components import ModelShape
-from mechcore.errors import InputError
+from mechcore.components import ANY_MODEL, Mask, ModelShape
+from mechcore.errors import InputError, MismatchError
 from mechcore.files import tensors_digest
+from mechcore.identity import Identity
+from mechcore.models.measuring import evaluating
 from mechcore.models.padding import real_tokens_first
 
 Batch: TypeAlias = Mapping[str, Any]
@@ -100,6 +102,19 @@ def n_token_types(model: Any) -> int:
     return 0
 
 
+def n_tokens(model: Any) -> int:
+    """How many token ids the model knows, counted from 0: the rows of its embedding."""
+    inner = model.embed.original_component if kind_of(model) == "bridge" else None
+    return int(getattr(inner, "num_embeddings", None) or model.cfg.d_vocab)
+
+
+def name_of(model: Any) -> str:
+    """The model's class and, where it is known, its checkpoint, for messages."""
+    inner = weights_of(model)
+    source = getattr(getattr(inner, "config", None), "name_or_path", None)
+    return type(inner).__name__ + (f" ({source})" if source else "")
+
+
 def class_names(model: Any) -> list[str] | None:
     """Class names of a classifier, from ``id2label`` in index order; None for language models."""
     if not is_classifier(model):
@@ -164,6 +179,8 @@ def frozen(model: Any) -> Iterator[None]:
 def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
     """Logits of one batch: [batch, class] from classifiers, [batch, pos, vocab] from others.
 
+    The model runs in evaluation mode, whatever its own.
+
     Args:
         model: any TransformerLens model.
         batch: ``input_ids`` and optionally ``attention_mask`` and ``token_type_ids``, each
@@ -172,7 +189,7 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
 
     Raises:
         InputError: the batch has no ``input_ids``, shapes differ, or the model does not know a
-            token type.
+            token or token type.
     """
     inputs = model_inputs(model, batch)
     ids = inputs.pop("input_ids")
@@ -180,7 +197,8 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
         inputs["one_zero_attention_mask"] = inputs.pop("attention_mask")
     elif n_token_types(model) == 0:
         inputs.pop("token_type_ids", None)
-    logits = model(ids, return_type="logits", **inputs)
+    with evaluating(model):
+        logits = model(ids, return_type="logits", **inputs)
     if not torch.is_tensor(logits):
         raise InputError(f"model: forward returned {type(logits).__name__}; expected logits")
     return logits.to(ids.device)
@@ -193,7 +211,7 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
 
     Raises:
         InputError: the batch has no ``input_ids``, shapes differ, or the model does not know a
-            token type.
+            token or token type.
     """
     if not hasattr(batch, "keys") or "input_ids" not in batch:
         found = sorted(batch) if hasattr(batch, "keys") else type(batch).__name__
@@ -219,12 +237,26 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
             )
     if not bool((inputs["attention_mask"] != 0).any(1).all()):
         raise InputError("batch: a row has no real token: its attention_mask is 0 throughout")
+    _check_known(ids, model)
     if "token_type_ids" in inputs and (known := n_token_types(model)):
         types = inputs["token_type_ids"]
         inputs["token_type_ids"] = _known_types(types, inputs["attention_mask"] != 0, known)
     if not is_causal(model):
         inputs, _ = real_tokens_first(inputs, inputs["attention_mask"])
     return inputs
+
+
+def _check_known(ids: Tensor, model: Any) -> None:
+    """Refuse token ids without a row in the embedding, also in padding."""
+    rows = n_tokens(model)
+    low, high = ids.aminmax()
+    if low < 0 or high >= rows:
+        row, position = ((ids < 0) | (ids >= rows)).nonzero().tolist()[0]
+        raise InputError(
+            f"batch: input_ids has {int(ids[row, position])} in row {row} at position {position}; "
+            f"expected 0 to {rows - 1}, the rows of the embedding of {name_of(model)}: tokenize "
+            "with the tokenizer of the model's own checkpoint"
+        )
 
 
 def _known_types(types: Tensor, real: Tensor, known: int) -> Tensor:
@@ -318,16 +350,8 @@ def check_patterns(wanted: Iterable[int], found: Iterable[int]) -> None:
 
 
 @dataclass(frozen=True)
-class ModelIdentity:
-    """What tells one model from another: its shape, its arithmetic and its weights."""
-
-    n_layers: int
-    n_heads: int
-    d_head: int
-    d_model: int
-    dtype: str
-    weights: str
-    """SHA-256 over names, shapes and bytes of all weights."""
+class ModelIdentity(Identity):
+    """What tells one model from another, computed from the model itself."""
 
     @classmethod
     def of(cls, model: Any) -> ModelIdentity:
@@ -353,14 +377,26 @@ class ModelIdentity:
             shape.n_layers, shape.n_heads, cfg.d_head, cfg.d_model, dtype, tensors_digest(state)
         )
 
-    def differences(self, other: ModelIdentity) -> list[str]:
-        """Readable list of the fields that differ, empty when the two are the same."""
-        theirs = asdict(other)
-        return [
-            f"{name} {_short(value)} against {_short(theirs[name])}"
-            for name, value in asdict(self).items()
-            if value != theirs[name]
-        ]
+
+def check_masks(masks: Iterable[Mask], model: Any) -> None:
+    """Make sure that masks fit ``model`` and, as far as they know their model, are its own.
+
+    Raises:
+        MismatchError: layers, heads or MLPs differ, or a mask was found on another model; the
+            message says which.
+    """
+    identities = set()
+    for mask in masks:
+        mask.check(model)
+        if mask.identity is not None:
+            identities.add(mask.identity)
+    for identity in identities:
+        if differences := identity.differences(ModelIdentity.of(model)):
+            raise MismatchError(
+                "mask: found on another model; in the mask and in the model differ: "
+                f"{'; '.join(differences)}: use a mask of this model, or, to use this one all the "
+                f"same, {ANY_MODEL}"
+            )
 
 
 def _sample_of_weights(model: Any) -> list[Any]:
@@ -373,7 +409,3 @@ def _sample_of_weights(model: Any) -> list[Any]:
 
 _identities: weakref.WeakKeyDictionary[Any, tuple[Any, ModelIdentity]]
 _identities = weakref.WeakKeyDictionary()
-
-
-def _short(value: Any) -> str:
-    return value[:12] if isinstance(value, str) else str(value)

@@ -14,6 +14,7 @@ from torch import Tensor
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.masking.means import BATCH_SIZE, as_batches, batch_bar
+from mechcore.models.measuring import hooked
 from mechcore.models.running import Batch, forward, model_inputs
 
 
@@ -99,8 +100,8 @@ def activations_at(
     rows: list[Tensor] = []
     places: list[Tensor] = []
     reporting = batch_bar("activations", data, batch_size)
-    hooked = [(name, reader.hook(name)) for name in names]
-    with torch.no_grad(), reporting as advance, model.hooks(fwd_hooks=hooked):
+    readers = [(name, reader.hook(name)) for name in names]
+    with torch.no_grad(), reporting as advance, hooked(model, readers):
         for batch in as_batches(data, batch_size):
             real = model_inputs(model, batch)["attention_mask"].cpu() != 0
             start = sum(map(len, rows))

@@ -1,11 +1,18 @@
 """Finding subnetworks: L0 pruning, attribution rankings and random controls."""
 
-from mechcore.pruning.attribution import attribute, attribution_scores, integrated_scores
-from mechcore.pruning.controls import layer_matched, random_subnetworks
-from mechcore.pruning.discretise import discretise, discretise_by_threshold
-from mechcore.pruning.pruner import PruningError, prune
-from mechcore.pruning.settings import PRESETS, PruneSettings, prune_settings
-from mechcore.pruning.subnetwork import METHODS, Method, Subnetwork, subnetwork_name
+from typing import TYPE_CHECKING
+
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.pruning.attribution import attribute, attribution_scores, integrated_scores
+    from mechcore.pruning.controls import layer_matched, random_subnetworks
+    from mechcore.pruning.discretise import discretise, discretise_by_threshold
+    from mechcore.pruning.pruner import PruningError, prune
+    from mechcore.pruning.settings import PRESETS, PruneSettings, prune_settings
+    from mechcore.pruning.subnetwork import METHODS, Method, Subnetwork, subnetwork_name
+
+attach(__name__)
 
 __all__ = [
     "METHODS",

@@ -28,9 +28,9 @@ from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import frozen, model_inputs
+from mechcore.models.running import ModelIdentity, frozen, model_inputs
 from mechcore.pruning.discretise import discretise
-from mechcore.pruning.settings import PruneSettings, as_runs
+from mechcore.pruning.settings import PruneSettings, as_runs, check_keeps_some
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, check_examples
 
@@ -69,7 +69,7 @@ def attribution_scores(
             ones = torch.ones(len(inputs["input_ids"]), shape.n_layers, shape.columns)
             leaf = ones.requires_grad_()
             with masked(model, Mask(leaf, has_mlps=shape.has_mlps), means) as run:
-                logits = readout.read(run.rows(batch), inputs).float()
+                logits = readout.read(run.rows(batch), inputs, batch["index"]).float()
             log_odds = _chosen_log_odds(logits)
             (gradient,) = torch.autograd.grad(log_odds.sum(), leaf)
             total += gradient.abs().double().sum(0)
@@ -135,14 +135,20 @@ def attribute(
         seed: of the draw of ``data``, to name the result by; nothing here is random.
 
     Raises:
-        InputError: a sparsity is outside [0, 1) or repeats, or the method is unknown.
+        InputError: a sparsity is outside [0, 1), keeps no component or repeats, or the method is
+            unknown.
     """
     targets, (seed,) = as_runs(sparsity, seed)
     if method not in _SCORES:
         raise InputError(f"attribution: method is {method!r}; expected {' or '.join(_SCORES)}")
+    shape, identity = ModelShape.of(model), ModelIdentity.of(model)
+    check_keeps_some(targets, shape)
     scores = _SCORES[method](model, data, means)
-    shape = ModelShape.of(model)
-    return [Subnetwork(discretise(scores, t, shape), t, seed, scores, method) for t in targets]
+    masks = [discretise(scores, target, shape).with_identity(identity) for target in targets]
+    return [
+        Subnetwork(mask, target, seed, scores, method)
+        for mask, target in zip(masks, targets, strict=True)
+    ]
 
 
 _SCORES: dict[str, Any] = {"attribution": attribution_scores, "integrated": integrated_scores}

@@ -64,6 +64,6 @@ def layer_matched(subnetworks: Sequence[Subnetwork], *, seed_offset: int = 0) ->
             values[layer, ranked[:n_kept]] = 1.0
             if shape.has_mlps:
                 values[layer, -1] = float((layer, None) in kept)
-        mask = Mask(values, has_mlps=shape.has_mlps)
+        mask = Mask(values, has_mlps=shape.has_mlps, identity=each.mask.identity)
         found.append(Subnetwork(mask, each.target, seed, scores, "layer-matched"))
     return found

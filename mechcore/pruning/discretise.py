@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mechcore.components import Mask, ModelShape
 from mechcore.pruning import hard_concrete
-from mechcore.pruning.settings import check_runs
+from mechcore.pruning.settings import check_keeps_some, check_runs
 
 STRIDE = 0.05
 """Of the thresholds that `discretise_by_threshold` tries (arXiv 2403.03942, appendix)."""
@@ -28,9 +28,10 @@ def discretise(
         shape: of the model.
 
     Raises:
-        InputError: the sparsity is outside [0, 1).
+        InputError: the sparsity is outside [0, 1), or keeps no component.
     """
     check_runs([0], [sparsity])
+    check_keeps_some([sparsity], shape)
     flat = scores.flatten()
     n_kept = len(flat) - round(sparsity * len(flat))
     kept = flat.argsort(descending=True, stable=True)[:n_kept]

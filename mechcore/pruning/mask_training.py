@@ -111,7 +111,7 @@ class MaskTraining:
         """The result, once all steps are taken.
 
         Raises:
-            OffTrackError: the sparsity ended too far from its target.
+            OffTrackError: the sparsity ended too far from its target, or nothing is kept.
         """
         scores = self.log_alpha.detach().clone()
         mask = discretise(scores, self.target, self.shape)
@@ -157,7 +157,8 @@ def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
     was kept can be read again with others.
 
     Raises:
-        OffTrackError: the sparsity ended further from its target than ``tolerance``.
+        OffTrackError: the sparsity ended further from its target than ``tolerance``, or nothing is
+            kept.
     """
     course = trained.history["sparsity"].to_numpy()
     reached = float(course[-1])
@@ -165,7 +166,13 @@ def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
         raise OffTrackError(_diagnosis(trained, settings.tolerance))
     by_threshold = settings.discretisation == "threshold"
     to_mask = discretise_by_threshold if by_threshold else discretise
-    return replace(trained, mask=to_mask(trained.scores, trained.target, trained.mask.shape))
+    mask = to_mask(trained.scores, trained.target, trained.mask.shape)
+    if not mask.kept:
+        raise OffTrackError(
+            f"the mask of target {trained.target}, seed {trained.seed} keeps no component by any "
+            "threshold; use a lower sparsity, or discretisation 'ranking'"
+        )
+    return replace(trained, mask=mask.with_identity(trained.mask.identity))
 
 
 def _diagnosis(trained: Subnetwork, tolerance: float) -> str:

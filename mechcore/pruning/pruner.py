@@ -21,9 +21,15 @@ from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import frozen
+from mechcore.models.running import ModelIdentity, frozen
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
-from mechcore.pruning.settings import READING, PruneSettings, as_runs, prune_settings
+from mechcore.pruning.settings import (
+    READING,
+    PruneSettings,
+    as_runs,
+    check_keeps_some,
+    prune_settings,
+)
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, example_order
 from mechcore.state import StateFile, encoded_inputs, input_facts
@@ -37,11 +43,14 @@ class PruningError(MechcoreError):
         missing: why there is none, by the name that it would have.
     """
 
-    def __init__(
-        self, message: str, finished: list[Subnetwork], missing: Mapping[str, str] | None = None
+    def __init__(  # from the message alone where another process sends it
+        self,
+        message: str,
+        finished: Sequence[Subnetwork] = (),
+        missing: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
-        self.finished = finished
+        self.finished = list(finished)
         self.missing = dict(missing or {})
 
 
@@ -75,9 +84,9 @@ def prune(
         Subnetworks ordered by sparsity as given, then seed.
 
     Raises:
-        InputError: a sparsity is outside [0, 1), a seed is negative or too large, seeds or
-            sparsities repeat or are missing, the preset is unknown, or the state file is that of
-            another run.
+        InputError: a sparsity is outside [0, 1) or keeps no component, a seed is negative or too
+            large, seeds or sparsities repeat or are missing, the preset is unknown, or the state
+            file is that of another run.
         PruningError: some masks diverged or did not reach their target; the message says which
             and why, ``finished`` holds the others.
     """
@@ -85,6 +94,8 @@ def prune(
     targets, seeds = as_runs(sparsity, seeds)
     means.check(model)
     shape = ModelShape.of(model)
+    if settings.discretisation == "ranking":
+        check_keeps_some(targets, shape)
     trainings = [MaskTraining(settings, shape, t, seed) for t in targets for seed in seeds]
     facts = {} if state is None else _facts(model, data, means, settings, data_seed, trainings)
     store = StateFile(state, "pruning", facts)
@@ -102,7 +113,7 @@ def prune(
                 if (step + 1) % settings.save_every == 0 or step + 1 == n_steps:
                     store.save(_states(trainings), {"failed": failed})
             advance()
-    return _results(trainings, failed)
+    return _results(trainings, failed, ModelIdentity.of(model))
 
 
 def _take_step(
@@ -126,12 +137,14 @@ def _take_step(
     return failed
 
 
-def _results(trainings: Sequence[MaskTraining], failed: dict[str, str]) -> list[Subnetwork]:
+def _results(
+    trainings: Sequence[MaskTraining], failed: dict[str, str], identity: ModelIdentity
+) -> list[Subnetwork]:
     finished, missing = [], dict(failed)
     for each in trainings:
         if each.name not in failed:
             try:
-                finished.append(each.subnetwork())
+                finished.append(each.subnetwork().with_identity(identity))
             except OffTrackError as error:
                 missing[each.name] = str(error)
     if missing:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any, Literal
 
+from mechcore.components import ModelShape
 from mechcore.errors import InputError, shown
 
 MAX_SEED = 2**63
@@ -176,6 +177,21 @@ def as_runs(
         if not 0 <= seed < MAX_SEED:
             raise InputError(f"seed {seed}: expected a whole number from 0 to {MAX_SEED - 1}")
     return targets, numbers
+
+
+def check_keeps_some(targets: Sequence[float], shape: ModelShape) -> None:
+    """Make sure that every target sparsity leaves a component to keep.
+
+    Raises:
+        InputError: one does not.
+    """
+    n = len(shape.components)
+    for target in targets:
+        if round(target * n) == n:
+            raise InputError(
+                f"sparsity {target}: keeps none of the model's {n} components; expected at most "
+                f"{(n - 1) / n:.6g}, which keeps one"
+            )
 
 
 def _listed(name: str, values: Any, kind: type, convert: Any) -> list[Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
@@ -16,6 +15,7 @@ from torch import Tensor
 from mechcore.components import Mask
 from mechcore.errors import InputError, reason
 from mechcore.files import write_safetensors
+from mechcore.identity import Identity
 
 Method: TypeAlias = Literal["l0", "attribution", "integrated", "random", "layer-matched"]
 """L0 pruning, the two attribution rankings, and the two kinds of random control."""
@@ -36,7 +36,7 @@ class Subnetwork:
     """A pruned model: what is kept, and how it was found.
 
     Attributes:
-        mask: zeros and ones.
+        mask: zeros and ones, with the identity of the pruned model.
         target: the sparsity asked for.
         seed: of the initialisation and the noise, or of the random draw.
         scores: what ranks the components, the highest first, [layer, component]: log_alpha for
@@ -61,6 +61,10 @@ class Subnetwork:
     def name(self) -> str:
         """See `subnetwork_name`."""
         return subnetwork_name(self.target, self.seed, self.method)
+
+    def with_identity(self, identity: Identity | None) -> Subnetwork:
+        """This subnetwork as one of the model ``identity``, see `Mask.with_identity`."""
+        return replace(self, mask=self.mask.with_identity(identity))
 
     @property
     def sparsity(self) -> float:
@@ -87,20 +91,20 @@ class Subnetwork:
             "target": repr(self.target),
             "seed": repr(self.seed),
             "method": self.method,
-            "has_mlps": json.dumps(self.mask.shape.has_mlps),
+            **self.mask.facts,
         }
         history = torch.tensor(self.history[list(HISTORY)].to_numpy(dtype="float32"))
         tensors = {"mask": self.mask.values, "scores": self.scores, "history": history}
         write_safetensors(path, {name: t.cpu().contiguous() for name, t in tensors.items()}, facts)
 
     @classmethod
-    def load(cls, path: str | Path) -> Subnetwork:
-        """Read what `save` wrote.
+    def load(cls, path: str | Path, *, any_model: bool = False) -> Subnetwork:
+        """Read what `save` wrote; ``any_model`` is that of `Mask.load`.
 
         Raises:
             InputError: the file is missing or is not a subnetwork.
         """
-        mask = Mask.load(path)
+        mask = Mask.load(path, any_model=any_model)
         try:
             with safe_open(path, framework="pt") as file:
                 facts = file.metadata() or {}

@@ -40,8 +40,9 @@ class Teacher:
         with torch.no_grad(), progress.bar("full model", total) as advance:
             for batch in data.batches(settings.batch_size):
                 logits = forward(model, batch)
-                rows.append(self.readout.read(logits, model_inputs(model, batch)).float())
                 index.append(batch["index"])
+                inputs = model_inputs(model, batch)
+                rows.append(self.readout.read(logits, inputs, batch["index"]).float())
                 advance()
         self.logits = torch.cat(rows)[torch.cat(index).argsort().to(rows[0].device)]
 
@@ -61,7 +62,7 @@ class Teacher:
             leaf = part.clone().requires_grad_()
             mask = Mask(leaf, has_mlps=self.has_mlps)
             with self._precision(wanted.device.type), masked(self.model, mask, means) as run:
-                logits = self.readout.read(run(batch), inputs)
+                logits = self.readout.read(run(batch), inputs, examples)
             got = logits.float().log_softmax(-1)
             kl = (wanted.exp() * (wanted - got)).sum(-1).mean(-1)
             gradients.append(*torch.autograd.grad(kl.sum(), leaf))

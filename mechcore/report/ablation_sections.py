@@ -214,5 +214,7 @@ def _verdict(row: pd.Series) -> str:
         verdict = "superadditive"
     elif row["high"] < 0:
         verdict = "subadditive"
+    elif not row["low"] <= 0 <= row["high"]:
+        verdict = "not known"
     saturated = row["floor"] and row["metric"] == "accuracy"
     return f"{verdict}; drop saturates" if saturated else verdict

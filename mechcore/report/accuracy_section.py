@@ -105,7 +105,7 @@ def _full_cell(row: pd.Series, metric: str) -> str:
     if metric == "margin":
         return number(row["margin"])
     ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
-    return f"{percent(row['accuracy'])} {ends}".rstrip()
+    return f"{percent(row['accuracy'])} {ends}"
 
 
 # -- means over groups of subsets ---------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,6 +112,7 @@ TABLES: Mapping[str, Columns] = {
             "spearman_rho",
             "spearman_p",
         ),
+        optional=("low_sparsity", "high_sparsity"),
     ),
     "ablation": _ABLATION,
     "sweep": _ABLATION,
@@ -130,6 +132,7 @@ TABLES: Mapping[str, Columns] = {
         ("component", "category"), ("layer", "head", "entropy", "n_examples"), ("in_core",)
     ),
 }
+SEED = "seed"
 _PER_CATEGORY = ("mass_", "low_", "high_", "uniform_", "ratio_", "sd_", "share_", "examples_")
 
 
@@ -239,12 +242,23 @@ def read_table(path: Path, columns: Columns) -> pd.DataFrame:
     ]
     for name in numbers:
         try:
-            frame[name] = frame[name].mask(frame[name] == "").astype(float)
-        except ValueError as error:
+            frame[name] = _numbers(frame[name], whole=name == SEED)
+        except (ValueError, OverflowError) as error:
             raise InputError(f"{path}: column {name}: {error}; expected numbers") from error
     for name in columns.flags:
         frame[name] = frame[name].str.lower().isin(["true", "1"]).astype(bool)
     return frame
+
+
+def _numbers(texts: pd.Series, *, whole: bool) -> pd.Series:
+    """Numbers of texts, empty ones missing; where they are ``whole``, exact beyond float64."""
+    if not whole:
+        return texts.mask(texts == "").astype(float)
+    found = [int(text) if re.fullmatch(r"\d+", text) else None for text in texts]
+    if any(text and number is None for text, number in zip(texts, found, strict=True)):
+        return _numbers(texts, whole=False)
+    numbers = pd.Series(pd.array(found, dtype="Int64"), index=texts.index)
+    return numbers if numbers.isna().any() else numbers.astype("int64")
 
 
 def _read_attention(path: Path) -> tuple[AttentionExample, ...]:

@@ -67,6 +67,13 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
         small_p = int((above["p_adjusted"] < SIGNIFICANT).sum())
         top = part.iloc[int(part["interaction"].argmax())]
         size = with_interval(top["interaction"], top["low"], top["high"], metric, unit=True)
+        if part["low"].isna().all():
+            yield (
+                f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
+                f"no interval on {name} is known on the other half. The largest interaction is "
+                f"{size} ({top['set']})."
+            )
+            continue
         text = (
             f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
             f"{len(above)} {'is' if len(above) == 1 else 'are'} superadditive on {name} on the "

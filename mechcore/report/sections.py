@@ -121,10 +121,12 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
     """How alike the subnetworks of different seeds are, in heads and in accuracy."""
     joint, overlap = run.table("joint_frequency"), run.table("head_overlap")
     if joint is not None and len(joint):
+        ends = (sparsity(joint[name].iloc[0]) for name in ("low_sparsity", "high_sparsity"))
         yield gallery.add(
             subnetwork_figures.joint_frequency(joint),
             "joint-frequency",
-            "How many heads are kept by so many seeds at the one and at the other target sparsity.",
+            "How many heads are kept by so many seeds at the lowest and at the highest target "
+            f"sparsity, {' and '.join(ends)}.",
             "Heatmap of the number of heads by how many seeds keep them at each of two "
             "sparsities; the numbers are in joint_frequency.csv.",
         )
@@ -166,9 +168,14 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
     blocks: list[Block] = [Paragraph(text) for text in core_sentences(run)]
     if pd.notna(summary["spearman_rho"]):
         rho, p = number(summary["spearman_rho"]), summary["spearman_p"]
+        # Tables of earlier versions do not name them.
+        low, high = (
+            f" ({sparsity(summary[name])})" if pd.notna(summary.get(name)) else ""
+            for name in ("low_sparsity", "high_sparsity")
+        )
         text = (
-            "How often each head is kept at one target sparsity and at the other correlates with "
-            f"Spearman's rho = {rho} ({p_value(p)})."
+            f"How often each head is kept at the lowest target sparsity{low} and at the highest"
+            f"{high} correlates with Spearman's rho = {rho} ({p_value(p)})."
         )
         if pd.notna(p) and p >= SIGNIFICANT:
             text += " That p-value is not small: the two need not be related."

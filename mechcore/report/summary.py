@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import pandas as pd
@@ -98,17 +99,12 @@ def _full_model(run: RunFolder) -> Iterator[str]:
     parts = []
     for role, data in data_sets(full):
         row = of_data(full, role, data).iloc[0]
-        ends = _percent_interval(row)
+        ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
         about = f"{data}, n = {whole(row['n'])}"
         if role == "ood" and (names := proper_subsets(accuracy, role, data)):
             about += f", {subsets_named(names)}"
-        parts.append(f"{percent(row['accuracy'])}{ends} {role_name(role)} ({about})")
+        parts.append(f"{percent(row['accuracy'])} {ends} {role_name(role)} ({about})")
     yield f"The full model's accuracy is {listed(parts)}."
-
-
-def _percent_interval(row: pd.Series) -> str:
-    ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
-    return f" {ends}" if ends else ""
 
 
 def _subnetworks(run: RunFolder) -> Iterator[str]:
@@ -243,7 +239,7 @@ def _worst(worst: pd.Series | None, overall: pd.DataFrame, *, several: bool) -> 
     ends = interval(low, high, "accuracy", signed=False)
     text = (
         f"Of the core heads, ablating {name} alone lowers out-of-domain accuracy most: by "
-        f"{_points(worst['accuracy_drop'])}{f' {ends}' if ends else ''} on {data}, to "
+        f"{_points(worst['accuracy_drop'])} {ends} on {data}, to "
         f"{percent(worst['accuracy'])}"
     )
     text += _in_domain(overall, name)
@@ -255,6 +251,8 @@ def _worst(worst: pd.Series | None, overall: pd.DataFrame, *, several: bool) -> 
     text += "."
     if _includes_zero(low, high):
         text += " The interval includes zero, so this drop may be no effect at all."
+    if not math.isfinite(low):
+        text += " Its interval is not known, so this drop may be no effect at all."
     if several:
         text += " (The largest of several; its interval does not allow for that choice.)"
     yield text
@@ -291,6 +289,7 @@ def interaction_sentences(run: RunFolder) -> Iterator[str]:
 
 def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core: list[str]) -> str:
     above, below = part[part["low"] > 0], part[part["high"] < 0]
+    unknown = bool(part["low"].isna().all())
     choices = above if len(above) else part
     top = choices.iloc[int(choices["interaction"].argmax())]
     members = top["set"].split("+")
@@ -308,8 +307,15 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
             text += ": superadditive."
         elif len(below):
             text += ": subadditive, less than the heads do one by one."
+        elif unknown:
+            text += "; its interval is not known, so neither direction is shown."
         else:
             text += "; the interval includes zero, so neither direction is shown."
+    elif unknown:
+        text = (
+            f"{where}, the intervals of all {count(len(part), 'joint set')} are not known, so no "
+            f"direction is shown. The largest interaction is that of {which}: {terms}."
+        )
     else:
         lead = ("The largest", "The superadditive", "The largest superadditive")[min(len(above), 2)]
         text = (

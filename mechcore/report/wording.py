@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import Any
 
 SPACE = "\u00a0"  # keeps a number and its unit on one line
@@ -32,7 +33,8 @@ def number(value: float, digits: int = 2, *, signed: bool = False) -> str:
     """
     if not math.isfinite(value):
         return NOT_AVAILABLE
-    text = f"{value:.{digits}f}"
+    exact = isinstance(value, Integral) and digits == 0
+    text = str(value) if exact else f"{value:.{digits}f}"
     if float(text) == 0:
         return text.lstrip("-")
     if value < 0:
@@ -78,9 +80,9 @@ def effect(value: float, metric: str, *, unit: bool = True) -> str:
 
 
 def interval(low: float, high: float, metric: str, *, signed: bool = True) -> str:
-    """The ends of an interval in brackets, in the unit of the metric; empty when missing."""
+    """The ends of an interval in brackets, in the unit of the metric; a dash when missing."""
     if not (math.isfinite(low) and math.isfinite(high)):
-        return ""
+        return f"[{DASH}]"
     digits, scale, _ = _unit(metric)
     ends = [number(scale * end, digits, signed=signed) for end in (low, high)]
     return f"[{ends[0]}, {ends[1]}]"
@@ -88,7 +90,7 @@ def interval(low: float, high: float, metric: str, *, signed: bool = True) -> st
 
 def with_interval(value: float, low: float, high: float, metric: str, *, unit: bool = False) -> str:
     """A signed difference followed by its interval."""
-    return f"{effect(value, metric, unit=unit)} {interval(low, high, metric)}".rstrip()
+    return f"{effect(value, metric, unit=unit)} {interval(low, high, metric)}"
 
 
 def _unit(metric: str) -> tuple[int, float, str]:

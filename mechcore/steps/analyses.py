@@ -39,7 +39,6 @@ from mechcore.steps.masks import AcceptMasks, missing_in
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Job, Work
-from mechcore.subnetworks.effective_size import common_sparsities
 
 CORE = 0.2
 """Share of heads in a core that is not known yet."""
@@ -360,9 +359,7 @@ class Sizes(MainStep):
         full, grid, groups = accuracies_by_checkpoint(found, self.groups)
         if grid.empty and missing is not None:
             raise MechcoreError(f"no mask reached its target: {'. '.join(missing['reason'])}")
-        kept = full[full["checkpoint"].isin(grid["checkpoint"])]  # those that have any mask
-        sizes = size_tables(kept, common_sparsities(grid), groups, self.tolerance)
-        work.write_tables(sizes | {"full": full, "grid": grid})
+        work.write_tables(size_tables(full, grid, groups, self.tolerance))
         if missing is not None:
             columns = ["checkpoint", "subnetwork", "target_sparsity", "seed", "reason"]
             work.write_tables({"missing_grid_masks": missing[columns].astype({"seed": int})})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
+from mechcore.models.running import ModelIdentity
 from mechcore.pruning import (
     METHODS,
     Method,
@@ -20,6 +22,7 @@ from mechcore.pruning import (
     prune,
     random_subnetworks,
 )
+from mechcore.pruning.settings import check_keeps_some
 from mechcore.steps.config import StudyConfig
 from mechcore.steps.inputs import Inputs
 
@@ -40,6 +43,16 @@ def check_methods(names: Sequence[str]) -> list[Method]:
             "among them, too"
         )
     return [method for method in METHODS if method in names]
+
+
+def check_sparsities(methods: Sequence[str], config: StudyConfig, model: Any) -> None:
+    """Make sure, before any work, that every target sparsity leaves a component to keep.
+
+    Raises:
+        InputError: one does not, by a method that keeps as many as the target says.
+    """
+    if config.prune.discretisation == "ranking" or {*methods} - {"l0"}:
+        check_keeps_some(config.sparsities, ModelShape.of(model))
 
 
 def find_subnetworks(
@@ -99,7 +112,8 @@ def _find(
         )
     if method == "random":
         shape = ModelShape.of(model)
-        return random_subnetworks(shape, sparsity=config.sparsities, seeds=config.seeds)
+        found = random_subnetworks(shape, sparsity=config.sparsities, seeds=config.seeds)
+        return [each.with_identity(ModelIdentity.of(model)) for each in found]
     if method == "layer-matched":
         return layer_matched(trained)
     return attribute(model, data, means, sparsity=config.sparsities, method=method, seed=seed)

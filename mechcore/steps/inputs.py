@@ -20,6 +20,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.loading import has_hooked_transformer
 from mechcore.models.running import class_names, longest_input, n_token_types
+from mechcore.models.vocabulary import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
@@ -138,6 +139,7 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
         data={},
         available={},
     )
+    check_vocabulary(config.source, loaded.tokenizer, loaded.model)
     _check_reading(config, loaded.model)
     return loaded
 

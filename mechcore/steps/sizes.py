@@ -133,9 +133,11 @@ def size_tables(
 ) -> dict[str, pd.DataFrame]:
     """The tables ``full``, ``grid``, ``effective_size`` (per seed) and ``mean_effective_size``.
 
-    The last also has full_accuracy, the full model's accuracy on the group.
+    The last also has full_accuracy, the full model's accuracy on the group, and the first in_grid,
+    whether ``grid`` has subnetworks of the checkpoint; the others are in no table of sizes.
     """
     sizes = effective_size(full, grid, groups=groups, margin=margin)
+    full = full.assign(in_grid=full["checkpoint"].isin(grid["checkpoint"]))
     means = mean_effective_size(sizes)
     accuracy = sizes.groupby(["group", "checkpoint"], sort=False, as_index=False)["full_accuracy"]
     means = means.merge(accuracy.first(), on=["group", "checkpoint"])

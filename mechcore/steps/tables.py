@@ -17,7 +17,7 @@ from mechcore.attention import (
     score_heads,
     telling_example,
 )
-from mechcore.components import Component, Mask
+from mechcore.components import Component, Mask, same_model
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
@@ -168,7 +168,13 @@ def accuracy_table(
                         "margin": row["margin"],
                     }
                 )
-    return pd.DataFrame(rows).astype({"seed": "Int64"})
+    return _with_exact_seeds(rows)
+
+
+def _with_exact_seeds(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A table whose seeds, some of them missing, never were floating-point numbers."""
+    seeds = [None if pd.isna(row["seed"]) else int(row["seed"]) for row in rows]
+    return pd.DataFrame(rows).assign(seed=pd.array(seeds, dtype="Int64"))
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
@@ -201,7 +207,7 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
                     "missing": "; ".join(missing),
                 }
             )
-    return pd.DataFrame(rows).astype({"seed": "Int64"})
+    return _with_exact_seeds(rows)
 
 
 def subset_groups(
@@ -285,23 +291,37 @@ def subnetwork_table(
 
 def core_tables(
     subnetworks: Sequence[Subnetwork],
+    files: Sequence[Path] = (),
+    *,
+    any_model: bool = False,
 ) -> tuple[HeuristicCore, dict[str, pd.DataFrame]]:
     """The heuristic core, and what else several subnetworks have in common.
 
+    Args:
+        subnetworks: the subnetworks.
+        files: where they come from, to name them by: in messages, and in the tables those of
+            different models that have the same name.
+        any_model: whether they may be those of different models of one shape.
+
     Returns:
         The core, and the tables ``head_frequency``, ``head_overlap``, ``core``, ``core_summary``
-        and, for two sparsities or more, ``joint_frequency``.
+        and, for two sparsities or more, ``joint_frequency``. The summary's spearman_rho, as that
+        table, is of the lowest and the highest target sparsity (low_sparsity, high_sparsity).
 
     Raises:
-        InputError: two subnetworks have the same target and seed.
+        InputError: two subnetworks of one model have the same target and seed.
         MismatchError: they are those of different models.
     """
-    masks = [each.mask for each in subnetworks]
+    names = [each.name for each in subnetworks]
+    masks = [each.mask.with_identity(None) if any_model else each.mask for each in subnetworks]
+    same_model(masks, files or names)
+    known = [(each.name, each.mask.identity) for each in subnetworks]
+    if twice := [name for i, (name, _) in enumerate(known) if known[i] in known[:i]]:
+        raise InputError(f"masks: {twice[0]} is given more than once; name every subnetwork once")
+    if files and len(set(names)) < len(names):
+        names = [str(file) for file in files]
     frequency = head_frequency(masks, [each.target for each in subnetworks])
     core = heuristic_core(masks)
-    names = [each.name for each in subnetworks]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"masks: {twice[0]} is given more than once; name every subnetwork once")
     members = pd.DataFrame(
         [
             {
@@ -322,6 +342,8 @@ def core_tables(
         "p_value": core.p_value,
         "spearman_rho": None,
         "spearman_p": None,
+        "low_sparsity": None,
+        "high_sparsity": None,
     }
     tables = {
         "head_frequency": frequency,
@@ -331,6 +353,7 @@ def core_tables(
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)
         summary |= {"spearman_rho": agreement.rho, "spearman_p": agreement.p_value}
+        summary |= {name: getattr(agreement, name) for name in ("low_sparsity", "high_sparsity")}
         tables["joint_frequency"] = joint_frequency(frequency)
     return core, tables | {"core_summary": pd.DataFrame([summary])}
 

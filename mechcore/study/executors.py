@@ -78,7 +78,7 @@ class Local:
         device: where models are put: ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``.
 
     Raises:
-        InputError: there are not so many cores.
+        InputError: there are no workers, or no cores.
     """
 
     workers: int = 1
@@ -86,13 +86,12 @@ class Local:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        there = os.cpu_count() or 1
         for name in ("workers", "cpus"):
             found = getattr(self, name)
-            if found is not None and not 1 <= found <= there:
-                raise InputError(
-                    f"{name} is {found}; this machine has {there} cores: expected 1 to {there}"
-                )
+            if found is not None:
+                if found < 1:
+                    raise InputError(f"{name} is {found}; expected 1 or more")
+                object.__setattr__(self, name, at_most_all(found, name))
 
     @contextmanager
     def __call__(self, store: Store) -> Iterator[Workers]:
@@ -230,12 +229,23 @@ def done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:
     return done(job, Store(store), cpus, device)
 
 
+def at_most_all(count: int, what: str) -> int:
+    """So many cores, or all that this machine has, with a warning that ``what`` asks for more."""
+    there = os.cpu_count() or 1
+    if count > there:
+        warnings.warn(
+            f"{what} is {count}, but this machine has {there} cores: going on with {there}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+    return min(count, there)
+
+
 @contextmanager
 def threads(count: int | None) -> Iterator[None]:
     """Let torch and numerical libraries use so many cores inside the block; None changes nothing.
 
-    Raises:
-        InputError: this machine has not so many.
+    More than this machine has would bring it to a halt: then all of them, with a warning.
     """
     if count is None:
         yield
@@ -243,7 +253,7 @@ def threads(count: int | None) -> Iterator[None]:
     import torch
     from threadpoolctl import threadpool_limits
 
-    before = torch.get_num_threads()
+    count, before = at_most_all(count, "cpus"), torch.get_num_threads()
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, before)
         torch.set_num_threads(count)

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, reason
-from mechcore.study.executors import threads
+from mechcore.study.executors import at_most_all, threads
 from mechcore.study.store import Store
 
 
@@ -72,6 +72,8 @@ def undone(units: Iterable[U], store: Store) -> list[U]:
 def cores_each(what: str, workers: int, n_threads: int | None) -> int:
     """Cores for each of the workers: ``n_threads``, or those there are shared among them.
 
+    More than there are would bring the machine to a halt: then all of them, with a warning.
+
     Args:
         what: the study, for the message.
         workers: units that are done at the same time.
@@ -84,7 +86,9 @@ def cores_each(what: str, workers: int, n_threads: int | None) -> int:
         raise InputError(
             f"{what}: {workers} workers of {n_threads} threads; expected 1 or more of each"
         )
-    return n_threads or max(1, (os.cpu_count() or 1) // workers)
+    if n_threads is None:
+        return max(1, (os.cpu_count() or 1) // workers)
+    return at_most_all(n_threads, f"{what}: threads")
 
 
 def work_through(
@@ -185,7 +189,8 @@ def _collect(unit: Unit, future: Future[list[str]]) -> None:
     except BrokenProcessPool:
         raise
     except MechcoreError as error:
-        raise type(error)(f"{unit.name}: {error}") from error
+        error.args = (f"{unit.name}: {error}",)
+        raise
     except (RuntimeError, MemoryError) as error:  # torch's want of memory among them
         raise MechcoreError(f"{unit.name}: {reason(error)}") from error
     for message in messages:

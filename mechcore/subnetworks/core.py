@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mechcore.components import Component, Mask, ModelShape
-from mechcore.errors import InputError, MismatchError
+from mechcore.components import Component, Mask, ModelShape, same_model
+from mechcore.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,8 @@ class RankAgreement:
 
     rho: float
     p_value: float
+    low_sparsity: float
+    high_sparsity: float
 
 
 def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
@@ -128,10 +130,11 @@ def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
     """
     table = _head_counts(frequency)
     first, last = table.iloc[:, 0].to_numpy(), table.iloc[:, -1].to_numpy()
+    between = (float(table.columns[0]), float(table.columns[-1]))
     if len(set(first)) == 1 or len(set(last)) == 1:
-        return RankAgreement(float("nan"), float("nan"))
+        return RankAgreement(float("nan"), float("nan"), *between)
     result = stats.spearmanr(first, last)
-    return RankAgreement(float(result.statistic), float(result.pvalue))
+    return RankAgreement(float(result.statistic), float(result.pvalue), *between)
 
 
 def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
@@ -249,11 +252,5 @@ def _head_counts(frequency: pd.DataFrame) -> pd.DataFrame:
 
 
 def _common_shape(masks: Sequence[Mask]) -> ModelShape:
-    if not masks:
-        raise InputError("subnetworks: no mask; at least one is needed")
-    for mask in masks[1:]:
-        if mask.shape != masks[0].shape:
-            raise MismatchError(
-                f"subnetworks: masks of different models: {masks[0].shape} and {mask.shape}"
-            )
+    same_model(masks)
     return masks[0].shape

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_integer_dtype
 
 from mechcore.data.readers import read_table, texts_of
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
@@ -56,10 +57,11 @@ def effective_size(
     is below the margin, every subnetwork is faithful.
 
     Args:
-        full: accuracy (share) of the full model: checkpoint, subset, accuracy.
+        full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
+            ``grid`` lacks are left out, with a warning.
         grid: accuracy (share) of subnetworks: checkpoint, seed, sparsity (share of components
-            pruned, in [0, 1)), subset, accuracy. All seeds of a checkpoint have the same
-            sparsities.
+            pruned, in [0, 1)), subset, accuracy. A seed's size is chosen among the sparsities
+            that it has itself; a warning names those that another seed has and it has not.
         groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
             are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
             all six together.
@@ -72,14 +74,16 @@ def effective_size(
         1, as published, but faithful is False, and sparsity and accuracy are missing.
 
     Raises:
-        InputError: a column or accuracy is missing, repeated or not a share; the checkpoints of
-            the tables or the sparsities of the seeds differ; a group or the margin is unusable.
+        InputError: a column or accuracy is missing, repeated or not a share; a checkpoint of the
+            grid is not in ``full``; a group or the margin is unusable.
     """
     _check_settings(groups, margin)
     wholes, parts = _by_subset(full, "full", FULL), _by_subset(grid, "grid", GRID)
-    checkpoints = full["checkpoint"].unique().tolist()
-    _check_checkpoints(checkpoints, parts.index.unique("checkpoint").tolist())
-    _check_even(parts.index.to_frame(index=False))
+    checkpoints = _in_both(
+        full["checkpoint"].unique().tolist(), parts.index.unique("checkpoint").tolist()
+    )
+    wholes = wholes.loc[checkpoints]
+    _name_uneven(parts.index.to_frame(index=False))
     rows = []
     for group, subsets in groups.items():
         whole = _group_accuracy(wholes, "full", group, subsets)
@@ -95,25 +99,6 @@ def effective_size(
     sizes.insert(3, "effective_size", (1 - sizes["sparsity"]).fillna(1.0))
     sizes.insert(4, "faithful", sizes["sparsity"].notna())
     return sizes
-
-
-def common_sparsities(grid: pd.DataFrame) -> pd.DataFrame:
-    """The part of ``grid`` at sparsities that all seeds of a checkpoint have, for `effective_size`.
-
-    What is left out, which a warning names, cannot be chosen for any seed.
-    """
-    _require(grid, "grid", GRID)
-    seeds = grid.groupby("checkpoint", dropna=False)["seed"].transform("nunique")
-    having = grid.groupby(["checkpoint", "sparsity"], dropna=False)["seed"].transform("nunique")
-    if (having < seeds).any():
-        lost = grid.loc[having < seeds, ["checkpoint", "sparsity"]].drop_duplicates()
-        warnings.warn(
-            "grid: left out sparsities that some seeds lack: "
-            + "; ".join(_place(lost[row : row + 1]) for row in range(len(lost))),
-            MechcoreWarning,
-            stacklevel=2,
-        )
-    return grid[having == seeds].reset_index(drop=True)
 
 
 def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
@@ -178,26 +163,40 @@ def _check_settings(groups: Mapping[str, Sequence[str]], margin: float) -> None:
             )
 
 
-def _check_checkpoints(full: list[Any], grid: list[Any]) -> None:
-    alone = [each for each in [*full, *grid] if (each in full) != (each in grid)]
+def _in_both(full: list[Any], grid: list[Any]) -> list[Any]:
+    """The checkpoints of ``full`` that ``grid`` has, which must be all of those of ``grid``."""
+    alone = [each for each in grid if each not in full]
     if alone:
         raise InputError(
             f"checkpoint {alone[0]!r} is not in both tables: full has {_list(full)}; grid has "
-            f"{_list(grid)}; expected the same in both: add it, or leave it out"
+            f"{_list(grid)}; expected every checkpoint of grid in full: add it, or leave it out"
         )
+    both = [each for each in full if each in grid]
+    if len(both) < len(full):
+        warnings.warn(
+            f"full: left out {len(full) - len(both)} of {len(full)} checkpoints, of which grid has "
+            f"no subnetwork; used {shown(_list(both), 300)}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+    return both
 
 
-def _check_even(settings: pd.DataFrame) -> None:
-    for checkpoint, rows in settings.groupby("checkpoint"):
-        for seed, own in rows.groupby("seed"):
-            lacking = set(rows["sparsity"]) - set(own["sparsity"])
-            if lacking:
-                raise InputError(
-                    f"grid: checkpoint {checkpoint!r}, seed {seed!r} lacks sparsity "
-                    f"{_list(sorted(lacking))}, which another seed has; expected the same "
-                    "sparsities for all seeds of a checkpoint: add the missing, or keep what "
-                    "common_sparsities(grid) gives"
-                )
+def _name_uneven(settings: pd.DataFrame) -> None:
+    """Warn of sparsities that another seed of the same checkpoint has."""
+    lacking = [
+        f"checkpoint {checkpoint!r}, seed {seed!r} lacks {_list(sorted(gone))}"
+        for checkpoint, rows in settings.groupby("checkpoint", sort=False)
+        for seed, own in rows.groupby("seed")
+        if (gone := set(rows["sparsity"]) - set(own["sparsity"]))
+    ]
+    if lacking:
+        warnings.warn(
+            "grid: some seeds lack sparsities that others of the same checkpoint have, and their "
+            f"sizes are chosen among the rest: {'; '.join(lacking)}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
 
 
 def _require(frame: pd.DataFrame, name: str, columns: Sequence[str]) -> None:
@@ -273,7 +272,10 @@ def _read(path: Path, columns: Sequence[str], levels: Sequence[str]) -> pd.DataF
         numbers = pd.to_numeric(table[column], errors="coerce")
         if column in ("sparsity", "accuracy"):
             _refuse(table, numbers.isna(), str(path), f"expected a number as {column}")
-        if numbers.notna().all():
+        # Beyond 2^53 floating-point numbers would make one of two seeds.
+        if numbers.notna().all() and (
+            is_integer_dtype(numbers) or not (numbers.abs() > 2**53).any()
+        ):
             table[column] = numbers
     if is_published and "sparsity" in columns:
         table = _without_missing(path, table)

@@ -9,12 +9,19 @@ A run's folder holds ``step-0200/``, ``step-0400/``, ..., ``final/``, ``history.
 which an interrupted run goes on.
 """
 
-from mechcore.training.fresh import new_model
-from mechcore.training.history import HISTORY_FILE, best_step, read_history
-from mechcore.training.objectives import Objective, accuracies, answering, classification
-from mechcore.training.run import train, train_answering, train_classifier
-from mechcore.training.run_folder import SETTINGS_FILE, STATE_FOLDER, checkpoint_path
-from mechcore.training.settings import PRESETS, TrainSettings, train_settings
+from typing import TYPE_CHECKING
+
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.training.fresh import new_model
+    from mechcore.training.history import HISTORY_FILE, best_step, read_history
+    from mechcore.training.objectives import Objective, accuracies, answering, classification
+    from mechcore.training.run import train, train_answering, train_classifier
+    from mechcore.training.run_folder import SETTINGS_FILE, STATE_FOLDER, checkpoint_path
+    from mechcore.training.settings import PRESETS, TrainSettings, train_settings
+
+attach(__name__)
 
 __all__ = [
     "HISTORY_FILE",

@@ -16,6 +16,8 @@ from mechcore.data.encoding import EncodedExamples, answer_ids, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
+from mechcore.evaluation.readout import check_finite
+from mechcore.models.measuring import evaluating
 
 _EVALUATION_BATCH = 256
 
@@ -233,6 +235,7 @@ def _right(
     for batch in encoded.batches(_EVALUATION_BATCH):
         logits = objective.logits(model, batch)[:, list(objective.columns)]
         index = batch["index"]
+        check_finite(logits, index)
         right[index] = correct[index, logits.argmax(dim=1).cpu()]
     return right
 
@@ -242,9 +245,12 @@ def accuracies(
 ) -> dict[str, float]:
     """Share of right answers over all examples (key ``"all"``) and in each subset.
 
-    The model is put into evaluation mode and runs on the device it is on.
+    The model runs in evaluation mode, and on the device it is on.
+
+    Raises:
+        NotFiniteError: a logit is not finite.
     """
-    model.eval()
-    right = pd.Series(_right(model, objective, encoded).numpy())
+    with evaluating(model):
+        right = pd.Series(_right(model, objective, encoded).numpy())
     by_subset = right.groupby(encoded.examples.frame["subset"], sort=False).mean()
     return {ALL: float(right.mean()), **{str(k): float(v) for k, v in by_subset.items()}}

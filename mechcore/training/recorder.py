@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, TrainerCallback
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
-from mechcore.errors import MechcoreError
+from mechcore.errors import MechcoreError, NotFiniteError
 from mechcore.progress import say
 from mechcore.training.history import read_records, write_records
 from mechcore.training.loop import Loop
@@ -116,9 +116,17 @@ class Recorder(TrainerCallback):
             if path is not None:
                 publish(stored, objective.tokenizer, path)
             stored = stored.float()
-            record["accuracy"] = {
-                name: accuracies(stored, objective, data) for name, data in self.measured.items()
-            }
+            try:
+                record["accuracy"] = {
+                    name: accuracies(stored, objective, data)
+                    for name, data in self.measured.items()
+                }
+            except NotFiniteError as error:
+                raise MechcoreError(
+                    f"training: after step {step}, with the weights in {str(dtype)[6:]}, {error}. "
+                    f"Use a learning rate lower than {self.loop.settings.learning_rate:g}, or "
+                    "checkpoint_dtype float32"
+                ) from error
             record["seconds"] = round(time.monotonic() - self.started, 1)
             if self._best() == step:
                 publish(stored.to(dtype), objective.tokenizer, best_path(self.out, step))

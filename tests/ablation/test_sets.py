@@ -147,6 +147,15 @@ def test_random_sets_where_few_are_left() -> None:
     assert len(set(both.values())) == 3
 
 
+def test_all_random_sets_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 6 heads and 1 MLP beside CHOSEN, from which 2 of layer 0 and an MLP of two are drawn.
+    found = sets.matched_random(CHOSEN, LARGE, 15 * 2)
+    assert len(set(found.values())) == 30
+    monkeypatch.setattr(ComponentSet, "of", None)  # refused before any is drawn
+    with pytest.raises(InputError, match="only 30 different ones found, 1000000 wanted"):
+        sets.matched_random(CHOSEN, LARGE, 1_000_000)
+
+
 def test_random_sets_of_components_that_the_model_lacks() -> None:
     for name in ("2.0", "0.3"):
         with pytest.raises(InputError, match="out of range"):

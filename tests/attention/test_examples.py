@@ -1,5 +1,6 @@
 """Attention of chosen heads on single examples, and which heads and examples are chosen."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from mechcore.attention import attention_examples, clearest_heads, telling_examp
 from mechcore.attention.examples import readable_tokens
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError
+from mechcore.errors import InputError, NotFiniteError
 from mechcore.models import load_model
+from mechcore.models.running import weights_of
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
@@ -101,6 +103,14 @@ def test_errors(model: Any) -> None:
         attention_examples(model, data, tokenizer, ["L1.MLP"])
     with pytest.raises(InputError, match=r"without segments.*words=True"):
         attention_examples(model, encoded(PAIRS, words=False), tokenizer, ["L0.H0"])
+
+
+def test_attention_that_is_not_finite_is_no_picture(model: Any) -> None:
+    broken = copy.deepcopy(model)
+    with torch.no_grad():
+        weights_of(broken).bert.encoder.layer[1].attention.self.query.bias[0] = float("nan")
+    with pytest.raises(NotFiniteError, match=r"^attention of layer 1: not finite \(float32\); "):
+        attention_examples(broken, encoded(PAIRS), tiny_world.encoder_tokenizer(), ["L1.H0"])
 
 
 def test_tokens_of_byte_level_tokenizers_are_readable() -> None:

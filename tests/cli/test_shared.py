@@ -47,6 +47,24 @@ def test_whole_numbers_of_a_run_are_shown_as_such(
     ]
 
 
+def test_a_dash_stands_for_an_interval_that_is_not_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nan = float("nan")
+    frame = pd.DataFrame(
+        {"subset": ["a", "b"], "seed": [nan, 1.0], "low": [nan, 0.25], "drop_high": [nan, 0.5]}
+    )
+    dash = "\u2013"
+    lines = [line.split() for line in shown(frame, capsys, monkeypatch)]
+    assert lines[1] == ["subset", "seed", "low", "high"]
+    assert lines[3:] == [["a", dash, dash], ["b", "1.000", "0.250", "0.500"]]
+    (tmp_path / "tables").mkdir()
+    write_csv(tmp_path / "tables" / "t.csv", frame)
+    assert (tmp_path / "tables" / "t.csv").read_text().splitlines()[1] == "a,,,"
+    found = shown(run_table(tmp_path, "t"), capsys, monkeypatch)
+    assert found[3].split() == ["a", dash, dash]
+
+
 def test_only_texts_go_on_in_the_next_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

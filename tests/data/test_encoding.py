@@ -198,6 +198,35 @@ def test_texts_that_just_fit_are_not_warned_about(wordpiece: hf.PreTrainedTokeni
         encode(examples(("the cat slept", "a")), wordpiece, max_length=7)
 
 
+@pytest.mark.parametrize("max_length", [1, 2, 3, 4])
+def test_a_length_without_room_for_both_texts_is_refused(
+    wordpiece: hf.PreTrainedTokenizerFast, max_length: int
+) -> None:
+    data = examples(("the cat " * 20_000, "a"))
+    message = rf"max_length {max_length}: expected at least 5, .* 3 special tokens around a pair"
+    with pytest.raises(InputError, match=message):
+        encode(data, wordpiece, max_length=max_length)
+    if max_length < 3:
+        message = rf"max_length {max_length}: expected at least 3, .* 2 special tokens around a te"
+        with pytest.raises(InputError, match=message):
+            encode(examples(("the cat " * 20_000, "")), wordpiece, max_length=max_length)
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+def test_the_shortest_length_keeps_a_token_of_every_text(
+    wordpiece: hf.PreTrainedTokenizerFast,
+) -> None:
+    pairs = [("the cat slept", "a"), ("a", "the cat slept"), ("the cat", "the cat")]
+    data = encode(examples(*pairs), wordpiece, max_length=5)
+    expected = ["[CLS] the [SEP] a [SEP]", "[CLS] a [SEP] the [SEP]", "[CLS] the [SEP] the [SEP]"]
+    assert data.input_ids == [ids(each) for each in expected]
+    alone = encode(examples(("the cat", "")), wordpiece, max_length=3)
+    assert alone.input_ids == [ids("[CLS] the [SEP]")]
+    # A prompt has no special tokens but those written out.
+    one = encode(examples(("cat", "")), wordpiece, max_length=1, prompt="{a}")
+    assert one.input_ids == [ids("cat")]
+
+
 def test_prompts_are_never_cut(wordpiece: hf.PreTrainedTokenizerFast) -> None:
     data = examples(("the cat slept the cat", "a"), ("a", "b"))
     with pytest.raises(InputError, match=r"1 of 2 prompts are longer than 6 tokens.*--max-length"):

@@ -81,14 +81,21 @@ def test_classes_without_names_are_refused_with_a_remedy(classes: tuple[str, ...
     assert "id2label in its config.json" in message
 
 
-@pytest.mark.parametrize("label", ["0", "1", "LABEL_1"])
-def test_labels_that_are_numbers_are_refused_with_a_remedy(label: str) -> None:
+@pytest.mark.parametrize(
+    ("label", "example"),
+    [
+        *((label, '"0=entailment,1=neutral,') for label in ("0", "1", "LABEL_1", "-1")),
+        *((label, '"0.0=entailment,1.0=neutral,') for label in ("0.0", "2.0", " 1.0 ")),
+    ],
+)
+def test_labels_that_are_numbers_are_refused_with_a_remedy(label: str, example: str) -> None:
     with pytest.raises(InputError, match="numbers have no agreed meaning") as caught:
         LabelMap.between([label], NLI)
     message = str(caught.value)
     assert "contradiction, entailment, neutral" in message
     assert "--label-names" in message
     assert "0=entailment" in message
+    assert example in message
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mechcore.data.examples import Examples
-from mechcore.data.readers import data_name, kind_of_file, read_examples
+from mechcore.data.readers import data_name, kind_of_file, read_examples, read_table
 from mechcore.errors import InputError, MechcoreWarning
 
 ROWS = [
@@ -115,6 +115,72 @@ def test_tsv_with_proper_quoting_is_unquoted(write: Write) -> None:
     path = write("dev.tsv.gz", 'premise\thypothesis\tlabel\n"a ""b"" c"\t"d"\te\n')
     found = columns(read_examples(path))
     assert (found["text_a"], found["text_b"]) == (['a "b" c'], ["d"])
+
+
+@pytest.mark.parametrize("ending", ["tsv", "tsv.gz", "txt"])
+def test_what_pandas_writes_with_tabs_and_line_breaks_reads_back(
+    tmp_path: Path, ending: str
+) -> None:
+    table = pd.DataFrame(
+        {
+            "premise": ["a\tb", "one\ntwo", '"Well, well', 'he said "no"\n\n"yes"', "plain", "\n"],
+            "hypothesis": ["c", "d\t\t", "e", '""', "f\n", '"'],
+            "label": ["x", "y", "x", "y", "x", "y"],
+        }
+    )
+    table.to_csv(tmp_path / f"x.{ending}", sep="\t", index=False)
+    pd.testing.assert_frame_equal(read_table(tmp_path / f"x.{ending}"), table)
+    # A single column says nothing by the lengths of its lines.
+    table[["premise"]].to_csv(tmp_path / f"y.{ending}", sep="\t", index=False)
+    pd.testing.assert_frame_equal(read_table(tmp_path / f"y.{ending}"), table[["premise"]])
+
+
+CELLS = st.text(alphabet='ab "\t\n', max_size=6)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(CELLS, CELLS, st.sampled_from("xy")), min_size=1, max_size=5))
+def test_any_table_that_pandas_writes_reads_back_or_is_warned_of(
+    tmp_path: Path, rows: list[tuple[str, str, str]]
+) -> None:
+    table = pd.DataFrame(rows, columns=["premise", "hypothesis", "label"])
+    table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
+    lines = (tmp_path / "x.tsv").read_text().split("\n")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = read_table(tmp_path / "x.tsv")
+    if told:  # as if each line were an example, with three cells everywhere
+        assert {line.count("\t") for line in lines if line} == {2}
+        assert len(lines) - lines.count("") > len(table) + 1
+    else:
+        assert found.to_numpy().tolist() == table.to_numpy().tolist()
+
+
+def test_two_texts_with_a_quote_each_are_two_texts(write: Write) -> None:
+    rows = ['"Well\tno\tneutral', "b\tc\tneutral", 'she said"\td\tneutral']
+    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
+    with pytest.warns(
+        MechcoreWarning, match=r"dev\.tsv: read with quotes as plain characters, one"
+    ):
+        found = columns(read_examples(path))
+    assert found["text_a"] == ['"Well', "b", 'she said"']
+    assert found["text_b"] == ["no", "c", "d"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ['"Well\tno\tneutral', "b\tc\tneutral"],  # never closed
+        ['"Well\tno\tneutral', 'said" he\tc\tneutral'],  # closed within a text
+        ['"Well\tno\tneutral', 'said"\tc\tneutral', 'd "e" f\tg\tneutral'],  # one in a bare text
+        ['"Well\tno\tneutral', 'b\tc"\tneutral'],  # in another column
+    ],
+)
+def test_unbalanced_quotes_are_plain_characters(write: Write, rows: list[str]) -> None:
+    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
+    found = read_examples(path).frame[["text_a", "text_b", "label"]]
+    assert found.to_numpy().tolist() == [row.split("\t") for row in rows]
 
 
 def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:

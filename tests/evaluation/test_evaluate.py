@@ -296,6 +296,12 @@ def test_classes_can_be_renamed(cases: Cases) -> None:
         (torch.tensor([0, 1, 2, 0, 3]), "labels run from 0 to 3; expected 0 to 2"),
         (torch.tensor([0, 1, 2, 0, -1]), "labels run from -1 to 2"),
         (torch.tensor([0, 1]), r"labels have shape \(2,\)"),
+        (
+            torch.tensor([0.2, 1.7, 2.0, 0.9, 0.0]),
+            "labels are torch.float32; expected class indices",
+        ),
+        ([0.0, 1.0, 2.0, 0.0, 1.0], "labels are torch.float32; expected class indices"),
+        (torch.zeros(5, dtype=torch.bfloat16), "labels are torch.bfloat16; expected class"),
         (torch.zeros(5, 2).long(), r"labels have shape \(5, 2\)"),
     ],
 )
@@ -448,6 +454,20 @@ def test_the_bootstrap_is_paired_and_seeded() -> None:
     assert alone == again
     assert alone != other
     assert pair[0].low < pair[0].mean < pair[0].high
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.3])
+def test_one_example_has_no_interval(value: float) -> None:
+    found = bootstrap_mean(np.array([value]))
+    assert found.mean == value
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    for each in bootstrap_means(np.array([[0.0], [1.0]])):
+        assert not each.low <= 0
+        assert not each.high >= 0
+    drop = paired_drop(hand_made([True]), hand_made([False]))
+    assert drop.mean == 1
+    assert math.isnan(drop.low)
 
 
 def test_the_bootstrap_of_nothing_is_an_error() -> None:

@@ -5,11 +5,15 @@ import random
 import shutil
 from pathlib import Path
 
+import helpers
 from fuzz.artefacts import as_json, changed_tensors
 from fuzz.harness import ODD_VALUES, Maker, changed, check_all, damaged
 from helpers import Cases
 
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.running import forward
+from mechcore.study import ModelConfig
+from mechcore.steps.inputs import open_model
 
 SMALL = ("config.json", "tokenizer.json", "tokenizer_config.json")
 WEIGHTS = "model.safetensors"
@@ -52,6 +56,43 @@ def changed_checkpoints(original: Path) -> Maker:
         return path
 
     return write_changed_checkpoint
+
+
+def foreign_tokenizers(original: Path) -> Maker:
+    """Makes copies of a checkpoint whose tokenizer has ids moved, or tokens more or less."""
+
+    def write_foreign_tokenizer(rng: random.Random, folder: Path) -> Path:
+        path = Path(shutil.copytree(original, folder / "checkpoint"))
+        file = path / "tokenizer.json"
+        content = json.loads(file.read_text())
+        words = content["model"]["vocab"]
+        kind = rng.randrange(4)
+        if kind == 0:  # a larger vocabulary
+            words |= {f"more{i}": len(words) + i for i in range(rng.choice([1, 5, 1000]))}
+        elif kind == 1:  # the ids of one
+            moved = rng.choice([w for w in words if not w.startswith("[")])
+            words[moved] = rng.choice([helpers.VOCABULARY - 1, helpers.VOCABULARY, 30_000, 2**31])
+        elif kind == 2:  # a smaller one
+            for word in [w for w in words if not w.startswith("[")][rng.randrange(1, 5) :]:
+                del words[word]
+        file.write_text(json.dumps(content))
+        return path
+
+    return write_foreign_tokenizer
+
+
+def test_foreign_tokenizers(cases: Cases, tmp_path: Path) -> None:
+    words = helpers.word_tokenizer().get_vocab()
+    text = " ".join(word for word in words if not word.startswith("["))
+
+    def read(path: Path) -> None:
+        loaded = open_model(ModelConfig(source=str(path)))
+        ids = loaded.tokenizer([f"{text} more0 more4 more999"], return_tensors="pt")
+        assert forward(loaded.model, ids).isfinite().all()
+
+    tally = check_all(tmp_path, 60, foreign_tokenizers(cases.path("bert")), read)
+    assert tally.read >= 10
+    assert tally.refused >= 10
 
 
 def test_checkpoints(cases: Cases, tmp_path: Path) -> None:

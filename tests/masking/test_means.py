@@ -1,5 +1,6 @@
 """Mean activations against a slow loop over Hugging Face's own activations."""
 
+import copy
 import re
 from collections import Counter
 from dataclasses import replace
@@ -13,10 +14,11 @@ from helpers import LENGTHS, Case, Cases, captured, padded, texts
 from safetensors.torch import save_file
 
 from mechcore.components import Mask
-from mechcore.errors import InputError, MismatchError
+from mechcore.errors import InputError, MismatchError, NotFiniteError
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
+from mechcore.models.running import weights_of
 
 D, H, L = helpers.D_MODEL, helpers.N_HEADS, helpers.N_LAYERS
 
@@ -342,3 +344,27 @@ def test_hooked_encoder_means_ignore_padding() -> None:
     for side in ("right", "left"):
         means = MeanActivations.compute(model, padded(rows, side, extra=2, noise=1))
         close(means.z, z)
+
+
+@pytest.mark.parametrize("per_position", [False, True])
+@pytest.mark.parametrize(
+    ("component", "weight"),
+    [("L0.H2", "attention.self.value.bias"), ("L1.MLP", "output.dense.bias")],
+)
+def test_activations_that_are_not_finite_have_no_mean(
+    cases: Cases, tmp_path: Path, component: str, weight: str, per_position: bool
+) -> None:
+    case = cases.get("bert")
+    model, layer = copy.deepcopy(case.model), int(component[1])
+    bias = weights_of(model).get_submodule(f"bert.encoder.layer.{layer}").get_parameter(weight)
+    with torch.no_grad():
+        bias[2 * D // H] = float("inf")  # the first dimension of head 2, and one of an MLP's output
+    expected = rf"means: the output of {component} is not finite \(NaN or infinity, float32\); "
+    with pytest.raises(NotFiniteError, match=f"^{expected}"):
+        MeanActivations.compute(model, [padded(texts())], per_position=per_position)
+
+    means = MeanActivations.compute(case.model, [padded(texts())])
+    means.z[1, 3, 0] = float("nan")
+    means.save(path := tmp_path / "means.safetensors")
+    with pytest.raises(NotFiniteError, match=rf"^means file {path}: means: the output of L1.H3 is"):
+        MeanActivations.load(path)

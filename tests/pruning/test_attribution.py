@@ -330,6 +330,7 @@ def test_rankings_that_make_no_sense(
     arguments = (loud[0], data, loud_means)
     for options, message in [
         ({"sparsity": 1.0}, r"sparsity 1\.0: expected a share"),
+        ({"sparsity": [0.5, 0.96]}, "sparsity 0.96: keeps none of the model's 10 components"),
         ({"sparsity": [0.5, math.nan]}, "sparsity nan: expected a share"),
         ({"sparsity": [0.5, 0.5]}, r"sparsities \[0\.5, 0\.5\]: expected at least one, each once"),
         ({"sparsity": []}, r"sparsities \[\]: expected at least one"),

@@ -44,6 +44,10 @@ def test_discretising_is_one_ranking(
     few = st.integers(-3, 3).map(float)  # few values, so that there are ties
     flat = draw.draw(st.lists(few, min_size=n, max_size=n))
     scores = torch.tensor(flat).reshape(n_layers, columns)
+    if sparsity * n > n - 0.5:
+        with pytest.raises(InputError, match=f"keeps none of the model's {n} components"):
+            discretise(scores, sparsity, ModelShape(n_layers, columns - 1))
+        return
     mask = discretise(scores, sparsity, ModelShape(n_layers, columns - 1))
     values = mask.values.flatten().tolist()
     n_pruned = values.count(0.0)
@@ -51,6 +55,17 @@ def test_discretising_is_one_ranking(
     assert abs(n_pruned - sparsity * n) <= 0.5 + 1e-9
     ranking = sorted(range(n), key=lambda i: (-flat[i], i))
     assert {i for i in range(n) if values[i] == 1} == set(ranking[: n - n_pruned])
+
+
+@pytest.mark.parametrize(("sparsity", "kept"), [(0.9, 1), (0.94, 1), (0.96, 0), (0.99, 0)])
+def test_a_sparsity_that_keeps_nothing_is_refused(sparsity: float, kept: int) -> None:
+    scores, shape = torch.arange(10.0).reshape(2, 5), ModelShape(2, 4)
+    if kept:
+        assert names(discretise(scores, sparsity, shape)) == {"L1.MLP"}
+    else:
+        message = f"sparsity {sparsity}: keeps none of the model's 10 components; expected at most "
+        with pytest.raises(InputError, match=f"{message}0.9, which keeps one"):
+            discretise(scores, sparsity, shape)
 
 
 @pytest.mark.parametrize("to_mask", [discretise, discretise_by_threshold])

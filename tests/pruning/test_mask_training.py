@@ -179,6 +179,14 @@ def test_a_sparsity_that_swings_is_not_told_to_react_more_strongly() -> None:
     assert "larger lr_lambda" not in str(failure.value)
 
 
+def test_a_mask_that_no_threshold_keeps_anything_of_is_off_track() -> None:
+    settings = PruneSettings(
+        steps=2, warmup=0, lr=0.0, tolerance=1, log_alpha_mean=-20.0, discretisation="threshold"
+    )
+    with pytest.raises(OffTrackError, match=r"target 0\.6, seed 1 keeps no component"):
+        trained(settings, 0.6).subnetwork()
+
+
 def test_an_end_within_the_tolerance_is_accepted_whatever_the_course() -> None:
     found = ended([0.9] * 8 + [0.78]).subnetwork()
     assert found.history["sparsity"].iloc[-1] == pytest.approx(0.78)

@@ -29,7 +29,7 @@ from pruning.oracles import (
 
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, MechcoreError, MechcoreWarning, MismatchError
+from mechcore.errors import InputError, MechcoreWarning, MismatchError, NotFiniteError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import forward, weights_of
 from mechcore.pruning import (
@@ -79,7 +79,7 @@ def test_sampled_sparsity_keeps_what_is_planted(
 def test_targets_are_hit_up_to_one_component(
     planted: Any, planted_means: MeanActivations, data: EncodedExamples, sparsity: Any
 ) -> None:
-    targets = [0.5, 0.0, 0.25, 0.33, 0.99, 0.8]
+    targets = [0.5, 0.0, 0.25, 0.33, 0.94, 0.8]
     settings = replace(QUICK, sparsity=sparsity)
     found = prune(planted, data, planted_means, seeds=[7, 3], sparsity=targets, preset=settings)
     assert [(each.target, each.seed) for each in found] == [(t, s) for t in targets for s in (7, 3)]
@@ -87,7 +87,7 @@ def test_targets_are_hit_up_to_one_component(
         assert each.mask.is_discrete
         assert abs(len(each.mask.ablated) - 10 * each.target) <= 0.5
     assert [len(each.mask.kept) for each in found[2:4]] == [10, 10]
-    assert [len(each.mask.kept) for each in found[8:10]] == [0, 0]
+    assert [len(each.mask.kept) for each in found[8:10]] == [1, 1]
 
 
 def test_thresholds_reach_the_subnetworks(
@@ -420,6 +420,7 @@ def test_the_model_stays_as_it_is(
     ("seeds", "sparsities", "message"),
     [
         ([1], 1.0, r"sparsity 1\.0: expected a share"),
+        ([1], [0.5, 0.96], "sparsity 0.96: keeps none of the model's 10 components"),
         ([1, 1], 0.5, r"seeds \[1, 1\]: expected at least one, each once"),
         (-1, [0.5], "seed -1: expected a whole number from 0"),
     ],
@@ -538,8 +539,7 @@ def test_a_mask_that_diverges_does_not_disturb_the_others(
         assert_as_alone(each, alone, QUICK)
 
 
-@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
-def test_answers_that_are_not_finite_are_diagnosed(
+def test_answers_that_are_not_finite_are_no_matter_of_the_schedule(
     loud: tuple[Any, Any],
     loud_means: MeanActivations,
     data: EncodedExamples,
@@ -547,9 +547,9 @@ def test_answers_that_are_not_finite_are_diagnosed(
 ) -> None:
     broken = replace(loud_means, z=torch.full_like(loud_means.z, math.nan))
     counts = count_masks(monkeypatch)
-    expected = r"target 0\.5, seed 3 diverged: .* are not finite after step 0; lower lr"
-    with pytest.raises(MechcoreError, match=expected) as failure:
+    with pytest.raises(
+        NotFiniteError, match=r"^logits: not finite .* under 2 of 2 masks"
+    ) as failure:
         prune(loud[0], data, broken, seeds=[3, 4], sparsity=[0.5], preset=QUICK)
-    assert not isinstance(failure.value, InputError)
-    assert "seed 4 diverged" in str(failure.value)
-    assert counts == [2]  # no step is taken without a mask
+    assert "lr" not in str(failure.value)  # no schedule makes them finite
+    assert counts == [2]

@@ -309,3 +309,19 @@ def test_tables_of_few_rows_leave_figures_out(
     assert names(five, triples) == {"accuracies"}
     own = {"first": 1.0, "second": 2.0, "third": 3.0}
     assert names({**five, "one": 1.0}, own, sizes=dict.fromkeys(own, 2)) == {"accuracies"}
+
+
+@pytest.mark.filterwarnings("error")
+def test_bars_without_an_interval_have_no_whiskers() -> None:
+    table = ablation_table({"L0.H1": 3.0, "L0.H1+L1.H0": 8.0})
+    ends = ["accuracy_drop_low", "accuracy_drop_high"]
+    table.loc[table["subset"] == "swap", ends] = np.nan
+    figure = figures.set_bars(table, "ood", "hans")
+    figure.canvas.draw()
+    bars = [each for each in figure.axes[0].containers if isinstance(each, BarContainer)][1:]
+    assert len(bars) == 2
+    for each in bars:
+        assert each.errorbar is not None
+        (whiskers,) = each.errorbar.lines[2]
+        heights = [np.ptp(path.vertices[:, 1]) for path in whiskers.get_paths()]
+        assert sorted(np.nan_to_num(heights)) == pytest.approx([0, 5])

@@ -255,6 +255,39 @@ def test_a_p_value_that_is_not_small_is_said_so(copy_of_rich: Path) -> None:
     assert "(p = 0.2). That p-value is not small" in text
 
 
+def without_ends(table: pd.DataFrame) -> pd.DataFrame:
+    """As of subsets of one example, which have no interval."""
+    return table.assign(**{c: None for c in table if str(c).endswith(("low", "high"))})
+
+
+def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) -> None:
+    for name in ("accuracy", "ablation", "interactions", "superadditive", "sweep"):
+        edit(copy_of_rich, name, without_ends)
+    page = page_of(copy_of_rich)  # with its figures
+    dash = "[\u2013]"
+    assert "the intervals of all 7 joint sets are not known, so no direction is shown" in page.text
+    assert "no interval on the margin is known on the other half" in page.text
+    assert "Its interval is not known, so this drop may be no effect at all." in page.text
+    for claim in ("includes zero", "subadditive", "are superadditive", "nan"):
+        assert claim not in page.text, claim
+    n_rows = 7 * 2 * 2  # sets, data sets, metrics
+    assert len(re.findall(re.escape(dash) + r"\s+not known", page.text)) == n_rows
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_compared_sparsities_are_named(copy_of_rich: Path) -> None:
+    assert "How often each head is kept at the lowest target sparsity and at" in (
+        page_of(copy_of_rich).text
+    ), "tables of earlier versions"
+    between = {"low_sparsity": 0.3, "high_sparsity": 0.7}
+    edit(copy_of_rich, "core_summary", lambda t: t.assign(**between))
+    text = page_of(copy_of_rich).text.replace("\u00a0", " ")
+    assert "kept at the lowest target sparsity (30 %) and at the highest (70 %) correlates" in text
+    joint = pd.read_csv(copy_of_rich / "tables" / "joint_frequency.csv").iloc[0]
+    ends = [f"{100 * joint[name]:g} %" for name in between]
+    assert f"at the lowest and at the highest target sparsity, {ends[0]} and {ends[1]}." in text
+
+
 @pytest.mark.usefixtures("no_drawing")
 def test_missing_statistics_are_left_out(copy_of_rich: Path) -> None:
     empty = {"spearman_rho": None, "spearman_p": None, "expected_by_chance": None, "p_value": None}
@@ -287,10 +320,12 @@ def test_a_single_joint_set_is_described_directly(
     assert text.count("superadditive; drop saturates") == 2
     edit(run, "interactions", lambda t: t.assign(low=-0.5, high=0.5))
     assert "includes zero, so neither direction is shown" in page_of(run).text
+    edit(run, "interactions", without_ends)
+    assert "its interval is not known, so neither direction is shown" in page_of(run).text
 
 
 @pytest.mark.usefixtures("no_drawing")
-@pytest.mark.parametrize("table", sorted(TABLES))
+@pytest.mark.parametrize("table", sorted({*TABLES} - {"missing_masks", "missing_grid_masks"}))
 def test_a_missing_table_only_leaves_out_its_step(copy_of_rich: Path, table: str) -> None:
     (copy_of_rich / "tables" / f"{table}.csv").unlink()
     page = page_of(copy_of_rich)

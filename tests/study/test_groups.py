@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
-from mechcore.errors import MechcoreWarning
-from mechcore.study import DataConfig
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.study import Analyses, DataConfig, StudyConfig, prepare, run
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import group_table
@@ -100,3 +101,29 @@ def test_groups_are_limited_to_the_subsets_that_are_kept(tmp_path: Path) -> None
         "three": ("e",),
         "one": ("a", "b"),
     }
+
+
+def study(**data: Any) -> StudyConfig:
+    return StudyConfig(data=DataConfig(max_train=8, max_id=8, **data), analyses=Analyses())
+
+
+@pytest.mark.parametrize(
+    ("subset", "message"),
+    [
+        ("embedif", r"did you mean 'embed_if'\? subsets are .*so_swap"),
+        ("constituent", "no out-of-domain example is of subset 'constituent'; subsets are"),
+    ],
+)
+def test_a_group_of_a_subset_that_is_not_there_is_refused(
+    tmp_path: Path, subset: str, message: str
+) -> None:
+    config = study(max_ood=8, groups={"mine": ("so_swap", subset)})
+    with pytest.raises(InputError, match=f"groups: mine: .*{message}"):
+        run(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_group_may_lose_subsets_to_the_draw(tmp_path: Path) -> None:
+    every = {"mine": ("so_swap", "prep", "embed_if", "embed_verb")}
+    for data in ({"max_ood": 2}, {"max_ood": 8, "ood_subsets": ("prep",)}):
+        assert prepare(study(groups=every, **data), tmp_path / "out").pending

@@ -65,7 +65,7 @@ COLUMNS = {
     "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread",
     "core": "component layer head n_subnetworks",
     "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value spearman_rho "
-    "spearman_p",
+    "spearman_p low_sparsity high_sparsity",
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
     "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high kl",
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
@@ -156,6 +156,12 @@ def test_the_other_files(finished: Finished) -> None:
         *("attention_examples.json", "report.html", "study.json", "store"),
     }
     assert set(finished.masks()) == {"s0.30-seed42", "s0.30-seed43", "s0.50-seed42", "s0.50-seed43"}
+
+
+def test_masks_know_the_model_of_the_run(finished: Finished) -> None:
+    for path in (finished.out / "masks").glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            assert json.loads(file.metadata()["identity"]) == finished.facts["model"]["identity"]
 
 
 def test_the_facts_of_the_run(finished: Finished) -> None:

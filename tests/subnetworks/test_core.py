@@ -127,6 +127,7 @@ def test_spearman_of_many_masks_is_the_correlation_of_ranks_of_heads() -> None:
     expected = correlation(ranks(low), ranks(high))
     assert 0.1 < expected < 0.99
     assert found.rho == pytest.approx(expected, abs=1e-12)
+    assert (found.low_sparsity, found.high_sparsity) == (0.2, 0.8)
     assert 0 < found.p_value < 1
 
 

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechcore.cli import main
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.files import write_csv
 from mechcore.subnetworks.effective_size import (
-    common_sparsities,
     effective_size,
     mean_effective_size,
     read_full,
@@ -190,7 +190,6 @@ def test_the_order_of_rows_does_not_matter() -> None:
 def test_the_tables_are_left_as_they_are() -> None:
     full, grid = FULL.copy(), GRID.copy()
     effective_size(full, grid, groups=GROUPS, margin=0.1)
-    common_sparsities(grid[:-1].reset_index(drop=True))
     assert full.equals(FULL)
     assert grid.equals(GRID)
 
@@ -347,8 +346,6 @@ def test_keys_are_needed_in_every_row(column: str) -> None:
 def test_every_column_is_needed(column: str) -> None:
     with pytest.raises(InputError, match=f"^grid: no column {column}; found the columns .*expect"):
         effective_size(FULL, GRID.drop(columns=column), groups=GROUPS)
-    with pytest.raises(InputError, match=f"^grid: no column {column}; found"):
-        common_sparsities(GRID.drop(columns=column))
     if column in FULL:
         with pytest.raises(InputError, match=f"^full: no column {column}; found the columns"):
             effective_size(FULL.drop(columns=column), GRID, groups=GROUPS)
@@ -376,46 +373,94 @@ def test_rows_that_occur_twice(accuracy: float) -> None:
         effective_size(FULL, pd.concat([GRID, again]), groups=GROUPS)
 
 
-def test_checkpoints_of_one_table_only() -> None:
+def test_checkpoints_of_the_grid_alone() -> None:
     message = r"^checkpoint 100 is not in both tables: full has 200; grid has 100, 200; expected"
     with pytest.raises(InputError, match=message):
         effective_size(FULL[FULL["checkpoint"] == 200], GRID, groups=GROUPS)
-    with pytest.raises(InputError, match=r"checkpoint 200 .*: full has 200, 100; grid has 100; ex"):
-        effective_size(FULL, GRID[GRID["checkpoint"] == 100], groups=GROUPS)
     # Text is not a number, and the message tells them apart.
-    with pytest.raises(InputError, match=r"^checkpoint '200' .* full has '200', '100'; grid has 1"):
+    with pytest.raises(InputError, match=r"^checkpoint 100 .* full has '200', '100'; grid has 1"):
         effective_size(FULL.astype({"checkpoint": str}), GRID, groups=GROUPS)
+
+
+def test_checkpoints_without_a_subnetwork_are_left_out_and_counted() -> None:
+    expected = pd.DataFrame(EXPECTED, columns=COLUMNS).query("checkpoint == 100")
+    grid = GRID[GRID["checkpoint"] == 100]
+    # What is left out need not have the subsets of the groups.
+    full = pd.concat([full_table({50: {"m": 0.4}}), FULL])
+    message = r"^full: left out 2 of 3 checkpoints, of which grid has no subnetwork; used 100$"
+    with pytest.warns(MechcoreWarning, match=message):
+        found = effective_size(full, grid, groups=GROUPS, margin=0.1)
+    same(found, expected.reset_index(drop=True))
 
 
 def uneven() -> pd.DataFrame:
     return GRID[~((GRID["checkpoint"] == 100) & (GRID["seed"] == 7) & (GRID["sparsity"] == 0.5))]
 
 
-def test_seeds_with_different_sparsities() -> None:
-    message = r"^grid: checkpoint 100, seed 7 lacks sparsity 0.5, which another seed has; expected"
-    with pytest.raises(InputError, match=message):
-        effective_size(FULL, uneven(), groups=GROUPS)
-
-
-def test_common_sparsities_makes_an_even_grid_and_says_what_it_leaves_out() -> None:
-    with pytest.warns(MechcoreWarning, match=r"some seeds lack: checkpoint 100, sparsity 0.5$"):
-        grid = common_sparsities(uneven())
-    assert grid[["checkpoint", "sparsity"]].drop_duplicates().to_numpy().tolist() == [
-        [100, 0.25],
-        [100, 0.75],
-        [200, 0.25],
-        [200, 0.5],
+def test_a_seed_that_lacks_a_sparsity_changes_no_other() -> None:
+    message = (
+        r"^grid: some seeds lack sparsities that others .* have, and their sizes are chosen among "
+        r"the rest: checkpoint 100, seed 7 lacks 0\.5$"
+    )
+    with pytest.warns(MechcoreWarning, match=message):
+        found = effective_size(FULL, uneven(), groups=GROUPS, margin=0.1)
+    # Seed 7 had chosen 0.5 out of domain at checkpoint 100; it has 0.25 then.
+    expected = [
+        ("OOD", 100, 7, 0.75, True, 0.25, 0.2, 0.2) if row[:3] == ("OOD", 100, 7) else row
+        for row in EXPECTED
     ]
-    found = effective_size(FULL, grid, groups=GROUPS, margin=0.1)
-    # Seed 7 out of domain and seed 8 in domain had chosen 0.5 at checkpoint 100.
-    assert found["sparsity"].tolist()[2:4] == [0.25, 0.75]
-    assert found["faithful"].tolist()[6:] == [True, False]
+    same(found, pd.DataFrame(expected, columns=COLUMNS))
 
 
 @pytest.mark.filterwarnings("error")
-def test_common_sparsities_of_an_even_grid_is_all_of_it() -> None:
-    assert common_sparsities(GRID).equals(GRID)
-    assert len(common_sparsities(changed(GRID, "checkpoint", None))) == len(GRID)
+def test_nothing_is_said_of_checkpoints_with_sparsities_of_their_own() -> None:
+    only = (GRID["checkpoint"] == 200) & (GRID["sparsity"] == 0.5)
+    assert len(effective_size(FULL, GRID[~only], groups=GROUPS)) == 8
+
+
+def test_files_in_the_shape_of_those_published_for_qqp(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten of 80 checkpoints are pruned, and one of three seeds was not made at one sparsity."""
+    steps = range(500, 40_001, 500)
+    pruned = [*range(500, 40_000, 4500), 40_000]  # 500, 5000, 9500 and so on
+    assert (len(steps), len(pruned)) == (80, 10)
+    full = {step: {"qqp": 0.9} for step in steps}
+    # More than 0.87 is faithful: down to 40 % pruned for the first seed, 50 % for the others.
+    accuracy = {
+        42: {0.4: 0.88, 0.5: 0.86, 0.6: 0.5},
+        43: {0.4: 0.89, 0.5: 0.88, 0.6: 0.6},
+        44: {0.4: 0.86, 0.5: 0.875, 0.6: 0.87},
+    }
+    grid: dict[Any, dict[int, dict[float, dict[str, float]]]] = {
+        step: {
+            seed: {
+                sparsity: {"qqp": -1 if (step, seed, sparsity) == (9500, 42, 0.5) else value}
+                for sparsity, value in row.items()
+            }
+            for seed, row in accuracy.items()
+        }
+        for step in pruned
+    }
+    write(full_table(full), tmp_path / "full.json")
+    write(grid_table(grid), tmp_path / "grid.json")
+    with pytest.raises(SystemExit) as ended:
+        main(
+            f"effective-size --full {tmp_path}/full.json --grid {tmp_path}/grid.json "
+            f"--group ID=qqp --out {tmp_path}/out".split()
+        )
+    assert ended.value.code == 0
+    warned = capsys.readouterr().err
+    assert "full: left out 70 of 80 checkpoints, of which grid has no subnetwork; used 5" in warned
+    assert "chosen among the rest: checkpoint 9500, seed 42 lacks 0.5" in warned
+    sizes = pd.read_csv(tmp_path / "out" / "tables" / "effective_size.csv")
+    assert sizes["checkpoint"].unique().tolist() == pruned
+    for step in (5000, 9500):
+        found = sizes[sizes["checkpoint"] == step]
+        assert found["effective_size"].tolist() == pytest.approx([0.6, 0.5, 0.5])
+    kept = pd.read_csv(tmp_path / "out" / "tables" / "full.csv")
+    assert len(kept) == 80
+    assert kept[kept["in_grid"]]["checkpoint"].tolist() == pruned
 
 
 def test_a_group_is_never_averaged_over_fewer_subsets() -> None:
@@ -530,8 +575,6 @@ def test_missing_subnetworks_of_published_files_are_left_out_with_a_warning(
         found = read_grid(path)
     keys = ["checkpoint", "seed", "sparsity", "subset"]
     same(*(t.sort_values(keys, ignore_index=True) for t in (found, uneven())))
-    with pytest.raises(InputError, match=r"seed 7 lacks sparsity 0.5.*common_sparsities\(grid\)"):
-        effective_size(FULL, found, groups=GROUPS)
     # Elsewhere -1 is an accuracy out of range.
     with pytest.raises(InputError, match=r"accuracy -1.0: accuracy is not a share"):
         effective_size(FULL, read_grid(write(grid, tmp_path / "grid.csv")), groups=GROUPS)
@@ -659,11 +702,8 @@ def figure(real_data: Path) -> pd.DataFrame:
     full = read_full(folder / "mnli-acc_over_ft.json")
     with pytest.warns(MechcoreWarning, match="left out 6 subnetworks that have -1"):
         grid = read_grid(folder / "mnli-sparsity-grid-acc.json")
-    with pytest.raises(InputError, match="checkpoint 500, seed 43 lacks sparsity 0"):
-        effective_size(full, grid, groups=PUBLISHED_GROUPS)
-    with pytest.warns(MechcoreWarning, match="checkpoint 500, sparsity 0.1; checkpoint 12500, "):
-        grid = common_sparsities(grid)
-    return effective_size(full, grid, groups=PUBLISHED_GROUPS)
+    with pytest.warns(MechcoreWarning, match=r"500, seed 43 lacks 0\.1; checkpoint 12500, seed 44"):
+        return effective_size(full, grid, groups=PUBLISHED_GROUPS)
 
 
 @pytest.mark.real

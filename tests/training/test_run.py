@@ -216,3 +216,17 @@ def test_texts_are_cut_with_a_word_alone_and_counted(tmp_path: Path) -> None:
         train_classifier(encoder(), tokenizer, pairs(), {}, tmp_path / "run", settings)
     facts = json.loads((tmp_path / "run" / "training.json").read_text())
     assert facts["examples"]["n_cut"] == sum(length > limit for length in lengths) > 0
+
+
+def test_weights_that_overflow_as_they_are_stored_have_no_accuracy(tmp_path: Path) -> None:
+    model = encoder()
+    with torch.no_grad():
+        model.classifier.bias[0] = 1e5
+    with pytest.raises(
+        MechcoreError,
+        match=r"^training: after step 2, with the weights in float16, logits: not finite .* "
+        "checkpoint_dtype float32$",
+    ):
+        train_encoder(tmp_path / "out", SETTINGS, model)
+    with pytest.raises(InputError, match="not found; expected the history"):
+        read_history(tmp_path / "out")

@@ -6,8 +6,15 @@ from new weights; what the two are made of at equal accuracy; and the paper's se
 with a verdict. `mechcore cognitive run` does all of it.
 """
 
-from mechcore.papers.cognitive.settings import ArmTraining, CognitiveSettings, default_settings
-from mechcore.papers.cognitive.study import run
-from mechcore.papers.cognitive.verdicts import verdicts
+from typing import TYPE_CHECKING
+
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.papers.cognitive.settings import ArmTraining, CognitiveSettings, default_settings
+    from mechcore.papers.cognitive.study import run
+    from mechcore.papers.cognitive.verdicts import verdicts
+
+attach(__name__)
 
 __all__ = ["ArmTraining", "CognitiveSettings", "default_settings", "run", "verdicts"]

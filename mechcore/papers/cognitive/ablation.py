@@ -221,6 +221,8 @@ def _mass(
     centre, centres = centre_of_mass(means), _centres(resampled)
     low, high = np.clip(_quantiles(centres, around=centre), 0, shape.n_layers - 1)
     significant_low, significant_high = _quantiles(_centres(np.where(chosen, resampled, 0)))
+    if drops.shape[1] == 1:  # one trial does not say how much trials differ
+        low = high = significant_low = significant_high = np.nan
     positive = np.maximum(means, 0)
     total = positive.sum()
     return {

@@ -15,7 +15,9 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.evaluation.evaluate import bootstrap_mean
+from mechcore.evaluation.readout import check_finite
 from mechcore.files import copy_linked, write_json
+from mechcore.models.measuring import evaluating
 from mechcore.papers.cognitive.pretraining import tiny_base_model
 from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
 from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, Trials, generate
@@ -135,10 +137,11 @@ def right_answers(model: PreTrainedModel, objective: Objective, trials: Trials) 
     targets = objective.targets(encoded.examples)
     columns = list(objective.columns)
     found = np.zeros((2, len(trials)), dtype=bool)
-    model.eval()
-    with torch.no_grad():
+    with torch.no_grad(), evaluating(model):
         for batch in encoded.batches(_BATCH):
             logits, index = objective.logits(model, batch).cpu(), batch["index"]
+            check_finite(logits[:, columns], index)
+            check_finite(logits, index, never=True)
             answered = torch.tensor(columns)[logits[:, columns].argmax(dim=1)]
             right = torch.stack([answered, logits.argmax(dim=1)]) == targets[index]
             found[:, index.numpy()] = right.numpy()

@@ -12,16 +12,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count, product
 from operator import mul
-from typing import Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import numpy as np
 from jaxtyping import Int
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from mechcore.errors import InputError, reason
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 T = TypeVar("T")
 Rendering: TypeAlias = Literal["two_sided", "signed"]
@@ -271,6 +270,11 @@ def tiny_tokenizer(extra_words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     Raises:
         InputError: an extra word is known already, given twice, empty, or more than one word.
     """
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
+
     vocabulary = {word: index for index, word in enumerate((*SPECIALS, *WORDS))}
     for word in extra_words:
         if word.split() != [word] or word in vocabulary:

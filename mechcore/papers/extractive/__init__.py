@@ -3,20 +3,28 @@
 After Feng, Russell and Steinhardt (arXiv 2412.04614).
 """
 
-from mechcore.papers.extractive.alignment import align
-from mechcore.papers.extractive.deltas import (
-    WeightDelta,
-    applied,
-    delta_from,
-    graft,
-    restored,
-    snapshot,
-    trainable_names,
-)
-from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
-from mechcore.papers.extractive.results import ExtractiveScores
-from mechcore.papers.extractive.scores import extractive_scores, weight_effects
-from mechcore.papers.extractive.tuning import TuneSettings, tune, tuned
+from typing import TYPE_CHECKING
+
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.papers.extractive.alignment import align
+    from mechcore.papers.extractive.deltas import (
+        WeightDelta,
+        applied,
+        delta_from,
+        graft,
+        restored,
+        snapshot,
+        trainable_names,
+    )
+    from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
+    from mechcore.papers.extractive.results import ExtractiveScores
+    from mechcore.papers.extractive.scores import extractive_scores, weight_effects
+    from mechcore.papers.extractive.settings import TuneSettings
+    from mechcore.papers.extractive.tuning import tune, tuned
+
+attach(__name__)
 
 __all__ = [
     "ExtractiveScores",

@@ -43,7 +43,7 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models.loading import without_bars
 from mechcore.papers.cognitive.text import pick
-from mechcore.papers.extractive.fact_tables import CITIES, FIRST_NAMES, LAST_NAMES, City
+from mechcore.papers.extractive.fact_tables import BASE_STEPS, CITIES, FIRST_NAMES, LAST_NAMES, City
 from mechcore.papers.extractive.facts import (
     FIRST_HOP,
     ORDERING,
@@ -62,7 +62,6 @@ from mechcore.papers.extractive.facts import (
 from mechcore.training import TrainSettings, train_answering
 from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
 
-BASE_STEPS = 400
 BATCH = 128
 SEED = 0
 NEUTRAL = 0.15

@@ -11,7 +11,8 @@ from mechcore.errors import InputError
 from mechcore.papers.extractive.deltas import applied, restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedTask
 from mechcore.papers.extractive.ranks import mean_rank
-from mechcore.papers.extractive.tuning import TuneSettings, tune, tuned
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.papers.extractive.tuning import tune, tuned
 
 
 def freezing(

@@ -9,7 +9,8 @@ import pandas as pd
 from mechcore.papers.extractive.deltas import WeightDelta, applied, graft
 from mechcore.papers.extractive.encoded import EncodedOrdering, chance
 from mechcore.papers.extractive.ranks import mean_rank
-from mechcore.papers.extractive.tuning import TuneSettings, tuned
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.papers.extractive.tuning import tuned
 
 
 def facts_then_implications(

@@ -12,7 +12,8 @@ from mechcore.papers.extractive.facts import EncodedFacts
 from mechcore.papers.extractive.grafting import facts_then_implications
 from mechcore.papers.extractive.score_maps import correlation
 from mechcore.papers.extractive.scores import extractive_scores
-from mechcore.papers.extractive.tuning import TuneSettings, tuned
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.papers.extractive.tuning import tuned
 
 _COMPONENT = ["kind", "component", "layer", "head"]
 

@@ -12,7 +12,8 @@ from mechcore.papers.extractive.deltas import restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedOrdering, chance
 from mechcore.papers.extractive.facts import EncodedFacts
 from mechcore.papers.extractive.ranks import mean_rank
-from mechcore.papers.extractive.tuning import TuneSettings, tune
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.papers.extractive.tuning import tune
 
 Order: TypeAlias = Literal["joint", "facts first", "implications first"]
 _PHASES: Mapping[Order, tuple[str, ...]] = {

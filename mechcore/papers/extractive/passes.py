@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +12,9 @@ from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
+from mechcore.evaluation.readout import check_finite
 from mechcore.models.linear_maps import LinearMap, linear_maps
+from mechcore.models.measuring import hooked
 from mechcore.models.running import (
     Batch,
     check_hooks,
@@ -129,11 +130,13 @@ class Question:
         batch: token ids and attention mask, padded on the right.
         option_ids: first tokens of the options.
         answers: index of the right option of every row.
+        points: numbers of the rows in the data, to name them in errors; None if these are all.
     """
 
     batch: Batch
     option_ids: Int[Tensor, " option"]
     answers: Int[Tensor, " row"]
+    points: Sequence[int] | None = None
 
 
 def look(
@@ -235,8 +238,9 @@ def _by_head(
 def _rewards(
     model: Any, question: Question, hooks: list[tuple[str, Callable[..., Any]]]
 ) -> Float[Tensor, " row"]:
-    with model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
+    with hooked(model, hooks):
         logits = option_logits(model, question.batch, question.option_ids)
+    check_finite(logits, range(len(logits)) if question.points is None else question.points)
     return reward(logits if logits.dtype == torch.float64 else logits.float(), question.answers)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings
-from mechcore.papers.extractive.tuning import TuneSettings
+from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.work import Unit, Units, chosen_tuning
 from mechcore.study.store import Store
 

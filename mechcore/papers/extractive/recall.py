@@ -14,7 +14,8 @@ from mechcore.papers.extractive.deltas import WeightDelta, delta_from, restored,
 from mechcore.papers.extractive.encoded import EncodedTask, chance
 from mechcore.papers.extractive.facts import EncodedFacts
 from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
-from mechcore.papers.extractive.tuning import TuneSettings, tune
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.papers.extractive.tuning import tune
 
 
 @dataclass(frozen=True, eq=False)

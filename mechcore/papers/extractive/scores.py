@@ -128,7 +128,7 @@ def _check_sums(scores: ExtractiveScores, dtype: torch.dtype) -> None:
     )
     total = parts.total + scores.other
     allowed = _ROUNDING.get(dtype, _COARSE) * (size + scores.other.abs() + scores.gradient.abs())
-    if bool(((total - scores.gradient).abs() > allowed + 1e-9).any()):
+    if not bool(((total - scores.gradient).abs() <= allowed + 1e-9).all()):  # nor if it is NaN
         worst = int((total - scores.gradient).abs().argmax())
         raise MechcoreError(
             f"extractive scores: those of prompt {worst} sum to {float(total[worst]):.6g} logits, "
@@ -280,7 +280,7 @@ def _counterfactuals(
 
 def _question(data: EncodedFacts, rows: Sequence[int]) -> Question:
     batch = prompt_batch([data.prompt_ids[row] for row in rows])
-    return Question(batch, data.option_ids, data.answers[list(rows)])
+    return Question(batch, data.option_ids, data.answers[list(rows)], rows)
 
 
 def _joined(parts: Sequence[Scores]) -> Scores:

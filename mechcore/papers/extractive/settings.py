@@ -7,9 +7,8 @@ from itertools import product
 from typing import Any, Literal, TypeAlias, get_args
 
 from mechcore.errors import InputError
-from mechcore.models.loading import Backend
-from mechcore.papers.extractive.fact_world import BASE_STEPS
-from mechcore.papers.extractive.tuning import TuneSettings
+from mechcore.models import Backend
+from mechcore.papers.extractive.fact_tables import BASE_STEPS
 
 Experiment: TypeAlias = Literal["ocr", "scores", "freezing", "ordering", "grafting", "localization"]
 EXPERIMENTS: tuple[Experiment, ...] = get_args(Experiment)
@@ -19,6 +18,40 @@ BY_TASK: tuple[Experiment, ...] = ("ocr", "scores", "freezing")
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+
+@dataclass(frozen=True)
+class TuneSettings:
+    """How to fine-tune; the defaults are those of arXiv 2412.04614 (OLMo-7b).
+
+    Attributes:
+        learning_rate: of Adam, constant.
+        epochs: passes over the facts.
+        batch_size: facts in a step; the last of an epoch may have fewer.
+        seed: of their order and of the draw of replayed ones.
+        replay: rows of other data added to every step.
+
+    Raises:
+        InputError: a value is out of its range.
+    """
+
+    learning_rate: float = 3e-6
+    epochs: int = 8
+    batch_size: int = 8
+    seed: int = 0
+    replay: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < 1:
+            raise InputError(
+                f"fine-tuning: learning_rate is {self.learning_rate}; expected above 0, below 1"
+            )
+        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("replay", 0)):
+            if getattr(self, name) < least:
+                raise InputError(
+                    f"fine-tuning: {name} is {getattr(self, name)}; expected at least {least}"
+                )
+
 
 # For the tiny bases; chosen on those of seeds from 100, so that no other seed had a say in it.
 _RATES, _EPOCHS = (5e-4, 1e-3), 8

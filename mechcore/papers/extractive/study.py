@@ -10,6 +10,7 @@ import pandas as pd
 from mechcore.errors import InputError
 from mechcore.files import read_csv, write_json
 from mechcore.models.loading import load_tokenizer
+from mechcore.models.vocabulary import check_vocabulary
 from mechcore.papers.extractive.data import ordering_of, tasks_of
 from mechcore.papers.extractive.encoded import encode_ordering, encode_task
 from mechcore.papers.extractive.plan import Plan
@@ -77,13 +78,15 @@ def check_base(settings: ExtractiveSettings, device: str = "cpu") -> None:
     """
     if settings.base is None:
         return
-    n_layers = loaded(settings, settings.base, device).cfg.n_layers
+    model = loaded(settings, settings.base, device)
+    n_layers = model.cfg.n_layers
     if settings.cuts is not None and max(settings.cuts) >= n_layers:
         raise InputError(
             f"extractive study: cuts is {list(settings.cuts)}; the base has {n_layers} layers: "
             f"expected 1 to {n_layers - 1}"
         )
     tokenizer = load_tokenizer(settings.base)
+    check_vocabulary(settings.base, tokenizer, model)
     for seed in settings.seeds:
         if set(settings.experiments) & set(BY_TASK):
             for task in tasks_of(settings, seed):

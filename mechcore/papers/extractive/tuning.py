@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -28,41 +27,9 @@ from mechcore.papers.extractive.deltas import (
 )
 from mechcore.papers.extractive.facts import EncodedFacts
 from mechcore.papers.extractive.ranks import next_token_logits, prompt_batch
+from mechcore.papers.extractive.settings import TuneSettings
 
 _IGNORED = -100
-
-
-@dataclass(frozen=True)
-class TuneSettings:
-    """How to fine-tune; the defaults are those of arXiv 2412.04614 (OLMo-7b).
-
-    Attributes:
-        learning_rate: of Adam, constant.
-        epochs: passes over the facts.
-        batch_size: facts in a step; the last of an epoch may have fewer.
-        seed: of their order and of the draw of replayed ones.
-        replay: rows of other data added to every step.
-
-    Raises:
-        InputError: a value is out of its range.
-    """
-
-    learning_rate: float = 3e-6
-    epochs: int = 8
-    batch_size: int = 8
-    seed: int = 0
-    replay: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < 1:
-            raise InputError(
-                f"fine-tuning: learning_rate is {self.learning_rate}; expected above 0, below 1"
-            )
-        for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0), ("replay", 0)):
-            if getattr(self, name) < least:
-                raise InputError(
-                    f"fine-tuning: {name} is {getattr(self, name)}; expected at least {least}"
-                )
 
 
 def tune(

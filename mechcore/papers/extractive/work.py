@@ -28,8 +28,8 @@ from mechcore.papers.extractive.localization import localization
 from mechcore.papers.extractive.ordering import ordering
 from mechcore.papers.extractive.recall import recall
 from mechcore.papers.extractive.score_maps import score_maps
-from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings
-from mechcore.papers.extractive.tuning import TuneSettings, tuned
+from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
+from mechcore.papers.extractive.tuning import tuned
 from mechcore.steps.config import plain
 from mechcore.study.fingerprints import checkpoint_content, digest_of
 from mechcore.study.folder import versions, write_tables

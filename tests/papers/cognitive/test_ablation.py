@@ -318,3 +318,11 @@ def test_noise_pulls_the_centre_to_the_middle_and_hardly_the_significant_one() -
     # Without noise it is 0. That of the resamples comes on top, and they lie farther off still.
     raw = ablation._centres(ablation._resampled_means(drops, 100, 0).reshape(-1, 12, 12))
     assert (raw > row["centre"]).mean() > 0.95
+
+
+def test_one_trial_has_no_interval_of_its_centre() -> None:
+    drops = np.array([[0.0], [1.0], [0.0], [1.0]])
+    found = ablation._mass(drops, np.ones(4, dtype=bool), ModelShape(2, 2), 20, 0)
+    assert found["centre"] == 0.5
+    for name in ("low", "high", "significant_low", "significant_high"):
+        assert np.isnan(found[name])

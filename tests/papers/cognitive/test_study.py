@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mechcore.errors import InputError, MechcoreError
+from mechcore.errors import InputError, MechcoreError, NotFiniteError
 from mechcore.papers.cognitive import CognitiveSettings, run
 from mechcore.papers.cognitive.arms import Run, make_model, right_answers
 from mechcore.papers.cognitive.plan import Plan
 from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, generate, tiny_tokenizer
 from mechcore.papers.cognitive.work import Units, perform
+from mechcore.pruning import PruningError
 from mechcore.study.store import Store
 from mechcore.training import answering
 
@@ -140,6 +142,16 @@ def test_answers_of_the_two_words_and_of_all(small: CognitiveSettings) -> None:
     assert 0 < found["restricted"].mean() < 1
 
 
+def test_logits_that_are_not_finite_are_no_answers(small: CognitiveSettings) -> None:
+    model, tokenizer = make_model(small, Run("base"))
+    with torch.no_grad():
+        model.get_output_embeddings().weight[:] = float("inf")
+    with pytest.raises(NotFiniteError, match=r"^logits: not finite"):
+        right_answers(
+            model, answering(model, tokenizer, PROMPT, ANSWERS), generate(8, 0, split="test")
+        )
+
+
 # -- going on -------------------------------------------------------------------------------------
 
 
@@ -242,6 +254,21 @@ def test_a_failing_unit_is_named(
     monkeypatch.setattr("mechcore.papers.cognitive.study.perform", failing)
     with pytest.raises(MechcoreError, match=r"model .* n=16 seed=3 rate=.*: the loss is nan"):
         run(small, tmp_path / "out")
+
+
+def test_a_failing_unit_keeps_its_error(
+    small: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that is made from more than a message, and comes from another process."""
+
+    def failing(*_: Any) -> list[str]:
+        error = PruningError("1 of 2 masks failed", [], {"s0.50-seed1": "off"})
+        raise pickle.loads(pickle.dumps(error))
+
+    monkeypatch.setattr("mechcore.papers.cognitive.study.perform", failing)
+    with pytest.raises(PruningError, match=r"model .* n=16 seed=3 rate=.*: 1 of 2 masks") as e:
+        run(small, tmp_path / "out")
+    assert e.value.missing == {"s0.50-seed1": "off"}
 
 
 def test_a_key_is_of_everything_that_matters(small: CognitiveSettings) -> None:

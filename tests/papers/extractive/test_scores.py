@@ -23,7 +23,7 @@ from papers.extractive.tiny import (
 )
 from torch import Tensor
 
-from mechcore.errors import InputError, MechcoreError, MismatchError
+from mechcore.errors import InputError, MechcoreError, MismatchError, NotFiniteError
 from mechcore.models.linear_maps import linear_maps
 from mechcore.models.running import named_weights
 from mechcore.papers.extractive import informative
@@ -639,3 +639,11 @@ def test_scores_that_miss_the_gradient_are_an_error(
     scores(tiny_gpt2, data, tiny_gpt2.of_matrices, check=True, compat="paper")
     with pytest.raises(MechcoreError, match="a part that extractive scores do not know"):
         scores(tiny_gpt2, data, tiny_gpt2.of_matrices, check=True)
+
+
+def test_rewards_that_are_not_finite_have_no_scores(tiny: Decoder, data: EncodedFacts) -> None:
+    """A delta that breaks the words leaves the rewards before it as they were."""
+    name = next(n for n in named_weights(tiny.model) if "lm_head" in n or "unembed.W_U" in n)
+    change = torch.full_like(named_weights(tiny.model)[name], float("nan"))
+    with pytest.raises(NotFiniteError, match=r"^logits: not finite .* numbers 0, 1; "):
+        scores(tiny, data, WeightDelta({name: change}), batch_size=2, counterfactuals=[[1]] * 5)

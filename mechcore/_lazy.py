@@ -1,0 +1,61 @@
+"""Packages whose names are imported when they are first used, as in SPEC 1 of Scientific Python.
+
+What a package has is written once, as the imports of its ``TYPE_CHECKING`` block: type checkers and
+editors read it there, and so does `attach`.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+
+def attach(package: str) -> None:
+    """Let a package, while it is imported, find its names and submodules when they are asked for.
+
+    Args:
+        package: its ``__name__``.
+    """
+    module: Any = sys.modules[package]
+    module._homes = {
+        name.name: statement.module
+        for block in ast.parse(module.__loader__.get_source(package)).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom) and statement.module != package
+        for name in statement.names
+    }
+    module.__class__ = _LazyPackage
+
+
+class _LazyPackage(ModuleType):
+    """A package with ``_homes``, the module of each name; its own submodules are not among them."""
+
+    _homes: Mapping[str, str]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self._homes:
+            value = getattr(import_module(self._homes[name]), name)
+            setattr(self, name, value)
+            return value
+        submodule = f"{self.__name__}.{name}"
+        try:
+            if not name.startswith("_"):
+                return import_module(submodule)
+        except ModuleNotFoundError as error:
+            if error.name != submodule:
+                raise
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Python puts every imported submodule here, also over the function that has its name.
+        if isinstance(value, ModuleType) and value.__name__ == self._homes.get(name):
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._homes})

@@ -1,0 +1,51 @@
+"""What tells one model from another, as plain data that files can hold."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from mechcore.errors import shown
+
+Self = TypeVar("Self", bound="Identity")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A model's shape, its arithmetic and its weights."""
+
+    n_layers: int
+    n_heads: int
+    d_head: int
+    d_model: int
+    dtype: str
+    weights: str
+    """SHA-256 over names, shapes and bytes of all weights."""
+
+    @classmethod
+    def from_fields(cls: type[Self], values: Any) -> Self:
+        """Of what `asdict` made of one, read back from a file.
+
+        Raises:
+            ValueError: fields are missing or unknown, or one is not of its type.
+        """
+        names = [field.name for field in fields(cls)]
+        if not isinstance(values, dict) or set(values) != set(names):
+            raise ValueError(f"found the identity {shown(values)!r}, expected {', '.join(names)}")
+        for name, value in values.items():
+            if type(value) is not (str if name in ("dtype", "weights") else int):
+                raise ValueError(f"found {shown(value)!r} as {name}")
+        return cls(**values)
+
+    def differences(self, other: Identity) -> list[str]:
+        """Readable list of the fields that differ, empty when the two are the same."""
+        theirs = asdict(other)
+        return [
+            f"{name} {_short(value)} against {_short(theirs[name])}"
+            for name, value in asdict(self).items()
+            if value != theirs[name]
+        ]
+
+
+def _short(value: Any) -> str:
+    return value[:12] if isinstance(value, str) else str(value)

@@ -1,0 +1,72 @@
+"""The state in which a model is measured, and hooks that see its own runs alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias
+
+from mechcore.errors import MechcoreError
+
+Hook: TypeAlias = Callable[..., Any]
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Run a block with the model in evaluation mode, and give every module its own mode back.
+
+    Args:
+        model: of TransformerLens or Hugging Face.
+    """
+    parts = (model, getattr(model, "original_model", model))  # a bridge does not list what it wraps
+    training = [each for part in parts for each in part.modules() if each.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
+def hooked(
+    model: Any, hooks: Sequence[tuple[str, Hook]], elsewhere: str | None = None
+) -> Iterator[None]:
+    """Add forward hooks that see the runs of this model in this thread alone.
+
+    A deep copy of the model takes its hooks along, and other threads run the same hook points: in
+    these runs the hooks do nothing.
+
+    Args:
+        model: any TransformerLens model that has all of these hook points.
+        hooks: names of hook points and what to call there.
+        elsewhere: makes a run of the model in another thread an error with this message.
+    """
+    points = model.hook_dict
+    own = [(name, *_own(points[name], hook, elsewhere)) for name, hook in hooks]
+    with ExitStack() as stack:
+        for name, note, _ in own:
+            stack.callback(points[name].register_forward_pre_hook(note).remove)
+        stack.enter_context(model.hooks(fwd_hooks=[(name, at) for name, _, at in own]))
+        yield
+
+
+def _own(point: Any, act: Hook, elsewhere: str | None) -> tuple[Hook, Hook]:
+    """A hook before a hook point, which notes what runs, and one that looks whether it is it."""
+    thread, running = threading.get_ident(), threading.local()
+
+    def note(module: Any, _: Any) -> None:
+        running.module = module  # TransformerLens tells hooks of a copy that they are the original
+
+    def at(value: Any, hook: Any) -> Any:
+        if running.module is not point:
+            return None
+        if threading.get_ident() != thread:
+            if elsewhere is not None:
+                raise MechcoreError(elsewhere)
+            return None
+        return act(value, hook=hook)
+
+    return note, at

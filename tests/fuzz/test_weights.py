@@ -1,0 +1,162 @@
+"""Weights that are NaN, infinite or huge: right numbers, or one clear line and no table."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import shutil
+from pathlib import Path
+
+import helpers
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from fuzz.harness import TIMES
+from helpers import CLASSES, Cases
+from safetensors.torch import load_file, save_file
+
+from mechcore.cli import main
+
+VALUES = (float("nan"), float("inf"), -float("inf"), 3e38)
+WEIGHTS = "model.safetensors"
+PRUNE = "--seeds 3 --sparsities 0.5 --steps 3 --schedule tolerance=1"
+COMMANDS = (
+    "means",
+    "heads",
+    "ablate --components L0.H1,L1.MLP --resamples 5",
+    "ablate --components L0.H1,L1.MLP --mode zero --resamples 5",
+    "ablate --components L0.H1,L1.MLP --mode zero --resamples 5 --dtype float16",
+    "ablate --components L0.H1 --mode zero --resamples 5 --engine reference",
+    f"prune {PRUNE}",
+    f"prune {PRUNE} --method attribution",
+)
+OPTIONS = {"means": "--train {0}/train.csv", "heads": "--data {0}/id.csv"}
+"""Data that a command takes, if it does not take all."""
+ENDINGS = {"means": ".safetensors", "heads": ".csv"}
+N_CASES = 24
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small data files for the tiny classifiers."""
+    folder, words = tmp_path_factory.mktemp("files"), helpers.WORDS
+    rows = [
+        (" ".join(words[i : i + 4]), " ".join(words[2 * i % 9 :][:3]), CLASSES[i % 3])
+        for i in range(12)
+    ]
+    for role in ("train", "id", "ood"):
+        frame = pd.DataFrame(rows, columns=["text_a", "text_b", "label"])
+        frame.to_csv(folder / f"{role}.csv", index=False)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_drawings(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("mechcore.report.ablation_figures")
+    monkeypatch.setattr(module, "save_figures", lambda folder, tables: [])
+
+
+def with_weights(original: Path, copy: Path, changes: dict[str, tuple[int, float]]) -> Path:
+    """A copy of a checkpoint with one value of each of these tensors changed."""
+    shutil.copytree(original, copy)
+    tensors = load_file(copy / WEIGHTS)
+    for name, (place, value) in changes.items():
+        tensors[name].view(-1)[place] = value
+    save_file(tensors, copy / WEIGHTS, {"format": "pt"})
+    return copy
+
+
+def code_of(command: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(command.split())
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+def data(files: Path, command: str) -> str:
+    every = " ".join(f"--{role} {{0}}/{role}.csv" for role in ("train", "id", "ood"))
+    return OPTIONS.get(command.split()[0], every).format(files)
+
+
+def tables(out: Path) -> list[Path]:
+    found = [out] if out.is_file() else [*out.rglob("*.csv"), *out.rglob("*.safetensors")]
+    return [path for path in found if not path.name.startswith(".")]
+
+
+def is_refused_in_one_line(error: str) -> bool:
+    lines = [line for line in error.splitlines() if line.startswith("mechcore: error:")]
+    told = len(lines) == 1 and "not finite" in lines[0] and "float" in lines[0]
+    return told and not any(word in lines[0] for word in ("lr", "schedule", "engine="))
+
+
+def test_weights_that_are_not_numbers(
+    cases: Cases, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = cases.path("bert")
+    tensors = load_file(original / WEIGHTS)
+    tally = {"done": 0, "refused": 0}
+    for case in range(N_CASES * TIMES):
+        rng = random.Random(f"weights {case}")
+        name = rng.choice(sorted(tensors))
+        change = (rng.randrange(tensors[name].numel()), rng.choice(VALUES))
+        path = with_weights(original, tmp_path / str(case) / "model", {name: change})
+        command = COMMANDS[case % len(COMMANDS)]
+        out = tmp_path / str(case) / f"out{ENDINGS.get(command, '')}"
+        capsys.readouterr()
+        code = code_of(f"{command} --model {path} {data(files, command)} --out {out}")
+        error, said = capsys.readouterr().err, f"case {case}, {name} {change}: {command}"
+        if code == 0:
+            tally["done"] += 1
+            for table in tables(out):
+                if table.suffix == ".csv":
+                    frame = pd.read_csv(table)
+                    for column in ("accuracy", "margin", "accuracy_drop", "kl", "entropy"):
+                        if column in frame:
+                            assert np.isfinite(frame[column]).all(), f"{said}, {column}"
+        else:
+            tally["refused"] += 1
+            assert is_refused_in_one_line(error), f"{said}: {error}"
+            assert not tables(out), said
+        shutil.rmtree(tmp_path / str(case))
+    assert min(tally.values()) > 2, tally
+
+
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        ("classifier.weight", "logits: not finite (NaN, float32) for"),
+        ("bert.encoder.layer.0.output.dense.bias", "means: the output of L0.MLP is not finite"),
+    ],
+)
+def test_a_study_of_such_weights_says_so_and_not_that_masks_missed_their_target(
+    cases: Cases,
+    files: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    tensor: str,
+    said: str,
+) -> None:
+    path = with_weights(cases.path("bert"), tmp_path / "model", {tensor: (0, float("nan"))})
+    out = tmp_path / "out"
+    assert code_of(f"run --model {path} {data(files, 'run')} {PRUNE} --out {out}") != 0
+    error = capsys.readouterr().err
+    assert is_refused_in_one_line(error), error
+    assert said in error
+    assert not [*out.glob("tables/*.csv")]
+
+
+def test_a_model_that_overflows_in_float16_alone_is_told_so(
+    cases: Cases, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = with_weights(cases.path("bert"), tmp_path / "model", {"classifier.bias": (1, 1e6)})
+    command = f"ablate --components L0.H1 --mode zero --resamples 5 --model {path} "
+    command += data(files, "ablate")
+    assert torch.tensor(1e6).half().isinf()
+    assert code_of(f"{command} --dtype float16 --out {tmp_path}/half") == 2
+    error = capsys.readouterr().err
+    assert is_refused_in_one_line(error), error
+    assert "(infinity, float16)" in error
+    assert "load it in float32" in error
+    assert code_of(f"{command} --out {tmp_path}/whole") == 0
+    assert np.isfinite(pd.read_csv(tmp_path / "whole" / "ablation.csv")["margin"]).all()

@@ -1,0 +1,92 @@
+"""Seeds are the same number from the mask to the report, up to the largest that is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import made_up_run
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mechcore.components import Mask, ModelShape
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.files import write_csv
+from mechcore.pruning import Subnetwork
+from mechcore.pruning.settings import MAX_SEED
+from mechcore.report import build_report
+from mechcore.report.run_folder import TABLES, read_table
+from mechcore.report.wording import number, whole
+from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
+from mechcore.steps.tables import answer_tables
+from mechcore.subnetworks.effective_size import read_grid
+
+SEEDS = [2**53, 2**53 + 1, MAX_SEED - 1]
+"""As floating-point numbers the first two are the same, and the last is too large for 64 bits."""
+
+
+def answered() -> Evaluation:
+    correct = torch.tensor([[True, False]] * 4)
+    subsets = np.array(["a", "a", "b", "b"], dtype=object)
+    return Evaluation(torch.tensor([[1.0, 0.0]] * 3 + [[0.0, 1.0]]), correct, subsets, "")
+
+
+def tables() -> dict[str, pd.DataFrame]:
+    mask = Mask.full(ModelShape(1, 4)).without("0.0")
+    found = [Subnetwork(mask, 0.2, seed, torch.zeros(1, 5)) for seed in SEEDS]
+    roles = ("id", "ood")
+    return answer_tables(
+        {role: answered() for role in roles},
+        found,
+        {role: [answered()] * len(found) for role in roles},
+        dict.fromkeys(roles, "data"),
+        10,
+    )
+
+
+@pytest.mark.parametrize("name", ["accuracy", "group_accuracy", "subnetworks"])
+def test_seeds_of_tables_come_back_from_their_files(tmp_path: Path, name: str) -> None:
+    table = tables()[name]
+    assert table["seed"].dropna().unique().tolist() == SEEDS
+    write_csv(tmp_path / "a.csv", table)
+    back = read_table(tmp_path / "a.csv", TABLES[name])
+    assert back["seed"].dropna().tolist() == table["seed"].dropna().tolist()
+    assert back["seed"].isna().tolist() == table["seed"].isna().tolist()
+
+
+def test_seeds_of_effective_sizes(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", tables()["accuracy"])
+    accuracy = read_table(tmp_path / "a.csv", TABLES["accuracy"])
+    full, grid, groups = accuracies_by_checkpoint({1: accuracy})
+    made = size_tables(full, grid, groups, 0.03)
+    write_csv(tmp_path / "size.csv", made["effective_size"])
+    back = read_table(tmp_path / "size.csv", TABLES["effective_size"])
+    for table in (made["effective_size"], back):
+        assert table.loc[table["group"] == "ID", "seed"].tolist() == SEEDS
+    assert set(made["mean_effective_size"]["n_seeds"]) == {3}
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl"])
+@pytest.mark.parametrize("seeds", [SEEDS, [*SEEDS, 2**70, 2**70 + 1]])
+def test_seeds_of_plain_tables(tmp_path: Path, ending: str, seeds: list[int]) -> None:
+    rows = [{"seed": s, "checkpoint": 1, "sparsity": 0.5, "subset": "a"} for s in seeds]
+    table = pd.DataFrame([{**row, "accuracy": 0.5} for row in rows], dtype=object)
+    path = tmp_path / f"grid.{ending}"
+    if ending == "csv":
+        table.to_csv(path, index=False)
+    else:
+        path.write_text("\n".join(row.to_json() for _, row in table.astype(str).iterrows()))
+    assert list(map(int, read_grid(path)["seed"])) == seeds
+
+
+def test_seeds_in_the_report(tmp_path: Path) -> None:
+    made_up_run.write_run(tmp_path / "run", made_up_run.World(seeds=SEEDS))
+    page = build_report(tmp_path / "run").read_text(encoding="utf-8")
+    for seed in SEEDS:
+        assert str(seed) in page
+        assert f"{seed:,}" in page
+    assert str(MAX_SEED) not in page
+    assert f"{MAX_SEED:,}" not in page
+    assert number(SEEDS[1], 0) == "9007199254740993"
+    assert whole(SEEDS[2]) == "9,223,372,036,854,775,807"

@@ -1,0 +1,264 @@
+"""Masks know the model that they were found on, and are not used on another without being told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from helpers import Case, Cases, padded, texts
+from pruning.oracles import QUICK, encoded_for
+
+from mechcore import evaluate, heuristic_core, masked
+from mechcore.ablation import ComponentSet, as_sets, sets, sweep
+from mechcore.ablation.reading import read_sets
+from mechcore.cli import main
+from mechcore.components import Mask, ModelShape, same_model
+from mechcore.errors import InputError, MismatchError
+from mechcore.identity import Identity
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.models.export import export_checkpoint
+from mechcore.models.running import ModelIdentity, check_masks
+from mechcore.pruning import Subnetwork, attribute, layer_matched, prune, random_subnetworks
+from mechcore.subnetworks.core import head_frequency, head_overlap
+
+SHAPE = ModelShape(2, 4)
+HERE = Identity(2, 4, 4, 16, "float32", "a" * 64)
+OTHER = replace(HERE, weights="b" * 64)
+FULL = Mask.full(SHAPE)
+FOUND, FOREIGN = FULL.without("0.1").with_identity(HERE), FULL.without("1.2").with_identity(OTHER)
+
+
+def found_on(case: Case) -> Mask:
+    return FULL.without("0.1", "1.mlp").with_identity(ModelIdentity.of(case.model))
+
+
+def subnetwork(mask: Mask, seed: int = 1) -> Subnetwork:
+    return Subnetwork(mask, 0.1, seed, torch.zeros_like(mask.values))
+
+
+# -- the masks themselves -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["mask.json", "mask.safetensors"])
+@pytest.mark.parametrize("identity", [HERE, None])
+def test_a_mask_comes_back_with_its_model(
+    tmp_path: Path, name: str, identity: Identity | None
+) -> None:
+    path = tmp_path / name
+    FOUND.with_identity(identity).save(path, {"note": "x"})
+    back = Mask.load(path)
+    assert (back, back.identity) == (FOUND, identity)
+    assert Mask.load(path, any_model=True).identity is None
+
+
+def test_the_file_holds_the_identity_in_plain_words(tmp_path: Path) -> None:
+    FOUND.save(tmp_path / "mask.json")
+    assert json.loads((tmp_path / "mask.json").read_text())["identity"] == asdict(HERE)
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        *("me", [], {}, 3, {**asdict(HERE), "more": 1}, {**asdict(HERE), "n_heads": "4"}),
+        *({**asdict(HERE), "n_layers": True}, {**asdict(HERE), "weights": None}),
+    ],
+)
+def test_an_identity_that_is_none_is_refused(tmp_path: Path, identity: Any) -> None:
+    path = tmp_path / "mask.json"
+    FULL.save(path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "identity": identity}))
+    for any_model in (False, True):
+        with pytest.raises(InputError, match=r"mask\.json: not a mask written by mechcore \(found"):
+            Mask.load(path, any_model=any_model)
+
+
+def test_metadata_cannot_pass_for_an_identity(tmp_path: Path) -> None:
+    for name in ("mask.json", "mask.safetensors"):
+        with pytest.raises(InputError, match="metadata has an entry 'identity'"):
+            FULL.save(tmp_path / name, {"identity": json.dumps(asdict(HERE))})
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_made_of_a_mask_is_of_its_model() -> None:
+    batched = Mask.stack([FOUND, FULL])
+    made = [FOUND.without("0.0"), FOUND.only("0.0"), ~FOUND, batched, batched[0], batched[:1]]
+    made += [FOUND & FULL, FULL & FOUND, FULL | FOUND, FULL - FOUND, *batched]
+    made += [*sets.leave_one_out(FOUND).values(), *sets.add_one_in(FOUND).values()]
+    assert all(each.identity == HERE for each in made)
+    assert (FULL & FULL).identity is None
+    assert FOUND.with_identity(OTHER) == FOUND  # equal is what keeps the same
+
+
+def test_masks_of_two_models_do_not_mix() -> None:
+    many: list[Callable[[Mask, Mask], Any]] = [
+        Mask.__and__,
+        Mask.__or__,
+        Mask.__sub__,
+        lambda a, b: Mask.stack([FULL, a, b]),
+        lambda a, b: heuristic_core([FULL, a, b]),
+        lambda a, b: head_frequency([a, b], [0.1, 0.1]),
+        lambda a, b: head_overlap([a, b], ["a", "b"]),
+    ]
+    for together in many:
+        with pytest.raises(MismatchError, match=r"masks of different models: .* differ in weights"):
+            together(FOUND, FOREIGN)
+        together(FOUND, FOREIGN.with_identity(None))
+    assert same_model([FULL, FOUND]) == HERE
+    with pytest.raises(MismatchError, match=r": x and y .*aaaaaaaaaaaa against bbbbbbbbbbbb: take"):
+        same_model([FOUND, FULL, FOREIGN], ["x", "?", "y"])
+
+
+# -- where they are used --------------------------------------------------------------------------
+
+
+def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
+    case, other = cases.get("bert"), cases.get("roberta")
+    batch, mask = padded(texts()), found_on(case)
+    means = MeanActivations.compute(case.model, batch)
+    with torch.no_grad(), masked(case.model, mask, means) as run:
+        got = run(batch)
+    with torch.no_grad(), masked(case.model, mask.with_identity(None), means) as run:
+        assert torch.equal(got, run(batch))
+    message = (
+        "mask: found on another model; in the mask and in the model differ: weights .* against "
+        r".*any_model=True"
+    )
+    batch = {name: tensor for name, tensor in batch.items() if name != "token_type_ids"}
+    with pytest.raises(MismatchError, match=message), masked(other.model, mask, mode="zero"):
+        pass
+    labelled = {**batch, "labels": torch.zeros(len(batch["input_ids"]), dtype=torch.long)}
+    for each in (mask, Mask.stack([mask] * 2)):
+        with pytest.raises(MismatchError, match=message):
+            evaluate(other.model, labelled, mask=each, mode="zero", in_domain=False)
+    with masked(other.model, mask.with_identity(None), mode="zero"):
+        pass
+
+
+def test_sets_of_masks_are_those_of_the_model(cases: Cases, tmp_path: Path) -> None:
+    case, other = cases.get("bert"), cases.get("roberta")
+    mask = found_on(case)
+    path = tmp_path / "mask.safetensors"
+    mask.save(path)
+    expected = [ComponentSet.of(["0.1", "1.mlp"])]
+    assert as_sets([mask], case.model) == read_sets(path, case.model) == expected
+    assert read_sets(path) == read_sets(path, other.model, any_model=True) == expected
+    with pytest.raises(MismatchError, match=r"sets file .*mask\.safetensors: mask: found on anoth"):
+        read_sets(path, other.model)
+    small = Mask.full(ModelShape(1, 4)).without("0.1")  # its components are there, by chance
+    data = [{**padded(texts()), "labels": torch.zeros(5, dtype=torch.long)}]
+    for each, message in ((mask, "found on another model"), (small, "mask has 1 layers x 4 heads")):
+        for wanted in ([each], {"a": each}):
+            with pytest.raises(MismatchError, match=message):
+                sweep(other.model, wanted, data, mode="zero")
+    small.save(path)
+    for any_model in (False, True):
+        with pytest.raises(MismatchError, match=r"mask\.safetensors: .*mask has 1 layers"):
+            read_sets(path, case.model, any_model=any_model)
+
+
+def test_a_mask_is_exported_from_its_own_checkpoint_only(cases: Cases, tmp_path: Path) -> None:
+    case, mask = cases.get("bert"), found_on(cases.get("bert"))
+    export_checkpoint(case.path, tmp_path / "own", mask, mode="zero")
+    with pytest.raises(MismatchError, match="mask: found on another model"):
+        export_checkpoint(cases.path("roberta"), tmp_path / "out", mask, mode="zero")
+    assert not (tmp_path / "out").exists()
+    free = mask.with_identity(None)
+    export_checkpoint(cases.path("roberta"), tmp_path / "out", free, mode="zero")
+
+
+def test_a_mask_of_the_checkpoint_in_another_precision_is_exported(
+    cases: Cases, tmp_path: Path
+) -> None:
+    for options in ({"dtype": "bfloat16"}, {"backend": "hooked"}):
+        if "backend" in options:
+            pytest.importorskip("transformer_lens.HookedTransformer", reason="removed in 4.x")
+        path = cases.path("gpt2-lm")
+        identity = ModelIdentity.of(load_model(path, **options))  # type: ignore[arg-type]
+        assert identity.differences(ModelIdentity.of(load_model(path)))
+        mask = FULL.without("0.1").with_identity(identity)
+        export_checkpoint(path, tmp_path / "-".join(options), mask, mode="zero")
+
+
+# -- where they come from -------------------------------------------------------------------------
+
+
+def test_every_way_to_prune_says_on_which_model(cases: Cases, tmp_path: Path) -> None:
+    model, data = cases.get("bert").model, encoded_for("bert")
+    means, identity = MeanActivations.compute(model, data), ModelIdentity.of(model)
+    settings = replace(QUICK, tolerance=1.0)
+    found = prune(model, data, means, sparsity=0.4, seeds=1, preset=settings)
+    found += attribute(model, data, means, sparsity=0.4, method="attribution")
+    found += layer_matched(found)
+    for i, each in enumerate(found):
+        each.save(tmp_path / f"{i}.safetensors")
+        back = Subnetwork.load(tmp_path / f"{i}.safetensors")
+        for mask in (each.mask, back.mask, Mask.load(tmp_path / f"{i}.safetensors")):
+            assert mask.identity is not None
+            assert not identity.differences(mask.identity)
+        assert Subnetwork.load(tmp_path / f"{i}.safetensors", any_model=True).mask.identity is None
+        check_masks([back.mask], model)
+    (drawn,) = random_subnetworks(SHAPE, sparsity=0.4, seeds=1)  # of no model but any of the shape
+    assert drawn.mask.identity is None
+
+
+# -- on the command line --------------------------------------------------------------------------
+
+
+def call(command: str) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(command.split())
+    assert isinstance(stop.value.code, int)
+    return stop.value.code
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_core_of_different_models_is_refused_by_file(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, mask in (("a", FOUND), ("b", FOREIGN)):
+        subnetwork(mask).save(here / folder / "masks" / "s0.10-seed1.safetensors")
+    subnetwork(FULL, seed=2).save(here / "by-hand.safetensors")
+    assert call("core a b --out core") == 2
+    error = capsys.readouterr().err
+    names = [f"{folder}/masks/s0.10-seed1.safetensors" for folder in "ab"]
+    assert f"{names[0]} and {names[1]} were found on models that differ in weights" in error
+    assert "--any-model" in error
+    assert not (here / "core").exists()
+    assert call("core a by-hand.safetensors --out known") == 0
+    assert call("core a b --any-model --out core") == 0
+    assert pd.read_csv("core/core_summary.csv")["n_subnetworks"].tolist() == [2]
+    overlap = pd.read_csv("core/head_overlap.csv")
+    assert overlap[["first", "second"]].to_numpy().tolist() == [names]
+    assert overlap["shared"].tolist() == [6]
+    assert call(f"core a {names[0]} --any-model --out twice") == 2
+    assert "s0.10-seed1 is given more than once" in capsys.readouterr().err
+
+
+def test_commands_that_read_masks_refuse_those_of_another_model(
+    here: Path, cases: Cases, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found_on(cases.get("bert")).save(here / "mask.safetensors")
+    (here / "data.csv").write_text("premise,hypothesis,label\n" + "w1 w2,w3,entailment\n" * 4)
+    data = "--train data.csv --id data.csv --ood data.csv"
+    for command in (
+        "export --mask mask.safetensors --mode zero",
+        f"ablate {data} --sets-file mask.safetensors --mode zero --resamples 5",
+    ):
+        foreign = f"{command} --model {cases.path('roberta')}"
+        assert call(f"{foreign} --out no") == 2
+        assert "found on another model" in capsys.readouterr().err
+        assert not (here / "no").exists()
+        assert call(f"{foreign} --any-model --out {command[:6]}") == 0
+        assert call(f"{command} --model {cases.path('bert')} --out own-{command[:6]}") == 0

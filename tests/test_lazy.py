@@ -1,0 +1,121 @@
+"""What importing mechcore, and asking its command line for help, loads: next to nothing."""
+
+import ast
+import importlib
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import mechcore
+
+HEAVY = ["matplotlib", "pandas", "torch", "transformer_lens", "transformers"]
+CALL = """
+from contextlib import suppress
+from mechcore.cli import main
+with suppress(SystemExit): main"""
+LAZY = ["mechcore"] + [
+    f"mechcore.{each.name}"
+    for each in pkgutil.iter_modules(mechcore.__path__)
+    if each.ispkg and each.name != "cli"
+]
+
+
+def output_of(program: str) -> str:
+    """What a new process of Python prints last."""
+    command = [sys.executable, "-c", program]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    return found.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import mechcore",
+        f"{CALL}(['--help'])",
+        *(f"{CALL}(['{command}', '--help'])" for command in ("run", "train", "heads", "ablate")),
+        f"{CALL}(['cognitive', 'run', '--help'])",
+        f"{CALL}(['run', '--no-such-option'])",
+        f"{CALL}(['extractive', 'run', '--seeds', 'x'])",
+        f"{CALL}(['effective-size', '--full', 'x.csv'])",
+    ],
+)
+def test_help_and_slips_of_the_keyboard_load_no_library_of_models(program: str) -> None:
+    check = f"import sys\nprint([name for name in {HEAVY} if name in sys.modules])"
+    assert output_of(f"{program}\n{check}") == "[]"
+
+
+@pytest.mark.parametrize("package", ["study.config", "study.config_file"])
+def test_configurations_need_no_torch(package: str) -> None:
+    check = "import sys; print('torch' in sys.modules)"
+    assert output_of(f"import mechcore.{package}\n{check}") == "False"
+
+
+@pytest.mark.parametrize("package", ["pruning", "training", "cognitive", "extractive"])
+def test_settings_need_no_library_of_models(package: str) -> None:
+    check = f"import sys\nprint([name for name in {HEAVY} if name in sys.modules])"
+    assert output_of(f"import mechcore.{package}.settings\n{check}") == "[]"
+
+
+@pytest.mark.parametrize("package", LAZY)
+def test_every_name_of_a_package_is_that_of_its_module(package: str) -> None:
+    module = importlib.import_module(package)
+    tree = ast.parse(inspect.getsource(module))
+    block = [each for outer in tree.body if isinstance(outer, ast.If) for each in outer.body]
+    homes = {
+        name.name: str(each.module)
+        for each in block
+        if isinstance(each, ast.ImportFrom)
+        for name in each.names
+    }
+    assert set(homes) == set(getattr(module, "__all__", [])) - {"__version__", "Backend"}
+    for name, home in homes.items():
+        if home == package:  # a submodule
+            assert getattr(module, name) is importlib.import_module(f"{home}.{name}")
+        else:
+            assert getattr(module, name) is getattr(importlib.import_module(home), name)
+        assert name in dir(module)
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'no_such_name'"):
+        module.no_such_name  # noqa: B018
+
+
+def test_functions_win_over_modules_that_have_their_name() -> None:
+    """Whichever is imported first, and again after the other."""
+    program = """
+import json, types
+import mechcore.study.run, mechcore.ablation.sweep, mechcore.effective_size, mechcore.evaluate
+import mechcore.pruning.discretise, mechcore.papers.extractive.ranks, mechcore.attention.categories
+from mechcore import effective_size, evaluate
+from mechcore.ablation import sweep
+from mechcore.attention import categories
+import mechcore.papers.cognitive.verdicts
+found = [
+    effective_size, evaluate, sweep, categories, mechcore.sweep, mechcore.study.run,
+    mechcore.pruning.discretise, mechcore.papers.extractive.ranks,
+    mechcore.papers.cognitive.verdicts,
+]
+print(json.dumps([[type(each).__name__, each.__module__] for each in found]))
+"""
+    homes = ["effective_size", "evaluate", "ablation.sweep", "attention.categories"]
+    homes += ["ablation.sweep", "study.run", "pruning.discretise", "extractive.ranks"]
+    homes += ["cognitive.verdicts"]
+    assert json.loads(output_of(program)) == [["function", f"mechcore.{each}"] for each in homes]
+
+
+def test_submodules_are_found_without_being_imported() -> None:
+    program = "import mechcore\nprint(mechcore.data.official.__name__)"
+    assert output_of(program) == "mechcore.data.official"
+
+
+@pytest.mark.both
+@pytest.mark.parametrize("order", ["mechcore, transformer_lens", "transformer_lens, mechcore"])
+def test_transformer_lens_knows_the_adapters_in_either_order(order: str) -> None:
+    program = f"""
+import {order}
+from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+print(SUPPORTED_ARCHITECTURES["BertForSequenceClassification"].__module__)
+"""
+    assert output_of(program) == "mechcore.models.classification"
