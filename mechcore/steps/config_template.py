@@ -64,7 +64,7 @@ prune:
   preset: fast             # or paper; any other setting of PruneSettings changes the preset
   # steps: 600
   # precision: float32     # bfloat16, or auto: where the hardware has instructions for it
-seeds_per_unit: 3          # masks of one sparsity that are trained together, as one unit of work
+seeds_per_job: 3          # masks of one sparsity that are trained together, as one unit of work
 
 # null leaves an analysis out.
 analyses:
@@ -106,7 +106,7 @@ checkpoints = []
 # One subnetwork for every seed and sparsity.
 seeds = [42, 43, 44]
 sparsities = [0.5, 0.7]
-seeds_per_unit = 3           # masks of one sparsity that are trained together, as a unit of work
+seeds_per_job = 3           # masks of one sparsity that are trained together, as a unit of work
 batch_size = 64              # examples per evaluation batch
 n_resamples = 1000           # bootstrap resamples
 

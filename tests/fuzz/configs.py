@@ -26,7 +26,7 @@ VALID: dict[str, Any] = {
     "prune": {"preset": "fast", "steps": 100},
     "seeds": [1, 2, 3],
     "sparsities": [0.5, 0.7],
-    "seeds_per_unit": 2,
+    "seeds_per_job": 2,
     "analyses": {"heads": {"max_examples": 64}, "sweep": "all"},
     "batch_size": 32,
     "n_resamples": 200,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers import undrawn
-from study.small_study import CONFIG
+from steps.small_study import CONFIG
 
 from mechcore.study import run
 

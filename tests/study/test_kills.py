@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from helpers import undrawn
-from study.small_study import CONFIG, files, results
+from steps.small_study import CONFIG, files, results
 
 pytestmark = pytest.mark.once
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from study.small_study import CONFIG, files, results
+from steps.small_study import CONFIG, files, results
 
 from mechcore.errors import InputError
 from mechcore.study import Analyses, Resources, SizesConfig, run

@@ -28,7 +28,7 @@ class Study:
             data=data_config(folder / "data"),
             seeds=(1, 2),
             sparsities=(0.5,),
-            seeds_per_unit=1,
+            seeds_per_job=1,
             analyses=Analyses(heads=None, ablation=None),
         )
         self.store = Store(self.out / "store")

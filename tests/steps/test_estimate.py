@@ -30,7 +30,7 @@ def config(tmp_path: Path, cases: Cases) -> StudyConfig:
         data=data_config(tmp_path / "data"),
         seeds=(1, 2, 3),
         sparsities=(0.5,),
-        seeds_per_unit=2,
+        seeds_per_job=2,
         prune=PruneSettings(steps=10, steps_per_percent=2, batch_size=4, tolerance=1),
         analyses=Analyses(
             heads=HeadsConfig(20), ablation=AblationConfig(max_joint=4, max_non_core=6), sweep="all"

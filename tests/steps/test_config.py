@@ -45,7 +45,7 @@ from mechcore.training.settings import train_settings
         (StudyConfig, {"sparsities": (1.0,)}, r"in \[0, 1\)"),
         (StudyConfig, {"sparsities": (math.nan,)}, r"in \[0, 1\)"),
         (StudyConfig, {"sparsities": ()}, "sparsities .*at least one"),
-        (StudyConfig, {"seeds_per_unit": 0}, "seeds_per_unit is 0; expected a whole number from 1"),
+        (StudyConfig, {"seeds_per_job": 0}, "seeds_per_job is 0; expected a whole number from 1"),
         (StudyConfig, {"batch_size": 0}, "batch_size is 0"),
         (StudyConfig, {"n_resamples": 2**31}, f"from 1 to {2**31 - 1}"),
         (StudyConfig, {"n_resamples": 10**5000}, "is a number of many digits"),
@@ -252,7 +252,7 @@ configs = st.builds(
     prune=schedules,
     seeds=runs,
     sparsities=grids,
-    seeds_per_unit=counts,
+    seeds_per_job=counts,
     analyses=st.builds(
         Analyses,
         heads=maybe(st.builds(HeadsConfig, counts)),
@@ -312,7 +312,7 @@ def test_every_setting_is_drawn_above() -> None:
     """Or the property would not hold for what it leaves at its default."""
     drawn = {
         StudyConfig: "model models training checkpoints data prune seeds sparsities "
-        "seeds_per_unit analyses batch_size n_resamples resources",
+        "seeds_per_job analyses batch_size n_resamples resources",
         ModelConfig: "source embedded checkpoint revision backend class_labels prompt answers "
         "max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_names groups ood_label ood_subsets "

@@ -48,7 +48,7 @@ def config(tmp_path: Path) -> StudyConfig:
         data=data_config(tmp_path / "data"),
         seeds=(1, 2, 3),
         sparsities=(0.3, 0.5),
-        seeds_per_unit=2,
+        seeds_per_job=2,
         prune=PruneSettings(steps=9, batch_size=4),
         analyses=Analyses(sweep="heads"),
     )
@@ -180,7 +180,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "save_every": (lambda w: w.prune(save_every=3), set()),
     "tolerance": (lambda w: w.prune(tolerance=0.5), READ),
     "discretisation": (lambda w: w.prune(discretisation="threshold"), READ),
-    "seeds_per_unit": (lambda w: w.set(seeds_per_unit=3), MASKS),
+    "seeds_per_job": (lambda w: w.set(seeds_per_job=3), MASKS),
     "order of seeds": (lambda w: w.set(seeds=(3, 1, 2)), set()),
     "order of sparsities": (lambda w: w.set(sparsities=(0.5, 0.3)), set()),
     # analyses

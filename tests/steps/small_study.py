@@ -15,7 +15,7 @@ CONFIG = StudyConfig(
     prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1, save_every=1),
     seeds=(42, 43),
     sparsities=(0.3, 0.5),
-    seeds_per_unit=1,
+    seeds_per_job=1,
     n_resamples=10,
     analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=2, max_non_core=1)),
     resources=Resources(cpus=1),

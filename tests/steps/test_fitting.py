@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from helpers import CLASSES, Cases, randomise
-from study.small_study import results
+from steps.small_study import results
 from study.sources import data_config
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
