@@ -24,7 +24,7 @@ from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.readers import read_examples
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.masking.interventions import Fills
+from mechcore.masking.fills import fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import model_inputs
@@ -142,7 +142,7 @@ class Bench:
         stack = stack_of(self.model).to(precision)
         masks = self.masks(sets)
         tree = grow(masks, self.shape)
-        fills = Fills(self.model, self.means, "mean", 0)
+        fills = fill_of(self.model, self.means, "mean", 0)
         runner = TreeRunner(stack, self.shape, fills, engines.MAX_TOKENS[self.device])
         logits = torch.empty(len(masks), len(data), len(stack.out.weight))
 

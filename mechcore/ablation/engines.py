@@ -22,7 +22,8 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
 from mechcore.evaluation.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.interventions import Fills, Mode, masked
+from mechcore.masking.fills import fill_of
+from mechcore.masking.interventions import Mode, masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import (
     Batch,
@@ -211,7 +212,7 @@ class TreeEngine:
 
     def _new_runner(self, stack: Stack) -> TreeRunner:
         job = self.job
-        fills = Fills(job.model, job.means, job.mode, job.seed)
+        fills = fill_of(job.model, job.means, job.mode, job.seed)
         return TreeRunner(stack, job.shape, fills, self.max_tokens)
 
     def tasks(self) -> list[tuple[int, int, float]]:

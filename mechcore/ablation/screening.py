@@ -51,7 +51,7 @@ class Screen:
         self,
         model: Any,
         data: EncodedExamples,
-        means: MeanActivations,
+        means: MeanActivations | None,
         *,
         mode: Mode,
         class_labels: Sequence[str] | None,

@@ -64,7 +64,7 @@ class Search:
 def find_superadditive(
     model: Any,
     data: EncodedExamples,
-    means: MeanActivations,
+    means: MeanActivations | None,
     *,
     components: Iterable[ComponentLike] | None = None,
     subset: str = ALL,
@@ -100,7 +100,7 @@ def find_superadditive(
         correction: of the reported p-values, see `mechcore.interactions`.
         n_resamples: bootstrap resamples of the report.
         seed: of the split, and of the resamples.
-        mode: what replaces ablated outputs: ``"mean"`` or ``"zero"``.
+        mode: what replaces ablated outputs, the name of a fill that draws nothing at random.
         class_labels: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         state: folder for files that keep what is finished, see `state_files`; an interrupted
@@ -260,7 +260,7 @@ def _halves(
 def _facts(
     model: Any,
     halves: Sequence[EncodedExamples],
-    means: MeanActivations,
+    means: MeanActivations | None,
     class_labels: Sequence[str] | None,
 ) -> dict[str, str | None]:
     """Digests of what a search works on."""

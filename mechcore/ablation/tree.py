@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.masking.interventions import Fills, Kind
+from mechcore.masking.fills import Fill, Kind
 from mechcore.masking.means import real_positions
 from mechcore.models.stack import Stack
 
@@ -115,7 +115,7 @@ class TreeRunner:
             nodes of one level are run together up to there. One node always runs.
     """
 
-    def __init__(self, stack: Stack, shape: ModelShape, fills: Fills, max_tokens: int) -> None:
+    def __init__(self, stack: Stack, shape: ModelShape, fills: Fill, max_tokens: int) -> None:
         self.stack, self.shape, self.fills, self.max_tokens = stack, shape, fills, max_tokens
         self.draws: dict[tuple[Kind, int], Tensor | None] = {}
 

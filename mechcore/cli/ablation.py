@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -22,6 +22,13 @@ from mechcore.cli.options import (
 )
 from mechcore.cli.shared import AnyModel, Resume, load, means_of, must_not_exist, show
 from mechcore.errors import InputError
+
+Mode: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        "--mode", help="What replaces an ablated output: mean, zero, resample or a registered fill."
+    ),
+]
 
 MOST_CONTROLS = 10_000
 """Each costs as much as any other set."""
@@ -114,10 +121,7 @@ def ablate(
     test: TestOptions,
     files: TaskOptions,
     means: MeansOptions,
-    mode: Annotated[
-        Literal["mean", "zero", "resample"],
-        typer.Option("--mode", help="What replaces an ablated output."),
-    ] = "mean",
+    mode: Mode = "mean",
     engine: Annotated[
         Literal["auto", "tree", "reference"],
         typer.Option("--engine", help="tree shares work between sets; reference runs any model."),
@@ -139,18 +143,20 @@ def ablate(
         raise InputError("--precision: the reference engine has the model's own precision only")
     _check_out(out, _state(out, "id"), resume)
     from mechcore.components import ModelShape
+    from mechcore.masking.fills import FILLS
     from mechcore.report.ablation_figures import save_figures
     from mechcore.steps.ablation import sweep_tables
     from mechcore.study.folder import write_tables
 
-    needs_train = mode != "zero" and means.means is None
+    needs_means = FILLS[mode].needs_means
+    needs_train = needs_means and means.means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
     inputs = load(model, data_config(files, train, test), roles)
     with progress.shown():
         kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed, inputs.model)
         tables, found = sweep_tables(
             inputs,
-            None if mode == "zero" else means_of(inputs, means),
+            means_of(inputs, means) if needs_means else None,
             kinds,
             mode=mode,
             engine=engine,
@@ -196,6 +202,7 @@ def superadditive(
     n_pairs: Annotated[
         int, typer.Option("--pairs", help="Pairs ablated exactly, the best by screening.", min=1)
     ] = 100,
+    mode: Mode = "mean",
     precision: Annotated[
         Literal["float32", "bfloat16"],
         typer.Option("--precision", help="Of the sweeps' matrix products."),
@@ -212,7 +219,10 @@ def superadditive(
 
     states = state_files(out, max_size)
     _check_out(out, states[0], resume)
-    roles = (role,) if means.means is not None else ("train", role)
+    from mechcore.masking.fills import FILLS
+
+    needs_means = FILLS[mode].needs_means
+    roles = ("train", role) if needs_means and means.means is None else (role,)
     inputs = load(model, data_config(files, train, test), roles)
     shape = ModelShape.of(inputs.model)
     options: dict[str, Any] = {
@@ -226,8 +236,9 @@ def superadditive(
         search = find_superadditive(
             inputs.model,
             inputs.data[role],
-            means_of(inputs, means),
+            means_of(inputs, means) if needs_means else None,
             **options,
+            mode=mode,
             seed=files.data_seed,
             class_labels=inputs.config.class_labels,
             batch_size=test.batch_size,

@@ -37,6 +37,7 @@ def core_ablation_tables(
     *,
     max_joint: int,
     max_non_core: int,
+    mode: Mode = "mean",
     seed: int,
     batch_size: int,
     n_resamples: int,
@@ -54,11 +55,11 @@ def core_ablation_tables(
     drawn = np.random.default_rng(seed).permutation(len(outside))[:max_non_core]
     others = [ComponentSet((outside[i],)) for i in sorted(drawn)]
     singles = [ComponentSet((head,)) for head in core]
-    ood = _ablate(inputs, means, [*singles, *others], "ood", "mean", batch_size)
+    ood = _ablate(inputs, means, [*singles, *others], "ood", mode, batch_size)
     joint = joint_sets(singles, ood, max_joint)
     found = [
-        _ablate(inputs, means, [*singles, *others, *joint], "id", "mean", batch_size),
-        ood.with_more(_ablate(inputs, means, joint, "ood", "mean", batch_size)) if joint else ood,
+        _ablate(inputs, means, [*singles, *others, *joint], "id", mode, batch_size),
+        ood.with_more(_ablate(inputs, means, joint, "ood", mode, batch_size)) if joint else ood,
     ]
     kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
     return _effect_tables(found, kinds, others, n_resamples)

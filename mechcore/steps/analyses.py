@@ -16,6 +16,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import write_json
+from mechcore.masking.fills import FILLS
 from mechcore.pruning import Subnetwork
 from mechcore.report.run_folder import ATTENTION_FILE, TABLES, read_table
 from mechcore.steps import tables
@@ -210,6 +211,7 @@ class AblateCore(MainStep):
         seed: of the draw.
         batch_size: examples per batch.
         n_resamples: bootstrap resamples.
+        fill: what replaces an ablated output.
     """
 
     kind: ClassVar[str] = "ablate"
@@ -221,6 +223,11 @@ class AblateCore(MainStep):
     seed: int
     batch_size: int
     n_resamples: int
+    fill: str = "mean"
+
+    def uses(self) -> list[object]:
+        """The fill."""
+        return [FILLS[self.fill]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -239,6 +246,7 @@ class AblateCore(MainStep):
                 max_non_core=self.max_non_core,
                 seed=self.seed,
                 batch_size=self.batch_size,
+                mode=self.fill,
                 n_resamples=self.n_resamples,
             )
         )
@@ -254,6 +262,7 @@ class Sweep(MainStep):
         seed: of the bootstrap.
         batch_size: examples per batch.
         n_resamples: bootstrap resamples.
+        fill: what replaces an ablated output.
     """
 
     kind: ClassVar[str] = "sweep"
@@ -264,6 +273,11 @@ class Sweep(MainStep):
     seed: int
     batch_size: int
     n_resamples: int
+    fill: str = "mean"
+
+    def uses(self) -> list[object]:
+        """The fill."""
+        return [FILLS[self.fill]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -279,6 +293,7 @@ class Sweep(MainStep):
             means_of(work, inputs),
             kinds,
             batch_size=self.batch_size,
+            mode=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,
         )
@@ -299,6 +314,7 @@ class Search(MainStep):
         seed: of the bootstrap.
         batch_size: examples per batch.
         n_resamples: bootstrap resamples.
+        fill: what replaces an ablated output.
     """
 
     kind: ClassVar[str] = "search"
@@ -312,6 +328,11 @@ class Search(MainStep):
     seed: int
     batch_size: int
     n_resamples: int
+    fill: str = "mean"
+
+    def uses(self) -> list[object]:
+        """The fill."""
+        return [FILLS[self.fill]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -328,6 +349,7 @@ class Search(MainStep):
             subset=self.subset,
             max_size=self.max_size,
             n_pairs=self.n_pairs,
+            mode=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,
             class_labels=inputs.config.class_labels,

@@ -302,6 +302,7 @@ class Analyses:
         sweep: ablate each of these components alone.
         search: for superadditive sets.
         effective_size: over the study's ``checkpoints``, if it has any.
+        fill: what replaces an output that is ablated, see `mechcore.masking.fills`.
         more: steps that packages add, by name, each with its settings.
     """
 
@@ -312,6 +313,7 @@ class Analyses:
     sweep: Literal["heads", "mlps", "all"] | None = None
     search: SearchConfig | None = None
     effective_size: SizesConfig | None = SizesConfig()
+    fill: str = "mean"
     more: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

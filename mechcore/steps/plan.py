@@ -241,6 +241,7 @@ class _Planner:
             "seed": config.data.seed,
             "batch_size": config.batch_size,
             "n_resamples": config.n_resamples,
+            "fill": wanted.fill,
         }
 
         def add(what: str, step: MainStep, name: str, roles: Sequence[str] | None = None) -> None:

@@ -19,7 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mechcore.ablation.tree import Node, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
-from mechcore.masking.interventions import Fills, masked
+from mechcore.masking.fills import fill_of
+from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import forward, is_causal, last_real_position, model_inputs
@@ -264,7 +265,7 @@ def test_the_tree_gives_the_logits_of_masks_run_one_by_one(
     side, extra = data.draw(st.sampled_from([("right", 0), ("right", 2), ("left", 3)]))
     max_tokens = data.draw(st.sampled_from([1, 40, 130, HUGE]))
     means, batch = models.means(name, per_position), padded(texts(lengths), side, extra, noise=4)
-    runner = TreeRunner(models.stack(name), shape, Fills(model, means, mode, 3), max_tokens)
+    runner = TreeRunner(models.stack(name), shape, fill_of(model, means, mode, 3), max_tokens)
     runner.begin(model_inputs(model, batch))
     found, order = tree_logits(runner, model, batch, grow(values, shape))
     (expected,) = masked_logits(model, values, [batch], means, mode, seed=3)
@@ -281,7 +282,7 @@ def test_the_full_model_and_the_empty_one(models: Models, name: str, max_tokens:
     model, batch = models.model(name), padded(texts(), extra=1)
     shape, means = ModelShape.of(model), models.means(name, True)
     values = torch.stack([torch.zeros(2, shape.columns), torch.ones(2, shape.columns)])
-    runner = TreeRunner(models.stack(name), shape, Fills(model, means, "mean", 0), max_tokens)
+    runner = TreeRunner(models.stack(name), shape, fill_of(model, means, "mean", 0), max_tokens)
     runner.begin(model_inputs(model, batch))
     found, order = tree_logits(runner, model, batch, grow(values, shape))
     assert order == [(1,), (0,)]
@@ -301,7 +302,7 @@ def test_draws_go_on_from_batch_to_batch_run_or_not(models: Models, name: str, s
     batches = [padded(texts(lengths)) for lengths in ((5, 2), (9, 9, 4), (3,))]
     values = torch.rand(4, 2, 5, generator=torch.Generator().manual_seed(0)).round()
     expected = masked_logits(model, values, batches, means, "resample", seed=8)
-    runner = TreeRunner(models.stack(name), shape, Fills(model, means, "resample", 8), HUGE)
+    runner = TreeRunner(models.stack(name), shape, fill_of(model, means, "resample", 8), HUGE)
     for i, batch in enumerate(batches):
         runner.begin(model_inputs(model, batch))
         if not (skip and i < 2):
@@ -317,7 +318,7 @@ def test_models_in_half_precision(cases: Cases, architecture: str, mode: Any) ->
     means = MeanActivations.compute(model, batch, n_samples=8)
     ablated = [[], ["0.mlp"], ["1.0"], ["0.1", "1.mlp"], ["0.0", "0.1", "0.2", "0.3"]]
     values = masks_of(shape, *ablated)
-    runner = TreeRunner(stack_of(model), shape, Fills(model, means, mode, 0), HUGE)
+    runner = TreeRunner(stack_of(model), shape, fill_of(model, means, mode, 0), HUGE)
     runner.begin(model_inputs(model, batch))
     found, _ = tree_logits(runner, model, batch, grow(values, shape))
     assert found.dtype == torch.bfloat16
@@ -363,7 +364,7 @@ def watched_run(
     model, batch = models.model(name), padded(texts(lengths))
     shape = ModelShape.of(model)
     stack = Watched(models.stack(name), len(lengths))
-    fills = Fills(model, None, "zero", 0)
+    fills = fill_of(model, None, "zero", 0)
     runner = TreeRunner(stack, shape, fills, max_tokens)  # type: ignore[arg-type]
     runner.begin(model_inputs(model, batch))
     tree_logits(runner, model, batch, grow(values, shape))
@@ -453,7 +454,7 @@ def test_memory_is_that_of_one_path_from_the_root(models: Models) -> None:
     most: dict[tuple[int, int], int] = {}
     for n_masks, max_tokens in ((20, 1), (80, 1), (80, 320), (80, HUGE)):
         values = (torch.rand(n_masks, DEPTH, 5, generator=generator) < 0.9).float()
-        tree, fills = grow(values, shape), Fills(model, None, "zero", 0)
+        tree, fills = grow(values, shape), fill_of(model, None, "zero", 0)
         runner = TreeRunner(models.stack("deep"), shape, fills, max_tokens)
         runner.begin(inputs)
         with Memory() as memory:

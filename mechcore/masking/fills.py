@@ -1,0 +1,181 @@
+"""Fills: what stands in for an ablated output, by name.
+
+A fill of one's own is a subclass of `Fill` with `Fill.values`, registered under a name:
+
+    @FILLS.register("half")
+    class Half(Fill):
+        def values(self, kind, layer, positions, draws):
+            return getattr(self.means, kind)[layer] / 2
+
+It then works wherever fills are named: in `mechcore.masked`, `mechcore.ablate`, on the command line
+and in studies. A package offers one as an entry point in the group ``mechcore.fills``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechcore.errors import InputError
+from mechcore.masking.means import MeanActivations
+from mechcore.registry import Registry
+
+Kind: TypeAlias = Literal["z", "mlp"]
+
+
+class Fill(ABC):
+    """What stands in for the ablated outputs of one model.
+
+    Args:
+        model: the model that is masked.
+        means: its mean activations; None only where the fill needs none.
+        seed: of what is drawn at random.
+
+    Attributes:
+        needs_means: whether there is no such fill without means.
+    """
+
+    needs_means: ClassVar[bool] = True
+
+    def __init__(self, model: Any, means: MeanActivations | None, seed: int) -> None:
+        self.model, self._means, self.seed = model, means, seed
+
+    @property
+    def means(self) -> MeanActivations:
+        """The model's mean activations."""
+        assert self._means is not None
+        return self._means
+
+    def draws(
+        self, kind: Kind, layer: int, shape: Sequence[int]
+    ) -> Int[Tensor, "batch pos"] | None:
+        """What is drawn at random for outputs [batch, pos, ...]; None where nothing is."""
+        return None
+
+    @abstractmethod
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """One layer's fill: [*rest] for all tokens, or [batch, pos, *rest].
+
+        Args:
+            kind: ``"z"`` for heads, where rest is head and d_head, or ``"mlp"``, d_model.
+            layer: number of the layer.
+            positions: of every token from its row's first real one, [batch, pos].
+            draws: what `draws` returned for the batch.
+
+        Raises:
+            InputError: there is no such fill for these tokens.
+        """
+
+
+class Mean(Fill):
+    """The component's mean activation (arXiv 2403.03942, section 3), over all or by position."""
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """See `Fill.values`.
+
+        Raises:
+            InputError: the means are per position, and positions are unknown or too many.
+        """
+        mean = getattr(self.means, kind)
+        if not self.means.per_position:
+            return mean[layer]
+        if positions is None:
+            raise InputError(
+                "masked: means per position need the attention mask; call the value of the with "
+                "statement instead of the model"
+            )
+        positions = positions.to(mean.device)
+        if int(positions.max()) >= len(mean):
+            raise InputError(
+                f"masked: input has {int(positions.max()) + 1} positions, the means per position "
+                f"only {len(mean)}; compute them on longer texts, or pool positions"
+            )
+        return mean[positions, layer]
+
+
+class Zero(Fill):
+    """Zeros."""
+
+    needs_means: ClassVar[bool] = False
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """See `Fill.values`."""
+        cfg = self.model.cfg
+        return torch.zeros((cfg.n_heads, cfg.d_head) if kind == "z" else cfg.d_model)
+
+
+class Resample(Fill):
+    """The output at a random token of the data that the means were computed on.
+
+    Raises:
+        InputError: the means hold no sampled activations.
+    """
+
+    def __init__(self, model: Any, means: MeanActivations | None, seed: int) -> None:
+        super().__init__(model, means, seed)
+        if len(self.means.samples_z) == 0:
+            raise InputError(
+                "masked: these means hold no sampled activations, which mode 'resample' needs; "
+                "compute them with n_samples > 0"
+            )
+        self._generators: dict[tuple[Kind, int], torch.Generator] = {}
+
+    def draws(
+        self, kind: Kind, layer: int, shape: Sequence[int]
+    ) -> Int[Tensor, "batch pos"] | None:
+        """Every layer's heads and MLP draw on their own, one batch after another."""
+        key = (kind, layer)
+        if key not in self._generators:
+            seed = 2 * (self.seed * 10_007 + layer) + (kind == "mlp")
+            self._generators[key] = torch.Generator().manual_seed(seed)
+        n_samples = len(getattr(self.means, f"samples_{kind}"))
+        return torch.randint(n_samples, tuple(shape[:2]), generator=self._generators[key])
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """See `Fill.values`."""
+        return getattr(self.means, f"samples_{kind}")[draws, layer]
+
+
+FILLS: Registry[type[Fill]] = Registry(
+    "fill",
+    "mechcore.fills",
+    {
+        "mean": "mechcore.masking.fills:Mean",
+        "zero": "mechcore.masking.fills:Zero",
+        "resample": "mechcore.masking.fills:Resample",
+    },
+)
+"""Fills by name."""
+
+
+def fill_of(model: Any, means: MeanActivations | None, name: str, seed: int) -> Fill:
+    """The fill of that name for a model.
+
+    Raises:
+        MismatchError: the means belong to another model.
+        InputError: there is no such fill, or it needs means.
+    """
+    kind = FILLS[name]
+    if not kind.needs_means:
+        return kind(model, None, seed)
+    if means is None:
+        others = [each for each in FILLS if not FILLS[each].needs_means]
+        raise InputError(
+            f"masked: mode {name!r} needs means; pass MeanActivations.compute(model, batches), "
+            f"or use mode={others[0]!r}"
+        )
+    means.check(model)
+    return kind(model, means, seed)

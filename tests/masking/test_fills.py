@@ -1,0 +1,79 @@
+"""Fills by name: a registered one is used wherever fills are named."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Case, edited, padded, reference_logits, texts
+from torch import Tensor
+
+from mechcore.ablation import ablate
+from mechcore.components import Mask
+from mechcore.errors import InputError
+from mechcore.masking.fills import FILLS, Fill, fill_of
+from mechcore.masking.interventions import masked
+from mechcore.masking.means import MeanActivations
+
+
+class Half(Fill):
+    """Half of the mean."""
+
+    def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Tensor:
+        return getattr(self.means, kind)[layer] / 2
+
+
+class Ones(Fill):
+    """Ones."""
+
+    needs_means = False
+
+    def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Tensor:
+        cfg = self.model.cfg
+        return torch.ones((cfg.n_heads, cfg.d_head) if kind == "z" else cfg.d_model)
+
+
+@pytest.fixture(autouse=True)
+def added() -> Iterator[None]:
+    FILLS.register("half")(Half)
+    FILLS.register("ones")(Ones)
+    yield
+    FILLS.remove("half")
+    FILLS.remove("ones")
+
+
+def test_a_registered_fill_is_as_weights_edited_by_hand(case: Case) -> None:
+    rows = texts()
+    means = MeanActivations.compute(case.model, [padded(rows)])
+    mask = Mask.full(case.model).without("L0.H1", "L1.MLP")
+    with masked(case.model, mask, means, "half") as run:
+        found = run(padded(rows))
+    by_hand = edited(case.reference, {(0, 1): means.z[0, 1] / 2}, {1: means.mlp[1] / 2})
+    expected = reference_logits(by_hand, rows)
+    whole = reference_logits(case.reference, rows)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4, check_dtype=False)
+    assert (found - whole).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["half", "ones"])
+def test_the_tree_and_plain_masking_agree_on_a_registered_fill(case: Case, name: str) -> None:
+    data = padded(texts()) | {"labels": torch.zeros(len(texts()), dtype=torch.long)}
+    means = None if name == "ones" else MeanActivations.compute(case.model, [data])
+    sets = ["L0.H0", "L1.H1+L0.MLP"]
+    tree, plain = (
+        ablate(case.model, sets, [data], means, mode=name, engine=engine, role="ood")
+        for engine in ("tree", "reference")
+    )
+    for each in plain.without:
+        drops = plain.drops(each, "margin")
+        np.testing.assert_allclose(tree.drops(each, "margin"), drops, rtol=0, atol=1e-4)
+        assert np.abs(drops).max() > 1e-4
+
+
+def test_what_a_fill_needs_is_asked_for(case: Case) -> None:
+    assert fill_of(case.model, None, "ones", 0).values("mlp", 0, None, None).mean() == 1
+    with pytest.raises(InputError, match="mode 'half' needs means; pass MeanActivations.compute"):
+        fill_of(case.model, None, "half", 0)
+    with pytest.raises(InputError, match=r"fill 'halv': unknown \(did you mean 'half'\?\)"):
+        fill_of(case.model, None, "halv", 0)
