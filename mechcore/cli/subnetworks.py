@@ -77,8 +77,12 @@ def prune(
     prune: PruneOptions,
     means: MeansOptions,
     method: Annotated[
-        Literal["l0", "attribution", "integrated", "random"],
-        typer.Option("--method", help="How to choose what is pruned; l0 trains masks."),
+        str,
+        typer.Option(
+            "--method",
+            help="How to choose what is pruned: l0 (trained masks), attribution, integrated, "
+            "random or a registered method.",
+        ),
     ] = "l0",
     resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for masks and tables.")] = Path(
@@ -86,11 +90,13 @@ def prune(
     ),
 ) -> None:
     """Subnetworks for every seed and sparsity, with their accuracies."""
+    from mechcore.steps import tables as study_steps
+    from mechcore.steps.comparison import check_methods, check_sparsities, find_subnetworks
+    from mechcore.study.folder import write_tables
+
+    check_methods([method])
     state = _state_file(out, resume)
     config = run_config(model, files, train, test, prune)
-    from mechcore.steps import tables as study_steps
-    from mechcore.steps.comparison import check_sparsities, find_subnetworks
-    from mechcore.study.folder import write_tables
 
     untested = model.model is not None and test.id is None and test.ood is None
     inputs = load(model, config.data, ("train",) if untested else ("train", "id", "ood"))

@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from mechcore.pruning.attribution import attribute, attribution_scores, integrated_scores
     from mechcore.pruning.controls import layer_matched, random_subnetworks
     from mechcore.pruning.discretise import discretise, discretise_by_threshold
+    from mechcore.pruning.methods import METHODS, Request
     from mechcore.pruning.pruner import PruningError, prune
     from mechcore.pruning.settings import PRESETS, PruneSettings, prune_settings
-    from mechcore.pruning.subnetwork import METHODS, Method, Subnetwork, subnetwork_name
+    from mechcore.pruning.subnetwork import Method, Subnetwork, subnetwork_name
 
 attach(__name__)
 
@@ -20,6 +21,7 @@ __all__ = [
     "Method",
     "PruneSettings",
     "PruningError",
+    "Request",
     "Subnetwork",
     "attribute",
     "attribution_scores",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import TypeAlias
 
 import pandas as pd
 import torch
@@ -17,10 +18,10 @@ from mechcore.errors import InputError, reason
 from mechcore.files import write_safetensors
 from mechcore.identity import Identity
 
-Method: TypeAlias = Literal["l0", "attribution", "integrated", "random", "layer-matched"]
-"""L0 pruning, the two attribution rankings, and the two kinds of random control."""
+Method: TypeAlias = str
+"""Name of a way to find subnetworks, see `mechcore.pruning.methods`."""
 
-METHODS: tuple[Method, ...] = get_args(Method)
+_METHOD = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
 HISTORY = ("kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2")
 """Columns of a training history: KL of the batch in nats, the s of the Lagrangian and the one it
@@ -110,8 +111,8 @@ class Subnetwork:
                 facts = file.metadata() or {}
                 method, target = facts["method"], float(facts["target"])
                 scores = file.get_tensor("scores")
-                if method not in METHODS:
-                    raise ValueError(f"method {method!r}, expected {', '.join(METHODS)}")
+                if not _METHOD.fullmatch(method):
+                    raise ValueError(f"method {method!r}, expected a name in small letters")
                 if not 0 <= target <= 1:
                     raise ValueError(f"target sparsity {target}, expected a share")
                 if mask.is_batched or scores.shape != mask.values.shape:

@@ -11,17 +11,7 @@ import pandas as pd
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import ModelIdentity
-from mechcore.pruning import (
-    METHODS,
-    Method,
-    PruningError,
-    Subnetwork,
-    attribute,
-    layer_matched,
-    prune,
-    random_subnetworks,
-)
+from mechcore.pruning import METHODS, Method, PruningError, Request, Subnetwork
 from mechcore.pruning.settings import check_keeps_some
 from mechcore.steps.config import StudyConfig
 from mechcore.steps.inputs import Inputs
@@ -33,10 +23,10 @@ def check_methods(names: Sequence[str]) -> list[Method]:
     Raises:
         InputError: there is none, one is unknown, or there is nothing to match by layer.
     """
-    if unknown := [name for name in names if name not in METHODS]:
-        raise InputError(f"methods: unknown {unknown[0]!r}; expected {', '.join(METHODS)}")
+    for name in names:
+        METHODS[name]
     if not names:
-        raise InputError(f"methods: found none; expected some of {', '.join(METHODS)}")
+        raise InputError(f"methods: found none; expected some of {', '.join(METHODS.names())}")
     if "layer-matched" in names and "l0" not in names:
         raise InputError(
             "methods: layer-matched draws as many heads per layer as trained masks keep; name l0 "
@@ -80,7 +70,19 @@ def find_subnetworks(
         PruningError: some masks could not be trained; the others are in the folder.
     """
     try:
-        found = _find(method, config, inputs, means, state, trained)
+        found = METHODS[method](
+            Request(
+                inputs.model,
+                inputs.data["train"],
+                means,
+                config.sparsities,
+                config.seeds,
+                config.prune,
+                config.data.seed,
+                state,
+                trained,
+            )
+        )
     except PruningError as error:
         _save(error.finished, folder)
         raise
@@ -88,35 +90,6 @@ def find_subnetworks(
     if state is not None:
         state.unlink(missing_ok=True)
     return found
-
-
-def _find(
-    method: Method,
-    config: StudyConfig,
-    inputs: Inputs,
-    means: MeanActivations,
-    state: Path | None,
-    trained: Sequence[Subnetwork],
-) -> list[Subnetwork]:
-    model, data, seed = inputs.model, inputs.data["train"], config.data.seed
-    if method == "l0":
-        return prune(
-            model,
-            data,
-            means,
-            sparsity=config.sparsities,
-            seeds=config.seeds,
-            preset=config.prune,
-            data_seed=seed,
-            state=state,
-        )
-    if method == "random":
-        shape = ModelShape.of(model)
-        found = random_subnetworks(shape, sparsity=config.sparsities, seeds=config.seeds)
-        return [each.with_identity(ModelIdentity.of(model)) for each in found]
-    if method == "layer-matched":
-        return layer_matched(trained)
-    return attribute(model, data, means, sparsity=config.sparsities, method=method, seed=seed)
 
 
 def _save(subnetworks: Sequence[Subnetwork], folder: Path) -> None:
@@ -132,7 +105,7 @@ def method_table(subnetworks: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns method, target_sparsity, n, kl (nats), kl_low and kl_high (smallest and largest),
-        id_accuracy, ood_accuracy (shares); methods in the order of `METHODS`.
+        id_accuracy, ood_accuracy (shares); methods in the order of their names in `METHODS`.
     """
     table = subnetworks.groupby(["method", "target_sparsity"], as_index=False).agg(
         n=("kl", "size"),
@@ -142,5 +115,5 @@ def method_table(subnetworks: pd.DataFrame) -> pd.DataFrame:
         id_accuracy=("id_accuracy", "mean"),
         ood_accuracy=("ood_accuracy", "mean"),
     )
-    order = table["method"].map({name: i for i, name in enumerate(METHODS)})
+    order = table["method"].map({name: i for i, name in enumerate(METHODS.names())})
     return table.assign(order=order).sort_values(["order", "target_sparsity"]).drop(columns="order")

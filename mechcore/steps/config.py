@@ -363,7 +363,8 @@ class StudyConfig:
             them; ``"embedded"`` alone stands for the embedded encoder's, ``"training"`` alone for
             those of ``training``.
         data: see `DataConfig`.
-        prune: the pruning schedule.
+        method: how subnetworks are found, see `mechcore.pruning.methods`.
+        prune: the schedule of L0 pruning.
         seeds: of the pruning runs.
         sparsities: target sparsities, in [0, 1); none leaves only effective sizes to do.
         seeds_per_job: masks of one sparsity that are trained together, as one job.
@@ -380,6 +381,7 @@ class StudyConfig:
     training: Annotated[TrainSettings | None, BeforeValidator(_train_settings)] = None
     checkpoints: tuple[str, ...] = ()
     data: DataConfig = DataConfig()
+    method: str = "l0"
     prune: Annotated[PruneSettings, BeforeValidator(_prune_settings)] = field(
         default_factory=PruneSettings
     )
@@ -395,6 +397,11 @@ class StudyConfig:
         # Effective sizes alone need no subnetworks but those of the checkpoints.
         only_sizes = self.checkpoints and self.analyses.effective_size and not self.sparsities
         check_runs(self.seeds, (0,) if only_sizes else self.sparsities)
+        if self.method == "layer-matched":
+            raise InputError(
+                "method: layer-matched draws as many heads per layer as trained masks keep, and a "
+                "study trains none beside it; mechcore compare does"
+            )
         for name in ("seeds_per_job", "batch_size", "n_resamples"):
             _check_count(name, getattr(self, name), 1)
         for path in self.checkpoints:

@@ -30,7 +30,7 @@ from mechcore.steps.bench import (
 from mechcore.steps.config import DataConfig
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.inputs import Inputs, open_model, read_role
-from mechcore.steps.masks import Train, TrainMasks
+from mechcore.steps.masks import FindMasks, Train
 from mechcore.study.step import Job
 from mechcore.training.run_folder import publish
 
@@ -69,7 +69,7 @@ def estimate(jobs: Sequence[Job], all_jobs: Sequence[Job], bench: Workbench) -> 
         if model not in measured:
             measured[model] = _measure(job, all_jobs, bench)
         found = measured[model]
-        training = isinstance(step, (TrainMasks, Train))
+        training = isinstance(step, (FindMasks, Train))
         rate = found.training if training else found.forward
         cost = step.passes(job, found.size) / (WITH_GRADIENT if training else 1)
         memory = found.memory_training if training else found.memory
@@ -121,7 +121,7 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
 
     forward = min(_seconds(run) for _ in range(_REPEATS)) / len(part)
     memory = _peak(model)
-    pruning = next((each.step for each in of_model if isinstance(each.step, TrainMasks)), None)
+    pruning = next((each.step for each in of_model if isinstance(each.step, FindMasks)), None)
     if pruning is None:
         return _Measured(size, forward, WITH_GRADIENT * forward, memory, memory)
     schedule = replace(

@@ -16,7 +16,7 @@ from mechcore.errors import MechcoreWarning
 from mechcore.files import copy_linked, write_json
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity, class_names, kind_of, n_parameters
-from mechcore.pruning import PruningError, Subnetwork, prune, subnetwork_name
+from mechcore.pruning import METHODS, PruningError, Request, Subnetwork, subnetwork_name
 from mechcore.pruning.mask_training import OffTrackError, accepted
 from mechcore.pruning.settings import READING, PruneSettings
 from mechcore.state import StateError
@@ -132,10 +132,11 @@ class Means(MainStep):
 
 
 @dataclass(frozen=True)
-class TrainMasks(MainStep):
-    """Train masks of one sparsity, wherever they end; interrupted, from the step last saved.
+class FindMasks(MainStep):
+    """Find masks of one sparsity, wherever they end; interrupted, from the step last saved.
 
     Attributes:
+        method: how, see `mechcore.pruning.methods`.
         target: sparsity.
         seeds: one mask each.
         schedule: of the training.
@@ -143,6 +144,7 @@ class TrainMasks(MainStep):
     """
 
     kind: ClassVar[str] = "prune"
+    method: str
     target: float
     seeds: tuple[int, ...]
     schedule: PruneSettings
@@ -154,6 +156,10 @@ class TrainMasks(MainStep):
         for name in ("save_every", *READING):
             del found["schedule"][name]
         return found
+
+    def uses(self) -> list[object]:
+        """The method."""
+        return [METHODS[self.method]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -180,16 +186,18 @@ class TrainMasks(MainStep):
     def _train(self, work: Work, state: Path) -> tuple[list[Subnetwork], Mapping[str, str]]:
         inputs = inputs_of(work)
         try:
-            found = prune(
-                inputs.model,
-                inputs.data["train"],
-                means_of(work, inputs),
-                sparsity=self.target,
-                seeds=self.seeds,
-                # Which of them are accepted is for `AcceptMasks` to say.
-                preset=replace(self.schedule, tolerance=1.0),
-                data_seed=self.data_seed,
-                state=state,
+            found = METHODS[self.method](
+                Request(
+                    inputs.model,
+                    inputs.data["train"],
+                    means_of(work, inputs),
+                    [self.target],
+                    self.seeds,
+                    # Which of them are accepted is for `AcceptMasks` to say.
+                    replace(self.schedule, tolerance=1.0),
+                    self.data_seed,
+                    state,
+                )
             )
         except PruningError as error:
             return error.finished, error.missing
@@ -198,9 +206,10 @@ class TrainMasks(MainStep):
 
 @dataclass(frozen=True)
 class AcceptMasks(MainStep):
-    """The masks of trainings that reached their target; of the others, why they are missing.
+    """The masks that reached their target; of the others, why they are missing.
 
     Attributes:
+        method: how they were found.
         target: sparsity.
         seeds: one mask each.
         tolerance: distance from the target (share of components) that is accepted.
@@ -208,6 +217,7 @@ class AcceptMasks(MainStep):
     """
 
     kind: ClassVar[str] = "masks"
+    method: str
     target: float
     seeds: tuple[int, ...]
     tolerance: float
@@ -220,12 +230,13 @@ class AcceptMasks(MainStep):
         missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
         for each in subnetworks_in(trained):
             try:
-                accepted(each, reading).save(work.folder / MASKS / f"{each.name}.safetensors")
+                kept = accepted(each, reading) if len(each.history) else each  # was not trained
+                kept.save(work.folder / MASKS / f"{each.name}.safetensors")
             except OffTrackError as error:
                 missing[each.name] = str(error)
         for name, why in missing.items():
             warnings.warn(f"{name} is missing: {why}", MechcoreWarning, stacklevel=2)
-        names = {subnetwork_name(self.target, seed): seed for seed in self.seeds}
+        names = {subnetwork_name(self.target, seed, self.method): seed for seed in self.seeds}
         rows = [
             {
                 "subnetwork": name,

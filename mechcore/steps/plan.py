@@ -39,9 +39,9 @@ from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_o
 from mechcore.steps.masks import (
     AcceptMasks,
     Describe,
+    FindMasks,
     Means,
     Train,
-    TrainMasks,
     reading_of,
 )
 from mechcore.steps.sizes import checkpoint_series
@@ -220,9 +220,10 @@ class _Planner:
         means: Job,
         of: str,
     ) -> Job:
-        train = TrainMasks(target, seeds, schedule, self.config.data.seed)
+        method = self.config.method
+        train = FindMasks(method, target, seeds, schedule, self.config.data.seed)
         trained = self._job(train, f"prune {name}{of}", ("train",), {"means": means})
-        step = AcceptMasks(target, seeds, **reading_of(schedule))
+        step = AcceptMasks(method, target, seeds, **reading_of(schedule))
         return self._pure(step, f"masks {name}{of}", {"trained": trained})
 
     def _answers(self, name: str, role: str, of: str, needs: Mapping[str, Job]) -> Job:

@@ -1,0 +1,121 @@
+"""Ways to find subnetworks, by name.
+
+A method of one's own is a function of a `Request`, registered under a name:
+
+    @METHODS.register("largest-first")
+    def largest_first(request: Request) -> list[Subnetwork]:
+        ...
+
+It then works wherever methods are named: in ``mechcore prune``, ``compare`` and in studies. A
+package offers one as an entry point in the group ``mechcore.pruning_methods``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.masking.means import MeanActivations
+from mechcore.models.running import ModelIdentity
+from mechcore.pruning.attribution import attribute
+from mechcore.pruning.controls import layer_matched as matched_by_layer
+from mechcore.pruning.controls import random_subnetworks
+from mechcore.pruning.pruner import prune
+from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.subnetwork import Subnetwork
+from mechcore.registry import Registry
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What a method is asked for.
+
+    Attributes:
+        model: any TransformerLens model.
+        data: training examples, whose labels are not used.
+        means: the model's mean activations.
+        sparsities: target sparsities, shares of the components.
+        seeds: one subnetwork each; a method without chance may give one for all.
+        settings: of L0 pruning.
+        data_seed: of the order of examples.
+        state: the file of an interruptible method, to go on from; None keeps nothing.
+        trained: subnetworks that ``l0`` found for the same request, for methods that match them.
+    """
+
+    model: Any
+    data: EncodedExamples
+    means: MeanActivations
+    sparsities: Sequence[float]
+    seeds: Sequence[int]
+    settings: PruneSettings
+    data_seed: int = 0
+    state: Path | None = None
+    trained: Sequence[Subnetwork] = ()
+
+
+PruningMethod: TypeAlias = Callable[[Request], list[Subnetwork]]
+
+METHODS: Registry[PruningMethod] = Registry(
+    "pruning method",
+    "mechcore.pruning_methods",
+    {
+        "l0": "mechcore.pruning.methods:l0",
+        "attribution": "mechcore.pruning.methods:attribution",
+        "integrated": "mechcore.pruning.methods:integrated",
+        "random": "mechcore.pruning.methods:random",
+        "layer-matched": "mechcore.pruning.methods:layer_matched",
+    },
+)
+"""Methods by name, in the order in which they are compared."""
+
+
+def l0(request: Request) -> list[Subnetwork]:
+    """Masks trained with L0 regularisation, see `mechcore.prune`."""
+    return prune(
+        request.model,
+        request.data,
+        request.means,
+        sparsity=request.sparsities,
+        seeds=request.seeds,
+        preset=request.settings,
+        data_seed=request.data_seed,
+        state=request.state,
+    )
+
+
+def attribution(request: Request) -> list[Subnetwork]:
+    """A ranking by gradients of the loss, one for all seeds, see `mechcore.pruning.attribute`."""
+    return _attribute(request, "attribution")
+
+
+def integrated(request: Request) -> list[Subnetwork]:
+    """A ranking by integrated gradients, one for all seeds, see `mechcore.pruning.attribute`."""
+    return _attribute(request, "integrated")
+
+
+def _attribute(request: Request, method: Any) -> list[Subnetwork]:
+    return attribute(
+        request.model,
+        request.data,
+        request.means,
+        sparsity=request.sparsities,
+        method=method,
+        seed=request.data_seed,
+    )
+
+
+def random(request: Request) -> list[Subnetwork]:
+    """Components drawn at random: a control."""
+    found = random_subnetworks(
+        ModelShape.of(request.model), sparsity=request.sparsities, seeds=request.seeds
+    )
+    return [each.with_identity(ModelIdentity.of(request.model)) for each in found]
+
+
+def layer_matched(request: Request) -> list[Subnetwork]:
+    """As many heads per layer as trained masks keep, drawn at random: a control."""
+    return matched_by_layer(request.trained)
