@@ -126,7 +126,7 @@ TENSORS = {"mask": KEPT, "scores": SCORES, "history": torch.zeros(2, 5)}
 @pytest.mark.parametrize(
     ("facts", "left_out", "message"),
     [
-        ({"method": "magic"}, "", "method 'magic', expected l0, attribution, integrated, random"),
+        ({"method": "Magic!"}, "", "method 'Magic!', expected a name in small letters"),
         ({"method": None}, "", "'method'"),
         ({"target": "much"}, "", "could not convert string to float: 'much'"),
         ({"seed": "1.5"}, "", "invalid literal for int"),
