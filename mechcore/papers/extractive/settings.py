@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, TypeAlias, get_args
 
+from pydantic import ConfigDict
+
 from mechcore.errors import InputError
 from mechcore.models.loading import Backend
 from mechcore.papers.extractive.fact_world import BASE_STEPS
@@ -55,6 +57,8 @@ class ExtractiveSettings:
     Raises:
         InputError: a value is out of its range.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     base: str | None = None
     seeds: tuple[int, ...] = (0, 1, 2)

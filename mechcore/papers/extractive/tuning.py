@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 from jaxtyping import Float
+from pydantic import ConfigDict
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -46,6 +47,8 @@ class TuneSettings:
     Raises:
         InputError: a value is out of its range.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     learning_rate: float = 3e-6
     epochs: int = 8
