@@ -23,7 +23,7 @@ from mechcore.papers.extractive.encoded import (
     encode_task,
 )
 from mechcore.papers.extractive.fact_tables import CITIES
-from mechcore.papers.extractive.fact_world import BATCH, train_fact_base
+from mechcore.papers.extractive.fact_world import BATCH, fact_world_tokenizer, train_fact_base
 from mechcore.papers.extractive.facts import TRAINING_NAMES
 from mechcore.papers.extractive.freezing import freezing
 from mechcore.papers.extractive.grafting import grafting
@@ -72,7 +72,8 @@ class Base:
         model = load_model(
             source, backend=backend, device=device, dtype=precision, task="language-model"
         )
-        return cls(model, load_tokenizer(source), tiny)
+        tokenizer = fact_world_tokenizer() if tiny else load_tokenizer(source)
+        return cls(model, tokenizer, tiny)
 
     def tasks(self, seed: int) -> dict[str, EncodedTask]:
         """The first-hop and the second-hop task of a seed, by name.

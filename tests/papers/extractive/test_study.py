@@ -20,9 +20,9 @@ from transformers import PreTrainedTokenizerFast
 from mechcore.errors import InputError, MechcoreError
 from mechcore.papers.extractive.data import facts_table
 from mechcore.papers.extractive.facts import city_ordering, city_tasks
+from mechcore.papers.extractive.report.page import REPORT
 from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
-from mechcore.papers.extractive.report.page import REPORT
 from mechcore.papers.extractive.steps import Freezing, Ocr, Scores
 from mechcore.papers.extractive.study import STUDY, ExtractiveStudy, located, run
 from mechcore.papers.extractive.tuning import TuneSettings
