@@ -120,7 +120,7 @@ class ExtractiveSettings:
     def quick(self) -> ExtractiveSettings:
         """The same study in a minute or two: short trainings, few counterfactuals; for trying out.
 
-        Its figures mean nothing.
+        Its results are not meaningful.
         """
         short: dict[str, Any] = {"epochs": 1}
         return replace(

@@ -51,21 +51,24 @@ class ExtractiveStudy:
         settings: the study.
         store: holds its results.
 
+    Attributes:
+        folders: that its results go into, in its own.
+
     Raises:
         InputError: there is no such base.
     """
 
+    folders: Sequence[str] = ("",)
+
     def __init__(self, settings: ExtractiveSettings, store: Store) -> None:
         self.settings, self.store = settings, store
-        self._inputs: dict[str, Input] = {}
-        self._bases: dict[int, Job] = {}
-        if settings.base is not None:
-            self._inputs = {BASE: Checkpoint(settings.base)}
+        base, steps = settings.base, settings.base_steps
+        self._inputs: dict[str, Input] = {} if base is None else {BASE: Checkpoint(base)}
         self._contents = {
             what: each.content(store.hash_file) for what, each in self._inputs.items()
         }
-        if settings.base is None:
-            steps = settings.base_steps
+        self._bases: dict[int, Job] = {}
+        if base is None:
             self._bases = {seed: self._job(TrainBase(seed, steps), seed) for seed in settings.seeds}
         self._known = [job for seed in settings.seeds for job in self._independent(seed)]
         self._following: dict[str, list[Job]] = {}
