@@ -45,11 +45,8 @@ CHECKPOINT, CHOSEN = "checkpoint", "chosen.json"
 _WITH_GRADIENT = 3.0
 """A pass forward and back, in passes forward."""
 
-_SCORED = 10.0
-"""Trainings on a point that its scores cost about."""
-
-_CUTS = 11
-"""Cuts of a model whose layers are not known yet."""
+_FACTS, _NAMES = len(CITIES), TRAINING_NAMES
+"""Facts of a task, and of the ordering task."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ class TrainBase(Step):
 
 @dataclass(frozen=True)
 class Experiment(Step):
-    """An experiment on a base, which is in turn fine-tuned and as it was.
+    """An experiment on a base, whose weights are as before afterwards.
 
     Attributes:
         backend: that runs the base.
@@ -127,23 +124,13 @@ class Experiment(Step):
     backend: Backend
     precision: Precision
 
-    @property
-    @abstractmethod
-    def trained(self) -> float:
-        """About how many rows are trained."""
-
     @abstractmethod
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
         """The tables of the experiment by name; what else is kept goes into ``folder``."""
 
-    def cost(self, job: Job) -> float:
-        """See `Step.cost`."""
-        return _WITH_GRADIENT * self.trained
-
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        tiny = BASE in work.job.needs
-        if tiny:
+        if tiny := BASE in work.job.needs:
             source = str(work.needed(BASE) / CHECKPOINT)
         else:
             checkpoint = work.job.inputs[BASE]
@@ -168,10 +155,9 @@ class Ocr(Experiment):
     grid: tuple[TuneSettings, ...]
     n_resamples: int
 
-    @property
-    def trained(self) -> float:
-        """See `Experiment.trained`."""
-        return len(CITIES) * sum(tuning.epochs for tuning in self.grid)
+    def cost(self, job: Job) -> float:
+        """See `Step.cost`."""
+        return _WITH_GRADIENT * _FACTS * sum(tuning.epochs for tuning in self.grid)
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
         """See `Experiment.tables`."""
@@ -182,26 +168,37 @@ class Ocr(Experiment):
 
 
 @dataclass(frozen=True)
-class Scores(Experiment):
+class Tuned(Experiment):
+    """An experiment with one setting for all of its trainings.
+
+    Attributes:
+        rows: that are trained in each epoch, about; what else is done is little beside it.
+        tuning: how facts are trained, and the seed.
+    """
+
+    rows: ClassVar[int]
+    tuning: TuneSettings
+
+    def cost(self, job: Job) -> float:
+        """See `Step.cost`."""
+        return _WITH_GRADIENT * self.rows * self.tuning.epochs
+
+
+@dataclass(frozen=True)
+class Scores(Tuned):
     """E2: extractive scores on the implications of facts.
 
     Attributes:
         task: ``"first-hop"`` or ``"second-hop"``.
-        tuning: how the facts are trained.
         counterfactuals: prompts that upstream scores are averaged over.
         compat: ``"paper"`` for the published code's informative score.
     """
 
     kind: ClassVar[str] = "scores"
+    rows: ClassVar[int] = 3 * _FACTS
     task: str
-    tuning: TuneSettings
     counterfactuals: int
     compat: Literal["paper"] | None
-
-    @property
-    def trained(self) -> float:
-        """See `Experiment.trained`."""
-        return len(CITIES) * (self.tuning.epochs + _SCORED + self.counterfactuals)
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
         """See `Experiment.tables`."""
@@ -218,25 +215,18 @@ class Scores(Experiment):
 
 
 @dataclass(frozen=True)
-class Freezing(Experiment):
+class Freezing(Tuned):
     """E3: early or late layers kept as they were.
 
     Attributes:
         task: ``"first-hop"`` or ``"second-hop"``.
-        tuning: how the facts are trained.
         cuts: the first late layer of each; None for all.
     """
 
     kind: ClassVar[str] = "freezing"
+    rows: ClassVar[int] = 7 * _FACTS
     task: str
-    tuning: TuneSettings
     cuts: tuple[int, ...] | None
-
-    @property
-    def trained(self) -> float:
-        """See `Experiment.trained`."""
-        cuts = _CUTS if self.cuts is None else len(self.cuts)
-        return len(CITIES) * self.tuning.epochs * (1 + 2 * cuts)
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
         """See `Experiment.tables`."""
@@ -245,20 +235,11 @@ class Freezing(Experiment):
 
 
 @dataclass(frozen=True)
-class Ordering(Experiment):
-    """E4: facts and implications learned in each order.
-
-    Attributes:
-        tuning: how every phase is trained.
-    """
+class Ordering(Tuned):
+    """E4: facts and implications learned in each order."""
 
     kind: ClassVar[str] = "ordering"
-    tuning: TuneSettings
-
-    @property
-    def trained(self) -> float:
-        """See `Experiment.trained`."""
-        return 3 * self.tuning.epochs * (2 * TRAINING_NAMES + len(CITIES))
+    rows: ClassVar[int] = 3 * (2 * _NAMES + _FACTS)
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
         """See `Experiment.tables`."""
@@ -267,20 +248,11 @@ class Ordering(Experiment):
 
 
 @dataclass(frozen=True)
-class Grafting(Experiment):
-    """E5: what implications teach, put onto a model of other facts.
-
-    Attributes:
-        tuning: how every set is trained.
-    """
+class Grafting(Tuned):
+    """E5: what implications teach, put onto a model of other facts."""
 
     kind: ClassVar[str] = "grafting"
-    tuning: TuneSettings
-
-    @property
-    def trained(self) -> float:
-        """See `Experiment.trained`."""
-        return 4 * self.tuning.epochs * TRAINING_NAMES
+    rows: ClassVar[int] = 4 * _NAMES
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
         """See `Experiment.tables`."""
@@ -289,23 +261,16 @@ class Grafting(Experiment):
 
 
 @dataclass(frozen=True)
-class Localization(Experiment):
+class Localization(Tuned):
     """E6: where implications are learned, and where new facts are read out.
 
     Attributes:
-        tuning: how every set is trained.
         compat: ``"paper"`` for the published code's informative score.
     """
 
     kind: ClassVar[str] = "localization"
-    tuning: TuneSettings
+    rows: ClassVar[int] = 2 * _NAMES + _FACTS
     compat: Literal["paper"] | None
-
-    @property
-    def trained(self) -> float:
-        """See `Experiment.trained`."""
-        rows = 2 * TRAINING_NAMES + len(CITIES)
-        return self.tuning.epochs * rows + 2 * len(CITIES) * _SCORED
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
         """See `Experiment.tables`."""

@@ -140,34 +140,26 @@ class ExtractiveStudy:
 
     def _independent(self, seed: int) -> list[Job]:
         """The experiments of a seed that need no other's result."""
-        settings, given = self.settings, self.settings.experiments
-        how = (settings.backend, settings.precision)
+        settings, how = self.settings, (self.settings.backend, self.settings.precision)
         grid, grafted = tuple(settings.grid(seed)), replace(settings.grafting, seed=seed)
         found = []
-        if "ocr" in given:
-            for task in (FIRST, SECOND):
-                step = Ocr(*how, task, grid, settings.n_resamples)
-                found.append(self._job(step, seed, f" {task}"))
-        if "ordering" in given:
-            for tuning in settings.orderings(seed):
-                replay = " with replay" if tuning.replay else ""
-                found.append(self._job(Ordering(*how, tuning), seed, replay))
-        if "localization" in given:
-            found.append(self._job(Localization(*how, grafted, settings.compat), seed))
-        if "grafting" in given:
-            found.append(self._job(Grafting(*how, grafted), seed))
-        return found
+        for task in (FIRST, SECOND):
+            step = Ocr(*how, task, grid, settings.n_resamples)
+            found.append(self._job(step, seed, f" {task}"))
+        for tuning in settings.orderings(seed):
+            replay = " with replay" if tuning.replay else ""
+            found.append(self._job(Ordering(*how, tuning), seed, replay))
+        found.append(self._job(Localization(*how, grafted, settings.compat), seed))
+        found.append(self._job(Grafting(*how, grafted), seed))
+        return [job for job in found if job.step.kind in settings.experiments]
 
     def _after(self, ocr: Ocr, tuning: TuneSettings) -> list[Job]:
         """The experiments on a task of OCR, trained as it chose."""
-        settings, task = self.settings, ocr.task
-        how = (ocr.backend, ocr.precision, task, tuning)
-        steps = (
-            Freezing(*how, settings.cuts),
-            Scores(*how, settings.counterfactuals, settings.compat),
-        )
-        given = [step for step in steps if step.kind in settings.experiments]
-        return [self._job(step, tuning.seed, f" {task}") for step in given]
+        settings, how = self.settings, (ocr.backend, ocr.precision, tuning, ocr.task)
+        freezing = Freezing(*how, settings.cuts)
+        scores = Scores(*how, settings.counterfactuals, settings.compat)
+        given = [step for step in (freezing, scores) if step.kind in settings.experiments]
+        return [self._job(step, tuning.seed, f" {ocr.task}") for step in given]
 
     def _job(self, step: Step, seed: int, what: str = "") -> Job:
         needs = {BASE: self._bases[seed]} if seed in self._bases else {}
