@@ -239,7 +239,7 @@ _TITLES = (
     "MLPs that learn implications read out new facts",
     "The scores add up to the actual change",
 )
-_FAILED = {7: "does not hold", 8: "not decidable here", 10: "not decidable here"}
+_FAILED = {7: "not supported", 8: "inconclusive", 10: "inconclusive"}
 
 
 def _verdicts() -> Rows:
@@ -248,7 +248,7 @@ def _verdicts() -> Rows:
             "Implications from 9.80 to 0.82 (chance 9.5, limit 2.00) [0.40, 1.20]. Met in 3 of 3 "
             f"seeds. This is the sentence of claim {i}."
         )
-        yield {"claim": i, "title": title, "verdict": _FAILED.get(i, "holds"), "figure": figure}
+        yield {"claim": i, "title": title, "verdict": _FAILED.get(i, "supported"), "figure": figure}
 
 
 def _config(world: ExtractiveWorld) -> dict[str, Any]:

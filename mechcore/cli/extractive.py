@@ -192,17 +192,12 @@ def facts(
 ) -> None:
     """Write the facts that are trained, and the implications that are asked for."""
     from mechcore.files import write_atomically
-    from mechcore.papers.extractive.data import facts_table
-    from mechcore.papers.extractive.fact_world import tiny_fact_tasks, tiny_ordering
-    from mechcore.papers.extractive.facts import city_ordering, city_tasks
+    from mechcore.papers.extractive.data import facts_table, ordering_of, tasks_of
 
     if out.suffix != ".jsonl":
         raise InputError(f"--out {out}: expected a name that ends with .jsonl")
     must_not_exist(out, file=True)
     tiny = world == "tiny"
-    table = facts_table(
-        tiny_fact_tasks(seed) if tiny else city_tasks(seed),
-        tiny_ordering(seed) if tiny else city_ordering(seed),
-    )
+    table = facts_table(tasks_of(seed, tiny=tiny), ordering_of(seed, tiny=tiny))
     write_atomically(out, lambda path: table.to_json(path, orient="records", lines=True))
     print(f"facts: {out} ({len(table)} prompts)")

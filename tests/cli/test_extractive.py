@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ExtractiveSettings, dic
         found.append((settings, how))
         (out / "tables").mkdir(parents=True)
         (out / "config.json").write_text(json.dumps({"kind": "extractive"}))
-        verdict = {"claim": 1, "title": "Known", "verdict": "holds", "figure": "0.50."}
+        verdict = {"claim": 1, "title": "Known", "verdict": "supported", "figure": "0.50."}
         pd.DataFrame([verdict]).to_csv(out / "tables" / "extractive_verdicts.csv", index=False)
         return out / "report.html"
 
@@ -89,7 +89,7 @@ def test_a_study_without_options(asked: list[Any], tmp_path: Path) -> None:
         ("--ordering-rate 2", "learning_rate is 2.0"),
         ("--counterfactuals 0", "counterfactuals is 0; expected a whole number from 1"),
         ("--compat code", "'code' is not"),
-        ("--workers 0", "0 workers"),
+        ("--workers 0", "workers is 0"),
     ],
 )
 def test_bad_options_get_one_line(

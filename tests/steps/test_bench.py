@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import torch
 from helpers import CLASSES, Cases, padded, texts
+from mechcore.steps.units import Recipes, Unit
 from study.sources import data_config, write_data
 
 from mechcore.data.readers import read_examples
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError
 from mechcore.models.running import forward
-from mechcore.study import bench as module
 from mechcore.steps.bench import MOST_MODELS, Workbench, bench_of
 from mechcore.steps.config import DataConfig, ModelConfig
+from mechcore.study import bench as module
 from mechcore.study.store import Store
-from mechcore.steps.units import Recipes, Unit
 
 pytestmark = pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")  # of draws
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings, prune_settings
-from mechcore.study import results
 from mechcore.steps.config import (
     RESERVED,
     AblationConfig,
@@ -30,6 +29,7 @@ from mechcore.steps.config import (
     plain,
 )
 from mechcore.steps.config_file import from_json
+from mechcore.study import results
 from mechcore.training.settings import train_settings
 
 # -- values ---------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from mechcore.errors import InputError
 from mechcore.pruning.settings import prune_settings
-from mechcore.study import config_file
 from mechcore.steps.config import (
     AblationConfig,
     Analyses,
@@ -27,6 +26,7 @@ from mechcore.steps.config import (
 )
 from mechcore.steps.config_file import from_json, located, read_config
 from mechcore.steps.config_template import template
+from mechcore.study import config_file
 from mechcore.yaml_file import LARGEST, parse_yaml
 
 

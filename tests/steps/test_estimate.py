@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 from helpers import CLASSES, N_HEADS, N_LAYERS, Cases
+from mechcore.steps.units import Unit
 from study.sources import data_config
 
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
-from mechcore.study import prepare
 from mechcore.steps.bench import Workbench, bench_of
 from mechcore.steps.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
 from mechcore.steps.estimate import Size, estimate, masks_of, passes
 from mechcore.steps.plan import make_plan
+from mechcore.study import prepare
 from mechcore.study.store import Store
-from mechcore.steps.units import Unit
 
 SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
 

@@ -19,6 +19,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
+from mechcore.steps.bench import bench_of
+from mechcore.steps.estimate import estimate, passes
+from mechcore.steps.plan import make_plan
 from mechcore.study import (
     AblationConfig,
     Analyses,
@@ -33,9 +36,6 @@ from mechcore.study import (
     read_config,
     run,
 )
-from mechcore.steps.bench import bench_of
-from mechcore.steps.estimate import estimate, passes
-from mechcore.steps.plan import make_plan
 from mechcore.study.status import unit_table
 from mechcore.training import train_settings
 from mechcore.training.loop import Loop

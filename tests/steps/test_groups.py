@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.study import Analyses, DataConfig, StudyConfig, prepare, run
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import group_table
+from mechcore.study import Analyses, DataConfig, StudyConfig, prepare, run
 
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}
 PRUNED = {("id", "all"): 0.8, ("ood", "a"): 0.0, ("ood", "b"): 0.5, ("ood", "c"): 0.7}

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mechcore.steps.units import Unit
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
-from mechcore.study import inputs, units
 from mechcore.steps.config import (
     AblationConfig,
     Analyses,
@@ -26,7 +26,7 @@ from mechcore.steps.config import (
     StudyConfig,
 )
 from mechcore.steps.plan import Plan, make_plan
-from mechcore.steps.units import Unit
+from mechcore.study import inputs, units
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,8 @@ from mechcore.components import Mask
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
+from mechcore.steps.ablation import sweep_tables
+from mechcore.steps.inputs import load_inputs
 from mechcore.study import (
     AblationConfig,
     Analyses,
@@ -22,8 +24,6 @@ from mechcore.study import (
     StudyConfig,
     run,
 )
-from mechcore.steps.ablation import sweep_tables
-from mechcore.steps.inputs import load_inputs
 
 pytestmark = pytest.mark.real
 

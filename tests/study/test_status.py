@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mechcore.steps.units import Unit
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.errors import InputError, MechcoreWarning
@@ -15,7 +16,6 @@ from mechcore.steps.plan import Plan, make_plan
 from mechcore.study.results import begin
 from mechcore.study.status import damaged, removable, status_table, unit_table
 from mechcore.study.store import Store
-from mechcore.steps.units import Unit
 
 
 class Study:

@@ -38,11 +38,11 @@ from mechcore.papers.cognitive.text import (
     PROMPT,
     SMALLEST,
     Split,
-    pick,
     split_of,
     tiny_tokenizer,
 )
 from mechcore.training import TrainSettings, train_answering
+from mechcore.worlds.draws import pick
 from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
 
 BASE_STEPS = 5000

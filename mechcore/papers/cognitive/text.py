@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Int
 
 from mechcore.errors import InputError, reason
+from mechcore.worlds.draws import pick
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -93,14 +94,6 @@ def split_of(one: int, other: int) -> Split:
     pair = f"{min(one, other)} {max(one, other)}"
     parts: dict[int, Split] = {0: "test", 1: "dev"}
     return parts.get(zlib.crc32(pair.encode()) % _ONE_IN, "train")
-
-
-def pick(options: Sequence[T], rng: random.Random) -> T:
-    """One of the options.
-
-    Only ``Random.random`` is used: its sequence for a seed is the one Python guarantees to keep.
-    """
-    return options[int(rng.random() * len(options))]
 
 
 def turns(rng: random.Random) -> Iterator[tuple[Modality, str, str, bool]]:

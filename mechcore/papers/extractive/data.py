@@ -6,17 +6,16 @@ import pandas as pd
 
 from mechcore.papers.extractive.fact_world import tiny_fact_tasks, tiny_ordering
 from mechcore.papers.extractive.facts import FactTask, OrderingTask, city_ordering, city_tasks
-from mechcore.papers.extractive.settings import ExtractiveSettings
 
 
-def tasks_of(settings: ExtractiveSettings, seed: int) -> tuple[FactTask, FactTask]:
-    """The first-hop and the second-hop task of a seed."""
-    return tiny_fact_tasks(seed) if settings.base is None else city_tasks(seed)
+def tasks_of(seed: int, *, tiny: bool) -> tuple[FactTask, FactTask]:
+    """The first-hop and the second-hop task of a seed, in the tiny world or the paper's cities."""
+    return tiny_fact_tasks(seed) if tiny else city_tasks(seed)
 
 
-def ordering_of(settings: ExtractiveSettings, seed: int) -> OrderingTask:
-    """The ordering task of a seed."""
-    return tiny_ordering(seed) if settings.base is None else city_ordering(seed)
+def ordering_of(seed: int, *, tiny: bool) -> OrderingTask:
+    """The ordering task of a seed, in the tiny world or the paper's cities."""
+    return tiny_ordering(seed) if tiny else city_ordering(seed)
 
 
 def facts_table(tasks: tuple[FactTask, FactTask], ordering: OrderingTask) -> pd.DataFrame:

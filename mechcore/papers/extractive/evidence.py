@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pandas as pd
 
 from mechcore.papers.evidence import (
-    DOES_NOT_HOLD,
-    HOLDS,
-    NOT_DECIDABLE,
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    SUPPORTED,
+    InconclusiveError,
     Seeds,
     Tables,
-    UndecidableError,
     Verdict,
     ends,
     joined,
@@ -56,7 +56,7 @@ class Evidence(Tables):
         """The seeds that rows of a table have.
 
         Raises:
-            UndecidableError: there is no such table or row.
+            InconclusiveError: there is no such table or row.
         """
         return Seeds(tuple(sorted({int(seed) for seed in self.rows(name, **where)["seed"]})))
 
@@ -64,7 +64,7 @@ class Evidence(Tables):
         """The seeds in which the facts of all these tasks were learned.
 
         Raises:
-            UndecidableError: there is none.
+            InconclusiveError: there is none.
         """
         every = sorted(
             {s for task in tasks for s in self.seeds("extractive_ranks", task=task).kept}
@@ -76,7 +76,7 @@ class Evidence(Tables):
             where = {"task": task, "seed": seed, "data": "facts", "state": "after"}
             try:
                 rank = float(self.row("extractive_ranks", **where)["mean_rank"])
-            except UndecidableError:
+            except InconclusiveError:
                 return f"it has no {task} facts"
             if not rank < LEARNED:
                 return f"the {task} facts are not learned, their mean rank is {number(rank)}"
@@ -86,7 +86,7 @@ class Evidence(Tables):
         """One number for each seed, in order, with the seed as index.
 
         Raises:
-            UndecidableError: a seed has none.
+            InconclusiveError: a seed has none.
             InputError: a seed has several.
         """
         return self.by_seed(name, seeds, **where)[column].astype(float)
@@ -135,7 +135,7 @@ def all_of(met: Sequence[bool | None]) -> bool | None:
 
 def verdict_of(met: bool | None) -> Verdict:
     """The verdict in words."""
-    return NOT_DECIDABLE if met is None else (HOLDS if met else DOES_NOT_HOLD)
+    return INCONCLUSIVE if met is None else (SUPPORTED if met else NOT_SUPPORTED)
 
 
 def per_seed(values: pd.Series[float], digits: int = 2) -> str:

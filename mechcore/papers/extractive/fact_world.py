@@ -42,7 +42,6 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase, PreTrainedTok
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models.loading import without_bars
-from mechcore.papers.cognitive.text import pick
 from mechcore.papers.extractive.fact_tables import BASE_STEPS, CITIES, FIRST_NAMES, LAST_NAMES, City
 from mechcore.papers.extractive.facts import (
     FIRST_HOP,
@@ -60,6 +59,7 @@ from mechcore.papers.extractive.facts import (
     shuffled,
 )
 from mechcore.training import TrainSettings, train_answering
+from mechcore.worlds.draws import pick
 from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
 
 BATCH = 128

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, Literal, TypeAlias, get_args
 
+from pydantic import ConfigDict
+
 from mechcore.errors import InputError
 from mechcore.models import Backend
 from mechcore.papers.extractive.fact_tables import BASE_STEPS
@@ -34,6 +36,8 @@ class TuneSettings:
     Raises:
         InputError: a value is out of its range.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     learning_rate: float = 3e-6
     epochs: int = 8
@@ -88,6 +92,8 @@ class ExtractiveSettings:
     Raises:
         InputError: a value is out of its range.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     base: str | None = None
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -149,7 +155,7 @@ class ExtractiveSettings:
     def quick(self) -> ExtractiveSettings:
         """The same study in a minute or two: short trainings, few counterfactuals; for trying out.
 
-        Its figures mean nothing.
+        Its results are not meaningful.
         """
         short: dict[str, Any] = {"epochs": 1}
         return replace(

@@ -1,28 +1,177 @@
-"""A whole study of extractive structures: experiments, verdicts, one folder."""
+"""A whole study of extractive structures: which jobs it has, and what becomes of their results."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.files import read_csv, write_json
-from mechcore.models.loading import load_tokenizer
-from mechcore.models.vocabulary import check_vocabulary
-from mechcore.papers.extractive.data import ordering_of, tasks_of
-from mechcore.papers.extractive.encoded import encode_ordering, encode_task
-from mechcore.papers.extractive.plan import Plan
+from mechcore.files import read_csv
+from mechcore.papers.bases import Checkpoint, located_base, model_facts
+from mechcore.papers.extractive.evidence import FIRST, SECOND
 from mechcore.papers.extractive.report.tables import KIND
 from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings
+from mechcore.papers.extractive.steps import (
+    BASE,
+    CHECKPOINT,
+    CHOSEN,
+    Base,
+    Freezing,
+    Grafting,
+    Localization,
+    Ocr,
+    Ordering,
+    Scores,
+    TrainBase,
+)
+from mechcore.papers.extractive.tuning import TuneSettings
 from mechcore.papers.extractive.verdicts import verdicts
-from mechcore.papers.extractive.work import CHECKPOINT, TABLES, loaded, perform
-from mechcore.report.run_folder import CONFIG_FILE
-from mechcore.study import paper
-from mechcore.study.pool import cores_each, work_through
+from mechcore.study.engine import Results
+from mechcore.study.executors import Local
+from mechcore.study.folder import TABLES_FOLDER
+from mechcore.study.kinds import StudyKind
+from mechcore.study.run import run_study
+from mechcore.study.step import Input, Job, Step
+from mechcore.study.store import Store
 
-_WHAT = "extractive study"
+_ORDER = (BASE, "ocr", "freezing", "ordering", "localization", "grafting", "scores")
+"""Kinds of jobs: bases and long trainings first."""
+
+
+class ExtractiveStudy:
+    """A study of extractive structures, planned.
+
+    Scores and freezing are known once OCR has chosen how they are trained.
+
+    Args:
+        settings: the study.
+        store: holds its results.
+
+    Attributes:
+        folders: that its results go into, in its own.
+
+    Raises:
+        InputError: there is no such base.
+    """
+
+    folders: Sequence[str] = ("",)
+
+    def __init__(self, settings: ExtractiveSettings, store: Store) -> None:
+        self.settings, self.store = settings, store
+        base, steps = settings.base, settings.base_steps
+        self._inputs: dict[str, Input] = {} if base is None else {BASE: Checkpoint(base)}
+        self._contents = {
+            what: each.content(store.hash_file) for what, each in self._inputs.items()
+        }
+        self._bases: dict[int, Job] = {}
+        if base is None:
+            self._bases = {seed: self._job(TrainBase(seed, steps), seed) for seed in settings.seeds}
+        self._known = [job for seed in settings.seeds for job in self._independent(seed)]
+        self._following: dict[str, list[Job]] = {}
+
+    def jobs(self) -> Sequence[Job]:
+        """See `mechcore.study.engine.Study`."""
+        known = [*self._bases.values(), *self._known]
+        for job in self._known:
+            if isinstance(job.step, Ocr):
+                if job.key not in self._following and self.store.has(job.key):
+                    text = (self.store.whole(job.key) / CHOSEN).read_text(encoding="utf-8")
+                    chosen = TuneSettings(**json.loads(text))
+                    self._following[job.key] = self._after(job.step, chosen)
+                known += self._following.get(job.key, [])
+        return sorted(known, key=lambda job: _ORDER.index(job.step.kind))
+
+    @property
+    def cost(self) -> float:
+        """See `mechcore.study.engine.Study`; what OCR did not choose yet is taken for its last."""
+        jobs = list(self.jobs())
+        for job in self._known:
+            if isinstance(job.step, Ocr) and job.key not in self._following:
+                jobs += self._after(job.step, job.step.grid[-1])
+        return sum(job.step.cost(job) for job in jobs)
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        """Load the base and read all facts with it, before hours of training; not of a tiny one.
+
+        Raises:
+            InputError: it cannot be loaded, has no such cut, or its tokenizer does not tell options
+                apart.
+        """
+        settings = self.settings
+        if settings.base is None or not pending:
+            return
+        base = self._base(settings.base, device)
+        n_layers = base.model.cfg.n_layers
+        if settings.cuts is not None and max(settings.cuts) >= n_layers:
+            raise InputError(
+                f"extractive study: cuts is {list(settings.cuts)}; the base has {n_layers} layers: "
+                f"expected 1 to {n_layers - 1}"
+            )
+        for seed in settings.seeds:
+            if set(settings.experiments) & set(BY_TASK):
+                base.tasks(seed)
+            if set(settings.experiments) - set(BY_TASK):
+                base.ordering(seed)
+
+    def results(self) -> Mapping[str, Results]:
+        """See `mechcore.study.engine.Study`."""
+        parts: dict[str, list[pd.DataFrame]] = {}
+        for job in self.jobs():
+            for path in sorted((self.store.whole(job.key) / TABLES_FOLDER).glob("*.csv")):
+                parts.setdefault(path.stem, []).append(read_csv(path))
+        tables = {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
+        tables["extractive_verdicts"] = verdicts(tables)
+        source = named = self.settings.base
+        if source is None:
+            base = self._bases[self.settings.seeds[0]]
+            source = str(self.store.whole(base.key) / CHECKPOINT)
+            named = "tiny decoders, one for each seed, pretrained on a made-up world"
+        model = model_facts(self._base(source).model, str(named))
+        return {"": Results(tables, facts={"seeds": list(self.settings.seeds), "model": model})}
+
+    def _base(self, source: str, device: str = "cpu") -> Base:
+        settings = self.settings
+        backend, precision = settings.backend, settings.precision
+        return Base.load(source, backend, precision, device, tiny=settings.base is None)
+
+    def _independent(self, seed: int) -> list[Job]:
+        """The experiments of a seed that need no other's result."""
+        settings, how = self.settings, (self.settings.backend, self.settings.precision)
+        grid, grafted = tuple(settings.grid(seed)), replace(settings.grafting, seed=seed)
+        found = []
+        for task in (FIRST, SECOND):
+            step = Ocr(*how, task, grid, settings.n_resamples)
+            found.append(self._job(step, seed, f" {task}"))
+        for tuning in settings.orderings(seed):
+            replay = " with replay" if tuning.replay else ""
+            found.append(self._job(Ordering(*how, tuning), seed, replay))
+        found.append(self._job(Localization(*how, grafted, settings.compat), seed))
+        found.append(self._job(Grafting(*how, grafted), seed))
+        return [job for job in found if job.step.kind in settings.experiments]
+
+    def _after(self, ocr: Ocr, tuning: TuneSettings) -> list[Job]:
+        """The experiments on a task of OCR, trained as it chose."""
+        settings, how = self.settings, (ocr.backend, ocr.precision, tuning, ocr.task)
+        freezing = Freezing(*how, settings.cuts)
+        scores = Scores(*how, settings.counterfactuals, settings.compat)
+        given = [step for step in (freezing, scores) if step.kind in settings.experiments]
+        return [self._job(step, tuning.seed, f" {ocr.task}") for step in given]
+
+    def _job(self, step: Step, seed: int, what: str = "") -> Job:
+        needs = {BASE: self._bases[seed]} if seed in self._bases else {}
+        return Job(step, f"{step.kind}{what} seed={seed}", needs, self._inputs, self._contents)
+
+
+def located(settings: ExtractiveSettings, folder: Path) -> ExtractiveSettings:
+    """The same settings with a base that is a directory made absolute, beginning at ``folder``."""
+    return replace(settings, base=located_base(settings.base, folder))
+
+
+STUDY = StudyKind(ExtractiveSettings, ExtractiveStudy, located)
 
 
 def run(
@@ -42,10 +191,8 @@ def run(
     Args:
         settings: the study.
         out: folder for the results.
-        workers: units that are done at the same time, each in a process of its own; 1 for this
-            process. A script that asks for more needs the ``if __name__ == "__main__"`` that
-            Python's multiprocessing asks for.
-        threads: cores for each unit; None shares those there are. Another number can change the
+        workers: jobs that are done at the same time, see `mechcore.study.executors.Local`.
+        threads: cores for each job; None shares those there are. Another number can change the
             last bits of results.
         store: folder of the run store; None is ``store`` in ``out``.
         device: where models are run and fine-tuned; another one can change the last bits of
@@ -56,69 +203,7 @@ def run(
 
     Raises:
         InputError: the folder holds something else, or the base cannot be used.
-        MechcoreError: a unit failed; what was finished is kept.
+        StudyError: jobs failed; all that do not need them were done.
     """
-    out = Path(out)
-    paper.check_out(out, KIND, "a study of extractive structures")
-    cores = cores_each(_WHAT, workers, threads)
-    check_base(settings, device)
-    plan = Plan(settings, paper.opened_store(out, store))
-    write_json(out / CONFIG_FILE, paper.beginning(KIND, settings))  # whose it is, if interrupted
-    arguments = (settings, plan.store.path, cores, device)
-    work_through(plan, out, perform, arguments, workers=workers, what=_WHAT)
-    return write_results(plan, out)
-
-
-def check_base(settings: ExtractiveSettings, device: str = "cpu") -> None:
-    """Load the base and read all facts with it, before hours of training; nothing for a tiny one.
-
-    Raises:
-        InputError: it cannot be loaded, has no such cut, or its tokenizer does not tell options
-            apart.
-    """
-    if settings.base is None:
-        return
-    model = loaded(settings, settings.base, device)
-    n_layers = model.cfg.n_layers
-    if settings.cuts is not None and max(settings.cuts) >= n_layers:
-        raise InputError(
-            f"extractive study: cuts is {list(settings.cuts)}; the base has {n_layers} layers: "
-            f"expected 1 to {n_layers - 1}"
-        )
-    tokenizer = load_tokenizer(settings.base)
-    check_vocabulary(settings.base, tokenizer, model)
-    for seed in settings.seeds:
-        if set(settings.experiments) & set(BY_TASK):
-            for task in tasks_of(settings, seed):
-                encode_task(task, tokenizer)
-        if set(settings.experiments) - set(BY_TASK):
-            encode_ordering(ordering_of(settings, seed), tokenizer)
-
-
-def write_results(plan: Plan, out: Path) -> Path:
-    """Write tables, ``config.json``, figures and the report of a finished study."""
-    return paper.write_results(out, tables_of(plan), _facts(plan))
-
-
-def tables_of(plan: Plan) -> dict[str, pd.DataFrame]:
-    """All tables of a finished study, by name."""
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for unit in plan.wanted():
-        for path in sorted((plan.store.whole(unit.key) / TABLES).glob("*.csv")):
-            parts.setdefault(path.stem, []).append(read_csv(path))
-    tables = {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
-    return tables | {"extractive_verdicts": verdicts(tables)}
-
-
-def _facts(plan: Plan) -> dict[str, Any]:
-    settings = plan.settings
-    source, named = settings.base, settings.base
-    if source is None:
-        unit = plan.units.base(settings.seeds[0])
-        source = str(plan.store.whole(unit.key) / CHECKPOINT)
-        named = "tiny decoders, one for each seed, pretrained on a made-up world"
-    return {
-        **paper.beginning(KIND, settings),
-        **paper.ending(plan),
-        "model": paper.model_facts(loaded(settings, source), str(named)),
-    }
+    executor = Local(workers, threads, device)
+    return run_study(settings, out, kind=KIND, store=store, executor=executor)[0]

@@ -1,4 +1,4 @@
-"""What became of the paper's claims, by rules that are written down.
+"""Verdicts on the paper's claims, with their decision rules.
 
 The claims are those of arXiv 2412.04614 on where a fine-tuned fact is stored, queried and read
 out; the rules are this project's.
@@ -47,21 +47,21 @@ CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
 def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """Judge every claim by the tables of a study.
 
-    "holds": the rule below is met. "does not hold": the evidence contradicts it, as told below.
-    "not decidable here": anything else, be it that a table is missing or that the data do not
-    suffice; ``figure`` says which.
+    "supported": the rule below is met. "not supported": the evidence contradicts it, as told below.
+    "inconclusive": anything else, be it that a table is missing or that the data do not suffice;
+    ``figure`` says which.
 
     **Seeds.** A seed counts if the facts that the claim is about were learned: their mean rank is
     below 1 (0 is best) after training. Seeds left out are named. A *difference* is met if it is
     above 0 in every seed, and so is its 95 % t interval over seeds; contradicted if it is not above
     0 in more than half of the seeds, or its interval is not at either end; open otherwise, and with
-    one seed, whose difference has no interval. A claim with several differences holds if all are
-    met, and does not if one is contradicted. Ranks are mean ranks.
+    one seed, whose difference has no interval. A claim with several differences is supported if all
+    are met, and not supported if one is contradicted. Ranks are mean ranks.
 
     1. and 2. *Out-of-context reasoning* (``extractive_ranks``), first-hop and second-hop. Every
        seed: after training on the facts the implications' rank is below 2 / 9.5 of chance (below
        2 of 20 options), its bootstrap interval ends below chance, and below where that of before
-       begins. Contradicted where the interval is above that limit; does not hold if it is in more
+       begins. Contradicted where the interval is above that limit; not supported if it is in more
        than half of the seeds.
     3. *First-hop map* (``extractive_scores``, MLPs, positive values). Differences: the share of
        informative scores at the tokens of the name minus that at the last token; the share of
@@ -95,7 +95,7 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
     Returns:
         One row per claim: ``claim`` (1 to 11), ``title``, ``verdict`` and ``figure`` (sentences
-        with ranks, shares in percent, layers from 0; for what is not decidable also why).
+        with ranks, shares in percent, layers from 0; for what is inconclusive also why).
 
     Raises:
         InputError: a table lacks a column, or has several rows where one is expected.

@@ -13,8 +13,8 @@ import pandas as pd
 from mechcore.papers.evidence import (
     ALPHA,
     Finding,
+    InconclusiveError,
     Seeds,
-    UndecidableError,
     joined,
     number,
     over_seeds,
@@ -74,7 +74,7 @@ def _mass(evidence: Evidence, seeds: Seeds, task: str, score: str) -> pd.DataFra
     table = pd.DataFrame.from_dict(found, orient="index", columns=["entity", "last", "centre"])
     if table.isna().to_numpy().any():
         bad = table.index[table.isna().any(axis=1)][0]
-        raise UndecidableError(f"No MLP has a positive {score} score on {task}, seed {bad}.")
+        raise InconclusiveError(f"No MLP has a positive {score} score on {task}, seed {bad}.")
     return table
 
 
@@ -131,7 +131,9 @@ def localization(evidence: Evidence) -> Finding:
 def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Part:
     rows = evidence.by_seed("extractive_localization_r2", seeds, kind=kind)
     if rows["r"].isna().any():
-        raise UndecidableError(f"A correlation over {kind}s is missing: too few, or all are equal.")
+        raise InconclusiveError(
+            f"A correlation over {kind}s is missing: too few, or all are equal."
+        )
     part = difference("r", rows["r"].astype(float))
     met = part.met
     if len(rows) == 1:

@@ -11,8 +11,8 @@ import pandas as pd
 
 from mechcore.papers.evidence import (
     Finding,
+    InconclusiveError,
     Seeds,
-    UndecidableError,
     ends,
     joined,
     number,
@@ -124,10 +124,10 @@ def _area(evidence: Evidence, seeds: Seeds, way: str, task: str) -> pd.Series[fl
     rows = rows[rows["frozen"].isin(["early", "late"]) & rows["seed"].isin(seeds.kept)]
     curves = rows.pivot(index=["seed", "cut"], columns="frozen", values="mean_rank").astype(float)
     if {*curves.columns} != {"early", "late"} or bool(curves.isna().to_numpy().any()):
-        raise UndecidableError(f"Table extractive_freezing lacks early or late layers of {task}.")
+        raise InconclusiveError(f"Table extractive_freezing lacks early or late layers of {task}.")
     area = (curves["early"] - curves["late"]).groupby("seed").mean()
     if missing := [seed for seed in seeds.kept if seed not in area.index]:
-        raise UndecidableError(f"Table extractive_freezing has no seed {missing[0]} of {task}.")
+        raise InconclusiveError(f"Table extractive_freezing has no seed {missing[0]} of {task}.")
     return area.loc[list(seeds.kept)]
 
 

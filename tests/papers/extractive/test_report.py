@@ -130,7 +130,7 @@ def test_the_sections_of_a_study(folder: Path, page: Page) -> None:
 
 
 def test_the_summary_leads_from_every_claim_to_its_section(page: Page) -> None:
-    assert "Claims that hold 8 of 11 1 does not hold, 2 not decidable here" in page.text
+    assert "Claims supported 8 of 11 1 not supported, 2 inconclusive" in page.text
     more = [a["href"] for tag, a in page.tags if tag == "a" and a.get("class") == "more"]
     assert more == [
         *["#recall"] * 2,
@@ -144,7 +144,7 @@ def test_the_summary_leads_from_every_claim_to_its_section(page: Page) -> None:
     for claim in range(1, 12):
         assert f"This is the sentence of claim {claim}." in page.text
         assert f"Claim {claim}: " in page.text
-    assert "Claim 7: Implications before facts teach less. Verdict: does not hold." in page.text
+    assert "Claim 7: Implications before facts teach less. Verdict: not supported." in page.text
 
 
 def test_headline_numbers_are_those_of_the_tables(folder: Path, page: Page) -> None:

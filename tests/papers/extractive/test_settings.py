@@ -7,7 +7,10 @@ import pytest
 
 from mechcore.errors import InputError
 from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
+from mechcore.papers.extractive.study import STUDY
 from mechcore.papers.extractive.tuning import TuneSettings
+from mechcore.study.kinds import STUDIES
+from mechcore.study.step import plain
 
 pytestmark = pytest.mark.once
 
@@ -75,3 +78,32 @@ def test_quick_settings_are_a_smaller_study(base: str | None) -> None:
     assert len(quick.grid(0)) == 1
     assert quick.grid(0)[0].epochs == quick.ordering.epochs == quick.grafting.epochs == 1
     assert quick.orderings(0)[-1].replay == whole.ordering.replay
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        default_settings(),
+        default_settings("gpt2"),
+        default_settings().quick(),
+        ExtractiveSettings(seeds=(4,), compat="paper", cuts=(1, 2), precision="bfloat16"),
+    ],
+)
+def test_settings_are_read_back(settings: ExtractiveSettings) -> None:
+    assert STUDIES["extractive"] is STUDY
+    assert STUDY.read(plain(settings), "x") == settings
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"rate": 0.1}, "x: rate: no such setting; expected base, seeds"),
+        ({"ordering": {"rate": 0.1}}, "ordering.rate: no such setting; expected learning_rate"),
+        ({"seeds": ["1"]}, "x: seeds.0: found '1'"),
+        ({"experiments": ["pruning"]}, "x: experiments.0: found 'pruning'"),
+        ({"cuts": [0]}, r"cuts is \[0\]; expected layers from 1"),
+    ],
+)
+def test_settings_that_are_none_are_refused(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        STUDY.read(content, "x")

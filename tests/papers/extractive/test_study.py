@@ -4,7 +4,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,16 @@ from transformers import PreTrainedTokenizerFast
 from mechcore.errors import InputError, MechcoreError
 from mechcore.papers.extractive.data import facts_table
 from mechcore.papers.extractive.facts import city_ordering, city_tasks
-from mechcore.papers.extractive.plan import Plan
+from mechcore.papers.extractive.report.page import REPORT
 from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
-from mechcore.papers.extractive.study import run
+from mechcore.papers.extractive.steps import Freezing, Ocr, Scores
+from mechcore.papers.extractive.study import STUDY, ExtractiveStudy, located, run
 from mechcore.papers.extractive.tuning import TuneSettings
-from mechcore.papers.extractive.work import Units, perform
+from mechcore.study import executors
+from mechcore.study.engine import StudyError
+from mechcore.study.source_code import code_digests
+from mechcore.study.step import Job
 from mechcore.study.store import Store
 
 # The study that all tests read is drawn, what they run besides is not.
@@ -33,7 +37,7 @@ pytestmark = [pytest.mark.once, pytest.mark.usefixtures("no_drawings")]
 
 SEEDS = (3, 4)
 PER_SEED = 2 + 2 + 2 + 2 + 1 + 1
-"""Units: ocr, scores and freezing of two tasks, ordering without and with replay, the other two."""
+"""Jobs: ocr, scores and freezing of two tasks, ordering without and with replay, the other two."""
 
 
 def word_tokenizer(texts: Sequence[str]) -> PreTrainedTokenizerFast:
@@ -89,7 +93,7 @@ def done(small: ExtractiveSettings, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture
 def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mechcore.study.paper.build_report", lambda out: out / "report.html")
+    monkeypatch.setattr("mechcore.study.run.build_report", lambda out: out / "report.html")
 
 
 def table(out: Path, name: str) -> pd.DataFrame:
@@ -100,12 +104,18 @@ def manifests(out: Path) -> set[Path]:
     return set(out.glob("store/objects/*/*/manifest.json"))
 
 
+def jobs_of(settings: ExtractiveSettings, store: Store) -> dict[str, Job]:
+    return {job.name: job for job in ExtractiveStudy(settings, store).jobs()}
+
+
 # -- results --------------------------------------------------------------------------------------
 
 
 def test_every_experiment_is_there(done: Path, small: ExtractiveSettings) -> None:
-    plan = Plan(small, Store(done / "store"))
-    assert len(manifests(done)) == len(plan.wanted()) == plan.size == PER_SEED
+    study = ExtractiveStudy(small, Store(done / "store"))
+    jobs = study.jobs()
+    assert len(manifests(done)) == len(jobs) == PER_SEED
+    assert study.cost == sum(job.step.cost(job) for job in jobs)
     assert {path.stem for path in (done / "tables").glob("*.csv")} == set(EXTRACTIVE_TABLES)
     for name, columns in EXTRACTIVE_TABLES.items():
         found = table(done, name.removeprefix("extractive_"))
@@ -121,37 +131,36 @@ def test_scores_and_freezing_are_of_the_chosen_setting(
 ) -> None:
     grid = table(done, "grid")
     assert len(grid) == 2 * 2
-    plan = Plan(small, Store(done / "store"))
-    for unit in plan.wanted():
-        if unit.kind in ("scores", "freezing"):
-            task = ("first-hop", "second-hop")[unit.task or 0]
-            mine = grid[(grid["task"] == task) & (grid["seed"] == unit.seed) & grid["chosen"]]
-            (tuning,) = unit.tuning
-            assert mine["learning_rate"].tolist() == [tuning.learning_rate]
-            assert tuning.seed == unit.seed
-            ranks, frozen = table(done, "ranks"), table(done, "freezing")
-            for state, group in (("before", "all"), ("after", "none")):
-                where = {"task": task, "seed": unit.seed, "data": "implications"}
-                first = ranks.loc[
-                    (ranks[list(where)] == pd.Series(where)).all(axis=1) & (ranks["state"] == state)
-                ]
-                second = frozen.loc[
-                    (frozen[list(where)] == pd.Series(where)).all(axis=1)
-                    & (frozen["frozen"] == group)
-                ]
-                assert set(first["mean_rank"]) == set(second["mean_rank"])
+    steps = [job.step for job in jobs_of(small, Store(done / "store")).values()]
+    following = [step for step in steps if isinstance(step, (Freezing, Scores))]
+    assert len(following) == 4
+    for step in following:
+        task, seed = step.task, step.tuning.seed
+        mine = grid[(grid["task"] == task) & (grid["seed"] == seed) & grid["chosen"]]
+        assert mine["learning_rate"].tolist() == [step.tuning.learning_rate]
+        ranks, frozen = table(done, "ranks"), table(done, "freezing")
+        for state, group in (("before", "all"), ("after", "none")):
+            where = {"task": task, "seed": seed, "data": "implications"}
+            first = ranks.loc[
+                (ranks[list(where)] == pd.Series(where)).all(axis=1) & (ranks["state"] == state)
+            ]
+            second = frozen.loc[
+                (frozen[list(where)] == pd.Series(where)).all(axis=1) & (frozen["frozen"] == group)
+            ]
+            assert set(first["mean_rank"]) == set(second["mean_rank"])
 
 
 def test_the_folder_says_what_was_done(done: Path, small: ExtractiveSettings) -> None:
     config = json.loads((done / "config.json").read_text())
     assert config["kind"] == "extractive"
+    assert config["seeds"] == [3]
     assert config["settings"]["learning_rates"] == [0.001, 0.01]
     assert config["settings"]["ordering"]["replay"] == 4
     assert config["model"]["source"] == small.base
     assert config["model"]["n_layers"] == 2
-    assert set(config["seconds"]) == {f"extractive {kind}" for kind in EXPERIMENTS}
-    assert "ordering with replay seed=3" in config["units"]
-    assert "scores second-hop seed=3" in config["units"]
+    assert set(config["seconds"]) == set(EXPERIMENTS)
+    assert "ordering with replay seed=3" in config["jobs"]
+    assert "scores second-hop seed=3" in config["jobs"]
     assert (done / "report.html").is_file()
 
 
@@ -166,11 +175,11 @@ def test_what_is_done_is_not_done_again(
     shutil.copytree(done, out)
     before = manifests(out)
 
-    def never(*_: Any) -> list[str]:
-        raise AssertionError("a unit was done again")
+    def never(job: Job, *_: Any) -> None:
+        raise AssertionError(f"{job.name} was done again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mechcore.papers.extractive.study.perform", never)
+        patch.setattr(executors, "done", never)
         run(small, out)
         # Fewer experiments: a table that is no longer made goes.
         run(replace(small, experiments=("ocr", "scores")), out)
@@ -185,22 +194,23 @@ def test_what_is_done_is_not_done_again(
 def test_an_interrupted_study_of_two_seeds_goes_on(
     done: Path, least: ExtractiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = 0
+    whole, begun = executors.done, []
 
-    def stopping(*arguments: Any) -> list[str]:
-        nonlocal finished
-        if finished == 1:
+    def stopping(job: Job, *how: Any) -> executors.Receipt:
+        begun.append(job.name)
+        if len(begun) == 2:
             raise KeyboardInterrupt
-        finished += 1
-        return perform(*arguments)
+        return whole(job, *how)
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("mechcore.papers.extractive.study.perform", stopping)
+        patch.setattr(executors, "done", stopping)
         with pytest.raises(KeyboardInterrupt):
             run(least, out)
-    assert len(manifests(out)) == 1
-    run(least, out)
+        assert len(manifests(out)) == 1
+        run(least, out)
+    first, *others = begun
+    assert first not in others
     assert len(manifests(out)) == 2 * 4
     for name in ("ranks", "scores", "sums"):
         both = table(out, name)
@@ -211,52 +221,129 @@ def test_an_interrupted_study_of_two_seeds_goes_on(
     assert table(out, "sums")["informative"].nunique() == 4
 
 
-def test_units_can_be_sent_to_other_processes(small: ExtractiveSettings, done: Path) -> None:
-    for unit in Plan(small, Store(done / "store")).wanted():
-        again = pickle.loads(pickle.dumps(unit))
-        assert (again.key, again.name) == (unit.key, unit.name)
+def test_jobs_can_be_sent_to_other_processes(small: ExtractiveSettings, done: Path) -> None:
+    for name, job in jobs_of(small, Store(done / "store")).items():
+        again = pickle.loads(pickle.dumps(job))
+        again.check_code()
+        assert (again.key, again.name) == (job.key, name)
 
 
-def test_a_tiny_base_comes_before_what_needs_it(tmp_path: Path) -> None:
+def finish(store: Store, job: Job, chosen: TuneSettings) -> None:
+    with store.making(job.key, job.step.kind, job.name, job.recipe) as folder:
+        (folder / "chosen.json").write_text(json.dumps(asdict(chosen)))
+
+
+def test_scores_and_freezing_come_after_the_choice_and_all_after_their_base(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     store.create()
-    settings = ExtractiveSettings(seeds=(3, 4))
-    plan = Plan(settings, store)
-    assert [unit.name for unit in plan.wanted()] == ["base seed=3", "base seed=4"]
-    assert plan.size == 2 * (1 + PER_SEED)
-    base = plan.units.base(4)
-    with store.making(base.key, "extractive base", base.name, base.recipe) as folder:
-        (folder / "made.txt").write_text("made up")
-    ready = {unit.name for unit in plan.wanted()}
-    assert {"ocr first-hop seed=4", "grafting seed=4", "ordering seed=4"} <= ready
-    assert not any("seed=3" in name for name in ready if not name.startswith("base"))
-    assert not any(name.startswith(("scores", "freezing")) for name in ready)
+    study = ExtractiveStudy(ExtractiveSettings(seeds=(3, 4)), store)
+    known = {job.name: job for job in study.jobs()}
+    assert list(known)[:3] == ["base seed=3", "base seed=4", "ocr first-hop seed=3"]
+    assert len(known) == 2 * (1 + PER_SEED - 4)
+    assert {job.needs["base"].name for name, job in known.items() if "ocr" in name} == {
+        "base seed=3",
+        "base seed=4",
+    }
+    whole = study.cost
+    finish(store, known["ocr first-hop seed=4"], TuneSettings(0.002, 8, 8, 4))
+    new = {job.name: job for job in study.jobs() if job.name not in known}
+    assert list(new) == ["freezing first-hop seed=4", "scores first-hop seed=4"]
+    for job in new.values():
+        assert job.needs == {"base": known["base seed=4"]}
+        assert isinstance(job.step, (Freezing, Scores))
+        assert job.step.tuning == TuneSettings(0.002, 8, 8, 4)
+    assert study.cost == whole  # as many epochs as were expected
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_tiny_base_is_pretrained_and_asked(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    settings = replace(ExtractiveSettings().quick(), experiments=("ocr",), base_steps=1)
+    run(settings, out)
+    assert set(table(out, "ranks")["task"]) == {"first-hop", "second-hop"}
+    config = json.loads((out / "config.json").read_text())
+    assert set(config["seconds"]) == {"base", "ocr"}
+    assert (config["model"]["n_layers"], config["model"]["source"][:4]) == (4, "tiny")
 
 
 # -- keys -----------------------------------------------------------------------------------------
 
 
-def test_a_key_is_of_everything_that_matters(small: ExtractiveSettings) -> None:
-    def key(settings: ExtractiveSettings, kind: str, seed: int = 3, rate: float = 1e-3) -> str:
-        tuning = (TuneSettings(rate, seed=seed),)
-        task = 0 if kind in ("ocr", "scores", "freezing") else None
-        return Units(settings).experiment(kind, seed, tuning, task).key
+class Chosen(Store):
+    """A store in which every OCR is done, and chose this setting."""
 
-    changes: dict[str, dict[str, Any]] = {
-        "ocr": {"n_resamples": 60},
-        "scores": {"counterfactuals": 4},
-        "freezing": {"cuts": (1,)},
-        "localization": {"compat": "paper"},
-    }
-    for kind in EXPERIMENTS:
-        same = key(small, kind)
-        assert key(replace(small, seeds=(3,), learning_rates=(1e-4,)), kind) == same
-        assert key(small, kind, seed=4) != same
-        assert key(small, kind, rate=2e-3) != same
-        assert key(replace(small, precision="bfloat16"), kind) != same
-        for other, each in changes.items():
-            moved = key(replace(small, **each), kind) != same
-            assert moved == (kind == other or (other == "localization" and kind == "scores"))
+    def __init__(self, path: Path, chosen: TuneSettings) -> None:
+        super().__init__(path / "none")
+        (path / "chosen.json").write_text(json.dumps(asdict(chosen)))
+        self.answer = path
+
+    def has(self, key: str) -> bool:
+        return True
+
+    def whole(self, key: str) -> Path:
+        return self.answer
+
+
+def test_a_key_is_of_everything_that_matters(small: ExtractiveSettings, tmp_path: Path) -> None:
+    def keys(settings: ExtractiveSettings, rate: float = 1e-3) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        (tmp_path / str(rate)).mkdir(exist_ok=True)
+        store = Chosen(tmp_path / str(rate), TuneSettings(rate, seed=settings.seeds[0]))
+        for job in ExtractiveStudy(settings, store).jobs():
+            found.setdefault(job.step.kind, set()).add(job.key)
+        return found
+
+    same, every = keys(small), set(EXPERIMENTS)
+    changes: list[tuple[dict[str, Any], set[str]]] = [
+        ({"n_resamples": 60}, {"ocr"}),
+        ({"learning_rates": (1e-4,)}, {"ocr"}),
+        ({"epochs": (2,)}, {"ocr"}),
+        ({"batch_size": 5}, {"ocr"}),
+        ({"counterfactuals": 4}, {"scores"}),
+        ({"cuts": (1,)}, {"freezing"}),
+        ({"compat": "paper"}, {"scores", "localization"}),
+        ({"ordering": replace(small.ordering, epochs=2)}, {"ordering"}),
+        ({"grafting": replace(small.grafting, epochs=2)}, {"grafting", "localization"}),
+        ({"base_steps": 7}, set()),
+        ({"precision": "bfloat16"}, every),
+        ({"backend": "hooked"}, every),
+        ({"seeds": (4,)}, every),
+    ]
+    for change, kinds in changes:
+        found = keys(replace(small, **change))
+        assert {kind for kind in EXPERIMENTS if not found[kind] & same[kind]} == kinds, change
+        assert {kind for kind in EXPERIMENTS if found[kind] != same[kind]} == kinds, change
+    other = keys(small, rate=2e-3)
+    assert {kind for kind in EXPERIMENTS if other[kind] != same[kind]} == {"scores", "freezing"}
+
+
+def test_a_key_is_of_the_base(small: ExtractiveSettings, tmp_path: Path) -> None:
+    copy, store = tmp_path / "copy", Store(tmp_path / "store")
+    shutil.copytree(str(small.base), copy)
+
+    def keys(settings: ExtractiveSettings) -> set[str]:
+        return {job.key for job in jobs_of(settings, store).values()}
+
+    same, moved = keys(small), replace(small, base=str(copy))
+    assert keys(moved) == same  # wherever it lies
+    (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
+    assert not keys(moved) & same
+
+
+def test_the_cognitive_study_has_no_part_in_it() -> None:
+    used = code_digests([ExtractiveStudy, Ocr, REPORT.sections])
+    assert "mechcore.papers.extractive.fact_world" in used
+    assert not [name for name in used if name.startswith("mechcore.papers.cognitive")]
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+def test_a_base_that_is_a_folder_is_found_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for base, found in (("mine", str(tmp_path / "mine")), ("gpt2", "gpt2"), (None, None)):
+        assert located(ExtractiveSettings(base), tmp_path).base == found
+    assert STUDY.located is located
 
 
 # -- errors ---------------------------------------------------------------------------------------
@@ -264,10 +351,10 @@ def test_a_key_is_of_everything_that_matters(small: ExtractiveSettings) -> None:
 
 def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="not that of a study of extractive structures"):
+    with pytest.raises(InputError, match="not empty and is not that of a study"):
         run(small, tmp_path)
     out = tmp_path / "out"
-    with pytest.raises(InputError, match="extractive study: 0 workers"):
+    with pytest.raises(InputError, match="workers is 0"):
         run(small, out, workers=0)
     with pytest.raises(InputError, match="no such base"):
         run(replace(small, base=str(tmp_path / "no such base")), out)
@@ -278,27 +365,38 @@ def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path
     assert not out.exists()
 
 
-def test_a_failing_unit_is_named(
+@pytest.mark.usefixtures("no_report")
+def test_a_failing_job_is_named_and_the_others_are_kept(
     small: ExtractiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_: Any) -> list[str]:
+    def failing(*_: Any, **__: Any) -> None:
         raise MechcoreError("the loss is nan")
 
-    monkeypatch.setattr("mechcore.papers.extractive.study.perform", failing)
-    with pytest.raises(MechcoreError, match=r"ocr first-hop seed=3: the loss is nan"):
-        run(small, tmp_path / "out")
+    out, settings = tmp_path / "out", replace(small, experiments=("ocr", "grafting"))
+    with monkeypatch.context() as patch:
+        patch.setattr("mechcore.papers.extractive.steps.recall", failing)
+        with pytest.raises(StudyError, match=r"ocr first-hop seed=3: the loss is nan") as raised:
+            run(settings, out)
+    names = [each.job.name for each in raised.value.failures]
+    assert names == ["ocr first-hop seed=3", "ocr second-hop seed=3"]
+    (kept,) = manifests(out)
+    assert json.loads(kept.read_text())["name"] == "grafting seed=3"
+    made = kept.stat().st_mtime_ns
+    run(settings, out)
+    assert len(manifests(out)) == 3
+    assert kept.stat().st_mtime_ns == made
 
 
 def test_half_precision_is_used(
     least: ExtractiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = []
+    seen = set()
 
     def looking(model: Any, *_: Any, **__: Any) -> Any:
-        seen.append(next(model.parameters()).dtype)
+        seen.add(next(model.parameters()).dtype)
         raise MechcoreError("enough")
 
-    monkeypatch.setattr("mechcore.papers.extractive.work.recall", looking)
+    monkeypatch.setattr("mechcore.papers.extractive.steps.recall", looking)
     with pytest.raises(MechcoreError, match="enough"):
         run(replace(least, precision="bfloat16"), tmp_path / "out")
-    assert seen == [torch.bfloat16]
+    assert seen == {torch.bfloat16}

@@ -21,13 +21,13 @@ from mechcore.papers.extractive.verdicts import CLAIMS, verdicts
 
 pytestmark = pytest.mark.once
 
-HOLDS, NOT, OPEN = "holds", "does not hold", "not decidable here"
+SUPPORTED, NOT, OPEN = "supported", "not supported", "inconclusive"
 FIRST, SECOND = "first-hop", "second-hop"
 TASKS, SEEDS = (FIRST, SECOND), (0, 1, 2)
 Tables = dict[str, pd.DataFrame]
 
 
-# -- a study in which every claim holds -----------------------------------------------------------
+# -- a study in which every claim is supported -----------------------------------------------------
 
 
 def ranks() -> pd.DataFrame:
@@ -159,7 +159,7 @@ def test_all_claims_hold() -> None:
     assert table.columns.tolist() == ["claim", "title", "verdict", "figure"]
     assert table["claim"].tolist() == list(range(1, 12))
     assert table["title"].tolist() == [title for title, _ in CLAIMS]
-    assert table["verdict"].tolist() == [HOLDS] * 11
+    assert table["verdict"].tolist() == [SUPPORTED] * 11
 
 
 def test_nothing_is_decided_without_tables() -> None:
@@ -185,7 +185,7 @@ AFTER = {"task": SECOND, "data": "implications", "state": "after"}
 @pytest.mark.parametrize(
     ("rank", "low", "high", "verdict"),
     [
-        (1.9, 1.2, 2.6, HOLDS),
+        (1.9, 1.2, 2.6, SUPPORTED),
         (2.1, 1.5, 2.9, OPEN),  # not below 2, but may be
         (2.6, 2.1, 3.1, NOT),  # surely not
         (1.9, 0.1, 9.6, OPEN),  # its interval reaches chance
@@ -197,7 +197,7 @@ def test_recall_of_second_hop(rank: float, low: float, high: float, verdict: str
     for column, value in (("mean_rank", rank), ("low", low), ("high", high)):
         put(tables["extractive_ranks"], column, value, **AFTER)
     assert found(tables, 2)[0] == verdict
-    assert found(tables, 1)[0] == HOLDS
+    assert found(tables, 1)[0] == SUPPORTED
     assert found(of_seed(tables, 0), 2)[0] == verdict  # bootstrap intervals do with one seed
 
 
@@ -234,7 +234,7 @@ def test_facts_that_are_not_learned_leave_their_seed_out() -> None:
             "Seed 2 is left out: the first-hop facts are not learned, their mean rank is 1.00."
             in (figure)
         )
-    assert found(tables, 2)[0] == HOLDS
+    assert found(tables, 2)[0] == SUPPORTED
 
 
 # -- 3, 4: maps -----------------------------------------------------------------------------------
@@ -311,7 +311,7 @@ def test_freezing_says_both_areas() -> None:
 @pytest.mark.parametrize(
     ("early", "verdict"),
     [
-        ((4.0, 4.0, 4.0), HOLDS),  # below 5, the rank with late layers frozen
+        ((4.0, 4.0, 4.0), SUPPORTED),  # below 5, the rank with late layers frozen
         ((4.0, 4.0, 6.0), OPEN),
         ((4.0, 6.0, 6.0), NOT),
     ],
@@ -329,7 +329,7 @@ def test_freezing_by_signs(early: Sequence[float], verdict: str) -> None:
             seed=seed,
         )
     assert found(tables, 6)[0] == verdict
-    assert found(tables, 5)[0] == HOLDS
+    assert found(tables, 5)[0] == SUPPORTED
 
 
 def test_freezing_in_one_seed_is_open() -> None:
@@ -369,7 +369,7 @@ def test_either_order_can_contradict(claim: int, replay: bool) -> None:
     where = {"replay": replay, "data": "test implications"}
     put(tables["extractive_ordering"], "mean_rank", 9.0, order="joint", **where)
     assert found(tables, claim)[0] == NOT
-    assert found(tables, 15 - claim)[0] == HOLDS
+    assert found(tables, 15 - claim)[0] == SUPPORTED
 
 
 def test_orders_need_the_test_facts() -> None:
@@ -435,7 +435,7 @@ def test_localization_says_r_of_both_kinds() -> None:
 
 @pytest.mark.parametrize(
     ("r", "p", "verdict"),
-    [(0.6, 0.05, HOLDS), (0.6, 0.06, OPEN), (-0.6, 0.06, OPEN), (-0.6, 0.05, NOT)],
+    [(0.6, 0.05, SUPPORTED), (0.6, 0.06, OPEN), (-0.6, 0.06, OPEN), (-0.6, 0.05, NOT)],
 )
 def test_localization_in_one_seed(r: float, p: float, verdict: str) -> None:
     tables = of_seed(study(), 0)
@@ -457,7 +457,7 @@ def test_localization_without_a_correlation() -> None:
 
 @pytest.mark.parametrize(
     ("gradient", "verdict"),
-    [(5.0, HOLDS), (20.0, HOLDS), (4.9, NOT), (20.1, NOT), (-8.0, NOT)],
+    [(5.0, SUPPORTED), (20.0, SUPPORTED), (4.9, NOT), (20.1, NOT), (-8.0, NOT)],
 )
 def test_the_estimate_within_a_factor_of_two(gradient: float, verdict: str) -> None:
     tables = study()

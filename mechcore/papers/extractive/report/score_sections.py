@@ -50,8 +50,9 @@ def scores_section(run: RunFolder, gallery: Gallery) -> Section:
         return not_run(section_id, title, "the scores of components")
     text = (
         "Informative: the fact is stored here. Upstream: the fact is asked for from here. "
-        "Downstream: the answer is made of it here. Blue helps the right answer, red hinders it, "
-        "white does neither. Every map has its own scale, the number beside its name, in logits."
+        "Downstream: turns the stored fact into the answer. Blue helps the right answer, "
+        "red hinders it, white does neither. Every map has its own scale, the number beside its "
+        "name, in logits."
     )
     blocks: list[Block] = [*CLAIMS.lines(run, section_id), Paragraph(text)]
     for task in tasks_of(scores):

@@ -39,7 +39,7 @@ CLAIMS = Claims(
 
 
 def extractive_tiles(run: RunFolder) -> Iterator[Tile]:
-    """How many claims hold, then ranks of implications in each of the experiments."""
+    """How many claims are supported, then ranks of implications in each of the experiments."""
     yield from CLAIMS.tile(run)
     yield from _recall(table_of(run, "extractive_ranks"))
     yield from _ordering(table_of(run, "extractive_ordering"))

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import helpers
+import pytest
+
+from mechcore.errors import InputError
+from mechcore.models import load_model
+from mechcore.papers.bases import Checkpoint, located_base, model_facts
+from mechcore.study.fingerprints import hash_file
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("checkpoints") / "base"
+    helpers.gpt2_language_model(vocab_size=11).save_pretrained(path)
+    return path
+
+
+def test_a_checkpoint_is_what_its_files_hold(base: Path, tmp_path: Path) -> None:
+    found = Checkpoint(str(base)).content(hash_file)
+    assert found["config.json"] == hash_file(base / "config.json")
+    assert found["model.safetensors"] == hash_file(base / "model.safetensors")
+    with pytest.raises(InputError, match="nothing here"):
+        Checkpoint(str(tmp_path / "nothing here")).content(hash_file)
+
+
+def test_a_folder_is_found_from_elsewhere_and_an_id_stays(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    assert located_base("mine", tmp_path) == str(tmp_path / "mine")
+    assert located_base(str(tmp_path / "mine"), Path("/")) == str(tmp_path / "mine")
+    assert located_base("gpt2", tmp_path) == "gpt2"
+    assert located_base(None, tmp_path) is None
+
+
+def test_what_is_told_of_a_base(base: Path) -> None:
+    model = load_model(str(base), task="language-model")
+    config = helpers.gpt2_language_model(vocab_size=11).config
+    facts = model_facts(model, "mine")
+    assert facts["source"] == "mine"
+    assert (facts["n_layers"], facts["d_model"]) == (config.n_layer, config.n_embd)
+    known = helpers.gpt2_language_model(vocab_size=11)
+    assert facts["n_parameters"] == sum(each.numel() for each in known.parameters())
