@@ -14,17 +14,17 @@ from scipy.stats import t as student_t
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Interval
 
-Verdict: TypeAlias = Literal["holds", "does not hold", "not decidable here"]
-HOLDS: Verdict = "holds"
-DOES_NOT_HOLD: Verdict = "does not hold"
-NOT_DECIDABLE: Verdict = "not decidable here"
+Verdict: TypeAlias = Literal["supported", "not supported", "inconclusive"]
+SUPPORTED: Verdict = "supported"
+NOT_SUPPORTED: Verdict = "not supported"
+INCONCLUSIVE: Verdict = "inconclusive"
 
 ALPHA = 0.05
 """Largest p-value that is called small."""
 
 
-class UndecidableError(Exception):
-    """Why a claim cannot be decided, in a sentence."""
+class InconclusiveError(Exception):
+    """Why a claim is inconclusive, in a sentence."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Seeds:
         """Those for which there is no reason to leave them out.
 
         Raises:
-            UndecidableError: no seed is left.
+            InconclusiveError: no seed is left.
         """
         reasons = {seed: why_not(seed) for seed in self.kept}
         kept = tuple(seed for seed, reason in reasons.items() if reason is None)
@@ -65,7 +65,7 @@ class Seeds:
             *(f"Seed {seed} is left out: {reason}." for seed, reason in reasons.items() if reason),
         )
         if not kept:
-            raise UndecidableError(" ".join(left_out))
+            raise InconclusiveError(" ".join(left_out))
         return Seeds(kept, left_out)
 
 
@@ -104,24 +104,24 @@ class Tables:
         """The rows of a table that have these values.
 
         Raises:
-            UndecidableError: there is no such table or row.
+            InconclusiveError: there is no such table or row.
         """
         table = self.tables.get(name)
         if table is None or table.empty:
-            raise UndecidableError(f"There is no table {name}.")
+            raise InconclusiveError(f"There is no table {name}.")
         chosen = np.ones(len(table), dtype=bool)
         for column, value in where.items():
             chosen &= (table[column] == value).to_numpy()
         table = table[chosen]
         if table.empty:
-            raise UndecidableError(f"Table {name} has no row of {_values(where)}.")
+            raise InconclusiveError(f"Table {name} has no row of {_values(where)}.")
         return table
 
     def row(self, name: str, **where: object) -> pd.Series[Any]:
         """The one row of a table that has these values.
 
         Raises:
-            UndecidableError: there is none.
+            InconclusiveError: there is none.
             InputError: there are several.
         """
         rows = self.rows(name, **where)
@@ -133,14 +133,16 @@ class Tables:
         """One row for each seed, in order, with the seed as index.
 
         Raises:
-            UndecidableError: a seed has none.
+            InconclusiveError: a seed has none.
             InputError: a seed has several.
         """
         rows = self.rows(name, **where)
         rows = rows[rows["seed"].isin(seeds.kept)].set_index("seed")
         for seed in seeds.kept:
             if seed not in rows.index:
-                raise UndecidableError(f"Table {name} has no row of {_values(where)}, seed {seed}.")
+                raise InconclusiveError(
+                    f"Table {name} has no row of {_values(where)}, seed {seed}."
+                )
         if rows.index.has_duplicates:
             raise InputError(
                 f"table {name}: {len(rows)} rows of {_values(where)} for "
@@ -166,8 +168,8 @@ def judged(claims: Iterable[tuple[str, Callable[[E], Finding]]], evidence: E) ->
     for claim, (title, judge) in enumerate(claims, 1):
         try:
             found = judge(evidence)
-        except UndecidableError as reason:
-            found = Finding(NOT_DECIDABLE, str(reason))
+        except InconclusiveError as reason:
+            found = Finding(INCONCLUSIVE, str(reason))
         rows.append((claim, title, found.verdict, found.figure))
     return pd.DataFrame(rows, columns=["claim", "title", "verdict", "figure"])
 
@@ -188,14 +190,14 @@ def over_seeds(met: Sequence[bool | None]) -> tuple[Verdict, str]:
     """Of a rule that every seed has to meet: met, contradicted (False) or open (None) in each.
 
     Returns:
-        "holds" if all meet it, "does not hold" if more than half contradict it; and the counts in
-        a sentence.
+        "supported" if all meet it, "not supported" if more than half contradict it; and the counts
+        in a sentence.
     """
     n, yes, no = len(met), met.count(True), met.count(False)
     counts = f"Met in {yes} of {seeds_named(n)}, contradicted in {no}, open in {n - yes - no}."
     if yes == n:
-        return HOLDS, f"Met in {yes} of {seeds_named(n)}."
-    return (DOES_NOT_HOLD if 2 * no > n else NOT_DECIDABLE), counts
+        return SUPPORTED, f"Met in {yes} of {seeds_named(n)}."
+    return (NOT_SUPPORTED if 2 * no > n else INCONCLUSIVE), counts
 
 
 def t_interval(values: Iterable[float]) -> Interval:

@@ -12,7 +12,7 @@ from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import table_of
 from mechcore.report.wording import number
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not decidable here"
+SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 VERDICTS = "verdicts"
 
 
@@ -37,7 +37,7 @@ class Claims:
             [number(row["claim"], 0), row["title"], row["verdict"], row["figure"]]
             for _, row in table.iterrows()
         ]
-        caption = "The claims, whether they hold here, and the figures that decide"
+        caption = "The claims, the verdicts on them, and the figures that decide"
         header = ["claim", "what is claimed", "verdict", "figures"]
         words = Table(caption, header, rows, frozenset({0, 1, 2, 3}))
         return Section(VERDICTS, title, [words], [f"{self.table}.csv"])
@@ -56,14 +56,13 @@ class Claims:
                 yield Paragraph(text)
 
     def tile(self, run: RunFolder) -> Iterator[Tile]:
-        """How many of them hold."""
+        """How many of them are supported."""
         table = table_of(run, self.table)
         if table is None:
             return
         n = table["verdict"].value_counts()
-        held, failed, left = (int(n.get(name, 0)) for name in (HOLDS, FAILS, OPEN))
-        note = f"{failed} {'does' if failed == 1 else 'do'} not hold, {left} not decidable here"
-        yield Tile("Claims that hold", f"{held} of {len(table)}", note)
+        notes = [f"{int(n.get(name, 0))} {name}" for name in (NOT_SUPPORTED, INCONCLUSIVE)]
+        yield Tile("Claims supported", f"{n.get(SUPPORTED, 0)} of {len(table)}", ", ".join(notes))
 
     def _rows(self, run: RunFolder) -> Iterator[tuple[object, pd.Series]]:
         table = table_of(run, self.table)

@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from mechcore.papers.cognitive.plan import Plan
+from mechcore.papers.cognitive.work import Units, perform
 from transformers import AutoModelForCausalLM
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.papers.cognitive import CognitiveSettings, run
 from mechcore.papers.cognitive.arms import Run, make_model, right_answers
-from mechcore.papers.cognitive.plan import Plan
 from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, generate, tiny_tokenizer
-from mechcore.papers.cognitive.work import Units, perform
 from mechcore.study.store import Store
 from mechcore.training import answering
 
