@@ -56,7 +56,7 @@ class Run:
         """For people."""
         if self.learning_rate is None:
             return self.arm
-        return f"{self.arm} n={self.n} seed={self.seed} rate={self.learning_rate:g}"
+        return f"{self.arm} n={self.n} seed={self.seed} rate={self.learning_rate}"
 
 
 def make_model(
