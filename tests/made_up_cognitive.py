@@ -404,7 +404,7 @@ _TITLES = (
 
 
 def _verdicts() -> Rows:
-    verdicts = ["holds"] * 4 + ["does not hold", "holds", "not decidable here"]
+    verdicts = ["supported"] * 4 + ["not supported", "supported", "inconclusive"]
     for i, (title, verdict) in enumerate(zip(_TITLES, verdicts, strict=True), start=1):
         figure = (
             "Samples to 90.0 %: 1,600 fine-tuned and 6,400 from scratch (medians over 3 seeds), "

@@ -15,7 +15,8 @@ of the heads alone whose interval lies above 0; in that example it is about 0.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -31,9 +32,48 @@ from mechcore.evaluation.evaluate import bootstrap_means
 from mechcore.masking.interventions import Mode
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import longest_input
+from mechcore.papers.cognitive.attention import attention_tables
+from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.trials import Trials, encode_trials
 
+MEAN_TRIALS = 1600
+"""Trials that mean activations are taken over."""
+
 QUANTILES = (0.025, 0.975)
+
+_MEAN_SEED = 1_000_004
+
+
+@dataclass(frozen=True)
+class AblateHeads(Analysis):
+    """Every head ablated alone, and its attention to the numbers.
+
+    Attributes:
+        n_resamples: of bootstrap intervals.
+        precision: of the sweep, see `mechcore.ablation.ablate`.
+    """
+
+    kind: ClassVar[str] = "ablation"
+    passes: ClassVar[float] = 20.0
+    n_resamples: int
+    precision: Precision
+
+    def tables(
+        self, model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials
+    ) -> dict[str, pd.DataFrame]:
+        """See `ablation_tables` and `mechcore.papers.cognitive.attention.attention_tables`."""
+        seen = self.task.trials(MEAN_TRIALS, _MEAN_SEED)
+        encoded = encode_trials(seen, tokenizer, max_length=model.cfg.n_ctx)
+        means = MeanActivations.compute(model, encoded)
+        found = ablation_tables(
+            model,
+            tokenizer,
+            trials,
+            means,
+            n_resamples=self.n_resamples,
+            precision=self.precision,
+        )
+        return found | attention_tables(model, tokenizer, trials, found["cognitive_ablation"])
 
 
 def ablation_tables(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,18 +19,22 @@ from mechcore.evaluation.readout import check_finite
 from mechcore.files import copy_linked, write_json
 from mechcore.models.measuring import evaluating
 from mechcore.papers.cognitive.pretraining import tiny_base_model
-from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
-from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, Trials, generate
-from mechcore.training import answering, best_step, new_model, train
+from mechcore.papers.cognitive.steps import CHECKPOINT, Base, base_of
+from mechcore.papers.cognitive.trials import ANSWERS, HELD_OUT_SEED, PROMPT, Task, Trials
+from mechcore.study.step import Job, Step, Work
+from mechcore.training import TrainSettings, answering, best_step, new_model, train
 from mechcore.training.objectives import Objective
 from mechcore.training.run_folder import FINAL
-from mechcore.worlds.embedded import tiny_base_dir
 
-CHECKPOINT = "checkpoint"
+if TYPE_CHECKING:
+    from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
+
 RESULT = "result.json"
-DEV_SEED = TEST_SEED = 0
 _BATCH = 256
 _DEV = "dev"
+
+_WITH_GRADIENT = 3.0
+"""A pass forward and back, in passes forward."""
 
 
 @dataclass(frozen=True)
@@ -54,21 +58,11 @@ class Run:
         """For people."""
         if self.learning_rate is None:
             return self.arm
-        return f"{self.arm} n={self.n} seed={self.seed} rate={self.learning_rate:g}"
-
-
-def base_source(settings: CognitiveSettings) -> str:
-    """Checkpoint of the pretrained base."""
-    return settings.base or str(tiny_base_dir())
-
-
-def held_out_trials(settings: CognitiveSettings, n: int | None = None) -> Trials:
-    """The trials that results are on, ``n_test`` of them or fewer."""
-    return generate(n or settings.n_test, TEST_SEED, split="test", **settings.task)
+        return f"{self.arm} n={self.n} seed={self.seed} rate={self.learning_rate}"
 
 
 def make_model(
-    settings: CognitiveSettings, run: Run, device: str = "cpu"
+    base: Base, run: Run, device: str = "cpu"
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The untrained model of an arm, and its tokenizer.
 
@@ -80,50 +74,92 @@ def make_model(
     """
     scratch = run.arm == "scratch"
     model, tokenizer = new_model(
-        base_source(settings), prompt=PROMPT, from_scratch=scratch, seed=run.seed, device=device
+        base.checkpoint, prompt=PROMPT, from_scratch=scratch, seed=run.seed, device=device
     )
-    if scratch and settings.base is None:
+    if scratch and base.source is None:
         nn.Module.to(model := tiny_base_model(run.seed), device)
     return model, tokenizer
 
 
-def make(
-    settings: CognitiveSettings, run: Run, place: Path, folder: Path, device: str = "cpu"
-) -> None:
-    """Train a model if it is to be trained, and measure it.
+@dataclass(frozen=True)
+class MakeModel(Step):
+    """Train a model if it is to be trained, and measure it; interrupted, it goes on.
 
-    Args:
-        settings: the study.
-        run: which model.
-        place: folder of the training run; interrupted, it goes on from there.
-        folder: where the result goes: ``result.json`` and, if trained, ``checkpoint/``.
-        device: where to train and measure.
-
-    Raises:
-        InputError: the base cannot be used, or cannot read or answer the trials.
-        MechcoreError: the loss is no longer finite.
+    Attributes:
+        model: which.
+        training: how; None for the base.
+        task: what its trials are.
+        n_dev: development trials that the end of the training is chosen on.
+        n_test: test trials that accuracy is measured on.
+        n_resamples: of bootstrap intervals.
     """
-    model, tokenizer = make_model(settings, run, device)
-    objective = answering(model, tokenizer, PROMPT, ANSWERS)
-    result: dict[str, Any] = asdict(run)
-    dev = generate(settings.n_dev, DEV_SEED, split="dev", **settings.task)
-    if run.learning_rate is not None:
-        training = settings.training(run.arm).settings(run.n, run.seed, run.learning_rate)
-        examples = generate(run.n, run.seed, **settings.task).examples()
-        history = train(
-            model, objective, examples, {_DEV: dev.examples(_DEV)}, place, training, progress=False
-        )
-        result |= {"steps": best_step(place), "last_step": int(history["step"].max())}
-        copy_linked(place / FINAL, folder / CHECKPOINT)
-    chosen_on = generate(
-        max(settings.n_dev, settings.n_test), DEV_SEED, split="dev", **settings.task
-    )
-    answers = right_answers(model, objective, chosen_on)
-    result["dev_accuracy"] = float(answers["restricted"].mean())
-    test = held_out_trials(settings)
-    answers = right_answers(model, objective, test)
-    result |= accuracies_with_intervals(answers, settings.n_resamples)
-    write_json(folder / RESULT, result)
+
+    kind: ClassVar[str] = "model"
+    model: Run
+    training: TrainSettings | None
+    task: Task
+    n_dev: int
+    n_test: int
+    n_resamples: int
+
+    @classmethod
+    def of(cls, settings: CognitiveSettings, model: Run) -> MakeModel:
+        """The step that makes a model of a study."""
+        training = None
+        if model.learning_rate is not None:
+            arm = settings.training(model.arm)
+            training = arm.settings(model.n, model.seed, model.learning_rate)
+        measured = (settings.n_dev, settings.n_test, settings.n_resamples)
+        return cls(model, training, settings.task, *measured)
+
+    def cost(self, job: Job) -> float:
+        """See `Step.cost`."""
+        passes = float(self._n_chosen_on + self.n_test)
+        if self.training is not None:
+            steps = self.training.total_steps(self.model.n)
+            passes += _WITH_GRADIENT * steps * self.training.batch_size
+            passes += steps // self.training.evaluate_every * self.n_dev
+        return passes
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        self.make(base_of(work), work.partial, work.folder, work.device)
+
+    def make(self, base: Base, place: Path, folder: Path, device: str = "cpu") -> None:
+        """Make the model.
+
+        Args:
+            base: to begin at.
+            place: folder of the training run; interrupted, it goes on from there.
+            folder: where the result goes: ``result.json`` and, if trained, ``checkpoint/``.
+            device: where to train and measure.
+
+        Raises:
+            InputError: the base cannot be used, or cannot read or answer the trials.
+            MechcoreError: the loss is no longer finite.
+        """
+        model, tokenizer = make_model(base, self.model, device)
+        objective = answering(model, tokenizer, PROMPT, ANSWERS)
+        result: dict[str, Any] = asdict(self.model)
+        if self.training is not None:
+            examples = self.task.trials(self.model.n, self.model.seed).examples()
+            dev = {_DEV: self._dev(self.n_dev).examples(_DEV)}
+            history = train(model, objective, examples, dev, place, self.training, progress=False)
+            result |= {"steps": best_step(place), "last_step": int(history["step"].max())}
+            copy_linked(place / FINAL, folder / CHECKPOINT)
+        answers = right_answers(model, objective, self._dev(self._n_chosen_on))
+        result["dev_accuracy"] = float(answers["restricted"].mean())
+        answers = right_answers(model, objective, self.task.held_out(self.n_test))
+        result |= accuracies_with_intervals(answers, self.n_resamples)
+        write_json(folder / RESULT, result)
+
+    @property
+    def _n_chosen_on(self) -> int:
+        """Development trials that learning rates are chosen on."""
+        return max(self.n_dev, self.n_test)
+
+    def _dev(self, n: int) -> Trials:
+        return self.task.trials(n, HELD_OUT_SEED, "dev")
 
 
 def right_answers(model: PreTrainedModel, objective: Objective, trials: Trials) -> pd.DataFrame:
@@ -166,5 +202,5 @@ def accuracies_with_intervals(answers: pd.DataFrame, n_resamples: int) -> dict[s
 
 
 def read_result(folder: Path) -> Mapping[str, Any]:
-    """What `make` found."""
+    """What `MakeModel` found."""
     return dict(json.loads((folder / RESULT).read_text(encoding="utf-8")))

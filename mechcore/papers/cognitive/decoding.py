@@ -22,7 +22,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -33,6 +33,7 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.running import longest_input
+from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.svm import FIGURES, svm_table
 from mechcore.papers.cognitive.text import MODALITIES
 from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
@@ -59,6 +60,28 @@ _CHECK_SHUFFLES = (19, 499)
 
 Site: TypeAlias = tuple[int, str]
 """Layer and landmark."""
+
+
+@dataclass(frozen=True)
+class Decode(Analysis):
+    """What states and heads' outputs say.
+
+    Attributes:
+        layers: whose states are decoded; None for all.
+        shuffles: of labels.
+    """
+
+    kind: ClassVar[str] = "decoding"
+    packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)
+    passes: ClassVar[float] = 50.0
+    layers: tuple[int, ...] | None
+    shuffles: int
+
+    def tables(
+        self, model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials
+    ) -> dict[str, pd.DataFrame]:
+        """See `decoding_tables`."""
+        return decoding_tables(model, tokenizer, trials, layers=self.layers, shuffles=self.shuffles)
 
 
 def decoding_tables(

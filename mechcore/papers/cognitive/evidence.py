@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mechcore.papers.evidence import Seeds, Tables, UndecidableError, percent, points
+from mechcore.papers.evidence import InconclusiveError, Seeds, Tables, percent, points
 
 BASE, FINE_TUNED, SCRATCH = "base", "fine_tuned", "scratch"
 MODEL = {BASE: "base model", FINE_TUNED: "fine-tuned model", SCRATCH: "model from scratch"}
@@ -67,7 +67,7 @@ class Evidence(Tables):
         """Seeds in which all these arms have learned the task, and are matched if asked for.
 
         Raises:
-            UndecidableError: there is none.
+            InconclusiveError: there is none.
         """
         tables = [self.rows("cognitive_models", arm=arm) for arm in arms]
         seeds = sorted({int(seed) for table in tables for seed in table["seed"]})
@@ -77,7 +77,7 @@ class Evidence(Tables):
         for arm in arms:
             try:
                 model = self.row("cognitive_models", arm=arm, seed=seed)
-            except UndecidableError:
+            except InconclusiveError:
                 return f"it has no {MODEL[arm]}"
             if not model["low"] > IGNORING_CONTEXT:
                 return (

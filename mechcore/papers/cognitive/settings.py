@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
+from pydantic import ConfigDict
+
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.text import Rendering
+from mechcore.papers.cognitive.trials import Task
 from mechcore.training import TrainSettings
 
 Arm: TypeAlias = Literal["base", "fine_tuned", "scratch"]
@@ -32,6 +34,8 @@ class ArmTraining:
         weight_decay: of AdamW.
         precision: of forward and backward passes.
     """
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     learning_rates: tuple[float, ...]
     steps: int = 1500
@@ -100,6 +104,8 @@ class CognitiveSettings:
         InputError: a value is out of its range.
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     base: str | None = None
     arms: tuple[Arm, ...] = ARMS
     sizes: tuple[int, ...] = (100, 400, 1600, 6400)
@@ -161,13 +167,9 @@ class CognitiveSettings:
         return tuple(arm for arm in self.arms if arm in TRAINED)
 
     @property
-    def task(self) -> Mapping[str, Any]:
+    def task(self) -> Task:
         """What trials are drawn with, beside their number, seed and split."""
-        return {
-            "rendering": self.rendering,
-            "random_order": self.random_order,
-            "differences": self.differences,
-        }
+        return Task(self.rendering, self.random_order, self.differences)
 
     @property
     def n_chosen(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -9,22 +11,36 @@ from typing import Any
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.files import read_csv, write_json
+from mechcore.files import read_csv
 from mechcore.models import load_model
-from mechcore.papers.cognitive.arms import Run, base_source, held_out_trials, make_model
-from mechcore.papers.cognitive.compare import GAP, compared, samples_table, training_table
-from mechcore.papers.cognitive.plan import Plan, run_of
+from mechcore.papers.bases import located_base, model_facts
+from mechcore.papers.cognitive.ablation import AblateHeads
+from mechcore.papers.cognitive.arms import MakeModel, Run, make_model, read_result
+from mechcore.papers.cognitive.compare import (
+    GAP,
+    best_rate,
+    compared,
+    curve_table,
+    samples_table,
+    training_table,
+)
+from mechcore.papers.cognitive.decoding import Decode
 from mechcore.papers.cognitive.report.tables import KIND
-from mechcore.papers.cognitive.settings import CognitiveSettings
+from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
+from mechcore.papers.cognitive.steps import BASE, MODEL, Analysis, Base
 from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, encode_trials
+from mechcore.papers.cognitive.units import FollowUnits
 from mechcore.papers.cognitive.verdicts import verdicts
-from mechcore.papers.cognitive.work import ANALYSES, TABLES, perform
-from mechcore.report.run_folder import CONFIG_FILE
-from mechcore.study import paper
-from mechcore.study.pool import cores_each, work_through
+from mechcore.study.engine import Results
+from mechcore.study.executors import Local
+from mechcore.study.folder import TABLES_FOLDER
+from mechcore.study.kinds import StudyKind
+from mechcore.study.run import run_study
+from mechcore.study.step import Job, Step, plain
+from mechcore.study.store import Store
 from mechcore.training import answering
 
-_WHAT = "cognitive study"
+_BASE = Run("base")
 
 
 def run(
@@ -39,98 +55,188 @@ def run(
     """Make the arms, analyse them, and write tables, figures and the report.
 
     Called again it goes on: what is done is in the store, and only what depends on a change of
-    settings is done again.
-
-    Args:
-        settings: the study.
-        out: folder for the results.
-        workers: units that are done at the same time, each in a process of its own; 1 for this
-            process. A script that asks for more needs the ``if __name__ == "__main__"`` that
-            Python's multiprocessing asks for.
-        threads: cores for each unit; None shares those there are. Another number can change the
-            last bits of results.
-        store: folder of the run store; None is ``store`` in ``out``.
-        device: where models are trained and run; another one can change the last bits of results.
+    settings is done again. See `mechcore.study.run.run_study`, and `mechcore.study.executors.Local`
+    for ``workers``, ``threads`` (its ``cpus``) and ``device``.
 
     Returns:
         The report.
+    """
+    executor = Local(workers, threads, device)
+    return run_study(settings, out, kind=KIND, executor=executor, store=store)[0]
+
+
+class CognitiveStudy:
+    """A study, planned.
+
+    The grid of learning rates is tried with the first seed; the other seeds train at the best
+    rate; which models are analysed depends on their accuracies.
+
+    Args:
+        settings: the study.
+        store: holds its results.
 
     Raises:
-        InputError: the folder holds something else, or the base cannot be used.
-        MechcoreError: a unit failed; what was finished is kept.
+        InputError: there is no such base.
+
+    Attributes:
+        folders: that its results go into, in its own.
     """
-    out = Path(out)
-    check_out(out)
-    cores = cores_each(_WHAT, workers, threads)
-    check_base(settings, device)
-    plan = Plan(settings, paper.opened_store(out, store))
-    write_json(out / CONFIG_FILE, paper.beginning(KIND, settings))  # whose it is, if interrupted
-    arguments = (settings, plan.store.path, cores, device)
-    work_through(plan, out, perform, arguments, workers=workers, what=_WHAT)
-    return write_results(plan, out)
 
+    folders: Sequence[str] = ("",)
 
-def check_out(out: Path) -> None:
-    """See whether a study may put its results into ``out``; nothing is written.
-
-    Raises:
-        InputError: it cannot be written, or holds something else.
-    """
-    paper.check_out(out, KIND, "a cognitive study")
-
-
-def check_base(settings: CognitiveSettings, device: str = "cpu") -> None:
-    """Load the base and read trials with it, before hours of training.
-
-    Raises:
-        InputError: it cannot be loaded, for training or by TransformerLens, cannot read or answer
-            the trials; or UMAP is asked for and not installed.
-    """
-    if settings.projection == "umap" and find_spec("umap") is None:
-        raise InputError(
-            "cognitive study: projection is 'umap', and umap-learn is not installed; install "
-            "mechcore[umap], or use 'pca'"
+    def __init__(self, settings: CognitiveSettings, store: Store) -> None:
+        self.settings, self.store = settings, store
+        self.base = Base(settings.base)
+        # Once, so that a base that changes meanwhile stops the study.
+        self._content = plain(self.base.content(store.hash_file))
+        shared = (settings.task, settings.n_analysis)
+        self.analyses: tuple[Analysis, ...] = (
+            AblateHeads(*shared, settings.n_resamples, settings.sweep_precision),
+            Decode(*shared, settings.decoded_layers, settings.shuffles),
+            FollowUnits(*shared, settings.permutations, settings.alpha, settings.projection),
         )
-    load_model(base_source(settings))
-    run = Run("fine_tuned", seed=settings.seeds[0])
-    model, tokenizer = make_model(settings, run, device)
-    objective = answering(model, tokenizer, PROMPT, ANSWERS)
-    encode_trials(held_out_trials(settings, 8), tokenizer, max_length=objective.max_length)
+        self._jobs: dict[tuple[str, Run], Job] = {}
+        self._results: dict[Run, Mapping[str, Any]] = {}
+        self._compared: list[Run] | None = None
+
+    def jobs(self) -> Sequence[Job]:
+        """See `mechcore.study.engine.Study`; the longest first."""
+        models = [self.model(run) for run in self._runs()]
+        return models + [self.analysis(a, run) for run in self._analysed() for a in self.analyses]
+
+    @property
+    def cost(self) -> float:
+        """See `mechcore.study.engine.Study`."""
+        jobs = [self.analysis(each, _BASE) for each in self.analyses] * self.settings.n_compared
+        jobs += [self.model(_BASE)] * ("base" in self.settings.arms)
+        for arm, n in self._trained():
+            first, *others = self._grid(arm, n)  # those of other rates and seeds cost the same
+            jobs += [self.model(first)] * (len(others) + len(self.settings.seeds))
+        return sum(job.step.cost(job) for job in jobs)
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        """Load the base and read trials with it, before hours of training.
+
+        Raises:
+            InputError: it cannot be loaded, for training or by TransformerLens, cannot read or
+                answer the trials; or UMAP is asked for and not installed.
+        """
+        if not pending:
+            return
+        settings = self.settings
+        if settings.projection == "umap" and find_spec("umap") is None:
+            raise InputError(
+                "cognitive study: projection is 'umap', and umap-learn is not installed; install "
+                "mechcore[umap], or use 'pca'"
+            )
+        load_model(self.base.checkpoint)
+        model, tokenizer = make_model(self.base, Run("fine_tuned", seed=settings.seeds[0]), device)
+        objective = answering(model, tokenizer, PROMPT, ANSWERS)
+        encode_trials(settings.task.held_out(8), tokenizer, max_length=objective.max_length)
+
+    def results(self) -> Mapping[str, Results]:
+        """See `mechcore.study.engine.Study`."""
+        source = self.base.source or "the tiny base that comes with mechcore"
+        model = model_facts(load_model(self.base.checkpoint), source)
+        facts = {"model": model, "seeds": list(self.settings.seeds)}
+        return {"": Results(tables=self.tables(), facts=facts)}
+
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """All tables of the finished study, by name."""
+        runs, chosen = self._runs(), self.chosen()
+        curve = curve_table(self._known(chosen))
+        models = compared(curve)
+        tables = {
+            "cognitive_training": training_table(self._known(runs), chosen),
+            "cognitive_curve": curve,
+            "cognitive_samples": samples_table(curve, self.settings.threshold),
+            "cognitive_models": models,
+        }
+        parts: dict[str, list[pd.DataFrame]] = {}
+        for run in map(_run_of, models.to_dict("records")):
+            for analysis in self.analyses:
+                folder = self.store.whole(self.analysis(analysis, run).key) / TABLES_FOLDER
+                for path in sorted(folder.glob("*.csv")):
+                    table = read_csv(path)
+                    table.insert(0, "arm", run.arm)
+                    table.insert(1, "seed", run.seed)
+                    parts.setdefault(path.stem, []).append(table)
+        tables |= {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
+        return tables | {"cognitive_verdicts": verdicts(tables, threshold_gap=GAP)}
+
+    # -- models -----------------------------------------------------------------------------------
+
+    def model(self, run: Run) -> Job:
+        """The job that makes a model."""
+        return self._job(MakeModel.of(self.settings, run), run)
+
+    def analysis(self, step: Analysis, run: Run) -> Job:
+        """The job of an analysis of a model."""
+        return self._job(step, run, None if run == _BASE else self.model(run))
+
+    def _job(self, step: Step, run: Run, model: Job | None = None) -> Job:
+        """A job that works on a model of the study, or else on the base."""
+        if (step.kind, run) not in self._jobs:
+            name = f"{step.kind} {run.name}"
+            self._jobs[step.kind, run] = (
+                Job(step, name, {}, {BASE: self.base}, {BASE: self._content})
+                if model is None
+                else Job(step, name, {MODEL: model}, {}, {})
+            )
+        return self._jobs[step.kind, run]
+
+    def result(self, run: Run) -> Mapping[str, Any] | None:
+        """What is known of a model; None if it is not made."""
+        key = self.model(run).key
+        if run not in self._results and self.store.has(key):
+            self._results[run] = read_result(self.store.whole(key))
+        return self._results.get(run)
+
+    def chosen(self) -> list[Run]:
+        """The base, and the runs at the best rates, as far as they are known."""
+        found = [_BASE] if "base" in self.settings.arms else []
+        for arm, n in self._trained():
+            grid = self._grid(arm, n)
+            known = self._known(grid)
+            if len(known) == len(grid):
+                rate = best_rate(known)
+                found += [Run(arm, n, seed, rate) for seed in self.settings.seeds]
+        return found
+
+    def _known(self, runs: Sequence[Run]) -> list[Mapping[str, Any]]:
+        return [found for run in runs if (found := self.result(run)) is not None]
+
+    def _runs(self) -> list[Run]:
+        grid = [run for arm, n in self._trained() for run in self._grid(arm, n)]
+        return list(dict.fromkeys([*grid, *self.chosen()]))
+
+    def _trained(self) -> list[tuple[Arm, int]]:
+        """The trained arms at every number of trials, the largest first."""
+        return [(arm, n) for n in reversed(self.settings.sizes) for arm in self.settings.trained]
+
+    def _grid(self, arm: Arm, n: int) -> list[Run]:
+        first = self.settings.seeds[0]
+        return [Run(arm, n, first, rate) for rate in self.settings.training(arm).learning_rates]
+
+    def _analysed(self) -> list[Run]:
+        """The models that analyses compare; before all are made, the base."""
+        if self._compared is None:
+            known = self._known(self.chosen())
+            if len(known) < self.settings.n_chosen:
+                return [_BASE] if "base" in self.settings.arms else []
+            self._compared = [_run_of(r) for r in compared(curve_table(known)).to_dict("records")]
+        return self._compared
 
 
-def write_results(plan: Plan, out: Path) -> Path:
-    """Write tables, ``config.json``, figures and the report of a finished study."""
-    return paper.write_results(out, tables_of(plan), _facts(plan))
+def _run_of(row: Mapping[Any, Any]) -> Run:
+    """The run of a row of a table."""
+    if row["n"] == 0:
+        return _BASE
+    return Run(row["arm"], int(row["n"]), int(row["seed"]), float(row["learning_rate"]))
 
 
-def tables_of(plan: Plan) -> dict[str, pd.DataFrame]:
-    """All tables of a finished study, by name."""
-    curve = plan.curve()
-    models = compared(curve)
-    tables = {
-        "cognitive_training": training_table(plan.models(), plan.chosen()),
-        "cognitive_curve": curve,
-        "cognitive_samples": samples_table(curve, plan.settings.threshold),
-        "cognitive_models": models,
-    }
-    parts: dict[str, list[pd.DataFrame]] = {}
-    for row in models.to_dict("records"):
-        for kind in ANALYSES:
-            folder = plan.store.whole(plan.units.analysis(kind, run_of(row)).key) / TABLES
-            for path in sorted(folder.glob("*.csv")):
-                table = read_csv(path)
-                table.insert(0, "arm", row["arm"])
-                table.insert(1, "seed", row["seed"])
-                parts.setdefault(path.stem, []).append(table)
-    tables |= {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
-    return tables | {"cognitive_verdicts": verdicts(tables, threshold_gap=GAP)}
+def _located(settings: CognitiveSettings, folder: Path) -> CognitiveSettings:
+    return replace(settings, base=located_base(settings.base, folder))
 
 
-def _facts(plan: Plan) -> dict[str, Any]:
-    settings = plan.settings
-    source = settings.base or "the tiny base that comes with mechcore"
-    return {
-        **paper.beginning(KIND, settings),
-        **paper.ending(plan),
-        "model": paper.model_facts(load_model(base_source(settings)), source),
-    }
+STUDY = StudyKind(CognitiveSettings, CognitiveStudy, _located)

@@ -87,6 +87,7 @@ __all__ = [
     "NUMBERS",
     "PROMPT",
     "WORDS",
+    "Task",
     "Trials",
     "encode_trials",
     "generate",
@@ -98,6 +99,9 @@ __all__ = [
 
 CONDITIONS = tuple("/".join(each) for each in product(MODALITIES, CHOICES, CHOICES))
 """Names of the 8 conditions: context, side of motion, side of colour (``motion/right/left``)."""
+
+HELD_OUT_SEED = 0
+"""Of the development and test trials of every study."""
 
 _COLUMNS = ("text", "label", "context", "motion", "color", "first", "congruent", "condition")
 _CONTEXTS = {"motion": 1, "color": -1}
@@ -292,6 +296,30 @@ def generate(
         split,
         seed,
     )
+
+
+@dataclass(frozen=True)
+class Task:
+    """How trials are worded and drawn, see `generate`."""
+
+    rendering: Rendering = "two_sided"
+    random_order: bool = False
+    differences: tuple[int, ...] | None = None
+
+    def trials(self, n: int, seed: int, split: Split = "train") -> Trials:
+        """Draw ``n`` of its trials."""
+        return generate(
+            n,
+            seed,
+            rendering=self.rendering,
+            split=split,
+            random_order=self.random_order,
+            differences=self.differences,
+        )
+
+    def held_out(self, n: int) -> Trials:
+        """The first ``n`` of the test trials that results are on."""
+        return self.trials(n, HELD_OUT_SEED, "test")
 
 
 def encode_trials(

@@ -15,7 +15,8 @@ are in: with them all that differs between the means of the 8 conditions is in t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -26,6 +27,7 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.components import ModelShape
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.decoding import VARIABLES
+from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.svm import answers_of
 from mechcore.papers.cognitive.text import MODALITIES
 from mechcore.papers.cognitive.trials import Trials, encode_trials
@@ -43,6 +45,37 @@ Context times a side is not among them: with the sides, that is the choice itsel
 
 MOST_POINTS = 400
 """Trials that are shown in a projection at most."""
+
+
+@dataclass(frozen=True)
+class FollowUnits(Analysis):
+    """Which variables single units follow, and how states lie.
+
+    Attributes:
+        permutations: of every test of a unit.
+        alpha: level of a single test.
+        projection: method, see `mechcore.probing.project`.
+    """
+
+    kind: ClassVar[str] = "units"
+    packages: ClassVar[tuple[str, ...]] = ("scikit-learn", "umap-learn")
+    passes: ClassVar[float] = 5.0
+    permutations: int
+    alpha: float
+    projection: Literal["auto", "umap", "pca"]
+
+    def tables(
+        self, model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials
+    ) -> dict[str, pd.DataFrame]:
+        """See `unit_tables`."""
+        return unit_tables(
+            model,
+            tokenizer,
+            trials,
+            permutations=self.permutations,
+            alpha=self.alpha,
+            method=self.projection,
+        )
 
 
 def unit_tables(

@@ -1,4 +1,4 @@
-"""What became of the paper's seven claims, by rules that are written down.
+"""Verdicts on the paper's seven claims, with their decision rules.
 
 The claims are those of arXiv 2406.18926 on a model that is fine-tuned for the cognitive task, one
 of the same make that learns it from scratch, and the pretrained one; the rules are this project's.
@@ -31,15 +31,15 @@ CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
 def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02) -> pd.DataFrame:
     """Judge every claim by the tables of a study.
 
-    "holds": the rule below is met. "does not hold": the evidence contradicts it, as told below.
-    "not decidable here": anything else, be it that a table or an arm is missing or that the data
-    do not suffice; ``figure`` says which.
+    "supported": the rule below is met. "not supported": the evidence contradicts it, as told below.
+    "inconclusive": anything else, be it that a table or an arm is missing or that the data do not
+    suffice; ``figure`` says which.
 
     **Seeds.** For claims 2 to 7 a seed counts if the models that the claim is about have learned
     the task: the lower end of their accuracy's interval is above 0.75, which ignoring the context
     scores. Claim 2 compares the arms, so their accuracies must differ by no more than
     ``threshold_gap``, too. Seeds left out are named. *Every seed* stands for a rule that each seed
-    that counts has to meet, and that more than half of them contradict for "does not hold".
+    that counts has to meet, and that more than half of them contradict for "not supported".
     Differences are judged by a 95 % t interval over the seeds; with one seed by the intervals of
     the models themselves, which come from resampled trials and know nothing of other seeds.
 
@@ -48,11 +48,11 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
        it is scratch that needs fewer; open where both need the same, since the sizes tried are a
        coarse grid. With one seed also: at the smaller of the two sizes the intervals of the arms'
        accuracies (``cognitive_curve``) do not overlap.
-    2. *Layers* (``cognitive_mass``, mean ablation, all trials). Holds: the centre of mass of
+    2. *Layers* (``cognitive_mass``, mean ablation, all trials). Supported: the centre of mass of
        fine-tuning minus that of scratch has an interval above 0 (one seed: the two centres'
        intervals are apart), no seed's own intervals are apart the other way, and the centres of
        those heads alone whose drop is above 0 differ in the same direction: small drops of noise
-       pull a centre to the middle. Does not hold: all this the other way. A seed without such
+       pull a centre to the middle. Not supported: all this the other way. A seed without such
        heads in either arm does not count.
     3. *Numbers* (``cognitive_attention``, ``cognitive_ablation``). Of scratch's heads in layer 0,
        the mean ratio of attention on numbers to a uniform head's, weighted by max(drop, 0) under
@@ -67,9 +67,9 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
        corrected for their number.
     5. *Mixed selectivity* (``cognitive_selectivity``). Share of units that follow two variables or
        more: minus the base model's share, and minus what is expected of units that follow none
-       (with the correlations of the variables). Holds: both intervals over seeds are above 0. Does
-       not hold: one of them is not above 0 at either end. A share of units has no interval of its
-       own, as units are not independent: one seed decides nothing. What the same rule says of
+       (with the correlations of the variables). Supported: both intervals over seeds are above 0.
+       Not supported: one of them is not above 0 at either end. A share of units has no interval of
+       its own, as units are not independent: one seed decides nothing. What the same rule says of
        scratch is added; where it is met too, the finding is not specific to fine-tuning.
     6. *Responses* (``cognitive_svm``, fine-tuned, the model's own answer). Every seed: some head's
        accuracy is above the floor and the 95th percentile of shuffled labels, of which the larger
@@ -77,10 +77,10 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
        number, times the number of heads (Bonferroni; p itself is seldom fine enough for that).
        Contradicted where no head's interval reaches 5 points above it.
     7. *Separation* (``cognitive_silhouette``, fine-tuned, the states and not the points drawn).
-       Holds: for context or for choice, the silhouette is above the 95th percentile of its null in
-       every seed, and minus the base model's it has an interval above 0. Does not hold: for both
-       of them it is not above the null in more than half of the seeds, or that interval is not
-       above 0 at either end. A silhouette has no interval of its own: one seed cannot hold.
+       Supported: for context or for choice, the silhouette is above the 95th percentile of its
+       null in every seed, and minus the base model's it has an interval above 0. Not supported: for
+       both of them it is not above the null in more than half of the seeds, or that interval is not
+       above 0 at either end. A silhouette has no interval of its own: one seed cannot support it.
 
     The remaining columns and tables are named in the sentences and decide nothing.
 
@@ -91,7 +91,7 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
     Returns:
         One row per claim: ``claim`` (1 to 7), ``title``, ``verdict`` and ``figure`` (sentences
         with accuracies in percent, differences of them in points, layers from 0, and the number of
-        seeds; for what is not decidable also why).
+        seeds; for what is inconclusive also why).
 
     Raises:
         InputError: a table lacks a column, or has several rows where one is expected.

@@ -18,12 +18,12 @@ from mechcore.evaluation.evaluate import Interval
 from mechcore.papers.cognitive.evidence import FINE_TUNED, MODEL, NEGLIGIBLE, SCRATCH, Evidence
 from mechcore.papers.evidence import (
     ALPHA,
-    DOES_NOT_HOLD,
-    HOLDS,
-    NOT_DECIDABLE,
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    SUPPORTED,
     Finding,
+    InconclusiveError,
     Seeds,
-    UndecidableError,
     Verdict,
     ends,
     joined,
@@ -91,12 +91,12 @@ def _later(difference: Interval, significant: float, own: Sequence[int]) -> tupl
         side = int(difference.low > 0) - int(difference.high <= 0)
         why = "The interval has 0 in it."
     if side == 0:
-        return NOT_DECIDABLE, why
+        return INCONCLUSIVE, why
     if -side in own:
-        return NOT_DECIDABLE, "The two models of a seed differ the other way by their intervals."
+        return INCONCLUSIVE, "The two models of a seed differ the other way by their intervals."
     if (side > 0) != (significant > 0):
-        return NOT_DECIDABLE, "The heads alone whose drop is above 0 say the opposite."
-    return (HOLDS if side > 0 else DOES_NOT_HOLD), ""
+        return INCONCLUSIVE, "The heads alone whose drop is above 0 say the opposite."
+    return (SUPPORTED if side > 0 else NOT_SUPPORTED), ""
 
 
 def _mass(evidence: Evidence, arm: str, seeds: Seeds, mode: str = MODE) -> pd.DataFrame:
@@ -128,7 +128,7 @@ def _first(mass: pd.DataFrame) -> int:
 def _zero_mode(evidence: Evidence, seeds: Seeds) -> str:
     try:
         fine, scratch = (_mass(evidence, arm, seeds, "zero") for arm in (FINE_TUNED, SCRATCH))
-    except UndecidableError:
+    except InconclusiveError:
         return ""
     centres = f"{number(fine['centre'].mean())} and {number(scratch['centre'].mean())}"
     return f"Under zero ablation: {centres}."
@@ -204,7 +204,7 @@ def _above_one(ratio: Interval, *, alone: bool) -> bool | None:
 def _fine_tuned_ratio(evidence: Evidence) -> str:
     try:
         _, found = _first_layers(evidence, FINE_TUNED)
-    except UndecidableError:
+    except InconclusiveError:
         return ""
     ratio = number(mean(each.mean for each in found))
     return f"Fine-tuned, the same is {ratio} ({seeds_named(len(found))})."
@@ -213,7 +213,7 @@ def _fine_tuned_ratio(evidence: Evidence) -> str:
 def _rank_correlation(evidence: Evidence, seeds: Seeds) -> str:
     try:
         rows = evidence.by_seed("cognitive_attention_drop", seeds, arm=SCRATCH, mode=MODE)
-    except UndecidableError:
+    except InconclusiveError:
         return ""
     small = int((rows["p"] <= ALPHA).sum())
     return (
@@ -251,7 +251,7 @@ def _heads(evidence: Evidence, target: str, seed: int) -> pd.DataFrame:
     rows = evidence.rows("cognitive_svm", arm=FINE_TUNED, seed=seed, target=target)
     found = rows[rows["accuracy"].notna()].reset_index(drop=True)
     if found.empty:
-        raise UndecidableError(
+        raise InconclusiveError(
             f"In seed {seed} a class has too few examples for decoding {target!r}."
         )
     return found
@@ -282,7 +282,7 @@ def _told(heads: pd.DataFrame, n_above: int) -> bool | None:
 def _best_for(evidence: Evidence, target: str, words: str, seeds: Seeds) -> str:
     try:
         found = [_heads(evidence, target, seed) for seed in seeds.kept]
-    except UndecidableError:
+    except InconclusiveError:
         return ""
     best = _best(found)
     accuracy, floor = percent(best["accuracy"].mean()), percent(best["floor"].mean())

@@ -16,7 +16,7 @@ from mechcore.errors import InputError
 from mechcore.papers.cognitive.evidence import FINE_TUNED, SCRATCH, Evidence
 from mechcore.papers.evidence import (
     Finding,
-    UndecidableError,
+    InconclusiveError,
     ends,
     joined,
     over_seeds,
@@ -36,7 +36,7 @@ def samples(evidence: Evidence) -> Finding:
     )
     seeds = [seed for seed in fine_rows.index if seed in scratch_rows.index]
     if not seeds:
-        raise UndecidableError("Table cognitive_samples has no seed of both trained arms.")
+        raise InconclusiveError("Table cognitive_samples has no seed of both trained arms.")
     threshold = _threshold(fine_rows, scratch_rows)
     fine, scratch = (_needed(rows.loc[seeds]) for rows in (fine_rows, scratch_rows))
     met = [_fewer(*pair) for pair in zip(fine, scratch, strict=True)]

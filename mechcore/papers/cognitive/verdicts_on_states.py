@@ -21,12 +21,12 @@ from mechcore.papers.cognitive.evidence import (
 )
 from mechcore.papers.evidence import (
     ALPHA,
-    DOES_NOT_HOLD,
-    HOLDS,
-    NOT_DECIDABLE,
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    SUPPORTED,
     Finding,
+    InconclusiveError,
     Seeds,
-    UndecidableError,
     Verdict,
     ends,
     joined,
@@ -76,10 +76,10 @@ def _last_layer(evidence: Evidence) -> int:
     layer = int(evidence.rows("cognitive_decoding", arm=FINE_TUNED)["layer"].max())
     try:
         last = int(evidence.rows("cognitive_ablation", arm=FINE_TUNED)["layer"].max())
-    except UndecidableError:
+    except InconclusiveError:
         return layer
     if layer < last:
-        raise UndecidableError(f"Decoding ends at layer {layer}, the model at layer {last}.")
+        raise InconclusiveError(f"Decoding ends at layer {layer}, the model at layer {last}.")
     return layer
 
 
@@ -110,7 +110,7 @@ def _also_read(evidence: Evidence, arm: str, layer: int) -> str:
             for rows in [_decoded(evidence, arm, seeds, layer, name)]
             if all(_read(row) for _, row in rows.iterrows())
         ]
-    except UndecidableError:
+    except InconclusiveError:
         return ""
     return f"In every {MODEL[arm]}: {listed(read)}."
 
@@ -118,7 +118,7 @@ def _also_read(evidence: Evidence, arm: str, layer: int) -> str:
 def _failed_checks(evidence: Evidence) -> str:
     try:
         held = evidence.rows("cognitive_check")["holds"].astype(bool)
-    except UndecidableError:
+    except InconclusiveError:
         return ""
     failed = int((~held).sum())
     if not failed:
@@ -139,7 +139,7 @@ def selectivity(evidence: Evidence) -> Finding:
     found = [_mixed(evidence, FINE_TUNED, seed) for seed in seeds.kept]
     verdict, rise, excess = _more_mixed(found, base)
     why = ""
-    if verdict == NOT_DECIDABLE:
+    if verdict == INCONCLUSIVE:
         why = NO_INTERVAL if len(found) == 1 else "An interval has 0 in it."
     figure = joined(
         f"Units of the last layer that follow two variables or more: "
@@ -157,7 +157,7 @@ def selectivity(evidence: Evidence) -> Finding:
 def _base_seed(evidence: Evidence, name: str) -> int:
     seeds = sorted(set(evidence.rows(name, arm=BASE)["seed"]))
     if len(seeds) > 1:
-        raise UndecidableError(
+        raise InconclusiveError(
             f"Table {name} has several seeds of the base arm: {listed(map(str, seeds))}."
         )
     return int(seeds[0])
@@ -176,10 +176,10 @@ def _more_mixed(
     rise = t_interval([share - base for share, _ in found])
     excess = t_interval([share - expected for share, expected in found])
     if rise.low > 0 and excess.low > 0:
-        return HOLDS, rise, excess
+        return SUPPORTED, rise, excess
     if rise.high <= 0 or excess.high <= 0:
-        return DOES_NOT_HOLD, rise, excess
-    return NOT_DECIDABLE, rise, excess
+        return NOT_SUPPORTED, rise, excess
+    return INCONCLUSIVE, rise, excess
 
 
 def _points(difference: Interval) -> str:
@@ -190,13 +190,13 @@ def _scratch_too(evidence: Evidence, base: float) -> str:
     try:
         seeds = evidence.trained_seeds(SCRATCH).kept
         found = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
-    except UndecidableError:
+    except InconclusiveError:
         return ""
     verdict, _, _ = _more_mixed(found, base)
     share = f"{percent(mean(share for share, _ in found))} ({seeds_named(len(found))})"
-    if verdict == HOLDS:
+    if verdict == SUPPORTED:
         return f"From scratch it is {share}, also more: it is not specific to fine-tuning."
-    if verdict == DOES_NOT_HOLD:
+    if verdict == NOT_SUPPORTED:
         return f"From scratch it is {share}, not more than base or expected."
     return f"From scratch it is {share}; whether that is more cannot be told."
 
@@ -227,7 +227,7 @@ def separation(evidence: Evidence) -> Finding:
         "Silhouettes of last-layer states.",
         *sentences,
         _in_the_plane(evidence, seeds),
-        NO_INTERVAL if verdict == NOT_DECIDABLE and len(seeds.kept) == 1 else "",
+        NO_INTERVAL if verdict == INCONCLUSIVE and len(seeds.kept) == 1 else "",
         *seeds.left_out,
     )
     return Finding(verdict, figure)
@@ -249,15 +249,15 @@ def _apart(above: Sequence[bool], rise: Interval) -> bool | None:
 
 def _either(parts: Sequence[bool | None]) -> Verdict:
     if any(parts):
-        return HOLDS
-    return DOES_NOT_HOLD if all(part is False for part in parts) else NOT_DECIDABLE
+        return SUPPORTED
+    return NOT_SUPPORTED if all(part is False for part in parts) else INCONCLUSIVE
 
 
 def _in_the_plane(evidence: Evidence, seeds: Seeds) -> str:
     """The same of the points that are drawn, which decide nothing."""
     try:
         found = [_silhouettes(evidence, FINE_TUNED, seeds, each, "points") for each in LABELLED]
-    except UndecidableError:
+    except InconclusiveError:
         return ""
     methods = listed(dict.fromkeys(str(method).upper() for method in found[0]["method"]))
     values = " and ".join(number(rows["silhouette"].mean()) for rows in found)

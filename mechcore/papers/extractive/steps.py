@@ -12,8 +12,9 @@ import pandas as pd
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.files import write_json
-from mechcore.models import load_model
-from mechcore.models.loading import Backend, load_tokenizer
+from mechcore.models import Backend, load_model
+from mechcore.models.loading import load_tokenizer
+from mechcore.models.vocabulary import check_vocabulary
 from mechcore.papers.bases import Checkpoint
 from mechcore.papers.extractive.data import ordering_of, tasks_of
 from mechcore.papers.extractive.encoded import (
@@ -31,7 +32,8 @@ from mechcore.papers.extractive.localization import localization
 from mechcore.papers.extractive.ordering import ordering
 from mechcore.papers.extractive.recall import recall
 from mechcore.papers.extractive.score_maps import score_maps
-from mechcore.papers.extractive.tuning import TuneSettings, tuned
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.papers.extractive.tuning import tuned
 from mechcore.study.step import Job, Step, Work
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from mechcore.files import read_csv
 from mechcore.papers.bases import Checkpoint, located_base, model_facts
 from mechcore.papers.extractive.evidence import FIRST, SECOND
 from mechcore.papers.extractive.report.tables import KIND
-from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings
+from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.steps import (
     BASE,
     CHECKPOINT,
@@ -28,7 +28,6 @@ from mechcore.papers.extractive.steps import (
     Scores,
     TrainBase,
 )
-from mechcore.papers.extractive.tuning import TuneSettings
 from mechcore.papers.extractive.verdicts import verdicts
 from mechcore.study.engine import Results
 from mechcore.study.executors import Local

@@ -31,7 +31,7 @@ def test_a_study_from_the_command_line(
     assert call(f"run --arms fine_tuned {SHORT} {FEW}", "--base", base, "--out", out) == 0
     shown = capsys.readouterr().out
     assert "fine_tuned" in shown
-    assert "not decidable here" in shown
+    assert "inconclusive" in shown
     assert f"report: {out / 'report.html'}" in shown
     settings = json.loads((out / "config.json").read_text())["settings"]
     assert settings["arms"] == ["fine_tuned"]
@@ -56,7 +56,7 @@ def test_a_study_from_the_command_line(
         ("--evaluate-every 0", "evaluate_every is 0; expected a whole number from 1"),
         ("--analysis 16", "n_analysis is 16; expected from 40 to n_test (1600)"),
         ("--differences 0", "cognitive task: differences [0]; expected"),
-        ("--workers 0", "0 workers"),
+        ("--workers 0", "workers is 0"),
     ],
 )
 def test_bad_options_get_one_line(

@@ -142,9 +142,9 @@ def test_a_cognitive_run_has_its_own_sections_alone(folder: Path, page: Page) ->
 
 
 def test_the_summary_has_the_verdicts_and_leads_to_their_sections(page: Page) -> None:
-    assert "Claims that hold 5 of 7 1 does not hold, 1 not decidable here" in page.text
-    assert "Holds: Training from scratch needs more samples than fine-tuning." in page.text
-    assert "Not decidable here: Last-layer states fall into groups" in page.text
+    assert "Claims supported 5 of 7 1 not supported, 1 inconclusive" in page.text
+    assert "Supported: Training from scratch needs more samples than fine-tuning." in page.text
+    assert "Inconclusive: Last-layer states fall into groups" in page.text
     more = [a["href"] for tag, a in page.tags if tag == "a" and a.get("class") == "more"]
     assert more == [
         "#samples",

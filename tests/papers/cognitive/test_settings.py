@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mechcore.errors import InputError
 from mechcore.papers.cognitive import ArmTraining, CognitiveSettings, default_settings
+from mechcore.study.kinds import STUDIES
+from mechcore.study.step import plain
 
 pytestmark = pytest.mark.once
 
@@ -32,6 +36,44 @@ def test_how_many_models_there_are() -> None:
     assert (settings.n_chosen, settings.n_compared) == (1 + 2 * 3 * 2, 1 + 2 * 2)
     alone = replace(settings, arms=("scratch",))
     assert (alone.n_chosen, alone.n_compared, alone.trained) == (6, 2, ("scratch",))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        CognitiveSettings(),
+        CognitiveSettings().quick(),
+        default_settings("gpt2"),
+        CognitiveSettings(
+            arms=("scratch",), rendering="signed", differences=(5, 15), decoded_layers=(0, 3)
+        ),
+    ],
+)
+def test_settings_are_read_back_from_json(settings: CognitiveSettings) -> None:
+    content = json.loads(json.dumps(plain(settings)))
+    assert STUDIES["cognitive"].read(content, "study.json") == settings
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"size": [8]}, "size"),
+        ({"sizes": ["8"]}, "sizes"),
+        ({"scratch": {"learning_rates": [1e-3], "rate": 1}}, "rate"),
+        ({"n_test": 100}, "n_test is 100; expected a multiple of 8"),
+    ],
+)
+def test_files_with_other_settings_are_refused(content: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"study.json: .*{message}"):
+        STUDIES["cognitive"].read(content, "study.json")
+
+
+def test_a_base_is_found_from_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    located = STUDIES["cognitive"].located
+    assert located(CognitiveSettings("mine"), tmp_path).base == str(tmp_path / "mine")
+    assert located(CognitiveSettings("gpt2"), tmp_path).base == "gpt2"
+    assert located(CognitiveSettings(), tmp_path).base is None
 
 
 def test_own_bases_train_at_lower_rates() -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import json
-import pickle
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,14 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from mechcore.errors import InputError, MechcoreError, NotFiniteError
-from mechcore.papers.cognitive import CognitiveSettings, run
-from mechcore.papers.cognitive.arms import Run, make_model, right_answers
-from mechcore.papers.cognitive.plan import Plan
+from mechcore.papers.cognitive import ArmTraining, CognitiveSettings, run
+from mechcore.papers.cognitive.arms import MakeModel, Run, make_model, right_answers
+from mechcore.papers.cognitive.steps import Analysis, Base
+from mechcore.papers.cognitive.study import CognitiveStudy
 from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, generate, tiny_tokenizer
-from mechcore.papers.cognitive.work import Units, perform
-from mechcore.pruning import PruningError
+from mechcore.study.engine import StudyError
+from mechcore.study.run import job_table
+from mechcore.study.step import Work
 from mechcore.study.store import Store
 from mechcore.training import answering
 
@@ -80,9 +82,9 @@ def test_every_analysis_is_of_every_model(done: Path) -> None:
 
 def test_accuracies_are_those_of_the_checkpoint(done: Path, small: CognitiveSettings) -> None:
     """Against the checkpoint of the store, loaded by transformers alone."""
-    plan = Plan(small, Store(done / "store"))
-    chosen = next(each for each in plan.chosen() if each.arm == "scratch")
-    folder = plan.store.whole(plan.units.model(chosen).key) / "checkpoint"
+    study = CognitiveStudy(small, Store(done / "store"))
+    chosen = next(each for each in study.chosen() if each.arm == "scratch")
+    folder = study.store.whole(study.model(chosen).key) / "checkpoint"
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     trials = generate(small.n_test, 0, split="test")
     tokenizer = tiny_tokenizer()
@@ -93,7 +95,7 @@ def test_accuracies_are_those_of_the_checkpoint(done: Path, small: CognitiveSett
     says_right = logits[:, right] > logits[:, left]
     correct = (says_right == torch.tensor((trials.frame["label"] == "right").tolist())).numpy()
     incongruent = ~trials.frame["congruent"].to_numpy()
-    result = plan.result(chosen)
+    result = study.result(chosen)
     assert result is not None
     assert result["accuracy"] == pytest.approx(correct.mean())
     assert result["incongruent"] == pytest.approx(correct[incongruent].mean())
@@ -109,6 +111,9 @@ def test_the_folder_says_what_was_done(done: Path, small: CognitiveSettings) -> 
     config = json.loads((done / "config.json").read_text())
     assert config["kind"] == "cognitive"
     assert config["settings"]["sizes"] == [8, 16]
+    assert config["seeds"] == [3, 4]
+    assert config["seconds"].keys() == {"model", "ablation", "decoding", "units"}
+    assert len(config["jobs"]) == len(manifests(done))
     assert config["model"]["n_layers"] == config["model"]["n_heads"] == 2
     assert (done / "report.html").read_text().count("<h2") > 5
     assert len(list((done / "figures").glob("*.png"))) > 3
@@ -121,7 +126,7 @@ def test_arms_begin_where_they_should(small: CognitiveSettings, base: Path) -> N
     stored = AutoModelForCausalLM.from_pretrained(base).state_dict()
 
     def weights(run: Run) -> dict[str, Any]:
-        return make_model(small, run)[0].state_dict()
+        return make_model(Base(small.base), run)[0].state_dict()
 
     fine_tuned = weights(Run("fine_tuned", 8, 3, 1e-3))
     assert all(torch.equal(fine_tuned[name], stored[name]) for name in stored)
@@ -134,7 +139,7 @@ def test_arms_begin_where_they_should(small: CognitiveSettings, base: Path) -> N
 
 
 def test_answers_of_the_two_words_and_of_all(small: CognitiveSettings) -> None:
-    model, tokenizer = make_model(small, Run("base"))
+    model, tokenizer = make_model(Base(small.base), Run("base"))
     trials = generate(80, 0, split="test")
     found = right_answers(model, answering(model, tokenizer, PROMPT, ANSWERS), trials)
     assert found["congruent"].tolist() == trials.frame["congruent"].tolist()
@@ -155,25 +160,6 @@ def test_logits_that_are_not_finite_are_no_answers(small: CognitiveSettings) -> 
 # -- going on -------------------------------------------------------------------------------------
 
 
-def test_what_is_done_is_not_done_again(
-    done: Path, small: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    shutil.copytree(done, out)
-    before = manifests(out)
-
-    def never(*_: Any) -> list[str]:
-        raise AssertionError("a unit was done again")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("mechcore.papers.cognitive.study.perform", never)
-        run(small, out)
-    # Other selectivity tests: only their units are new.
-    run(replace(small, permutations=120), out)
-    assert len(manifests(out) - before) == MODELS
-    assert manifests(out) > before
-
-
 @pytest.fixture
 def least(small: CognitiveSettings) -> CognitiveSettings:
     return replace(small, arms=("fine_tuned",), sizes=(8,), seeds=(3,))
@@ -186,27 +172,69 @@ def of_least(out: Path, name: str) -> pd.DataFrame:
     return wanted[wanted["n"] == 8].reset_index(drop=True)
 
 
+def never(*_: Any) -> None:
+    raise AssertionError("something was done again")
+
+
+def test_what_is_done_is_not_done_again(
+    done: Path, small: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(done, out)
+    before = manifests(out)
+    monkeypatch.setattr(MakeModel, "run", never)
+    with monkeypatch.context() as patch:
+        patch.setattr(Analysis, "run", never)
+        run(small, out)
+    # Other selectivity tests: only their jobs are new.
+    run(replace(small, permutations=120), out)
+    assert len(manifests(out) - before) == MODELS
+    assert manifests(out) > before
+
+
 def test_an_interrupted_study_goes_on(
     done: Path, least: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    finished = 0
+    finished, make = 0, MakeModel.run
 
-    def stopping(*arguments: Any) -> list[str]:
+    def stopping(self: MakeModel, work: Work) -> None:
         nonlocal finished
         if finished == 1:
             raise KeyboardInterrupt
         finished += 1
-        return perform(*arguments)
+        make(self, work)
 
     with monkeypatch.context() as patch:
-        patch.setattr("mechcore.papers.cognitive.study.perform", stopping)
+        patch.setattr(MakeModel, "run", stopping)
         with pytest.raises(KeyboardInterrupt):
             run(least, tmp_path / "out")
-    assert len(manifests(tmp_path / "out")) == 1
+    (first,) = manifests(tmp_path / "out")
+    made = first.stat().st_mtime_ns
     run(least, tmp_path / "out")
     assert len(manifests(tmp_path / "out")) == 2 + 3
+    assert first.stat().st_mtime_ns == made
     found = table(tmp_path / "out", "cognitive_training")
     pd.testing.assert_frame_equal(found, of_least(done, "cognitive_training"))
+
+
+def test_an_interrupted_training_goes_on_from_what_it_left(
+    done: Path, small: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when the training is over, before the model is measured."""
+    made = Run("scratch", 8, 3, 1e-2)
+    step, base = MakeModel.of(small, made), Base(small.base)
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mechcore.papers.cognitive.arms.right_answers", killed)
+        with pytest.raises(KeyboardInterrupt):
+            step.make(base, tmp_path / "partial", tmp_path / "first")
+    monkeypatch.setattr("mechcore.training.run.Loop", never)
+    step.make(base, tmp_path / "partial", tmp_path / "again")
+    found = json.loads((tmp_path / "again" / "result.json").read_text())
+    assert found == CognitiveStudy(small, Store(done / "store")).result(made)
 
 
 def test_processes_side_by_side_find_the_same(
@@ -217,10 +245,21 @@ def test_processes_side_by_side_find_the_same(
     pd.testing.assert_frame_equal(found, of_least(done, "cognitive_training"))
 
 
-def test_a_table_that_is_no_longer_made_goes(done: Path, small: CognitiveSettings) -> None:
-    stale = done / "tables" / "cognitive_old.csv"
-    stale.write_text("arm\nbase\n")
-    run(small, done)
+def test_a_table_that_is_no_longer_made_goes(
+    done: Path, small: CognitiveSettings, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(done, out)
+    stale, mine = (out / "tables" / f"cognitive_{name}.csv" for name in ("old", "mine"))
+    for path in (stale, mine):
+        path.write_text("arm\nbase\n")
+    note = out / "study.json"
+    content = json.loads(note.read_text())
+    note.write_text(
+        json.dumps({**content, "written": [*content["written"], f"tables/{stale.name}"]})
+    )
+    run(small, out)
+    assert mine.exists()
     assert not stale.exists()
 
 
@@ -229,9 +268,9 @@ def test_a_table_that_is_no_longer_made_goes(done: Path, small: CognitiveSetting
 
 def test_other_folders_and_bases_are_refused(small: CognitiveSettings, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(InputError, match="is not empty and is not that of a cognitive study"):
+    with pytest.raises(InputError, match="is not empty and is not that of a study"):
         run(small, tmp_path)
-    with pytest.raises(InputError, match="0 workers"):
+    with pytest.raises(InputError, match="workers is 0"):
         run(small, tmp_path / "out", workers=0)
     with pytest.raises(InputError, match="no such base"):
         run(replace(small, base=str(tmp_path / "no such base")), tmp_path / "out")
@@ -243,47 +282,127 @@ def test_a_tokenizer_without_the_words_is_refused(
 ) -> None:
     with pytest.raises(InputError, match="cannot write prompts like"):
         run(replace(small, rendering="signed"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
-def test_a_failing_unit_is_named(
-    small: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_failed_job_is_named_and_keeps_the_others(
+    least: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(*_: Any) -> list[str]:
-        raise MechcoreError("the loss is nan")
+    make = MakeModel.run
 
-    monkeypatch.setattr("mechcore.papers.cognitive.study.perform", failing)
-    with pytest.raises(MechcoreError, match=r"model .* n=16 seed=3 rate=.*: the loss is nan"):
-        run(small, tmp_path / "out")
+    def failing(self: MakeModel, work: Work) -> None:
+        if self.model.learning_rate == 1e-3:
+            raise MechcoreError("the loss is nan")
+        make(self, work)
 
-
-def test_a_failing_unit_keeps_its_error(
-    small: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also one that is made from more than a message, and comes from another process."""
-
-    def failing(*_: Any) -> list[str]:
-        error = PruningError("1 of 2 masks failed", [], {"s0.50-seed1": "off"})
-        raise pickle.loads(pickle.dumps(error))
-
-    monkeypatch.setattr("mechcore.papers.cognitive.study.perform", failing)
-    with pytest.raises(PruningError, match=r"model .* n=16 seed=3 rate=.*: 1 of 2 masks") as e:
-        run(small, tmp_path / "out")
-    assert e.value.missing == {"s0.50-seed1": "off"}
-
-
-def test_a_key_is_of_everything_that_matters(small: CognitiveSettings) -> None:
-    made = Run("scratch", 8, 3, 1e-3)
-    key = Units(small).model(made).key
-    assert Units(replace(small, sizes=(8, 32), threshold=0.8)).model(made).key == key
-    for changes in ({"n_dev": 24}, {"n_test": 88}, {"random_order": True}):
-        assert Units(replace(small, **changes)).model(made).key != key
-    analysis = Units(small).analysis("units", made).key
-    assert Units(replace(small, shuffles=3)).analysis("units", made).key == analysis
-    assert Units(replace(small, alpha=0.05)).analysis("units", made).key != analysis
-    decoding = Units(small).analysis("decoding", made).key
-    assert Units(replace(small, decoded_layers=(1,))).analysis("decoding", made).key != decoding
-    # What they are computed with changes their results.
-    assert Units(small).analysis("units", Run("base")).recipe["numerics"].keys() == {
-        "scikit-learn",
-        "umap-learn",
+    monkeypatch.setattr(MakeModel, "run", failing)
+    message = r"1 job failed\. model fine_tuned n=8 seed=3 rate=0\.001: the loss is nan"
+    with pytest.raises(StudyError, match=message):
+        run(least, tmp_path / "out")
+    jobs, _ = job_table(tmp_path / "out")
+    assert dict(zip(jobs["name"], jobs["state"], strict=True)) == {
+        "model fine_tuned n=8 seed=3 rate=0.001": "to do",
+        "model fine_tuned n=8 seed=3 rate=0.01": "done",
     }
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keys_of(tmp_path: Path) -> Callable[[CognitiveSettings], dict[str, str]]:
+    """Keys of the jobs of one model, by their kind."""
+
+    def found(settings: CognitiveSettings) -> dict[str, str]:
+        study = CognitiveStudy(settings, Store(tmp_path / "store"))
+        jobs = [study.model(SCRATCH), *(study.analysis(a, SCRATCH) for a in study.analyses)]
+        return {job.step.kind: job.key for job in jobs}
+
+    return found
+
+
+SCRATCH = Run("scratch", 8, 3, 1e-3)
+ALL = {"model", "ablation", "decoding", "units"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "redone"),
+    [
+        ({"sizes": (8, 32), "threshold": 0.8, "seeds": (3, 5)}, set()),
+        ({"n_dev": 24}, ALL),
+        ({"n_test": 88}, ALL),
+        ({"random_order": True}, ALL),
+        ({"scratch": ArmTraining((1e-3,), steps=5, warmup_steps=0)}, ALL),
+        ({"fine_tuned": ArmTraining((1e-3,), steps=5, warmup_steps=0)}, set()),
+        ({"n_analysis": 48}, ALL - {"model"}),
+        ({"sweep_precision": "bfloat16"}, {"ablation"}),
+        ({"shuffles": 3}, {"decoding"}),
+        ({"decoded_layers": (1,)}, {"decoding"}),
+        ({"alpha": 0.05}, {"units"}),
+        ({"projection": "auto"}, {"units"}),
+    ],
+)
+def test_a_change_redoes_what_depends_on_it(
+    changes: dict[str, Any],
+    redone: set[str],
+    small: CognitiveSettings,
+    keys_of: Callable[[CognitiveSettings], dict[str, str]],
+) -> None:
+    before, after = keys_of(small), keys_of(replace(small, **changes))
+    assert {kind for kind in before if before[kind] != after[kind]} == redone
+
+
+def test_keys_are_of_what_the_base_holds_wherever_it_lies(
+    small: CognitiveSettings,
+    base: Path,
+    tmp_path: Path,
+    keys_of: Callable[[CognitiveSettings], dict[str, str]],
+) -> None:
+    same, other = (Path(shutil.copytree(base, tmp_path / name)) for name in ("same", "other"))
+    (other / "merges.txt").write_text("new")
+    before = keys_of(small)
+    assert keys_of(replace(small, base=str(same))) == before
+    after = keys_of(replace(small, base=str(other)))
+    assert not set(before.values()) & set(after.values())
+
+
+def test_keys_are_of_what_computes(small: CognitiveSettings, tmp_path: Path) -> None:
+    study = CognitiveStudy(small, Store(tmp_path / "store"))
+    recipes = {each.kind: study.analysis(each, Run("base")).recipe for each in study.analyses}
+    assert {"scikit-learn", "umap-learn"} <= recipes["units"]["versions"].keys()
+    assert "scikit-learn" in recipes["decoding"]["versions"]
+    # An edit of an analysis trains nothing again, nor does one of ablation decode again.
+    room = "mechcore.papers.cognitive"
+    trained = study.model(SCRATCH).recipe["code"]
+    assert {f"{room}.arms", f"{room}.trials", "mechcore.training.loop"} <= trained.keys()
+    for name in ("ablation", "attention", "decoding", "svm", "units", "settings", "study"):
+        assert f"{room}.{name}" not in trained
+    assert {f"{room}.ablation", f"{room}.attention"} <= recipes["ablation"]["code"].keys()
+    assert f"{room}.decoding" not in recipes["ablation"]["code"]
+    assert f"{room}.ablation" not in recipes["decoding"]["code"]
+
+
+def test_a_base_that_changes_meanwhile_stops_the_study(
+    least: CognitiveSettings, base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Path(shutil.copytree(base, tmp_path / "own"))
+    make = MakeModel.run
+
+    def changing(self: MakeModel, work: Work) -> None:
+        make(self, work)
+        (own / "merges.txt").write_text("new")
+
+    monkeypatch.setattr(MakeModel, "run", changing)
+    with pytest.raises(StudyError, match="base files changed while the study ran"):
+        run(replace(least, base=str(own)), tmp_path / "out")
+    assert not manifests(tmp_path / "out")
+
+
+def test_the_cost_is_that_of_all_jobs_in_the_end(
+    done: Path, small: CognitiveSettings, tmp_path: Path
+) -> None:
+    study = CognitiveStudy(small, Store(done / "store"))
+    assert study.cost == pytest.approx(sum(job.step.cost(job) for job in study.jobs()))
+    begun = CognitiveStudy(small, Store(tmp_path / "store"))
+    assert begun.cost == study.cost
+    assert len(begun.jobs()) < len(study.jobs())

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.evidence import Evidence
 from mechcore.papers.cognitive.verdicts import CLAIMS, verdicts
-from mechcore.papers.evidence import UndecidableError, over_seeds, t_interval
+from mechcore.papers.evidence import InconclusiveError, over_seeds, t_interval
 
 pytestmark = pytest.mark.once
 
 Tables: TypeAlias = dict[str, pd.DataFrame]
-HOLDS, NOT, OPEN = "holds", "does not hold", "not decidable here"
+SUPPORTED, NOT, OPEN = "supported", "not supported", "inconclusive"
 BASE, FINE, SCRATCH = "base", "fine_tuned", "scratch"
 SEEDS = (0, 1, 2)
 EVERY = [(BASE, 0), *((arm, seed) for arm in (FINE, SCRATCH) for seed in SEEDS)]
 TRAINED = EVERY[1:]
 
 
-# -- a study in which every claim holds -----------------------------------------------------------
+# -- a study in which every claim is supported ----------------------------------------------------
 
 
 def by_model(models: Sequence[tuple[str, int]], rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -196,7 +196,7 @@ def judged(tables: Tables, claim: int, gap: float = 0.02) -> tuple[str, str]:
     _, judge = CLAIMS[claim - 1]
     try:
         found = judge(Evidence(tables, gap))
-    except UndecidableError as reason:
+    except InconclusiveError as reason:
         return OPEN, str(reason)
     return found.verdict, found.figure
 
@@ -258,7 +258,7 @@ def test_every_claim_of_a_study_that_confirms_them_holds() -> None:
     assert list(found.columns) == ["claim", "title", "verdict", "figure"]
     assert found["claim"].tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert found["title"].is_unique
-    assert found["verdict"].tolist() == [HOLDS] * 7
+    assert found["verdict"].tolist() == [SUPPORTED] * 7
     assert dict(zip(found["claim"], found["figure"], strict=True)) == SENTENCES
 
 
@@ -300,7 +300,7 @@ def test_a_missing_table_leaves_its_claims_open(name: str, claims: list[int], em
             assert found.loc[claim, "verdict"] == OPEN
             assert found.loc[claim, "figure"] == f"There is no table {name}."
         else:
-            assert found.loc[claim, "verdict"] == HOLDS
+            assert found.loc[claim, "verdict"] == SUPPORTED
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_missing_arm_leaves_its_claims_open(arm: str, claims: list[int]) -> No
     found = verdicts(tables).set_index("claim")
     for claim in range(1, 8):
         verdict, figure = found.loc[claim, ["verdict", "figure"]]
-        assert verdict == (OPEN if claim in claims else HOLDS)
+        assert verdict == (OPEN if claim in claims else SUPPORTED)
         if claim in claims:
             assert f"has no row of arm {arm}" in str(figure)
 
@@ -321,7 +321,7 @@ def test_models_that_have_not_learned_the_task_say_nothing_about_it() -> None:
     put(tables["cognitive_models"], "accuracy", 0.76, arm=FINE)
     put(tables["cognitive_models"], "low", 0.75, arm=FINE)
     found = verdicts(tables)
-    assert found["verdict"].tolist() == [HOLDS, OPEN, HOLDS, OPEN, OPEN, OPEN, OPEN]
+    assert found["verdict"].tolist() == [SUPPORTED, OPEN, SUPPORTED, OPEN, OPEN, OPEN, OPEN]
     reason = (
         "Seed 0 is left out: the fine-tuned model has not learned the task, its accuracy is 76.0 % "
         "and its interval begins at 75.0 %, not above the 75.0 % of ignoring the context."
@@ -334,7 +334,7 @@ def test_a_seed_that_is_left_out_is_named_and_the_rest_decide() -> None:
     put(tables["cognitive_models"], "gap", 0.03, seed=1)
     verdict, figure = judged(tables, 2)
     # Differences 1.2 and 1.4: standard error .1, times 12.706 is 1.27.
-    assert verdict == HOLDS
+    assert verdict == SUPPORTED
     assert "1.30 layers ([0.03, 2.57], t interval over 2 seeds)" in figure
     assert figure.endswith(
         "Seed 1 is left out: the arms are not matched, their accuracies differ by 3.0 points, more "
@@ -347,7 +347,7 @@ def test_a_seed_that_is_left_out_is_named_and_the_rest_decide() -> None:
 def test_a_gap_of_just_the_threshold_is_matched() -> None:
     tables = study()
     put(tables["cognitive_models"], "gap", 0.96 - 0.94)  # 0.020000000000000018
-    assert judged(tables, 2) == (HOLDS, SENTENCES[2])
+    assert judged(tables, 2) == (SUPPORTED, SENTENCES[2])
     put(tables["cognitive_models"], "gap", 0.0201)
     assert judged(tables, 2)[0] == OPEN
 
@@ -403,10 +403,10 @@ samples, curve = "cognitive_samples", "cognitive_curve"
         (
             [100, 100, 100],
             [NAN, NAN, NAN],
-            HOLDS,
+            SUPPORTED,
             "100 examples, the arm from scratch more than 25,600, more than 256 times as many",
         ),
-        ([100, 100, 100], [400, 1600, NAN], HOLDS, "scratch 1,600, 16 times as many"),
+        ([100, 100, 100], [400, 1600, NAN], SUPPORTED, "scratch 1,600, 16 times as many"),
         ([6400] * 3, [400] * 3, NOT, "0.0625 times as many (medians over the seeds). Met in 0 of"),
         ([NAN] * 3, [400] * 3, NOT, "needs more than 25,600 examples, the arm from scratch 400 ("),
         ([400] * 3, [400] * 3, OPEN, "from scratch 400, as many (medians"),
@@ -449,13 +449,13 @@ def test_samples_may_be_whole_numbers_with_gaps() -> None:
     put(tables[samples], "samples", NAN, arm=SCRATCH, seed=0)
     tables[samples]["samples"] = tables[samples]["samples"].astype("Int64")
     verdict, figure = judged(tables, 1)
-    assert (verdict, "scratch 25,600, 64 times as many" in figure) == (HOLDS, True)
+    assert (verdict, "scratch 25,600, 64 times as many" in figure) == (SUPPORTED, True)
 
 
 def test_samples_of_one_seed_are_judged_by_the_models_own_intervals() -> None:
     tables = of_seeds(study(), (0,))
     verdict, figure = judged(tables, 1)
-    assert verdict == HOLDS
+    assert verdict == SUPPORTED
     assert figure == (
         "To reach 90.0 % accuracy the fine-tuned arm needs 400 examples, the arm from scratch "
         "6,400, 16 times as many. With one seed judged by the models' own intervals: with 400 "
@@ -530,7 +530,7 @@ main = {"mode": "mean", "subset": "all"}
         ),
         (
             [change(mass, "strongest", ["L1.H0", "L0.H1", "L3.H0"], arm=SCRATCH, **main)],
-            HOLDS,
+            SUPPORTED,
             "in layer 0 in 1 of 3 models from scratch",
         ),
     ],
@@ -542,7 +542,7 @@ def test_layers(changes: Sequence[Change], verdict: str, text: str) -> None:
 def test_layers_of_one_seed_are_judged_by_the_models_own_intervals() -> None:
     tables = of_seeds(study(), (0,))
     verdict, figure = judged(tables, 2)
-    assert verdict == HOLDS
+    assert verdict == SUPPORTED
     assert (
         "1.20 layers (1 seed, judged by the models' own intervals, [1.40, 1.60] and [0.10, 0.30])"
         in figure
@@ -561,7 +561,7 @@ def test_layers_without_zero_ablation() -> None:
     tables = study()
     tables[mass] = tables[mass][tables[mass]["mode"] == "mean"]
     verdict, figure = judged(tables, 2)
-    assert (verdict, "zero" in figure) == (HOLDS, False)
+    assert (verdict, "zero" in figure) == (SUPPORTED, False)
 
 
 # 3
@@ -592,12 +592,12 @@ ablation, attention = "cognitive_ablation", "cognitive_attention"
         ),
         (
             [change(attention, "ratio", 0.5, arm=FINE, layer=0)],
-            HOLDS,
+            SUPPORTED,
             "Fine-tuned, the same is 0.50 (3 seeds).",
         ),
         (
             [change("cognitive_attention_drop", "p", [0.05, 0.06, NAN], arm=SCRATCH, mode="mean")],
-            HOLDS,
+            SUPPORTED,
             "(p at most 0.05 in 1 of 3 seeds)",
         ),
     ],
@@ -610,10 +610,10 @@ def test_numbers_without_intervals_need_several_seeds() -> None:
     tables = study()
     tables[attention] = tables[attention].drop(columns=["low_ratio", "high_ratio"])
     verdict, figure = judged(tables, 3)
-    assert verdict == HOLDS
+    assert verdict == SUPPORTED
     assert "(3 seeds: 1.50, 1.50, 1.50)" in figure
     assert judged(of_seeds(tables, (0,)), 3)[0] == OPEN
-    assert judged(of_seeds(study(), (0,)), 3)[0] == HOLDS
+    assert judged(of_seeds(study(), (0,)), 3)[0] == SUPPORTED
 
 
 # 4
@@ -649,7 +649,7 @@ answer = {"layer": 1, "position": "answer"}
         ),
         (
             [change(decoding, "floor", 0.93, arm=FINE, variable="choice", **answer)],
-            HOLDS,
+            SUPPORTED,
             "choice 97.0 % (floor 93.0 %)",
         ),
         (
@@ -659,12 +659,12 @@ answer = {"layer": 1, "position": "answer"}
         ),
         (
             [change(decoding, "low", 0.5, arm=BASE, variable="motion")],
-            HOLDS,
+            SUPPORTED,
             "In every base model: context, color, choice.",
         ),
         (
             [change("cognitive_check", "holds", False, arm=SCRATCH, seed=1)],
-            HOLDS,
+            SUPPORTED,
             "Careful: in 1 of 7 models of all arms, more is decoded before it is read than chance",
         ),
         (
@@ -710,12 +710,12 @@ selective = "cognitive_selectivity"
         ),
         (
             [change(selective, "share", 0.2, arm=SCRATCH, n_variables=2)],
-            HOLDS,
+            SUPPORTED,
             "From scratch it is 30.0 % (3 seeds), not more than base or expected.",
         ),
         (
             [change(selective, "share", [0.2, 0.4, 0.6], arm=SCRATCH, n_variables=2)],
-            HOLDS,
+            SUPPORTED,
             "From scratch it is 50.0 % (3 seeds); whether that is more cannot be told.",
         ),
         (
@@ -774,12 +774,12 @@ svm = "cognitive_svm"
         ),
         (
             [change(svm, "accuracy", [0.7, 0.5, 0.5] * 3, arm=FINE, target="condition")],
-            HOLDS,
+            SUPPORTED,
             "Best head for the 8 conditions: 70.0 % (floor 12.5 %).",
         ),
         (
             [change(svm, "target", "correct", target="condition")],
-            HOLDS,
+            SUPPORTED,
             "Best head for whether the answer is right: 40.0 % (floor 12.5 %).",
         ),
     ],
@@ -792,7 +792,7 @@ def test_responses(changes: Sequence[Change], verdict: str, text: str) -> None:
     ("right", "n_heads", "verdict"),
     # Of 20 trials at a floor of one half, P(15 or more right) = 21700 / 2^20 = .0207 and
     # P(16 or more) = 6196 / 2^20 = .0059: times 3 heads .062 and .018, times 9 heads .19 and .053.
-    [(15, 1, HOLDS), (15, 3, OPEN), (16, 3, HOLDS), (16, 9, OPEN)],
+    [(15, 1, SUPPORTED), (15, 3, OPEN), (16, 3, SUPPORTED), (16, 9, OPEN)],
 )
 def test_responses_are_corrected_for_the_number_of_heads(
     right: int, n_heads: int, verdict: str
@@ -826,7 +826,7 @@ def state(variable: str, **where: Any) -> dict[str, Any]:
         ),
         (
             [change(shapes, "silhouette", 0.01, arm=FINE, **state("context"))],
-            HOLDS,  # by choice
+            SUPPORTED,  # by choice
             "By choice: 0.30 fine-tuned",
         ),
         (
@@ -844,7 +844,7 @@ def state(variable: str, **where: Any) -> dict[str, Any]:
         ),
         (  # a base model that always gives the same answer
             [change(shapes, "silhouette", NAN, arm=BASE, **state("choice"))],
-            HOLDS,  # by context
+            SUPPORTED,  # by context
             "3 of 3 seeds), n/a base, a difference of n/a.",
         ),
         (
@@ -857,7 +857,7 @@ def state(variable: str, **where: Any) -> dict[str, Any]:
         ),
         (
             [change(shapes, "silhouette", 0.0, space="points")],
-            HOLDS,
+            SUPPORTED,
             "In two dimensions (PCA): 0.00 and 0.00.",
         ),
     ],
@@ -881,7 +881,7 @@ def test_separation_of_one_seed_cannot_hold() -> None:
 @given(st.lists(st.sampled_from([True, False, None]), min_size=1, max_size=7))
 def test_a_rule_over_seeds_is_never_both_met_and_contradicted(met: list[bool | None]) -> None:
     verdict, counts = over_seeds(met)
-    assert (verdict == HOLDS) == (met.count(True) == len(met))
+    assert (verdict == SUPPORTED) == (met.count(True) == len(met))
     assert (verdict == NOT) == (met.count(False) > len(met) / 2)
     assert counts.startswith(f"Met in {met.count(True)} of {len(met)} seed")
 

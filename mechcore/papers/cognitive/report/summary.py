@@ -41,7 +41,7 @@ CLAIMS = Claims(
 
 
 def cognitive_tiles(run: RunFolder) -> Iterator[Tile]:
-    """How many claims hold, then samples, accuracies and centres of mass of the trained arms."""
+    """How many claims are supported, and samples, accuracies and centres of the trained arms."""
     yield from CLAIMS.tile(run)
     yield from _samples(table_of(run, "cognitive_samples"))
     yield from _accuracies(table_of(run, "cognitive_models"))
