@@ -17,7 +17,8 @@ class Registry(Generic[T]):
     """Things of one kind by name, each imported when it is first asked for.
 
     A package adds to it by an entry point in the registry's group, a notebook or script by
-    `register`. Names are unique: what is there is never replaced.
+    `register`. The names of mechcore and of packages stay theirs; what a notebook registers is
+    replaced when its cell is run again.
 
     Args:
         what: one such thing, for messages: ``"fill"``.
@@ -44,7 +45,7 @@ class Registry(Generic[T]):
         """
 
         def add(thing: T) -> T:
-            if name in self:
+            if name in self._entries():
                 raise InputError(
                     f"{self.what} {name!r}: is there already; register yours under another name"
                 )

@@ -54,13 +54,20 @@ def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["red", "blue", "green"])
-def test_no_name_is_given_twice(name: str, offered: list[EntryPoint]) -> None:
+@pytest.mark.parametrize("name", ["red", "blue"])
+def test_names_of_mechcore_and_of_packages_stay(name: str, offered: list[EntryPoint]) -> None:
     offered.append(EntryPoint("blue", "math:e", GROUP))
     known = colours()
-    known.register("green")(7)
     with pytest.raises(InputError, match=f"colour '{name}': is there already"):
         known.register(name)(8)
+
+
+def test_a_cell_that_is_run_again_replaces_what_it_registered() -> None:
+    known = colours()
+    known.register("green")(7)
+    known.register("green")(8)
+    assert known["green"] == 8
+    assert known.names() == ["red", "green"]
 
 
 def test_two_packages_with_one_name_are_refused(offered: list[EntryPoint]) -> None:

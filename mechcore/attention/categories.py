@@ -33,6 +33,7 @@ from torch import Tensor
 
 from mechcore.attention.tokens import TokenInfo
 from mechcore.errors import InputError
+from mechcore.registry import Registry
 
 OTHER = "other"
 MIXED = "mixed"
@@ -104,16 +105,29 @@ BUILT_IN = (
 )
 _RESERVED = {category.name for category in BUILT_IN} | {OTHER, MIXED}
 
+CATEGORIES: Registry[Category] = Registry("head category", "mechcore.categories")
+"""Categories that installed packages offer; they come after mechcore's own."""
+
 _registered = list(BUILT_IN)
 
 
 def categories(causal: bool) -> tuple[Category, ...]:
     """Registered categories of encoders or causal models, the first to claim a pair first."""
-    return tuple(c for c in _registered if causal or not c.causal_only)
+    return tuple(c for c in registered_categories() if causal or not c.causal_only)
 
 
 def registered_categories() -> tuple[Category, ...]:
-    """All categories, built in and added, in their order."""
+    """All categories, built in, of packages and added, in their order."""
+    known = {each.name for each in _registered}
+    for name in CATEGORIES:
+        if name not in known:
+            offered = CATEGORIES[name]
+            register_category(
+                name,
+                offered.function,
+                causal_only=offered.causal_only,
+                description=offered.description,
+            )
     return tuple(_registered)
 
 

@@ -6,7 +6,6 @@ Each is made from a folder with the official files, see `mechcore.data.official`
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +22,7 @@ from mechcore.data.official import (
     Official,
 )
 from mechcore.data.sources import Source, read_sources
-from mechcore.data.task import Maker, Task
+from mechcore.data.task import Task
 from mechcore.errors import InputError, MechcoreWarning
 
 NON_ENTAILED = (
@@ -145,14 +144,6 @@ def qqp_paws(folder: Path | None = None) -> Task:
         classes=("not_duplicate", "duplicate"),
         about="QQP, out of domain the pairs of PAWS-QQP that are not equivalent.",
     )
-
-
-NAMED: Mapping[str, Maker] = {
-    "mnli-hans": mnli_hans,
-    "mnli-hans-e": mnli_hans_e,
-    "qqp-paws": qqp_paws,
-}
-"""Tasks by name."""
 
 
 def _mnli_and_hans(

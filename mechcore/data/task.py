@@ -13,6 +13,7 @@ from pydantic import ConfigDict
 from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source
 from mechcore.errors import InputError, shown
+from mechcore.registry import Registry
 from mechcore.yaml_file import Place, located_path, parse_yaml, read_plain, validated
 
 ROLES = ("train", "id", "ood")
@@ -77,30 +78,40 @@ def _check_names(what: str, names: tuple[str, ...], same: Callable[[str], str]) 
 Maker = Callable[[Path | None], Task]
 """Makes a task from the folder of its files; None for none, where it takes them from the hub."""
 
-_registered: dict[str, Maker] = {}
+TASKS: Registry[Maker] = Registry(
+    "task",
+    "mechcore.tasks",
+    {
+        "mnli-hans": "mechcore.data.named:mnli_hans",
+        "mnli-hans-e": "mechcore.data.named:mnli_hans_e",
+        "qqp-paws": "mechcore.data.named:qqp_paws",
+    },
+)
+"""Tasks that are found by name; a package offers one in the entry point group."""
 
 
 def register_task(name: str, make: Maker) -> None:
     """Have a task found by name.
 
     Args:
-        name: of the task; the latest task of a name counts, but those of mechcore stay.
+        name: of the task; the latest task of a name counts, but those of mechcore and of packages
+            stay.
         make: makes it from the folder of its files, None where none is named.
 
     Raises:
-        InputError: the name belongs to a task of mechcore, or is that of a file.
+        InputError: the name belongs to another task, or is that of a file.
     """
-    if name in _own() or name.endswith(_ENDINGS) or not name.strip():
+    if name.endswith(_ENDINGS) or not name.strip():
         raise InputError(
-            f"task {name!r}: the name cannot be taken; expected one that is none of "
-            f"{', '.join(_own())} and does not end in {' or '.join(_ENDINGS)}"
+            f"task {name!r}: the name cannot be taken; expected one that does not end in "
+            f"{' or '.join(_ENDINGS)}"
         )
-    _registered[name] = make
+    TASKS.register(name)(make)
 
 
 def task_names() -> list[str]:
     """Names of the tasks that are found by name, sorted."""
-    return sorted({*_own(), *_registered})
+    return sorted(TASKS)
 
 
 def find_task(name: str, folder: str | Path | None = None) -> Task:
@@ -121,21 +132,14 @@ def find_task(name: str, folder: str | Path | None = None) -> Task:
                 "its data are: leave the folder out"
             )
         return read_task(name)
-    make = _own().get(name) or _registered.get(name)
-    if make is None:
+    if name not in TASKS:
         raise InputError(
             f"task {shown(repr(name))}: no such task; expected {', '.join(task_names())}, or a "
             f"file that ends in {' or '.join(_ENDINGS)}"
         )
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"task {name}: {folder} is no folder; expected that of the task's files")
-    return make(None if folder is None else Path(folder))
-
-
-def _own() -> Mapping[str, Maker]:
-    from mechcore.data.named import NAMED  # it makes tasks of this module
-
-    return NAMED
+    return TASKS[name](None if folder is None else Path(folder))
 
 
 def read_task(path: str | Path) -> Task:

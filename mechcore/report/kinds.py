@@ -82,6 +82,35 @@ REPORTS: Registry[StudyReport] = Registry(
 """Reports by kind of study."""
 
 
+@dataclass(frozen=True)
+class AddedSection:
+    """A section that a package adds to reports, in the entry point group ``mechcore.sections``.
+
+    Attributes:
+        tables: those that it reads, by name.
+        make: the section; None for a run without its tables.
+    """
+
+    tables: Mapping[str, Columns]
+    make: Callable[[RunFolder, Gallery], Section | None]
+
+
+SECTIONS: Registry[AddedSection] = Registry("report section", "mechcore.sections")
+"""Sections that are added to reports, by name; they come after the report's own."""
+
+
+def tables_of(config: Mapping[str, Any]) -> dict[str, Columns]:
+    """The tables that the report for a run with this ``config.json`` reads, by name.
+
+    Raises:
+        InputError: see `report_of`.
+    """
+    found = dict(report_of(config).tables)
+    for name in SECTIONS:
+        found |= SECTIONS[name].tables
+    return found
+
+
 def report_of(config: Mapping[str, Any]) -> StudyReport:
     """The report for a run with this ``config.json``.
 

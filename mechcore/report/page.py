@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
@@ -20,7 +20,7 @@ from mechcore.report.blocks import Gallery, Section
 from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
 from mechcore.report.grid import grid_of
-from mechcore.report.kinds import NOTHING, report_of
+from mechcore.report.kinds import NOTHING, SECTIONS, report_of
 from mechcore.report.markdown import markdown
 from mechcore.report.method import method_tables
 from mechcore.report.run_folder import (
@@ -72,11 +72,19 @@ def build_report(
         )
     folder = read_run(run)
     gallery = Gallery(folder.path, figures)
-    parts = list(report_of(folder.config).sections(folder, gallery))
+    parts = [*report_of(folder.config).sections(folder, gallery), *_added(folder, gallery)]
     render = {"html": _html, "md": _markdown}
     for name in formats:
         write_text(folder.path / REPORT_FILES[name], render[name](folder, parts))
     return folder.path / REPORT_FILES[formats[0]]
+
+
+def _added(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
+    """Sections of packages, of tables that this run has."""
+    for name in SECTIONS:
+        section = SECTIONS[name].make(run, gallery)
+        if section is not None:
+            yield section
 
 
 def _markdown(run: RunFolder, parts: Sequence[Section]) -> str:

@@ -16,7 +16,7 @@ from mechcore.attention.examples import AttentionExample
 from mechcore.errors import InputError
 from mechcore.files import read_csv
 from mechcore.report.columns import Columns
-from mechcore.report.kinds import report_of
+from mechcore.report.kinds import tables_of
 from mechcore.report.wording import visible
 
 CONFIG_FILE = "config.json"
@@ -190,7 +190,7 @@ def read_run(path: str | Path) -> RunFolder:
         if not isinstance(config.get(name) or {}, dict):
             kind = type(config[name]).__name__
             raise InputError(f"{config_path}: {name}: found a {kind}; expected an object")
-    known = report_of(config).tables
+    known = tables_of(config)
     tables = {
         name: _visible_text(read_table(file, columns), columns)
         for name, columns in known.items()
