@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,12 @@ from mechcore import progress
 from mechcore.cli.options import FileOptions, ModelOptions, data_config, grouped, split
 from mechcore.cli.shared import load, must_not_exist
 from mechcore.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from mechcore.data.encoding import EncodedExamples
+    from mechcore.steps.inputs import Inputs
 
 
 @grouped
@@ -78,7 +84,7 @@ def heads(
     agreement = scores.agreement(thresholds) if scores.n_examples > 1 else None
     if gallery is not None:
         facts = {"thresholds": thresholds, "agreement": agreement, "ignored": sorted(scores.ignore)}
-        steps.heads_page(inputs, texts, table, gallery, **facts)
+        _write_gallery(inputs, texts, table, gallery, facts)
     if out.suffix == ".csv":
         write_csv(out, table)
     else:
@@ -89,6 +95,22 @@ def heads(
     for explanation in explanations:
         print(f"\n{explanation}")
     print(f"categories: {out}" + (f"\ngallery: {gallery}" if gallery else ""))
+
+
+def _write_gallery(
+    inputs: Inputs, texts: EncodedExamples, table: pd.DataFrame, path: Path, facts: dict[str, Any]
+) -> None:
+    """A page with the clearest heads of every category on an example with much to see."""
+    from mechcore.attention import attention_examples, clearest_heads, telling_example
+    from mechcore.report.heads_page import build_heads_page
+
+    row = telling_example(texts)
+    shown = {
+        label: attention_examples(inputs.model, texts, inputs.tokenizer, heads, row=row)
+        for label, heads in clearest_heads(table).items()
+    }
+    model, data = Path(str(inputs.config.source)).name, texts.examples.name
+    build_heads_page(path, table, shown, model=model, data=data, **facts)
 
 
 def _show_grid(table: Any) -> None:

@@ -13,7 +13,6 @@ from mechcore import progress
 from mechcore.attention import (
     HeadScores,
     attention_examples,
-    clearest_heads,
     score_heads,
     telling_example,
 )
@@ -24,7 +23,6 @@ from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork
-from mechcore.report.heads_page import build_heads_page
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
 from mechcore.subnetworks.core import (
@@ -367,32 +365,6 @@ def head_scores(model: Any, texts: EncodedExamples, ignore: Collection[str] = ()
 def category_table(model: Any, texts: EncodedExamples) -> pd.DataFrame:
     """Attention scores and the category of every head."""
     return head_scores(model, texts).categorised()
-
-
-def heads_page(
-    inputs: Inputs,
-    texts: EncodedExamples,
-    table: pd.DataFrame,
-    path: Path,
-    **facts: Any,
-) -> None:
-    """A page with the clearest heads of every category on an example with much to see.
-
-    ``facts`` are the thresholds, agreement and ignored categories, see `build_heads_page`.
-    """
-    row = telling_example(texts)
-    shown = {
-        label: attention_examples(inputs.model, texts, inputs.tokenizer, heads, row=row)
-        for label, heads in clearest_heads(table).items()
-    }
-    build_heads_page(
-        path,
-        table,
-        shown,
-        model=Path(str(inputs.config.source)).name,
-        data=texts.examples.name,
-        **facts,
-    )
 
 
 def attention_pictures(

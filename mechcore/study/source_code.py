@@ -2,7 +2,8 @@
 
 Code is compared as it was parsed, without docstrings: comments, layout and documentation do not
 count. A module counts together with all that it imports of its own package and of mechcore,
-wherever in its text the import stands.
+wherever in its text the import stands. Of the standard library, and of packages whose versions are
+known to matter, only the versions count.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import linecache
+import sys
 import textwrap
 from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache
+from contextlib import suppress
+from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from mechcore.errors import InputError
 
@@ -22,6 +27,11 @@ PACKAGE = "mechcore"
 
 WITHOUT_EFFECT = ("errors", "progress", "registry", "study")
 """Parts of mechcore that change no result: what they say, show, find, and where they keep it."""
+
+VERSIONED = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")
+"""Packages that every result may depend on; their versions count."""
+
+_VERSIONED = {*(name.replace("-", "_") for name in VERSIONED), *sys.stdlib_module_names}
 
 
 def code_digests(things: Iterable[object]) -> dict[str, str]:
@@ -31,8 +41,8 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
         things: classes, functions, or instances of classes.
 
     Returns:
-        By the name of each module that takes part; for what is defined in a notebook or a script,
-        by its own name, without what it calls there.
+        By the name of each module that takes part, those of base classes included; for what is
+        defined in a notebook or a script, by its own name, without what it calls there.
 
     Raises:
         InputError: the source of one of them is not there to be read.
@@ -40,13 +50,20 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
     found: dict[str, str] = {}
     waiting: list[str] = []
     for thing in things:
-        defined = thing if inspect.isclass(thing) or inspect.isroutine(thing) else type(thing)
-        module = defined.__module__
-        if _file_of(module) is None:
-            name = f"{module}.{defined.__qualname__}"  # several lambdas have the same one
-            found[name] = _combined(found.get(name, ""), _digest(_source_of(defined)))
-        else:
-            waiting.append(module)
+        while isinstance(thing, partial):
+            name = f"arguments of {getattr(thing.func, '__qualname__', thing.func)}"
+            found[name] = _combined(found.get(name, ""), repr((thing.args, thing.keywords)))
+            thing = thing.func
+        defined: Any = thing if inspect.isclass(thing) or inspect.isroutine(thing) else type(thing)
+        for each in inspect.getmro(defined) if inspect.isclass(defined) else [defined]:
+            module = str(each.__module__)  # none, of methods of built-in things
+            if module.partition(".")[0] in _VERSIONED:
+                continue
+            if _file_of(module) is None:
+                name = f"{module}.{each.__qualname__}"  # several lambdas have the same one
+                found[name] = _combined(found.get(name, ""), _digest(_source_of(each)))
+            else:
+                waiting.append(module)
     while waiting:
         module = waiting.pop()
         if module in found or _is_without_effect(module):
@@ -65,17 +82,34 @@ def _combined(*digests: str) -> str:
 
 def _is_without_effect(module: str) -> bool:
     package, _, rest = module.partition(".")
-    return package == PACKAGE and rest.partition(".")[0] in ("", *WITHOUT_EFFECT)
+    return package == PACKAGE and rest.partition(".")[0] in WITHOUT_EFFECT
 
 
 def _source_of(thing: object) -> str:
     try:
         return textwrap.dedent(inspect.getsource(thing))  # type: ignore[arg-type]
     except (OSError, TypeError) as error:
+        if found := _source_in_cell(thing):
+            return found
         raise InputError(
             f"{thing!r}: its source cannot be read ({error}), so that it is unknown when its "
             "results change; define it in a file or a notebook cell"
         ) from error
+
+
+def _source_in_cell(thing: object) -> str | None:
+    """The source of a class of a notebook, in the cell of its methods: Python does not look there."""
+    methods = vars(thing).values() if inspect.isclass(thing) else ()
+    for code in (each.__code__ for each in methods if inspect.isfunction(each)):
+        with suppress(SyntaxError):
+            for node in ast.walk(ast.parse("".join(linecache.getlines(code.co_filename)))):
+                if (
+                    isinstance(node, ast.ClassDef)
+                    and node.name == thing.__name__  # type: ignore[attr-defined]
+                    and node.lineno <= code.co_firstlineno <= (node.end_lineno or 0)
+                ):
+                    return ast.unparse(node)
+    return None
 
 
 @cache
@@ -131,9 +165,12 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
-    """Modules of its own package and of mechcore that a module imports, but for types alone."""
+    """Modules of its own package and of mechcore that a module imports.
+
+    Imports for types alone do not count, but in a package: there a lazy one names what it has.
+    """
     own = {module.partition(".")[0], PACKAGE}
-    for node in _run_statements(tree):
+    for node in ast.walk(tree) if is_package else _run_statements(tree):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name.partition(".")[0] in own)
         elif isinstance(node, ast.ImportFrom):
@@ -142,9 +179,12 @@ def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
                 yield from (_defining(base, alias.name) for alias in node.names)
 
 
+_FOR_TYPES = ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
 def _run_statements(tree: ast.AST) -> Iterator[ast.AST]:
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        if isinstance(node, ast.If) and ast.unparse(node.test) in _FOR_TYPES:
             for other in node.orelse:
                 yield from (other, *_run_statements(other))
             continue

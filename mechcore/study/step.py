@@ -24,15 +24,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mechcore.errors import InputError
 from mechcore.study.fingerprints import Hasher, digest_of
-from mechcore.study.source_code import code_digests
+from mechcore.study.source_code import VERSIONED, code_digests
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from mechcore.study.store import Store
-
-PACKAGES = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")
-"""Packages that every result may depend on."""
 
 
 class Input(Protocol):
@@ -51,7 +48,7 @@ class Step(ABC):
 
     Attributes:
         kind: what is done, in a word.
-        packages: whose versions matter beside `PACKAGES`.
+        packages: whose versions matter beside `VERSIONED`.
         without_effect: names of settings that change how it is done but not what comes of it.
     """
 
@@ -219,7 +216,7 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
     Of Python the patch version does not count.
     """
     found: dict[str, str | None] = {"python": f"{sys.version_info.major}.{sys.version_info.minor}"}
-    return found | {name: _version(name) for name in (*PACKAGES, *packages)}
+    return found | {name: _version(name) for name in (*VERSIONED, *packages)}
 
 
 def _version(package: str) -> str | None:

@@ -9,7 +9,7 @@ import pytest
 from helpers import undrawn
 from steps.small_study import CONFIG
 
-from mechcore.study import run
+from mechcore.study.run import run_study
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -24,5 +24,5 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small study, done in one go in this process; not to be changed."""
     out = tmp_path_factory.mktemp("whole") / "out"
     with undrawn():
-        run(CONFIG, out)
+        run_study(CONFIG, out)
     return out
