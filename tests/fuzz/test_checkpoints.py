@@ -12,7 +12,7 @@ from helpers import Cases
 
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import forward
-from mechcore.study import ModelConfig
+from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import open_model
 
 SMALL = ("config.json", "tokenizer.json", "tokenizer_config.json")

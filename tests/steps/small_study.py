@@ -8,7 +8,14 @@ from typing import Any
 from safetensors import safe_open
 
 from mechcore.pruning import PruneSettings
-from mechcore.study import AblationConfig, Analyses, DataConfig, HeadsConfig, Resources, StudyConfig
+from mechcore.steps.config import (
+    AblationConfig,
+    Analyses,
+    DataConfig,
+    HeadsConfig,
+    Resources,
+    StudyConfig,
+)
 
 CONFIG = StudyConfig(
     data=DataConfig(max_train=16, max_id=12, max_ood=12),

@@ -27,7 +27,7 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.study import ModelConfig
+from mechcore.steps.config import ModelConfig
 from mechcore.steps.ablation import joint_sets, sweep_tables
 from mechcore.steps.inputs import Inputs
 

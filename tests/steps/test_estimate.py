@@ -12,7 +12,7 @@ from study.sources import data_config
 
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
-from mechcore.study import prepare
+from mechcore.study.run import prepare
 from mechcore.steps.bench import Workbench, bench_of
 from mechcore.steps.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
 from mechcore.steps.estimate import Size, estimate, masks_of, passes

@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.study import Analyses, DataConfig, StudyConfig, prepare, run
+from mechcore.steps.config import Analyses, DataConfig, StudyConfig
+from mechcore.study.run import prepare, run_study
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import group_table
@@ -119,7 +120,7 @@ def test_a_group_of_a_subset_that_is_not_there_is_refused(
 ) -> None:
     config = study(max_ood=8, groups={"mine": ("so_swap", subset)})
     with pytest.raises(InputError, match=f"groups: mine: .*{message}"):
-        run(config, tmp_path / "out")
+        run_study(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -16,7 +16,7 @@ from mechcore.data.examples import Examples
 from mechcore.data.sources import Source
 from mechcore.errors import MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
-from mechcore.study import DataConfig, ModelConfig
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, read_role
 
 MODEL = ModelConfig(source="mine")

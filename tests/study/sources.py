@@ -8,7 +8,7 @@ from pathlib import Path
 
 from helpers import CLASSES
 
-from mechcore.study import DataConfig
+from mechcore.steps.config import DataConfig
 
 HEADER = "text_a,text_b,label,subset"
 
