@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from mechcore.pruning import PruneSettings, Subnetwork
-from mechcore.study import Analyses, DataConfig, Resources, StudyConfig, prepare
+from mechcore.steps.config import Analyses, DataConfig, Resources, StudyConfig
 from mechcore.study.executors import Executor, in_process
 from mechcore.study.ray_executor import on_ray
+from mechcore.study.run import prepare
 
 WORKERS = 2
 

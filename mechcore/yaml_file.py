@@ -14,6 +14,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from mechcore.errors import InputError, shown
 
+YAML = (".yaml", ".yml")
+"""Endings of files of settings."""
+
 LARGEST = 2**18
 """Bytes of a file of settings."""
 
@@ -27,14 +30,11 @@ Place = tuple[int | str, ...]
 """Where in the settings something stands: names, and numbers in lists."""
 
 
-def read_plain(
-    path: Path, parsers: Mapping[str, Callable[[str], Any]], what: str, remedy: str = ""
-) -> Any:
-    """The plain values in a file.
+def read_plain(path: Path, what: str, remedy: str = "") -> Any:
+    """The plain values in a YAML file.
 
     Args:
         path: of the file.
-        parsers: of its text, by the ending of its name.
         what: it should hold, for messages.
         remedy: what to do about a file that is not there.
 
@@ -43,16 +43,16 @@ def read_plain(
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file{remedy}")
-    if path.suffix not in parsers:
-        raise InputError(f"{path}: expected a file that ends in {', '.join(parsers)}")
+    if path.suffix not in YAML:
+        raise InputError(f"{path}: expected a file that ends in {', '.join(YAML)}")
     if path.stat().st_size > LARGEST:
         raise InputError(f"{path}: is larger than {LARGEST} bytes; expected {what}")
     try:
-        content = parsers[path.suffix](path.read_text(encoding="utf-8-sig"))
+        content = parse_yaml(path.read_text(encoding="utf-8-sig"))
         _check_depth(content, _DEEPEST)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or "nested too deeply"
-        raise InputError(f"{path}: not a usable {path.suffix[1:]} file: {reason}") from error
+        raise InputError(f"{path}: not a usable yaml file: {reason}") from error
     return content
 
 

@@ -292,14 +292,14 @@ class GridOptions(PruneOptions):
 
 @dataclass(frozen=True)
 class ResourceOptions(Options):
-    """What a unit of work may use."""
+    """What a job may use."""
 
     cpus: Annotated[
         int | None,
-        typer.Option("--cpus", help="Cores for a unit of work; else all, with Ray one.", min=1),
+        typer.Option("--cpus", help="Cores for a job; else all, with Ray one.", min=1),
     ] = None
     gpus: Annotated[
-        float | None, typer.Option("--gpus", help="GPUs for a unit of work, also 0.5.", min=0)
+        float | None, typer.Option("--gpus", help="GPUs for a job, also 0.5.", min=0)
     ] = None
     device: Annotated[
         str | None, typer.Option("--device", help="cpu, cuda or mps; else cuda with --gpus.")
@@ -323,7 +323,7 @@ class StoreOptions(Options):
     ] = None
     executor: Annotated[
         Literal["in-process", "ray"],
-        typer.Option("--executor", help="One unit after another, or on the workers of Ray."),
+        typer.Option("--executor", help="One job after another, or on the workers of Ray."),
     ] = "in-process"
     address: Annotated[
         str | None,

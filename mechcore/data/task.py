@@ -14,12 +14,10 @@ from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source
 from mechcore.errors import InputError, shown
 from mechcore.registry import Registry
-from mechcore.yaml_file import Place, located_path, parse_yaml, read_plain, validated
+from mechcore.yaml_file import YAML, Place, located_path, read_plain, validated
 
 ROLES = ("train", "id", "ood")
 """Roles of examples: training, in-domain test and out-of-domain test."""
-
-_ENDINGS = (".yaml", ".yml")
 
 
 @dataclass(frozen=True)
@@ -101,10 +99,10 @@ def register_task(name: str, make: Maker) -> None:
     Raises:
         InputError: the name belongs to another task, or is that of a file.
     """
-    if name.endswith(_ENDINGS) or not name.strip():
+    if name.endswith(YAML) or not name.strip():
         raise InputError(
             f"task {name!r}: the name cannot be taken; expected one that does not end in "
-            f"{' or '.join(_ENDINGS)}"
+            f"{' or '.join(YAML)}"
         )
     TASKS.register(name)(make)
 
@@ -125,7 +123,7 @@ def find_task(name: str, folder: str | Path | None = None) -> Task:
     Raises:
         InputError: there is no such task, or files of it are missing.
     """
-    if name.endswith(_ENDINGS):
+    if name.endswith(YAML):
         if folder is not None:
             raise InputError(
                 f"task {name}: a folder ({folder}) is for named tasks; the file says itself where "
@@ -135,7 +133,7 @@ def find_task(name: str, folder: str | Path | None = None) -> Task:
     if name not in TASKS:
         raise InputError(
             f"task {shown(repr(name))}: no such task; expected {', '.join(task_names())}, or a "
-            f"file that ends in {' or '.join(_ENDINGS)}"
+            f"file that ends in {' or '.join(YAML)}"
         )
     if folder is not None and not Path(folder).is_dir():
         raise InputError(f"task {name}: {folder} is no folder; expected that of the task's files")
@@ -155,7 +153,7 @@ def read_task(path: str | Path) -> Task:
             names the file and the place in it.
     """
     path = Path(path)
-    content = read_plain(path, dict.fromkeys(_ENDINGS, parse_yaml), "a task")
+    content = read_plain(path, "a task")
     if not isinstance(content, Mapping):
         raise InputError(f"{path}: found {type(content).__name__}; expected settings by name")
     settings = {"name": path.stem, **content}

@@ -31,7 +31,7 @@ MAX_DATA_SEED = 2**32
 """What numpy's generators take."""
 
 MOST_COUNTED = 2**31
-"""No count of examples, tokens, resamples, cores or seeds per unit is larger."""
+"""No count of examples, tokens, resamples, cores or seeds per job is larger."""
 
 RESERVED = (
     *("store", "masks", "tables", "figures", "study.json", "config.json", "report.html"),
@@ -319,7 +319,7 @@ class Analyses:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one unit of work may use.
+    """What one job may use.
 
     Attributes:
         cpus: cores; None takes all in-process and one under Ray. Results are equal to the last bit
@@ -371,7 +371,7 @@ class StudyConfig:
         analyses: what is done with the subnetworks.
         batch_size: examples per evaluation batch.
         n_resamples: bootstrap resamples.
-        resources: of one unit of work; they are no part of the results.
+        resources: of one job; they are no part of the results.
     """
 
     __pydantic_config__ = _FORBID

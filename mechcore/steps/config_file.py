@@ -1,73 +1,30 @@
-"""Study configurations as YAML or TOML files, and as the JSON that a study keeps."""
+"""The main study's configuration as a YAML file, and where its relative paths begin."""
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from mechcore.data.task import ROLES
-from mechcore.errors import InputError
 from mechcore.steps.config import EMBEDDED, TRAINED, DataConfig, ModelConfig, StudyConfig
-from mechcore.yaml_file import Place, located_path, parse_yaml, read_plain, validated
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from mechcore.yaml_file import YAML, located_path, read_plain
 
 
 def read_config(path: str | Path) -> StudyConfig:
-    """Read a study from a ``.yaml``, ``.yml`` or ``.toml`` file.
+    """Read a study from a ``.yaml`` or ``.yml`` file.
 
     Relative paths in it are relative to its folder.
 
     Raises:
-        InputError: the file is missing or of another kind, is not valid YAML or TOML, or does not
-            describe a study; the message names the file and what is wrong in it.
+        InputError: the file is missing or of another kind, is not valid YAML, or does not describe
+            a study; the message names the file and what is wrong in it.
     """
+    from mechcore.steps.study import STUDY  # which locates settings with this module
+
     path = Path(path)
-    content = read_plain(path, _PARSERS, "a study's settings", "; mechcore init writes one")
-    return from_json(content or {}, str(path), path.resolve().parent)
-
-
-def from_json(content: Any, name: str, folder: Path | None = None) -> StudyConfig:
-    """A study from plain values.
-
-    Args:
-        content: as `StudyConfig.as_json` gives it; what is left out keeps its default.
-        name: of where it comes from, for messages.
-        folder: what relative paths are relative to; None leaves them.
-
-    Raises:
-        InputError: as for `read_config`.
-    """
-    if not isinstance(content, Mapping):
-        raise InputError(
-            f"{name}: found {type(content).__name__}; expected settings by name, such as seeds"
-        )
-    config = validated(StudyConfig, content, name, _settings_at)
-    return config if folder is None else located(config, folder)
-
-
-def _settings_at(place: Place) -> str:
-    """Names of the settings beside the one at ``place``."""
-    owner: Any = StudyConfig
-    for part in place[:-1]:
-        hints = get_type_hints(owner)
-        if part in hints:  # others are names of models, places in lists, choices between types
-            owner = _dataclass_in(hints[part]) or owner
-    return ", ".join(f.name for f in dataclasses.fields(owner))
-
-
-def _dataclass_in(hint: Any) -> Any:
-    """The dataclass that a type is, or has in it."""
-    if dataclasses.is_dataclass(hint):
-        return hint
-    return next((found for each in get_args(hint) if (found := _dataclass_in(each))), None)
+    content = read_plain(path, "a study's settings", "; mechcore init writes one")
+    return located(STUDY.read(content or {}, str(path)), path.resolve().parent)
 
 
 def located(config: StudyConfig, folder: Path) -> StudyConfig:
@@ -94,7 +51,7 @@ def _located_data(data: DataConfig, folder: Path) -> DataConfig:
         return tuple(replace(source, path=placed(source.path)) for source in value)
 
     task = data.task
-    if task is not None and Path(task).suffix in (".yaml", ".yml"):
+    if task is not None and Path(task).suffix in YAML:
         task = placed(task)
     roles = {role: sources(getattr(data, role)) for role in ROLES}
     return replace(data, task=task, folder=placed(data.folder), **roles)
@@ -106,10 +63,3 @@ def _located_model(model: ModelConfig, folder: Path) -> ModelConfig:
         return model
     place = located_path(model.source, folder)
     return replace(model, source=place) if Path(place).exists() else model
-
-
-_PARSERS: Mapping[str, Callable[[str], Any]] = {
-    ".yaml": parse_yaml,
-    ".yml": parse_yaml,
-    ".toml": tomllib.loads,
-}

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from mechcore.errors import InputError
+from mechcore.yaml_file import YAML
 
-_YAML = """\
+_TEMPLATE = """\
 # A study of mechcore: mechcore run {name}
 # Whatever is left out has the value shown here. Relative paths begin at this file's folder.
-# mechcore run {name} --dry-run lists the units of work with an estimate of time and memory.
+# mechcore run {name} --dry-run lists the jobs with an estimate of time and memory.
 
 # Which model, and how to read its answers. Without a source it is an embedded one.
 model:
@@ -64,7 +65,7 @@ prune:
   preset: fast             # or paper; any other setting of PruneSettings changes the preset
   # steps: 600
   # precision: float32     # bfloat16, or auto: where the hardware has instructions for it
-seeds_per_job: 3          # masks of one sparsity that are trained together, as one unit of work
+seeds_per_job: 3           # masks of one sparsity that are trained together, in one job
 
 # null leaves an analysis out.
 analyses:
@@ -77,14 +78,15 @@ analyses:
   search: null             # for superadditive sets: {{role: ood, components: heads, max_size: 3}}
   effective_size:          # over the checkpoints above
     sparsities: [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
-    margin: 0.03           # accuracy that may be lost
+    tolerance: 0.03        # accuracy that may be lost
     seeds: null            # null: those above
     prune: null            # null: the schedule above
+  more: {{}}                 # steps that packages add, by name, each with its settings
 
 batch_size: 64             # examples per evaluation batch
 n_resamples: 1000          # bootstrap resamples
 
-# Of one unit of work. They are no part of the results, which are equal to the last bit between
+# Of one job. They are no part of the results, which are equal to the last bit between
 # runs with equal cores on equal hardware.
 resources:
   cpus: null               # null: all cores, with --executor ray one
@@ -92,97 +94,13 @@ resources:
   device: null             # cpu, cuda or mps; null: cuda if gpus is above 0
 """
 
-_TOML = """\
-# A study of mechcore: mechcore run {name}
-# Whatever is left out has the value shown here. Relative paths begin at this file's folder.
-# mechcore run {name} --dry-run lists the units of work with an estimate of time and memory.
-
-# Checkpoints of the model's training, for effective size: directories, or folders of them.
-# ["embedded"] stands for the embedded encoder's, ["training"] for those of training below.
-checkpoints = []
-# Train the model first; the study is then of what comes of it. Presets are quick, bert-mnli and
-# others; any other setting of TrainSettings changes the preset.
-# training = {{ preset = "quick", steps = 3000, checkpoint_every = 500 }}
-# One subnetwork for every seed and sparsity.
-seeds = [42, 43, 44]
-sparsities = [0.5, 0.7]
-seeds_per_job = 3           # masks of one sparsity that are trained together, as a unit of work
-batch_size = 64              # examples per evaluation batch
-n_resamples = 1000           # bootstrap resamples
-
-# Which model, and how to read its answers. Without a source it is an embedded one.
-[model]
-# source = "my-bert-mnli"    # checkpoint directory or hub id
-embedded = "encoder"         # encoder or decoder, where there is no source
-checkpoint = "final"         # of the embedded encoder
-# revision = "main"          # branch, tag or commit of a hub id
-# backend = "bridge"         # or hooked (HookedTransformer, TransformerLens 3)
-# class_labels = ["entailment", "neutral", "contradiction"]    # if id2label does not name them
-# prompt = "{{a}} So {{b}}?"     # language models
-# answers = {{ entailment = " Yes", non-entailment = " No" }}    # language models
-# max_length = 128           # tokens after which texts are cut; else nothing is cut
-dtype = "float32"            # of the weights; or bfloat16, float16
-# device_map = "auto"        # or a table of modules: a large model over several devices
-allow_pickle = false         # weights from a pickle can run any code on loading
-
-# Several models instead, by name; everything else holds for each of them.
-# [models]
-# base = {{ source = "my-bert-mnli" }}
-# large = {{ source = "my-bert-large-mnli" }}
-
-# A task, or for each role a file (.csv, .tsv, .jsonl, .parquet), or a list of sources such as
-# {{ path = "FILE", labels = ["neutral"], max = 1000 }}; nothing for the embedded models.
-[data]
-# task = "mnli-hans"         # or qqp-paws, or a file that describes a task
-# folder = "FOLDER"          # with the task's files; else from the hub
-# train = "train.tsv"        # for training, means and pruning
-# id = "dev_matched.tsv"     # in-domain test examples
-# ood = "hans.tsv"           # out-of-domain test examples
-# ood_label = "non-entailment"    # keep only this label
-ood_subsets = []             # keep only these subsets
-max_train = 4000             # examples to draw at most, by subset
-max_id = 2000
-max_ood = 2000
-seed = 0                     # of the draws
-columns = {{}}                 # {{ text_a = "NAME", text_b = "NAME", label = "NAME" }}
-label_names = {{}}             # {{ 0 = "entailment", 1 = "neutral", 2 = "contradiction" }}
-groups = {{}}                  # {{ NAME = ["SUBSET"] }}: means over out-of-domain subsets
-
-[prune]
-preset = "fast"              # or paper; any other setting of PruneSettings changes the preset
-# steps = 600
-# precision = "float32"      # bfloat16, or auto: where the hardware has instructions for it
-
-[analyses]
-# sweep = "heads"            # or mlps or all: each of them ablated alone
-# search = {{ role = "ood", components = "heads", max_size = 3 }}    # for superadditive sets
-heads.max_examples = 512     # head categories
-ablation.max_joint = 4       # core heads to ablate in pairs
-ablation.max_non_core = 16   # heads outside the core, for comparison
-
-[analyses.effective_size]    # over the checkpoints above
-sparsities = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
-margin = 0.03                # accuracy that may be lost
-# seeds = [42, 43, 44]       # else those above
-# prune = {{ steps = 300 }}    # else the schedule above
-
-# Of one unit of work. They are no part of the results, which are equal to the last bit between
-# runs with equal cores on equal hardware.
-[resources]
-# cpus = 4                   # else all cores, with --executor ray one
-gpus = 0.0
-# device = "cuda"            # cpu, cuda or mps; else cuda if gpus is above 0
-"""
-
-_TEMPLATES = {".yaml": _YAML, ".yml": _YAML, ".toml": _TOML}
-
 
 def template(file: Path) -> str:
     """The text of a configuration file of this name.
 
     Raises:
-        InputError: it is neither YAML nor TOML.
+        InputError: it is not named as YAML is.
     """
-    if file.suffix not in _TEMPLATES:
-        raise InputError(f"{file}: expected a file that ends in {', '.join(_TEMPLATES)}")
-    return _TEMPLATES[file.suffix].format(name=file.name)
+    if file.suffix not in YAML:
+        raise InputError(f"{file}: expected a file that ends in {', '.join(YAML)}")
+    return _TEMPLATE.format(name=file.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,19 @@ class Plan:
 
 
 def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
-    """Work out the jobs; of files only the content is read.
+    """Work out the jobs; of files only the content is read, of each once.
 
     Raises:
         InputError: a file or checkpoint is missing, or settings contradict each other.
     """
-    parts = [_Planner(name, each, hash_file).part() for name, each in config.each_model().items()]
+    once = cache(hash_file)
+    parts = [_Planner(name, each, once).part() for name, each in config.each_model().items()]
     return Plan(config, parts, in_order([job for part in parts for job in part.results]))
 
 
 @dataclass(frozen=True)
 class _Model:
-    """A model that jobs are about: the job that trains it, if any, and the contents once read."""
+    """A model that jobs are about, and the job that trains it, if any."""
 
     model: ModelInput
     training: Job | None = None
@@ -120,7 +122,6 @@ class _Planner:
         self._groups = groups_of(config.data)
         self._model = _Model(CheckpointInput(config.model))
         self._series: dict[Any, _Model] = {}
-        self._contents: dict[Input, Any] = {}
 
     def part(self) -> Part:
         """The jobs of the whole study."""

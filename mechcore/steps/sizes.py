@@ -129,14 +129,14 @@ def _incomplete(groups: Mapping[str, Sequence[str]], there: set[str]) -> list[st
 
 
 def size_tables(
-    full: pd.DataFrame, grid: pd.DataFrame, groups: Mapping[str, Sequence[str]], margin: float
+    full: pd.DataFrame, grid: pd.DataFrame, groups: Mapping[str, Sequence[str]], tolerance: float
 ) -> dict[str, pd.DataFrame]:
     """The tables ``full``, ``grid``, ``effective_size`` (per seed) and ``mean_effective_size``.
 
     The last also has full_accuracy, the full model's accuracy on the group, and the first in_grid,
     whether ``grid`` has subnetworks of the checkpoint; the others are in no table of sizes.
     """
-    sizes = effective_size(full, grid, groups=groups, margin=margin)
+    sizes = effective_size(full, grid, groups=groups, tolerance=tolerance)
     full = full.assign(in_grid=full["checkpoint"].isin(grid["checkpoint"]))
     means = mean_effective_size(sizes)
     accuracy = sizes.groupby(["group", "checkpoint"], sort=False, as_index=False)["full_accuracy"]

@@ -17,7 +17,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -219,6 +219,7 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str | None]:
     return found | {name: _version(name) for name in (*VERSIONED, *packages)}
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return version(package)

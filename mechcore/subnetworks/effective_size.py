@@ -28,11 +28,11 @@ FULL = ("checkpoint", "subset", "accuracy")
 GRID = ("checkpoint", "seed", "sparsity", "subset", "accuracy")
 """Columns of the subnetworks' accuracies."""
 
-TOLERANCE = 1e-6
+ROUNDING = 1e-6
 """Accuracies no further apart than this are equal.
 
 They are ratios of counts, often stored as float32, and 0.83 - 0.03 is not 0.80 in floating point: a
-subnetwork that loses exactly the margin is not faithful, whichever way rounding goes.
+subnetwork that loses exactly the tolerance is not faithful, whichever way rounding goes.
 """
 
 MISSING = -1
@@ -46,15 +46,15 @@ def effective_size(
     grid: pd.DataFrame,
     *,
     groups: Mapping[str, Sequence[str]],
-    margin: float = 0.03,
+    tolerance: float = 0.03,
 ) -> pd.DataFrame:
     """Share of components that the sparsest faithful subnetwork keeps, per seed.
 
     A subnetwork is faithful on a group of subsets if its accuracy is more than the full model's
-    minus ``margin`` (one-sided, strict up to `TOLERANCE`). The accuracy on a group is the
+    minus ``tolerance`` (one-sided, strict up to `ROUNDING`). The accuracy on a group is the
     unweighted mean over its subsets. Sparsities between those of the grid are not considered, and
     a sparser subnetwork may be faithful where a denser one is not. Where the full model's accuracy
-    is below the margin, every subnetwork is faithful.
+    is below the tolerance, every subnetwork is faithful.
 
     Args:
         full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
@@ -65,7 +65,7 @@ def effective_size(
         groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
             are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
             all six together.
-        margin: how much accuracy (share) a faithful subnetwork may lose.
+        tolerance: how much accuracy (share) a faithful subnetwork may lose.
 
     Returns:
         One row per group, checkpoint (in the order of ``full``) and seed: group, checkpoint, seed,
@@ -75,9 +75,9 @@ def effective_size(
 
     Raises:
         InputError: a column or accuracy is missing, repeated or not a share; a checkpoint of the
-            grid is not in ``full``; a group or the margin is unusable.
+            grid is not in ``full``; a group or the tolerance is unusable.
     """
-    _check_settings(groups, margin)
+    _check_settings(groups, tolerance)
     wholes, parts = _by_subset(full, "full", FULL), _by_subset(grid, "grid", GRID)
     checkpoints = _in_both(
         full["checkpoint"].unique().tolist(), parts.index.unique("checkpoint").tolist()
@@ -89,7 +89,7 @@ def effective_size(
         whole = _group_accuracy(wholes, "full", group, subsets)
         part = _group_accuracy(parts, "grid", group, subsets)
         for checkpoint in checkpoints:
-            needed = whole.loc[checkpoint] - margin + TOLERANCE
+            needed = whole.loc[checkpoint] - tolerance + ROUNDING
             for seed, accuracy in part.xs(checkpoint).groupby(level="seed"):
                 faithful = accuracy[accuracy > needed].droplevel("seed")
                 sparsest = max(faithful.items(), default=(math.nan, math.nan))
@@ -150,9 +150,9 @@ def read_grid(path: str | Path) -> pd.DataFrame:
 # -- checks ---------------------------------------------------------------------------------------
 
 
-def _check_settings(groups: Mapping[str, Sequence[str]], margin: float) -> None:
-    if not 0 <= margin < 1:
-        raise InputError(f"margin: found {margin}; expected a share in [0, 1), such as 0.03")
+def _check_settings(groups: Mapping[str, Sequence[str]], tolerance: float) -> None:
+    if not 0 <= tolerance < 1:
+        raise InputError(f"tolerance: found {tolerance}; expected a share in [0, 1), such as 0.03")
     if not groups:
         raise InputError("groups: found none; name at least one, such as {'ID': ['matched']}")
     for group, subsets in groups.items():

@@ -12,7 +12,7 @@ import pytest
 from mechcore.cli import main
 from mechcore.papers.cognitive import CognitiveSettings
 from mechcore.papers.extractive.settings import ExtractiveSettings
-from mechcore.study import StudyConfig
+from mechcore.steps.config import StudyConfig
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
 

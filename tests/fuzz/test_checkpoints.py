@@ -12,8 +12,8 @@ from helpers import Cases
 
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import forward
+from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import open_model
-from mechcore.study import ModelConfig
 
 SMALL = ("config.json", "tokenizer.json", "tokenizer_config.json")
 WEIGHTS = "model.safetensors"

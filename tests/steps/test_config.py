@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings, prune_settings
+from mechcore.report.run_folder import ATTENTION_FILE
+from mechcore.steps.base import MASKS, MEANS_FILE
 from mechcore.steps.config import (
     RESERVED,
     AblationConfig,
@@ -26,10 +28,11 @@ from mechcore.steps.config import (
     SizesConfig,
     StudyConfig,
     check_name,
-    plain,
 )
-from mechcore.steps.config_file import from_json
-from mechcore.study import results
+from mechcore.steps.study import STUDY
+from mechcore.study.results import CONFIG_FILE, STORE, TABLES_FOLDER
+from mechcore.study.results import STUDY as STUDY_FILE
+from mechcore.study.step import plain
 from mechcore.training.settings import train_settings
 
 # -- values ---------------------------------------------------------------------------------------
@@ -66,8 +69,8 @@ from mechcore.training.settings import train_settings
         (HeadsConfig, {"max_examples": 0}, "heads: max_examples is 0"),
         (AblationConfig, {"max_joint": -1}, "ablation: max_joint is -1"),
         (AblationConfig, {"max_non_core": -1}, "ablation: max_non_core"),
-        (SizesConfig, {"margin": 1.0}, "effective_size: margin is 1.0"),
-        (SizesConfig, {"margin": math.nan}, "margin is nan"),
+        (SizesConfig, {"tolerance": 1.0}, "effective_size: tolerance is 1.0"),
+        (SizesConfig, {"tolerance": math.nan}, "tolerance is nan"),
         (SizesConfig, {"sparsities": (0.5, 0.5)}, "each once"),
         (Resources, {"cpus": 0}, "resources: cpus is 0"),
         (Resources, {"gpus": -0.5}, "resources: gpus is -0.5"),
@@ -100,10 +103,10 @@ def test_names_that_would_lead_elsewhere_are_refused(name: str) -> None:
 
 
 def test_models_cannot_take_the_names_of_the_study_s_own_files() -> None:
-    singles = (results.STORE, results.STUDY, results.CONFIG_FILE)
-    own = {*results.OWN_FILES, *results.OWN_FOLDERS, *singles}
-    assert own == set(RESERVED)
-    for name in [*own, "Store", "MASKS"]:
+    steps = {MASKS, MEANS_FILE, ATTENTION_FILE}
+    report = {"report.html", "report.md", "figures"}
+    assert {STORE, STUDY_FILE, CONFIG_FILE, TABLES_FOLDER, *steps, *report} == set(RESERVED)
+    for name in [*RESERVED, "Store", "MASKS"]:
         with pytest.raises(InputError, match="study's own files; choose another"):
             StudyConfig(models={name: ModelConfig()})
 
@@ -262,6 +265,7 @@ configs = st.builds(
         effective_size=st.builds(
             SizesConfig, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
         ),
+        more=st.dictionaries(names, st.dictionaries(texts, counts | shares | texts, max_size=2)),
     ),
     batch_size=counts,
     n_resamples=counts,
@@ -304,8 +308,8 @@ studies = (
 
 @given(studies)
 def test_a_study_comes_back_from_a_file(config: StudyConfig) -> None:
-    text = json.dumps(config.as_json(), allow_nan=False)
-    assert from_json(json.loads(text), "study.json") == config
+    text = json.dumps(plain(config), allow_nan=False)
+    assert STUDY.read(json.loads(text), "study.json") == config
 
 
 def test_every_setting_is_drawn_above() -> None:
@@ -317,9 +321,9 @@ def test_every_setting_is_drawn_above() -> None:
         "max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_names groups ood_label ood_subsets "
         "max_train max_id max_ood seed",
-        Analyses: "heads ablation sweep search effective_size",
+        Analyses: "heads ablation sweep search effective_size more",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():
         assert [field.name for field in fields(kind)] == listed.split()
-    assert set(StudyConfig().as_json()["prune"]) == {field.name for field in fields(PruneSettings)}
+    assert set(plain(StudyConfig())["prune"]) == {field.name for field in fields(PruneSettings)}

@@ -17,7 +17,7 @@ from mechcore.steps.bench import Workbench, bench_of
 from mechcore.steps.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
 from mechcore.steps.estimate import Size, estimate, masks_of, passes
 from mechcore.steps.plan import make_plan
-from mechcore.study import prepare
+from mechcore.study.run import prepare
 from mechcore.study.store import Store
 
 SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)

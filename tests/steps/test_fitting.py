@@ -20,9 +20,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
 from mechcore.steps.bench import bench_of
-from mechcore.steps.estimate import estimate, passes
-from mechcore.steps.plan import make_plan
-from mechcore.study import (
+from mechcore.steps.config import (
     AblationConfig,
     Analyses,
     DataConfig,
@@ -32,10 +30,11 @@ from mechcore.study import (
     SearchConfig,
     SizesConfig,
     StudyConfig,
-    prepare,
-    read_config,
-    run,
 )
+from mechcore.steps.config_file import read_config
+from mechcore.steps.estimate import estimate, passes
+from mechcore.steps.plan import make_plan
+from mechcore.study.run import prepare, run_study
 from mechcore.study.status import unit_table
 from mechcore.training import train_settings
 from mechcore.training.loop import Loop
@@ -110,7 +109,7 @@ def test_every_architecture_is_trained_studied_and_reported(
     cases: Cases, tmp_path: Path, architecture: str
 ) -> None:
     config, out = study(cases.path(architecture), tmp_path), tmp_path / "out"
-    (report,) = run(config, out)
+    (report,) = run_study(config, out)
     text = report.read_text(encoding="utf-8")
     assert "Training" in text
     full = table(out, "accuracy").query(
@@ -145,7 +144,7 @@ def test_training_goes_on_where_it_was_interrupted(
     cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(study(cases.path("bert"), tmp_path), sparsities=(0.5,), checkpoints=())
-    run(config, tmp_path / "whole")
+    run_study(config, tmp_path / "whole")
     losses, compute = [], Loop.compute_loss
 
     def interrupted(self: Loop, *given: Any, **named: Any) -> Any:
@@ -156,14 +155,14 @@ def test_training_goes_on_where_it_was_interrupted(
 
     monkeypatch.setattr(Loop, "compute_loss", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(config, tmp_path / "out")
+        run_study(config, tmp_path / "out")
     state = unit_table(tmp_path / "out")[0].set_index("kind")["state"]
     assert state["train"] == "begun"
-    run(config, tmp_path / "out")
+    run_study(config, tmp_path / "out")
     assert len(losses) == 4 + 2  # steps 3 and 4 again
     assert results(tmp_path / "out") == results(tmp_path / "whole")
     assert set(unit_table(tmp_path / "out")[0]["state"]) == {"done"}
-    run(config, tmp_path / "out")
+    run_study(config, tmp_path / "out")
     assert len(losses) == 6
 
 
@@ -189,7 +188,7 @@ def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
         tokenizer.save_pretrained(tmp_path / name)
         config = study(tmp_path / name, tmp_path)
         config = replace(config, checkpoints=(), analyses=Analyses(None, None))
-        run(config, tmp_path / f"out-{name}")
+        run_study(config, tmp_path / f"out-{name}")
         found.append(table(tmp_path / f"out-{name}", "accuracy"))
     pd.testing.assert_frame_equal(found[0], found[1], atol=1e-4)
 
@@ -244,7 +243,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
         config = replace(config, model=replace(config.model, class_labels=change["classes"]))
     config = replace(config, training=replace(TRAINING, **change.get("training", {})))
     with pytest.raises(InputError, match=message):
-        run(config, tmp_path / "out")
+        run_study(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -332,7 +331,7 @@ def test_the_published_study_gives_the_same_tables_again(
     published: StudyConfig, tmp_path: Path
 ) -> None:
     for name in ("first", "second"):
-        run(published, tmp_path / name)
+        run_study(published, tmp_path / name)
     first, second = (results(tmp_path / name) for name in ("first", "second"))
     assert first == second
     tables = {Path(name).stem for name in first if name.startswith("tables/")}

@@ -10,10 +10,11 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.steps.config import Analyses, DataConfig, StudyConfig
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import group_table
-from mechcore.study import Analyses, DataConfig, StudyConfig, prepare, run
+from mechcore.study.run import prepare, run_study
 
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}
 PRUNED = {("id", "all"): 0.8, ("ood", "a"): 0.0, ("ood", "b"): 0.5, ("ood", "c"): 0.7}
@@ -119,7 +120,7 @@ def test_a_group_of_a_subset_that_is_not_there_is_refused(
 ) -> None:
     config = study(max_ood=8, groups={"mine": ("so_swap", subset)})
     with pytest.raises(InputError, match=f"groups: mine: .*{message}"):
-        run(config, tmp_path / "out")
+        run_study(config, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

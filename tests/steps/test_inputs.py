@@ -16,8 +16,8 @@ from mechcore.data.examples import Examples
 from mechcore.data.sources import Source
 from mechcore.errors import MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import Inputs, read_role
-from mechcore.study import DataConfig, ModelConfig
 
 MODEL = ModelConfig(source="mine")
 

@@ -20,14 +20,8 @@ from safetensors import safe_open
 from mechcore.cli import main
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
-from mechcore.study import (
-    Analyses,
-    DataConfig,
-    SizesConfig,
-    StudyConfig,
-    run,
-)
-from mechcore.study.run import StudyError
+from mechcore.steps.config import Analyses, DataConfig, SizesConfig, StudyConfig
+from mechcore.study.run import StudyError, run_study
 from mechcore.study.store import Store
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
@@ -64,7 +58,7 @@ def histories(masks: Path) -> dict[str, tuple[float, float]]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study without a missing mask; not to be changed."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    run(CONFIG, out)
+    run_study(CONFIG, out)
     return out
 
 
@@ -108,7 +102,7 @@ def test_one_mask_off_its_target_costs_only_itself(
     *others, (_, lost) = ranked
     trained = manifests(out)
     with pytest.warns(MechcoreWarning, match=rf"{lost} is missing: the sparsity of target 0\.5"):
-        (report,) = run(with_tolerance(between(ranked, 5)), out)
+        (report,) = run_study(with_tolerance(between(ranked, 5)), out)
     assert manifests(out) == trained, "nothing is trained again"
     there = {name for _, name in others}
     assert {path.stem for path in (out / "masks").iterdir()} == there
@@ -141,10 +135,10 @@ def test_a_raised_tolerance_brings_it_back(
     whole: Path, out: Path, ranked: list[tuple[float, str]]
 ) -> None:
     with pytest.warns(MechcoreWarning, match="is missing"):
-        run(with_tolerance(between(ranked, 4)), out)
+        run_study(with_tolerance(between(ranked, 4)), out)
     trained = manifests(out)
     assert len(table(out, "missing_masks")) == 2
-    run(with_tolerance(0.9), out)
+    run_study(with_tolerance(0.9), out)
     assert manifests(out) == trained
     assert not (out / "tables" / "missing_masks.csv").exists()
     for name in ("accuracy", "core", "subnetworks"):
@@ -153,7 +147,7 @@ def test_a_raised_tolerance_brings_it_back(
 
 def test_a_sparsity_without_masks_is_named(out: Path, ranked: list[tuple[float, str]]) -> None:
     with pytest.warns(MechcoreWarning, match="is missing"):
-        (report,) = run(with_tolerance(between(ranked, 3)), out)
+        (report,) = run_study(with_tolerance(between(ranked, 3)), out)
     assert set(table(out, "subnetworks")["target_sparsity"]) == {LOW}
     assert not (out / "tables" / "joint_frequency.csv").exists()
     assert len(table(out, "missing_masks")) == 3
@@ -166,7 +160,7 @@ def test_without_any_mask_the_study_fails_with_the_reasons(out: Path) -> None:
         pytest.warns(MechcoreWarning, match="is missing"),
         pytest.raises(StudyError, match=r"core: no mask reached its target: the sparsity") as e,
     ):
-        run(with_tolerance(0.0), out)
+        run_study(with_tolerance(0.0), out)
     for seed in SEEDS:
         for target in (LOW, HIGH):
             assert f"target {target}, seed {seed} ended at" in str(e.value)
@@ -176,19 +170,19 @@ def test_without_any_mask_the_study_fails_with_the_reasons(out: Path) -> None:
 def test_another_schedule_trains_again(out: Path, ranked: list[tuple[float, str]]) -> None:
     trained = manifests(out)
     config = with_tolerance(1.0)
-    run(replace(config, prune=replace(config.prune, steps=4)), out)
+    run_study(replace(config, prune=replace(config.prune, steps=4)), out)
     assert trained < manifests(out)
 
 
 def test_discretisation_reuses_the_training(whole: Path, out: Path) -> None:
     trained = manifests(out)
     config = replace(CONFIG, prune=replace(PRUNE, discretisation="threshold"))
-    run(config, out)
+    run_study(config, out)
     assert manifests(out) == trained
     # After three steps no deterministic value is near a threshold: everything is kept.
     assert set(table(out, "subnetworks")["sparsity"]) == {0.0}
     assert set(table(whole, "subnetworks")["sparsity"]) != {0.0}
-    run(CONFIG, out)
+    run_study(CONFIG, out)
     pd.testing.assert_frame_equal(table(out, "subnetworks"), table(whole, "subnetworks"))
 
 
@@ -209,7 +203,7 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
         ),
     )
     out = tmp_path / "out"
-    run(config, out)
+    run_study(config, out)
     store = Store(out / "store")
     distances = {
         (unit["name"].rpartition(" ")[2], name): distance
@@ -223,7 +217,7 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
     kept = max(d for each, d in distances.items() if each not in lost)
     assert kept < 0.1 < min(distances[each] for each in lost)
     with pytest.warns(MechcoreWarning, match="is missing"):
-        (report,) = run(replace(config, prune=replace(PRUNE, tolerance=0.1)), out)
+        (report,) = run_study(replace(config, prune=replace(PRUNE, tolerance=0.1)), out)
     missing = table(out, "missing_grid_masks")
     assert sorted(zip(missing["checkpoint"].astype(str), missing["subnetwork"], strict=True)) == (
         sorted(lost)

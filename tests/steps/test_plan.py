@@ -1,20 +1,20 @@
-"""From settings to units: which results a change invalidates, and which it leaves."""
+"""From settings to jobs: which results a change invalidates, and which it leaves."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mechcore.steps.units import Unit
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
+from mechcore.steps.analyses import Answers, Sizes
 from mechcore.steps.config import (
     AblationConfig,
     Analyses,
@@ -25,8 +25,9 @@ from mechcore.steps.config import (
     SizesConfig,
     StudyConfig,
 )
+from mechcore.steps.masks import AcceptMasks, Describe
 from mechcore.steps.plan import Plan, make_plan
-from mechcore.study import inputs, units
+from mechcore.study.step import Job
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("loaded by a plan")
 
     for name in ("load_model", "load_tokenizer", "read_sources", "encode"):
-        monkeypatch.setattr(inputs, name, refuse)
+        monkeypatch.setattr(f"mechcore.steps.inputs.{name}", refuse)
 
 
 @pytest.fixture
@@ -54,18 +55,29 @@ def config(tmp_path: Path) -> StudyConfig:
     )
 
 
-def label(unit: Unit) -> str:
-    """What a unit is, in a word of the table below."""
-    if unit.kind != "answers":
-        return unit.kind
-    return f"{'sub' if unit.needs else 'full'} {unit.settings['role']}"
+def label(job: Job) -> str:
+    """What a job is, in a word of the table below."""
+    if not isinstance(job.step, Answers):
+        return job.step.kind
+    return f"{'sub' if job.needs else 'full'} {job.step.role}"
+
+
+def keys(plan: Plan, *labels: str) -> set[str]:
+    """Keys of the jobs, or of those with such labels."""
+    return {job.key for job in plan.jobs if not labels or label(job) in labels}
+
+
+def target_and_seeds(job: Job) -> tuple[float, tuple[int, ...]]:
+    assert isinstance(job.step, AcceptMasks)
+    return job.step.target, job.step.seeds
 
 
 def changed(before: Plan, after: Plan) -> set[str]:
-    """Labels of units whose key is new; all units of a label change together."""
+    """Labels of jobs whose key is new; all jobs of a label change together."""
     new: dict[str, set[bool]] = {}
-    for unit in after.units.values():
-        new.setdefault(label(unit), set()).add(unit.key not in before.units)
+    known = keys(before)
+    for job in after.jobs:
+        new.setdefault(label(job), set()).add(job.key not in known)
     assert all(len(answers) == 1 for answers in new.values())
     return {name for name, answers in new.items() if answers == {True}}
 
@@ -206,22 +218,21 @@ def test_a_change_invalidates_what_depends_on_it(
 ) -> None:
     change, expected = CHANGES[what]
     before = make_plan(config)
-    assert {label(unit) for unit in before.units.values()} == EVERYTHING
+    assert {label(job) for job in before.jobs} == EVERYTHING
     after = make_plan(change(World(config, tmp_path)))
     assert changed(before, after) == expected
 
 
-def test_versions_and_formats_invalidate_everything(
+def test_versions_and_code_invalidate_everything(
     config: StudyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = make_plan(config)
     for name, value in (
-        ("WORK_FORMAT", 0),
-        ("version", lambda package: "0"),
-        ("versions", lambda: {"torch": "0"}),
+        ("code_digests", lambda things: {"mechcore.components": "0"}),
+        ("versions", lambda packages: {"torch": "0"}),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(units, name, value)
+            patch.setattr(f"mechcore.study.step.{name}", value)
             assert changed(before, make_plan(config)) == EVERYTHING
     assert changed(before, make_plan(config)) == set()
 
@@ -229,75 +240,66 @@ def test_versions_and_formats_invalidate_everything(
 # -- growing studies ------------------------------------------------------------------------------
 
 
-def keys(config: StudyConfig, *kinds: str) -> set[str]:
-    found = make_plan(config).units
-    return {key for key, unit in found.items() if not kinds or label(unit) in kinds}
-
-
-def test_the_units_of_a_study(config: StudyConfig) -> None:
+def test_the_jobs_of_a_study(config: StudyConfig) -> None:
     plan = make_plan(config)
     (part,) = plan.parts
     counts = dict.fromkeys(EVERYTHING, 0)
-    for unit in plan.units.values():
-        counts[label(unit)] += 1
+    for job in plan.jobs:
+        counts[label(job)] += 1
     # Seeds 1 and 2, and 3, at two sparsities.
     expected = dict.fromkeys(EVERYTHING, 1)
     expected |= dict.fromkeys(("prune", "masks", "sub id", "sub ood"), 4)
     assert counts == expected
-    assert [(u.settings["target"], u.settings["seeds"]) for u in part.pruned] == [
-        (0.3, [1, 2]),
-        (0.3, [3]),
-        (0.5, [1, 2]),
-        (0.5, [3]),
+    assert list(map(target_and_seeds, part.masks)) == [
+        (0.3, (1, 2)),
+        (0.3, (3,)),
+        (0.5, (1, 2)),
+        (0.5, (3,)),
     ]
-    assert len({unit.name for unit in plan.units.values()}) == len(plan.units)
+    assert len({job.name for job in plan.jobs}) == len(plan.jobs)
 
 
-def test_every_unit_comes_after_those_that_it_needs(config: StudyConfig) -> None:
+def test_every_job_comes_after_those_that_it_needs(config: StudyConfig) -> None:
     both = replace(config, models={"a": config.model, "b": config.model}, model=ModelConfig())
     for each in (config, both, embedded(checkpoints=("embedded",))):
         seen: set[str] = set()
-        for key, unit in make_plan(each).units.items():
-            assert unit.key == key
-            assert set(unit.needs.values()) <= seen
-            seen.add(key)
+        for job in make_plan(each).jobs:
+            assert {need.key for need in job.needs.values()} <= seen
+            assert job.key not in seen
+            seen.add(job.key)
 
 
 def test_seeds_added_at_the_end_keep_full_chunks(config: StudyConfig) -> None:
     before, after = make_plan(config), make_plan(replace(config, seeds=(1, 2, 3, 4, 5)))
+    known = keys(before)
     of_masks = [
-        {
-            tuple(u.settings["seeds"])
-            for u in after.parts[0].pruned
-            if (u.key in before.units) is old
-        }
+        {target_and_seeds(job)[1] for job in after.parts[0].masks if (job.key in known) is old}
         for old in (True, False)
     ]
     assert of_masks == [{(1, 2)}, {(3, 4), (5,)}]
-    new = {label(unit) for key, unit in after.units.items() if key not in before.units}
-    assert new == MASKS
+    assert {label(job) for job in after.jobs if job.key not in known} == MASKS
 
 
 def test_sparsities_added_keep_everything_of_the_others(config: StudyConfig) -> None:
     kinds = ("describe", "means", "prune", "full id", "full ood", "sub id", "sub ood", "heads")
-    before = keys(config, *kinds)
-    after = keys(replace(config, sparsities=(0.3, 0.4, 0.5)), *kinds)
+    before = keys(make_plan(config), *kinds)
+    after = keys(make_plan(replace(config, sparsities=(0.3, 0.4, 0.5))), *kinds)
     assert before < after
     assert len(after - before) == 6  # two chunks, each pruned and answered twice
 
 
 def test_sparsities_that_look_alike_are_kept_apart(config: StudyConfig) -> None:
     plan = make_plan(replace(config, sparsities=(0.5, 0.5000001), seeds=(1,)))
-    accuracy = plan.parts[0].units["accuracy"]
-    pruned = {unit.key for unit in plan.parts[0].pruned}
-    assert len(pruned) == 2
-    assert pruned <= set(accuracy.needs.values())
+    accuracy = plan.parts[0].jobs["accuracy"]
+    masks = {job.key for job in plan.parts[0].masks}
+    assert len(masks) == 2
+    assert masks <= {need.key for need in accuracy.needs.values()}
 
 
 # -- several models, and checkpoints --------------------------------------------------------------
 
 
-def test_equal_models_share_their_units(config: StudyConfig, tmp_path: Path) -> None:
+def test_equal_models_share_their_jobs(config: StudyConfig, tmp_path: Path) -> None:
     same = shutil.copytree(tmp_path / "model", tmp_path / "same")
     other = checkpoint_like(tmp_path / "other", "else")
     models = {name: ModelConfig(source=str(tmp_path / name)) for name in ("model", "same")}
@@ -306,12 +308,12 @@ def test_equal_models_share_their_units(config: StudyConfig, tmp_path: Path) -> 
     plan = make_plan(study)
     assert same.is_dir()
     assert [part.name for part in plan.parts] == ["model", "same"]
-    assert set(plan.units) == set(alone.units)
-    first, second = ({u.key for u in part.made} for part in plan.parts)
+    assert keys(plan) == keys(alone)
+    first, second = ({job.key for job in part.results} for part in plan.parts)
     assert first == second
     plan = make_plan(replace(study, models={**models, "other": ModelConfig(source=str(other))}))
-    # Tables of other masks are other units, and so is everything else.
-    assert len(plan.units) == 2 * len(alone.units)
+    # Tables of other masks are other jobs, and so is everything else.
+    assert len(plan.jobs) == 2 * len(alone.jobs)
 
 
 def embedded(**settings: Any) -> StudyConfig:
@@ -328,43 +330,46 @@ def embedded(**settings: Any) -> StudyConfig:
 
 def test_checkpoints_share_what_the_study_has(tmp_path: Path) -> None:
     alone, plan = make_plan(embedded()), make_plan(embedded(checkpoints=("embedded",)))
-    assert alone.units.keys() < plan.units.keys()
-    sizes = plan.parts[0].units["sizes"]
-    n = len(sizes.settings["checkpoints"])
+    assert keys(alone) < keys(plan)
+    sizes = plan.parts[0].jobs["sizes"]
+    assert isinstance(sizes.step, Sizes)
+    n = len(sizes.step.checkpoints)
     assert n > 2
     assert len(sizes.needs) == n
-    pruned = [unit for unit in plan.units.values() if unit.kind == "prune"]
+    pruned = [job for job in plan.jobs if label(job) == "prune"]
     # Two sparsities at every checkpoint, of which the last is the model itself, at 0.5.
     assert len(pruned) == 2 * n
-    assert len(plan.parts[0].pruned) == 1
+    assert len(plan.parts[0].masks) == 1
     only = make_plan(embedded(checkpoints=("embedded",), sparsities=()))
-    assert set(only.units) <= set(plan.units)
-    assert "core" not in only.parts[0].units
+    assert keys(only) <= keys(plan)
+    assert "core" not in only.parts[0].jobs
 
 
-def test_margins_of_effective_size_invalidate_it_alone() -> None:
+def test_the_tolerance_of_effective_size_invalidates_it_alone() -> None:
     config = embedded(checkpoints=("embedded",))
-    other = Analyses(effective_size=SizesConfig((0.3, 0.5), margin=0.1))
+    other = Analyses(effective_size=SizesConfig((0.3, 0.5), tolerance=0.1))
     before, after = make_plan(config), make_plan(replace(config, analyses=other))
     assert changed(before, after) == {"sizes"}
 
 
-def test_a_checkpoint_that_changes_invalidates_its_own_units(
+def test_a_checkpoint_that_changes_invalidates_its_own_jobs(
     config: StudyConfig, tmp_path: Path
 ) -> None:
     for step in (1, 2):
         checkpoint_like(tmp_path / "run" / f"step-{step}", str(step))
     study = replace(config, checkpoints=(str(tmp_path / "run"),))
     before = make_plan(study)
-    assert before.parts[0].units["sizes"].settings["checkpoints"] == [1, 2]
+    sizes = before.parts[0].jobs["sizes"].step
+    assert isinstance(sizes, Sizes)
+    assert sizes.checkpoints == (1, 2)
     (tmp_path / "run" / "step-2" / "model.safetensors").write_text("new")
     after = make_plan(study)
-    new = [unit for key, unit in after.units.items() if key not in before.units]
-    assert {label(unit) for unit in new} == {
+    new = [job for job in after.jobs if job.key not in keys(before)]
+    assert {label(job) for job in new} == {
         *("means", "prune", "masks", "full id", "full ood", "sub id", "sub ood", "accuracy"),
         "sizes",
     }
-    assert all(unit.kind == "sizes" or "checkpoint 2" in unit.name for unit in new)
+    assert all(label(job) == "sizes" or "checkpoint 2" in job.name for job in new)
 
 
 # -- what cannot be planned -----------------------------------------------------------------------
@@ -388,13 +393,17 @@ def test_missing_files_are_named(config: StudyConfig, tmp_path: Path) -> None:
         make_plan(embedded(checkpoints=(str(tmp_path),)))
 
 
+def names_of(config: StudyConfig) -> Mapping[str, str]:
+    step = make_plan(config).parts[0].jobs["describe"].step
+    assert isinstance(step, Describe)
+    return step.names
+
+
 def test_names_of_data(config: StudyConfig, tmp_path: Path) -> None:
     data = write_data(tmp_path / "mnli.train.csv", 3)
     study = replace(config, data=replace(config.data, train=str(data)))
-    names = make_plan(study).parts[0].units["describe"].settings["names"]
-    assert names == {"train": "mnli", "id": "id-data", "ood": "ood-data"}
-    own = make_plan(embedded()).parts[0].units["describe"].settings["names"]
-    assert own == {role: role for role in ("train", "id", "ood")}
+    assert names_of(study) == {"train": "mnli", "id": "id-data", "ood": "ood-data"}
+    assert names_of(embedded()) == {role: role for role in ("train", "id", "ood")}
 
 
 def test_the_hasher_reads_each_file_once(config: StudyConfig) -> None:

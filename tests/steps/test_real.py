@@ -14,16 +14,16 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.steps.ablation import sweep_tables
-from mechcore.steps.inputs import load_inputs
-from mechcore.study import (
+from mechcore.steps.config import (
     AblationConfig,
     Analyses,
     DataConfig,
     HeadsConfig,
     ModelConfig,
     StudyConfig,
-    run,
 )
+from mechcore.steps.inputs import load_inputs
+from mechcore.study.run import run_study
 
 pytestmark = pytest.mark.real
 
@@ -81,7 +81,7 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
 
 
 def test_a_run(real_data: Path, tmp_path: Path) -> None:
-    (report,) = run(config(real_data, 24), tmp_path / "run")
+    (report,) = run_study(config(real_data, 24), tmp_path / "run")
     assert report.is_file()
     facts = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (facts["model"]["n_layers"], facts["model"]["n_heads"]) == (6, 12)
