@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,6 +12,7 @@ import typer
 from mechcore import progress
 from mechcore.cli.options import (
     ModelOptions,
+    Options,
     PruneOptions,
     ResourceOptions,
     StoreOptions,
@@ -58,9 +59,21 @@ def run(
     Run it again to go on after an interruption: what is done is kept, and only what depends on a
     change is done again.
     """
-    from mechcore.steps.config_file import read_config
+    from mechcore.steps.config import Resources, StudyConfig
+    from mechcore.study.kinds import DEFAULT, read_study
 
-    base = None if config is None else read_config(config)
+    kind, base = (DEFAULT, None) if config is None else read_study(config)
+    place = out or Path("mechcore-out" if config is None else config.stem)
+    tracking.check()
+    if not isinstance(base, StudyConfig | None):
+        _refuse((model, train, test, files, prune), kind)
+        if dry_run:
+            _show_jobs(base, place, kind, keep.store)
+            return
+        for report in _run(base, place, kind, keep, resources.over(Resources())):
+            print(f"report: {report}")
+            tracking.log(report.parent)
+        return
     study = run_config(model, files, train, test, prune, max_non_core, base)
     study = replace(study, resources=resources.over(study.resources))
     if resources.device is not None and study.model.device_map is not None:
@@ -68,22 +81,47 @@ def run(
             f"--device {resources.device} and device_map {study.model.device_map} exclude each "
             "other: a map says itself which devices are used; leave one of them out"
         )
-    place = out or Path("mechcore-out" if config is None else config.stem)
-    tracking.check()
     if dry_run:
         _show_estimate(study, place, keep.store)
         return
-    from mechcore.study.run import run_study
-
-    with progress.shown():
-        executor = keep.executed(study.resources)
-        reports = run_study(study, place, store=keep.store, executor=executor)
-    for report in reports:
-        if len(reports) > 1:
-            print(f"{report.parent.name}:")
+    for report in _run(study, place, DEFAULT, keep, study.resources):
         show_run(report.parent)
         print(f"report: {report}")
         tracking.log(report.parent)
+
+
+def _run(settings: Any, out: Path, kind: str, keep: StoreOptions, resources: Any) -> Iterator[Path]:
+    """Do a study; each of its reports, after the name of its folder where there are several."""
+    from mechcore.study.run import run_study
+
+    with progress.shown():
+        executor = keep.executed(resources)
+        reports = run_study(settings, out, kind=kind, store=keep.store, executor=executor)
+    for report in reports:
+        if len(reports) > 1:
+            print(f"{report.parent.name}:")
+        yield report
+
+
+def _show_jobs(settings: Any, out: Path, kind: str, store: Path | None) -> None:
+    """The jobs known by now."""
+    from mechcore.study.run import prepare
+
+    prepared = prepare(settings, out, kind=kind, store=store)
+    waiting = {job.key for job in prepared.pending}
+    for job in prepared.jobs:
+        print(f"{'to do' if job.key in waiting else 'done'}: {job.name}")
+    print(f"{len(waiting)} of {len(prepared.jobs)} jobs known by now are to do")
+
+
+def _refuse(options: Iterable[Options], kind: str) -> None:
+    """Refuse options of the main study where a file describes one of another kind."""
+    given = sorted(name for group in options for name in group.given)
+    if given:
+        raise InputError(
+            f"--{given[0].replace('_', '-')} is for the main study, and the file describes one of "
+            f"kind {kind!r}; write its settings into the file"
+        )
 
 
 def _show_estimate(study: Any, out: Path, store: Path | None) -> None:

@@ -7,24 +7,22 @@ from pathlib import Path
 from typing import Any
 
 from mechcore.data.task import ROLES
+from mechcore.errors import InputError
 from mechcore.steps.config import EMBEDDED, TRAINED, DataConfig, ModelConfig, StudyConfig
-from mechcore.yaml_file import YAML, located_path, read_plain
+from mechcore.study.kinds import DEFAULT, read_study
+from mechcore.yaml_file import YAML, located_path
 
 
 def read_config(path: str | Path) -> StudyConfig:
-    """Read a study from a ``.yaml`` or ``.yml`` file.
-
-    Relative paths in it are relative to its folder.
+    """Read a main study from a file, see `mechcore.study.kinds.read_study`.
 
     Raises:
-        InputError: the file is missing or of another kind, is not valid YAML, or does not describe
-            a study; the message names the file and what is wrong in it.
+        InputError: the file does not describe one.
     """
-    from mechcore.steps.study import STUDY  # which locates settings with this module
-
-    path = Path(path)
-    content = read_plain(path, "a study's settings", "; mechcore init writes one")
-    return located(STUDY.read(content or {}, str(path)), path.resolve().parent)
+    kind, config = read_study(path)
+    if not isinstance(config, StudyConfig):
+        raise InputError(f"{path}: is a study of kind {kind!r}; expected one of kind {DEFAULT!r}")
+    return config
 
 
 def located(config: StudyConfig, folder: Path) -> StudyConfig:

@@ -11,7 +11,7 @@ from mechcore.errors import InputError
 from mechcore.registry import Registry
 from mechcore.study.engine import Study
 from mechcore.study.store import Store
-from mechcore.yaml_file import Place, validated
+from mechcore.yaml_file import Place, read_plain, validated
 
 S = TypeVar("S")
 
@@ -66,6 +66,27 @@ def _dataclass_in(hint: Any) -> Any:
     if is_dataclass(hint):
         return hint
     return next((found for each in get_args(hint) if (found := _dataclass_in(each))), None)
+
+
+def read_study(path: str | Path) -> tuple[str, Any]:
+    """Read a study of any kind from a ``.yaml`` or ``.yml`` file, which names its ``kind``.
+
+    Relative paths in it are relative to its folder.
+
+    Returns:
+        The kind, `DEFAULT` where the file names none, and the settings.
+
+    Raises:
+        InputError: the file is missing or of another kind, is not valid YAML, or does not describe
+            a study; the message names the file and what is wrong in it.
+    """
+    path = Path(path)
+    content = read_plain(path, "a study's settings", "; mechcore init writes one") or {}
+    kind = content.pop("kind", DEFAULT) if isinstance(content, dict) else DEFAULT
+    if not isinstance(kind, str):
+        raise InputError(f"{path}: kind is {kind!r}; expected one of {', '.join(STUDIES.names())}")
+    found = STUDIES[kind]
+    return kind, found.located(found.read(content, str(path)), path.resolve().parent)
 
 
 STUDIES: Registry[StudyKind[Any]] = Registry(

@@ -98,7 +98,7 @@ def _source_of(thing: object) -> str:
 
 
 def _source_in_cell(thing: object) -> str | None:
-    """The source of a class of a notebook, in the cell of its methods: Python does not look there."""
+    """The source of a notebook's class, in the cell of its methods: Python does not look there."""
     methods = vars(thing).values() if inspect.isclass(thing) else ()
     for code in (each.__code__ for each in methods if inspect.isfunction(each)):
         with suppress(SyntaxError):

@@ -1,0 +1,141 @@
+"""The package of docs/extend.md, put together from the page, adds everything that it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    tomllib = pytest.importorskip("tomli")
+
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_encoder_dir
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extend.md"
+FILE = re.compile(r"<!-- file: (\S+) -->\n```\w+\n(.*?)^```$", re.DOTALL | re.M)
+
+STUDY = """
+model: {{source: {model}}}
+data: {{task: toy, folder: {data}}}
+method: late-first
+seeds: [1]
+sparsities: [0.5]
+n_resamples: 10
+analyses:
+  heads: {{max_examples: 8}}
+  ablation: {{max_joint: 0, max_non_core: 1}}
+  fill: half
+  more: {{lengths: {{longest: 9}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, as an installer leaves it."""
+    folder = tmp_path_factory.mktemp("site")
+    files = dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
+    project = tomllib.loads(files.pop("pyproject.toml"))["project"]
+    (folder / "mechcore_extras").mkdir()
+    (folder / "mechcore_extras" / "__init__.py").touch()
+    for name, text in files.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    info = folder / f"mechcore_extras-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    groups = project["entry-points"].items()
+    (info / "entry_points.txt").write_text(
+        "\n".join(
+            f"[{group}]\n" + "".join(f"{name} = {at}\n" for name, at in points.items())
+            for group, points in groups
+        )
+    )
+    return folder
+
+
+def mechcore(site: Path, *arguments: str) -> str:
+    """Run the command with the package installed; what it prints."""
+    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(
+        [sys.executable, "-m", "mechcore", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.once
+def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path) -> None:
+    for role in ("train", "id", "ood"):
+        frame = tiny_world.generate(role, 24, 1).frame  # type: ignore[arg-type]
+        frame.to_csv(tmp_path / f"{role}.csv", index=False)
+    file, out = tmp_path / "study.yaml", tmp_path / "out"
+    file.write_text(STUDY.format(model=tiny_encoder_dir(), data=tmp_path))
+    mechcore(installed, "run", str(file), "--out", str(out), "--cpus", "1")
+    tables = {path.stem: pd.read_csv(path) for path in (out / "tables").glob("*.csv")}
+    # Half of the 6 x 9 components, the later ones, are pruned.
+    kept = tables["subnetworks"].iloc[0]
+    assert kept["method"] == "late-first"
+    assert kept["subnetwork"] == "late-first-s0.50-seed1"
+    assert set(kept["kept"].split()) == {
+        f"L{layer}.{name}" for layer in range(3) for name in (*map("H{}".format, range(8)), "MLP")
+    }
+    assert tables["head_categories"]["mass_two_back"].between(0, 1).all()
+    lengths = tables["lengths"].set_index("role")
+    assert lengths["n"].tolist() == [24, 24]
+    assert 0 < lengths["longer"].sum() <= 48
+    report = (out / "report.html").read_text(encoding="utf-8")
+    assert "Lengths of texts" in report
+    assert "How many texts are long" in report
+
+
+@pytest.mark.once
+def test_the_fill_and_the_method_have_their_commands(installed: Path, tmp_path: Path) -> None:
+    small = ("--max-train", "16", "--max-id", "8", "--max-ood", "8")
+    drops = {}
+    for mode in ("mean", "half"):
+        options = ("--components", "L0.H0", "--mode", mode, "--resamples", "10")
+        mechcore(installed, "ablate", *options, *small, "--out", str(tmp_path / mode))
+        drops[mode] = pd.read_csv(tmp_path / mode / "ablation.csv")["margin_drop"]
+    assert (drops["mean"] - drops["half"]).abs().max() > 1e-6
+    options = ("--method", "late-first", "--seeds", "1", "--sparsities", "0.5")
+    out = mechcore(installed, "prune", *options, *small, "--out", str(tmp_path / "masks"))
+    assert "late-first-s0.50-seed1" in out
+
+
+@pytest.mark.once
+def test_a_kind_of_study_is_run_by_the_engine(installed: Path, tmp_path: Path) -> None:
+    file, out = tmp_path / "squares.yaml", tmp_path / "out"
+    file.write_text("kind: squares\nnumbers: [3, 5]\n")
+    assert "2 of 2 jobs known by now are to do" in mechcore(
+        installed, "run", str(file), "--out", str(out), "--dry-run"
+    )
+    mechcore(installed, "run", str(file), "--out", str(out))
+    assert pd.read_csv(out / "tables" / "squares.csv")["square"].tolist() == [9, 25]
+    assert "Numbers and their squares" in (out / "report.html").read_text(encoding="utf-8")
+    file.write_text("kind: squares\nnumbers: [3, 4]\n")
+    assert "1 of 2 jobs known by now are to do" in mechcore(
+        installed, "run", str(file), "--out", str(out), "--dry-run"
+    )
+    assert "2 of 2 jobs are done" in mechcore(installed, "status", str(out))
+    # An edit of what made a result is noticed, and named.
+    study = installed / "mechcore_extras" / "study.py"
+    text = study.read_text(encoding="utf-8")
+    study.write_text(text.replace("self.number**2", "self.number * self.number"), encoding="utf-8")
+    try:
+        shown = mechcore(installed, "status", str(out))
+    finally:
+        study.write_text(text, encoding="utf-8")
+    assert "0 of 2 jobs are done" in shown
+    assert "mechcore_extras/study.py" in shown
