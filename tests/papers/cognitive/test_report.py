@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from drawn import check_paper, leave_out_figures, panel
 from made_up_cognitive import CognitiveWorld, write_cognitive_run
+from made_up_run import World, write_run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
@@ -439,9 +440,10 @@ def test_hostile_strings_can_be_drawn(runs: Callable[[str], RunFolder]) -> None:
 
 @pytest.mark.usefixtures("no_drawing")
 def test_a_run_of_another_kind_has_no_cognitive_section(
-    folder: Path, tmp_path: Path, new_run: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = new_run(tmp_path / "run", n_layers=1, n_heads=2, core=(), seeds=(0,))
+    world = World(n_layers=1, n_heads=2, core=(), seeds=(0,))
+    run = write_run(tmp_path / "run", world)
     monkeypatch.setattr(Gallery, "add", _no_picture)
     before = re.sub(r"<section id=\"files\".*", "", build_report(run).read_text(), flags=re.DOTALL)
     for path in (folder / "tables").iterdir():
