@@ -16,7 +16,7 @@ from mechcore.attention.categories import MIXED
 from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, NotFiniteError
-from mechcore.evaluation.readout import not_finite_advice
+from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
 

@@ -18,9 +18,10 @@ from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreWarning, NotFiniteError
-from mechcore.evaluation.readout import Readout, check_finite
+from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import Mode, masked
 from mechcore.masking.means import MeanActivations, as_batches
+from mechcore.models.finite import check_finite
 from mechcore.models.running import Batch, forward, model_inputs
 
 MAX_ROWS = 1024

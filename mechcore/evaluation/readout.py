@@ -16,66 +16,9 @@ from torch import Tensor
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.labels import LabelMap
-from mechcore.errors import InputError, NotFiniteError
+from mechcore.errors import InputError
+from mechcore.models.finite import check_finite
 from mechcore.models.running import Batch, class_names, is_causal, last_real_position
-
-
-def check_finite(
-    logits: Float[Tensor, "*masks example cls"],
-    examples: Iterable[int] | Tensor,
-    dtype: torch.dtype | None = None,
-    *,
-    never: bool = False,
-) -> None:
-    """Make sure that logits mean something: NaN has a largest class, too, and infinity a margin.
-
-    Args:
-        logits: those that are read, of one model or of several masked ones.
-        examples: numbers of the examples, to name them in the error.
-        dtype: what they were computed in, if it is not their own.
-        never: whether minus infinity is allowed for classes that have it in every example, as
-            words do that a language model never says.
-
-    Raises:
-        NotFiniteError: a logit is not finite.
-    """
-    if bool(logits.isfinite().all()):
-        return
-    bad = ~logits.isfinite()
-    if never:
-        unsaid = (logits == -torch.inf).all(-2, keepdim=True)
-        bad &= ~unsaid | unsaid.all(-1, keepdim=True)
-    rows = bad.any(-1)
-    if not bool(rows.any()):
-        return
-    values = " and ".join(
-        name
-        for name, found in (("NaN", logits.isnan()), ("infinity", logits.isinf()))
-        if bool((bad & found).any())
-    )
-    masks = rows.reshape(-1, rows.shape[-1])
-    numbers = [int(number) for number in examples]
-    wrong = sorted(numbers[row] for row in masks.any(0).nonzero().flatten().tolist())
-    shown = ", ".join(map(str, wrong[:5])) + ", ..." * (len(wrong) > 5)
-    under = f" under {int(masks.any(1).sum())} of {len(masks)} masks" if rows.ndim > 1 else ""
-    kind = str(dtype or logits.dtype).removeprefix("torch.")
-    raise NotFiniteError(
-        f"logits: not finite ({values}, {kind}) for {len(wrong)} of {len(numbers)} examples run "
-        f"together, number{'s' * (len(wrong) > 1)} {shown}{under}; {not_finite_advice(kind)}"
-    )
-
-
-def not_finite_advice(dtype: str) -> str:
-    """Why a model of this precision computes NaN or infinity, and what to do."""
-    if dtype == "float16":
-        return (
-            "it overflows in float16, or its weights are damaged: load it in float32 or bfloat16, "
-            "and if that does not help, use another checkpoint"
-        )
-    return (
-        "the model's weights are damaged, or too large: use another checkpoint, such as one from "
-        "before its training diverged"
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,8 @@ from mechcore import progress
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
-from mechcore.evaluation.readout import not_finite_advice
 from mechcore.files import write_safetensors
+from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.running import (
     Batch,

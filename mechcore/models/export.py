@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -23,11 +23,13 @@ from mechcore.components import Component, Mask
 from mechcore.errors import InputError
 from mechcore.files import appearing, check_can_write, write_json
 from mechcore.identity import Identity
-from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.classification import CLASSIFICATION_ADAPTERS
 from mechcore.models.loading import without_bars
 from mechcore.models.running import ModelIdentity, check_masks, weights_of
+
+if TYPE_CHECKING:
+    from mechcore.masking.means import MeanActivations
 
 FORMAT = "mechcore-export-1"
 FoldMode: TypeAlias = Literal["mean", "zero"]

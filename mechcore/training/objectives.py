@@ -16,7 +16,7 @@ from mechcore.data.encoding import EncodedExamples, answer_ids, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
-from mechcore.evaluation.readout import check_finite
+from mechcore.models.finite import check_finite
 from mechcore.models.measuring import evaluating
 
 _EVALUATION_BATCH = 256

@@ -15,8 +15,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mechcore.evaluation.evaluate import bootstrap_mean
-from mechcore.evaluation.readout import check_finite
 from mechcore.files import copy_linked, write_json
+from mechcore.models.finite import check_finite
 from mechcore.models.measuring import evaluating
 from mechcore.papers.cognitive.pretraining import tiny_base_model
 from mechcore.papers.cognitive.steps import CHECKPOINT, Base, base_of

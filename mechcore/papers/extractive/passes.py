@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.readout import check_finite
+from mechcore.models.finite import check_finite
 from mechcore.models.linear_maps import LinearMap, linear_maps
 from mechcore.models.measuring import hooked
 from mechcore.models.running import (

@@ -20,8 +20,8 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import NotFiniteError
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence, paired_drop
-from mechcore.evaluation.readout import check_finite
 from mechcore.masking.means import MeanActivations
+from mechcore.models.finite import check_finite
 from mechcore.models.running import weights_of
 from mechcore.pruning import PruneSettings, attribution_scores, prune
 from mechcore.pruning.teacher import Teacher
