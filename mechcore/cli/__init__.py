@@ -11,19 +11,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import (
-    ablation,
-    cognitive,
-    components,
-    extractive,
-    report,
-    study,
-    subnetworks,
-    training,
-)
+from mechcore.cli import ablation, components, report, study, subnetworks, training
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.registry import Registry
 
 INTERRUPTED = 130
+
+COMMANDS: Registry[typer.Typer] = Registry("group of commands", "mechcore.commands")
+"""Groups of commands that packages add, by the name of the group."""
 
 app = typer.Typer(
     name="mechcore",
@@ -69,8 +64,8 @@ for _command in (
     study.train_world,
 ):
     app.command(_command.__name__.replace("_", "-"))(_command)
-app.add_typer(cognitive.app)
-app.add_typer(extractive.app)
+for _group in COMMANDS:
+    app.add_typer(COMMANDS[_group], name=_group)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -217,8 +217,7 @@ def clean(
 
 def train_world(
     model: Annotated[
-        Literal["encoder", "decoder", "base"],
-        typer.Option("--model", help="Which model to train; base: that of the cognitive task."),
+        Literal["encoder", "decoder"], typer.Option("--model", help="Which model to train.")
     ] = "encoder",
     out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoints.")] = Path(
         "mechcore-world"
@@ -227,15 +226,10 @@ def train_world(
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
 ) -> None:
     """Train an embedded model from scratch, with checkpoints."""
-    from mechcore.papers.cognitive.pretraining import train_tiny_base
     from mechcore.worlds.tiny_world_training import train_tiny_decoder, train_tiny_encoder
 
     must_not_exist(out)
-    trainers: dict[str, Callable[..., Any]] = {
-        "encoder": train_tiny_encoder,
-        "decoder": train_tiny_decoder,
-        "base": train_tiny_base,
-    }
-    given = {"steps": steps, "seed": seed}
-    trainers[model](out, **{name: value for name, value in given.items() if value is not None})
+    train = train_tiny_encoder if model == "encoder" else train_tiny_decoder
+    given: dict[str, Any] = {"steps": steps, "seed": seed}
+    train(out, **{name: value for name, value in given.items() if value is not None})
     print(f"checkpoints: {out}")

@@ -240,3 +240,20 @@ def trials(
 
     write_atomically(out, save)
     print(f"trials: {out} ({n} of the {which} split)")
+
+
+@app.command("train-base")
+def train_base(
+    out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoints.")] = Path(
+        "mechcore-base"
+    ),
+    steps: Annotated[int | None, typer.Option("--steps", help="Training steps.", min=1)] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
+) -> None:
+    """Pretrain the tiny base of this study again, with checkpoints."""
+    from mechcore.papers.cognitive.pretraining import train_tiny_base
+
+    must_not_exist(out)
+    given: dict[str, Any] = {"steps": steps, "seed": seed}
+    train_tiny_base(out, **{name: value for name, value in given.items() if value is not None})
+    print(f"checkpoints: {out}")
