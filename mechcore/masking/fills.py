@@ -138,7 +138,7 @@ class Resample(Fill):
         key = (kind, layer)
         if key not in self._generators:
             seed = 2 * (self.seed * 10_007 + layer) + (kind == "mlp")
-            self._generators[key] = torch.Generator().manual_seed(seed)
+            self._generators[key] = torch.Generator().manual_seed(seed % 2**63)
         n_samples = len(getattr(self.means, f"samples_{kind}"))
         return torch.randint(n_samples, tuple(shape[:2]), generator=self._generators[key])
 

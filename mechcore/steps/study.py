@@ -9,6 +9,7 @@ from typing import Any
 
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
+from mechcore.steps.comparison import check_sparsities
 from mechcore.steps.config import StudyConfig
 from mechcore.steps.config_file import located
 from mechcore.steps.fitting import fitting_of
@@ -61,7 +62,7 @@ class MainStudy:
                 assert isinstance(training.step, Train)
                 fitting_of(training, training.step.training, device)
             elif any(job.contents.get("model") == described.contents["model"] for job in pending):
-                bench.inputs(described)
+                check_sparsities([part.config.method], part.config, bench.inputs(described).model)
 
     def results(self) -> Mapping[str, Results]:
         """See `mechcore.study.engine.Study`."""
