@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechcore.errors import InputError
 from mechcore.report import build_report
+from mechcore.report.kinds import REPORTS
 from mechcore.study.engine import Study, perform
 from mechcore.study.executors import Executor, Local
 from mechcore.study.kinds import DEFAULT, STUDIES
@@ -61,6 +63,11 @@ def prepare(
         InputError: the settings, a file or a folder cannot be used.
     """
     out = Path(out)
+    if kind in STUDIES and kind not in REPORTS:
+        raise InputError(
+            f"kind of study {kind!r}: has no report, which a study ends with; the package that "
+            f"offers the kind also offers its report, as an entry point of {REPORTS.group}"
+        )
     check_out(out, kind)
     kept = Store(out / STORE if store is None else store)
     known = STUDIES[kind]
