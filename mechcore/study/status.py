@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 
-from mechcore.steps.work import missing_in
 from mechcore.study.store import Damaged, Store
 
 
@@ -17,17 +15,6 @@ def status_table(jobs: pd.DataFrame) -> pd.DataFrame:
     return table.groupby("kind", sort=False, as_index=False).agg(
         done=("done", "sum"), jobs=("done", "size"), seconds=("seconds", "sum"), MiB=("mib", "sum")
     )
-
-
-def missing_masks(units: pd.DataFrame, store: Store) -> list[str]:
-    """Masks that the finished units of a study lack, and why, a line each."""
-    found = units[(units["kind"] == "masks") & (units["state"] == "done")]
-    lines = []
-    for key, name in zip(found["key"], found["name"], strict=True):
-        with suppress(OSError, ValueError):  # damaged, which is for `damaged` to say
-            missing = missing_in([store.folder(key)])
-            lines += [f"{name}: {row.subnetwork}: {row.reason}" for row in missing.itertuples()]
-    return lines
 
 
 def damaged(store: Store) -> list[str]:

@@ -24,6 +24,7 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import PruneSettings
+from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study import (
     AblationConfig,
     Analyses,
@@ -34,7 +35,6 @@ from mechcore.study import (
     StudyConfig,
     run,
 )
-from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.run import StudyError
 from mechcore.study.store import Store
 from mechcore.worlds import tiny_world
