@@ -154,7 +154,7 @@ def test_within_puts_a_name_before_lines_inside_the_block(capsys: Capture) -> No
 
 def test_within_ends_with_an_error(capsys: Capture) -> None:
     def fails() -> None:
-        with progress.within("unit"):
+        with progress.within("job"):
             raise KeyboardInterrupt
 
     with progress.shown():
@@ -164,15 +164,15 @@ def test_within_ends_with_an_error(capsys: Capture) -> None:
     assert capsys.readouterr().err == "work: 1/1\n"
 
 
-def test_bars_of_units_vanish_and_that_of_the_study_stays() -> None:
+def test_bars_of_jobs_vanish_and_that_of_the_study_stays() -> None:
     display = progress._Bars(Console(file=io.StringIO(), force_terminal=True, width=100))
     with progress.shown_on(display), progress.work("study", 2.0) as advance:
         for i in range(2):
-            with progress.within(f"{i + 1}/2 unit"):
+            with progress.within(f"{i + 1}/2 job"):
                 with progress.bar("steps", 3) as step:
                     step()
                     shown = [task.description for task in display.progress.tasks]
-                    assert shown == ["study", f"{i + 1}/2 unit: steps"]
+                    assert shown == ["study", f"{i + 1}/2 job: steps"]
                 assert [task.description for task in display.progress.tasks] == ["study"]
             advance(1.0)
     display.stop()
@@ -202,7 +202,7 @@ def test_a_relay_tells_shares_each_time_a_hundredth_more_is_done() -> None:
 
 
 def test_a_relay_prints_nothing(capsys: Capture) -> None:
-    with progress.shown_on(progress.Relay(lambda share: None)), progress.within("unit"):
+    with progress.shown_on(progress.Relay(lambda share: None)), progress.within("job"):
         run(10)
         progress.say("for nobody")
     captured = capsys.readouterr()
@@ -211,7 +211,7 @@ def test_a_relay_prints_nothing(capsys: Capture) -> None:
 
 def test_what_is_said_is_a_line_as_it_is(capsys: Capture) -> None:
     progress.say("before")
-    message = "[red]unit 1/2[/red]: " + "x" * 200 + " 3.5 s"
+    message = "[red]job 1/2[/red]: " + "x" * 200 + " 3.5 s"
     with progress.shown():
         progress.say(message)
         run(1)

@@ -17,6 +17,7 @@ from mechcore.steps.inputs import check_names, resolved
 from mechcore.steps.masks import Train
 from mechcore.steps.plan import Part, Plan, make_plan
 from mechcore.study.engine import Results
+from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind
 from mechcore.study.step import Job, plain
 from mechcore.study.store import Store
@@ -97,4 +98,8 @@ class MainStudy:
         }
 
 
-STUDY = StudyKind(StudyConfig, MainStudy, located)
+def _executor(config: StudyConfig) -> Local:
+    return Local(cpus=config.resources.cpus, device=config.resources.place)
+
+
+STUDY = StudyKind(StudyConfig, MainStudy, located, _executor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +17,7 @@ from typing import Protocol
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, reason
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Job, Work, known_here_alone
 from mechcore.study.store import Store, StoreError
 
 
@@ -144,7 +145,12 @@ class _Beside:
         self._running: dict[Future[Receipt], Job] = {}
 
     def begin(self, job: Job) -> None:
-        self._running[self.pool.submit(done_elsewhere, job, *self._arguments)] = job
+        future: Future[Receipt] = Future()
+        try:
+            future = self.pool.submit(_unpacked, pickle.dumps(job), *self._arguments)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            future.set_result(Receipt(str(known_here_alone(str(error)))))
+        self._running[future] = job
 
     def ended(self) -> list[tuple[Job, Receipt]]:
         finished, _ = wait(self._running, return_when=FIRST_COMPLETED)
@@ -218,6 +224,14 @@ def _check(job: Job, store: Store) -> None:
         ) from error
     if changed:
         raise InputError(f"the {changed[0]} files changed while the study ran; run it again")
+
+
+def _unpacked(job: bytes, store: Path, cpus: int, device: str) -> Receipt:
+    try:
+        there: Job = pickle.loads(job)
+    except (pickle.UnpicklingError, AttributeError, ImportError) as error:
+        return Receipt(str(known_here_alone(str(error))))
+    return done_elsewhere(there, store, cpus, device)
 
 
 def done_elsewhere(job: Job, store: Path, cpus: int, device: str) -> Receipt:

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 from mechcore.errors import InputError
 from mechcore.registry import Registry
 from mechcore.study.engine import Study
+from mechcore.study.executors import Executor, Local
 from mechcore.study.store import Store
 from mechcore.yaml_file import Place, read_plain, validated
 
@@ -28,11 +29,13 @@ class StudyKind(Generic[S]):
         plan: the jobs of a study with such settings, and what it gives; the store says what is
             done.
         located: the same settings with relative paths made absolute, beginning at a folder.
+        executor: where the jobs of such a study are done, unless told otherwise.
     """
 
     settings: type[S]
     plan: Callable[[S, Store], Study]
     located: Callable[[S, Path], S] = lambda settings, folder: settings
+    executor: Callable[[S], Executor] = lambda settings: Local()
 
     def read(self, content: Any, name: str) -> S:
         """Settings from plain values; what is left out keeps its default.

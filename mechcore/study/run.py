@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mechcore.errors import InputError
 from mechcore.report import build_report
+from mechcore.report.kinds import REPORTS
 from mechcore.study.engine import Study, perform
-from mechcore.study.executors import Executor, Local
+from mechcore.study.executors import Executor
 from mechcore.study.kinds import DEFAULT, STUDIES
 from mechcore.study.results import (
     STORE,
@@ -61,6 +63,11 @@ def prepare(
         InputError: the settings, a file or a folder cannot be used.
     """
     out = Path(out)
+    if kind in STUDIES and kind not in REPORTS:
+        raise InputError(
+            f"kind of study {kind!r}: has no report, which a study ends with; the package that "
+            f"offers the kind also offers its report, as an entry point of {REPORTS.group}"
+        )
     check_out(out, kind)
     kept = Store(out / STORE if store is None else store)
     known = STUDIES[kind]
@@ -92,7 +99,7 @@ def run_study(
         out: folder for the results; of several models each gets a folder in it.
         kind: of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
-        executor: where jobs are done; None is this process.
+        executor: where jobs are done; None is this process, with what the settings say of it.
         origins: where settings come from that are not defaults, by name, for ``config.json``.
 
     Returns:
@@ -103,7 +110,9 @@ def run_study(
         StudyError: jobs failed; all that do not need them were done.
         StoreError: the disk is full.
     """
-    out, executor = Path(out), executor or Local()
+    out = Path(out)
+    if executor is None:
+        executor = STUDIES[kind].executor(settings)
     device = getattr(executor, "device", "cpu")
     prepared = prepare(settings, out, kind=kind, store=store, device=device)
     study, kept = prepared.study, prepared.store

@@ -57,6 +57,8 @@ def code_digests(things: Iterable[object]) -> dict[str, str]:
         defined: Any = thing if inspect.isclass(thing) or inspect.isroutine(thing) else type(thing)
         for each in inspect.getmro(defined) if inspect.isclass(defined) else [defined]:
             module = str(each.__module__)  # none, of methods of built-in things
+            if module == "__mp_main__":  # the script, in a worker
+                module = "__main__"
             if module.partition(".")[0] in _VERSIONED:
                 continue
             if _file_of(module) is None:
@@ -115,7 +117,10 @@ def _source_in_cell(thing: object) -> str | None:
 @cache
 def _places(package: str) -> tuple[Path, ...]:
     """Folders of an installed package, or the file of a module that is in none."""
-    spec = None if package == "__main__" else find_spec(package)
+    try:
+        spec = None if package == "__main__" else find_spec(package)
+    except ValueError:  # made in memory
+        spec = None
     if spec is None:
         return ()
     if spec.submodule_search_locations is not None:

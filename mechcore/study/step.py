@@ -141,13 +141,12 @@ class Job:
         Raises:
             InputError: something was registered, or edited, in the first one alone.
         """
-        here = replace(self).recipe
-        if changes := differences(self.recipe, here):
-            raise InputError(
-                f"another process finds other things than the first ({', '.join(changes)}): "
-                "what is registered in a script or notebook is known there alone; offer it in an "
-                "installed package as an entry point, or run with one worker in this process"
-            )
+        try:
+            changes = differences(self.recipe, replace(self).recipe)
+        except InputError as error:
+            changes = [str(error)]
+        if changes:
+            raise known_here_alone(", ".join(changes))
 
     def changed_inputs(self, hash_file: Hasher) -> list[str]:
         """Names of inputs that are no longer what they were when the job was planned.
@@ -193,6 +192,15 @@ class Work:
         from mechcore.study.folder import TABLES_FOLDER, write_tables
 
         write_tables(self.folder / TABLES_FOLDER, tables)
+
+
+def known_here_alone(what: str) -> InputError:
+    """The error of a job that can be done in the first process alone."""
+    return InputError(
+        f"another process finds other things than the first ({what}): what is registered in a "
+        "script or notebook is known there alone; offer it in an installed package as an entry "
+        "point, or run with one worker in this process"
+    )
 
 
 def in_order(jobs: Sequence[Job]) -> list[Job]:

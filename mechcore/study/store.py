@@ -349,14 +349,11 @@ class Store:
         name = digest_of(place)
         with self.lock(name), self.writing("the list of studies"):
             known = list(jobs)
-            last = self._last(name)
+            done = {job.name: job.key for job in known if self.has(job.key)}
             content = {
                 "out": place,
                 "keys": sorted(job.key for job in known),
-                "last": {
-                    job.name: job.key if self.has(job.key) else last.get(job.name, "")
-                    for job in known
-                },
+                "last": self._last(name) | done,  # also of jobs that are not known yet this time
             }
             write_json(self.path / STUDIES / f"{name}.json", content)
         return name

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
 from mechcore.cli import main
-from mechcore.errors import MechcoreWarning
-from mechcore.study.pool import cores_each
+from mechcore.errors import InputError
+from mechcore.steps.config import Resources, StudyConfig
+from mechcore.study.engine import Study
+from mechcore.study.executors import Local
+from mechcore.study.run import run_study
+from mechcore.study.store import Store
 
 
 @pytest.fixture
@@ -44,10 +47,19 @@ def test_a_study_takes_all_cores_at_most(
     assert warning in capsys.readouterr().err
 
 
-def test_studies_of_papers_take_all_cores_at_most() -> None:
-    there = os.cpu_count() or 1
-    with pytest.warns(MechcoreWarning, match="cognitive study: threads is 9999, but this machine"):
-        assert cores_each("cognitive study", 1, 9999) == there
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert cores_each("cognitive study", 1, there) == there
+def test_a_study_from_python_has_the_resources_of_its_settings(
+    tmp_path: Path, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Local] = []
+
+    def perform(study: Study, store: Store, executor: Local, out: Path) -> None:
+        given.append(executor)
+        raise InputError("enough")
+
+    monkeypatch.setattr("mechcore.study.run.perform", perform)
+    monkeypatch.setattr("mechcore.steps.study.MainStudy.check", lambda *_: None)
+    config = StudyConfig(resources=Resources(cpus=1, device="mps"))
+    for executor in (None, Local(cpus=2)):
+        with pytest.raises(InputError, match="enough"):
+            run_study(config, tmp_path / "out", executor=executor)
+    assert given == [Local(cpus=1, device=config.resources.place), Local(cpus=2)]

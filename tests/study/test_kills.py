@@ -22,6 +22,8 @@ import pytest
 from helpers import undrawn
 from steps.small_study import CONFIG, files, results
 
+from mechcore.study.step import plain
+
 pytestmark = pytest.mark.once
 
 N_KILLS = 20
@@ -30,13 +32,13 @@ N_KILLS = 20
 @pytest.fixture(scope="module")
 def processes() -> Any:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["mechcore.study", "mechcore.study.run", "mechcore.cli"])
+    context.set_forkserver_preload(["mechcore.study.run", "mechcore.steps.study", "mechcore.cli"])
     return context
 
 
 def study(out: str, largest_file: int | None = None) -> None:
     """Run in a process of its own; the exit code tells a `StoreError`."""
-    from mechcore.study import run
+    from mechcore.study.run import run_study
     from mechcore.study.store import StoreError
 
     if largest_file is not None:
@@ -44,7 +46,7 @@ def study(out: str, largest_file: int | None = None) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     try:
         with undrawn():
-            run(CONFIG, out)
+            run_study(CONFIG, out)
     except StoreError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(3)
@@ -139,7 +141,7 @@ def test_the_disk_is_full_in_the_middle(whole: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     config = tmp_path / "study.yaml"
-    config.write_text(json.dumps(CONFIG.as_json()))  # JSON is YAML
+    config.write_text(json.dumps(plain(CONFIG)))  # JSON is YAML
     taken = sum(4096 + path.stat().st_blocks * 512 for path in (whole / "store").rglob("*"))
     setting = {
         "SIZE": str(taken // 2),
@@ -163,6 +165,6 @@ def test_the_disk_is_full_in_the_middle(whole: Path, tmp_path: Path) -> None:
     assert "No space left on device" in error
     assert "what was finished before is safe" in error
     assert told.rstrip().endswith("exit code 0")
-    assert " units of work were done before" in second
+    assert " jobs were done before" in second
     assert results(tmp_path / "saved") == results(whole)
     assert files(tmp_path / "saved") == files(whole)

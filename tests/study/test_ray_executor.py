@@ -16,9 +16,10 @@ import pytest
 from steps.small_study import CONFIG, files, results
 
 from mechcore.errors import InputError
-from mechcore.study import Analyses, Resources, SizesConfig, run
-from mechcore.study.ray_executor import on_ray
-from mechcore.study.run import StudyError
+from mechcore.steps.config import Analyses, SizesConfig
+from mechcore.study.engine import StudyError
+from mechcore.study.ray_executor import OnRay
+from mechcore.study.run import run_study
 
 pytestmark = pytest.mark.once
 
@@ -28,8 +29,8 @@ psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not i
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Two workers, kept for all tests of this file; `on_ray` takes the cluster that is there."""
-    on_ray()  # sets what Ray reads from the environment
+    """Two workers, kept for all tests of this file; `OnRay` takes the cluster that is there."""
+    OnRay()  # sets what Ray reads from the environment
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
@@ -42,7 +43,7 @@ def manifests(out: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.usefixtures("cluster")
 def test_the_same_results_as_in_process(whole: Path, tmp_path: Path) -> None:
-    run(CONFIG, tmp_path / "ray", executor=on_ray())
+    run_study(CONFIG, tmp_path / "ray", executor=OnRay())
     assert results(tmp_path / "ray") == results(whole)
     assert files(tmp_path / "ray") == files(whole)
     made = manifests(tmp_path / "ray")
@@ -61,7 +62,7 @@ def test_the_same_results_as_in_process(whole: Path, tmp_path: Path) -> None:
 
 
 def workers() -> list[Any]:
-    """Processes that do units just now."""
+    """Processes that do jobs just now."""
     return [
         process
         for process in psutil.process_iter(["name", "cmdline"])
@@ -70,7 +71,7 @@ def workers() -> list[Any]:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_worker_killed_in_the_middle_of_a_unit(whole: Path, tmp_path: Path) -> None:
+def test_a_worker_killed_in_the_middle_of_a_job(whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     partial = out / "store" / "partial"
     killed: list[int] = []
@@ -87,7 +88,7 @@ def test_a_worker_killed_in_the_middle_of_a_unit(whole: Path, tmp_path: Path) ->
     killer = threading.Thread(target=kill)
     killer.start()
     try:
-        run(CONFIG, out, executor=on_ray())
+        run_study(CONFIG, out, executor=OnRay())
     finally:
         over.set()
         killer.join()
@@ -97,7 +98,7 @@ def test_a_worker_killed_in_the_middle_of_a_unit(whole: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_unit_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
+def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
     sizes = SizesConfig((0.3,))
     config = replace(
         CONFIG,
@@ -107,22 +108,21 @@ def test_a_unit_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
         analyses=Analyses(heads=None, ablation=None, effective_size=sizes),
     )
     with pytest.raises(StudyError) as failure:
-        run(config, tmp_path / "out", executor=on_ray())
-    kinds = Counter(each.unit.kind for each in failure.value.failures)
-    assert kinds == Counter(prune=1, answers=2, accuracy=1, core=1)
+        run_study(config, tmp_path / "out", executor=OnRay())
+    assert [each.job.step.kind for each in failure.value.failures] == ["core"]
+    assert "no mask reached its target" in str(failure.value)
     assert "ended at" in str(failure.value)
     done = {each["kind"] for each in manifests(tmp_path / "out")}
-    assert done == {"describe", "means", "answers"}
+    assert done == {"describe", "means", "prune", "masks", "answers", "accuracy"}
 
 
 @pytest.mark.usefixtures("cluster")
 def test_more_than_the_cluster_has(tmp_path: Path) -> None:
-    config = replace(CONFIG, resources=Resources(cpus=64))
     with pytest.raises(InputError, match="asks for 64 CPU, but the cluster has 2 in all"):
-        run(config, tmp_path / "out", executor=on_ray())
+        run_study(CONFIG, tmp_path / "out", executor=OnRay(cpus=64))
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install mechcore\[ray\]"):
-        on_ray()
+        OnRay()

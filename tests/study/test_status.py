@@ -13,13 +13,16 @@ from study.sources import checkpoint_like, data_config, write_data
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.steps.config import Analyses, ModelConfig, StudyConfig
 from mechcore.steps.plan import Plan, make_plan
+from mechcore.study.kinds import DEFAULT
 from mechcore.study.results import begin
-from mechcore.study.status import damaged, removable, status_table, unit_table
+from mechcore.study.run import job_table
+from mechcore.study.status import damaged, removable, status_table
+from mechcore.study.step import Job
 from mechcore.study.store import Store
 
 
 class Study:
-    """A study whose units are but written down, not done."""
+    """A study whose jobs are but written down, not done."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.out = folder, folder / "out"
@@ -37,20 +40,20 @@ class Study:
 
     def planned(self, config: StudyConfig) -> Plan:
         plan = make_plan(config)
-        begin(self.out, config, self.store)
-        self.store.remember(self.out, plan.units)
+        begin(self.out, DEFAULT, config, self.store)
+        self.store.remember(self.out, plan.jobs)
         return plan
 
-    def do(self, units: Iterable[Unit], size: int = 2**19) -> None:
-        for unit in units:
+    def do(self, jobs: Iterable[Job], size: int = 2**19) -> None:
+        for job in jobs:
             with (
-                self.store.lock(unit.key),
-                self.store.making(unit.key, unit.kind, unit.name, unit.recipe) as folder,
+                self.store.lock(job.key),
+                self.store.making(job.key, job.step.kind, job.name, job.recipe) as folder,
             ):
                 (folder / "result").write_bytes(bytes(size))
 
-    def of(self, *kinds: str) -> list[Unit]:
-        return [unit for unit in self.plan.units.values() if unit.kind in kinds]
+    def of(self, *kinds: str) -> list[Job]:
+        return [job for job in self.plan.jobs if job.step.kind in kinds]
 
 
 @pytest.fixture
@@ -58,17 +61,17 @@ def study(tmp_path: Path) -> Study:
     return Study(tmp_path)
 
 
-def test_states_of_units(study: Study) -> None:
+def test_states_of_jobs(study: Study) -> None:
     study.do(study.of("means", "describe"))
     first, second = study.of("prune")
     study.do([first])
     study.store.partial(second.key).mkdir(parents=True)
-    table, store = unit_table(study.out)
+    table, store = job_table(study.out)
     assert store.path.resolve() == study.store.path.resolve()
-    assert table["key"].tolist() == list(study.plan.units)
-    assert table["name"].tolist() == [unit.name for unit in study.plan.units.values()]
+    assert table["key"].tolist() == list(study.plan.jobs)
+    assert table["name"].tolist() == [job.name for job in study.plan.jobs]
     states = dict(zip(table["key"], table["state"], strict=True))
-    done = {unit.key for unit in [*study.of("means", "describe"), first]}
+    done = {job.key for job in [*study.of("means", "describe"), first]}
     for key, state in states.items():
         wanted = "done" if key in done else "begun" if key == second.key else "to do"
         assert state == wanted
@@ -76,8 +79,8 @@ def test_states_of_units(study: Study) -> None:
     assert (table["seconds"] >= 0).all()
 
     summary = status_table(table).set_index("kind")
-    # One unit each, two prunings, answers of the full model and of two masks on two test sets.
-    assert summary["units"].to_dict() == {
+    # One job each, two prunings, answers of the full model and of two masks on two test sets.
+    assert summary["jobs"].to_dict() == {
         "describe": 1,
         "means": 1,
         "answers": 6,
@@ -101,10 +104,10 @@ def test_states_of_units(study: Study) -> None:
 
 
 def test_changed_files_are_to_be_done_again(study: Study) -> None:
-    study.do(study.plan.units.values())
-    assert set(unit_table(study.out)[0]["state"]) == {"done"}
+    study.do(study.plan.jobs)
+    assert set(job_table(study.out)[0]["state"]) == {"done"}
     write_data(Path(str(study.config.data.ood)), 30)
-    table, _ = unit_table(study.out)
+    table, _ = job_table(study.out)
     left = table[table["state"] == "to do"]
     assert set(left["kind"]) == {"describe", "answers", "accuracy"}
     assert left["name"].str.contains(" id").sum() == 0
@@ -113,31 +116,31 @@ def test_changed_files_are_to_be_done_again(study: Study) -> None:
 def test_a_store_that_is_gone_leaves_everything_to_do(study: Study) -> None:
     study.do(study.of("means"))
     study.store.path.rename(study.folder / "elsewhere")
-    table, _ = unit_table(study.out)
+    table, _ = job_table(study.out)
     assert set(table["state"]) == {"to do"}
     assert not study.store.path.exists()
 
 
 def test_a_folder_without_a_study_is_refused(study: Study, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no study in this folder \(no study\.json\)"):
-        unit_table(tmp_path)
+        job_table(tmp_path)
     (study.out / "study.json").write_text('{"settings": {"sedes": 1}, "store": "store"}')
     with pytest.raises(InputError, match=r"study\.json: sedes: no such setting"):
-        unit_table(study.out)
+        job_table(study.out)
     for text in ("{", "[]", "{}"):
         (study.out / "study.json").write_text(text)
         with pytest.raises(InputError, match=r"study\.json: cannot be read .*run the study again"):
-            unit_table(study.out)
+            job_table(study.out)
 
 
 def test_a_study_whose_data_are_gone_says_so(study: Study) -> None:
     Path(str(study.config.data.train)).unlink()
     with pytest.raises(InputError, match=r"train-data\.csv: no such file"):
-        unit_table(study.out)
+        job_table(study.out)
 
 
 def test_damage_is_listed_and_left_alone(study: Study) -> None:
-    study.do(study.plan.units.values())
+    study.do(study.plan.jobs)
     assert damaged(study.store) == []
     means, core = study.of("means")[0], study.of("core")[0]
     (study.store.folder(means.key) / "result").write_bytes(bytes(2**19 - 1) + b"x")
@@ -149,18 +152,18 @@ def test_damage_is_listed_and_left_alone(study: Study) -> None:
         "means: the checksum of result differs",
     ]
     assert study.store.folder(means.key).is_dir()
-    assert set(unit_table(study.out)[0]["state"]) == {"done"}  # a look costs no reading
+    assert set(job_table(study.out)[0]["state"]) == {"done"}  # a look costs no reading
     with pytest.warns(MechcoreWarning, match="done again"):
         assert not store.has(means.key)
-    table, _ = unit_table(study.out)
+    table, _ = job_table(study.out)
     assert table[table["state"] == "to do"]["kind"].tolist() == ["means"]
 
 
 def test_what_could_go(study: Study) -> None:
-    study.do(study.plan.units.values(), size=1000)
+    study.do(study.plan.jobs, size=1000)
     key = study.of("prune")[0].key
     study.store.partial(key).mkdir(parents=True)
-    (study.store.partial(key) / "state").write_bytes(bytes(100))  # its unit is done
+    (study.store.partial(key) / "state").write_bytes(bytes(100))  # its job is done
     (study.store.partial(key) / ".abc.state").write_bytes(bytes(10))
     keys, leftovers, size = removable(study.store, everything=False)
     assert keys == []
@@ -168,7 +171,7 @@ def test_what_could_go(study: Study) -> None:
     assert size == 110
 
     study.planned(replace(study.config, seeds=(1,)))
-    unused = [u.key for u in study.plan.units.values() if u.settings.get("seeds") == [2]]
+    unused = [each.key for each in study.plan.jobs if getattr(each.step, "seeds", None) == (2,)]
     keys, _, size = removable(study.store, everything=False)
     manifests = [study.store.folder(each) / "manifest.json" for each in keys]
     # Of seed 2 pruning, masks and two sets of answers; of both seeds the tables and the core.
@@ -176,15 +179,16 @@ def test_what_could_go(study: Study) -> None:
     assert set(unused) <= set(keys)
     assert size == 110 + 6000 + sum(path.stat().st_size for path in manifests)
 
+    keys_of_plan = [each.key for each in study.plan.jobs]
     begun = "ab" * 32
     study.store.partial(begun).mkdir()
     (study.store.partial(begun) / "state").write_bytes(bytes(7))
     keys, leftovers, whole = removable(study.store, everything=True)
-    assert set(keys) == {*study.plan.units, begun}
-    manifests = [study.store.folder(each) / "manifest.json" for each in study.plan.units]
+    assert set(keys) == {*keys_of_plan, begun}
+    manifests = [study.store.folder(each) / "manifest.json" for each in keys_of_plan]
     assert whole == 117 + 1000 * len(manifests) + sum(p.stat().st_size for p in manifests)
     for each in keys:
         study.store.remove(each)
     study.store.tidy()
     assert removable(study.store, everything=True) == ([], [], 0)
-    assert set(unit_table(study.out)[0]["state"]) == {"to do"}
+    assert set(job_table(study.out)[0]["state"]) == {"to do"}

@@ -1,0 +1,206 @@
+"""A made-up study of sums and products: an engine's work without a model."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning
+from mechcore.registry import Registry
+from mechcore.report.kinds import REPORTS, StudyReport, Words
+from mechcore.study.engine import Results
+from mechcore.study.fingerprints import Hasher, hash_file
+from mechcore.study.kinds import STUDIES, StudyKind
+from mechcore.study.step import Job, Step, Work
+from mechcore.study.store import Store
+
+RESULT = "result"
+
+OPERATIONS: Registry[Callable[[int], int]] = Registry("operation", "made-up.operations")
+
+
+def write(work: Work, number: int) -> None:
+    (work.folder / RESULT).write_text(str(number))
+
+
+def read(folder: Path) -> int:
+    return int((folder / RESULT).read_text())
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in a file."""
+
+    path: Path
+
+    def content(self, hash_file: Hasher) -> Any:
+        if not self.path.exists():
+            raise InputError(f"{self.path}: no such file")
+        return hash_file(self.path)
+
+
+@dataclass(frozen=True)
+class Read(Step):
+    """The number of a file, times a factor."""
+
+    kind: ClassVar[str] = "read"
+    without_effect: ClassVar[frozenset[str]] = frozenset({"colour"})
+    factor: int = 1
+    colour: str = "red"
+
+    def run(self, work: Work) -> None:
+        number = work.job.inputs["number"]
+        assert isinstance(number, Number)
+        write(work, int(number.path.read_text()) * self.factor)
+
+
+@dataclass(frozen=True)
+class Add(Step):
+    """The sum of all that it needs."""
+
+    kind: ClassVar[str] = "add"
+    more: int = 0
+
+    def cost(self, job: Job) -> float:
+        return float(len(job.needs))
+
+    def run(self, work: Work) -> None:
+        write(work, self.more + sum(read(work.needed(what)) for what in work.job.needs))
+
+
+@dataclass(frozen=True)
+class Apply(Step):
+    """A registered operation on what it needs."""
+
+    kind: ClassVar[str] = "apply"
+    operation: str
+
+    def uses(self) -> Sequence[object]:
+        return [OPERATIONS[self.operation]]
+
+    def run(self, work: Work) -> None:
+        (number,) = (read(work.needed(what)) for what in work.job.needs)
+        write(work, OPERATIONS[self.operation](number))
+
+
+@dataclass(frozen=True)
+class Fail(Step):
+    """Cannot be done, but leaves something to go on with."""
+
+    kind: ClassVar[str] = "fail"
+    message: str = "it cannot be"
+
+    def run(self, work: Work) -> None:
+        (work.folder / RESULT).write_text("half")
+        warnings.warn("something is odd", MechcoreWarning, stacklevel=2)
+        raise MechcoreError(self.message)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of the made-up study.
+
+    Attributes:
+        folder: with the files of numbers, ``0``, ``1`` and so on.
+        factor: that each is read with.
+        colour: without effect.
+        more: is added to the sum.
+    """
+
+    folder: str = "."
+    factor: int = 1
+    colour: str = "red"
+    more: int = 0
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Reads all numbers, adds them up, then adds as many ones as the sum says, up to three."""
+
+    settings: Settings
+    store: Store
+
+    def jobs(self) -> Sequence[Job]:
+        numbers = [
+            job(Read(self.settings.factor, self.settings.colour), f"read {path.name}", path=path)
+            for path in sorted(Path(self.settings.folder).iterdir())
+        ]
+        total = job(Add(self.settings.more), "total", *numbers)
+        if not self.store.has(total.key):
+            return [total]
+        found, last = [total], total
+        for i in range(min(3, read(self.store.folder(total.key)))):
+            last = job(Add(1), f"one more, {i}", last)
+            found.append(last)
+        return found
+
+    @property
+    def cost(self) -> float:
+        return 10.0
+
+    @property
+    def folders(self) -> Sequence[str]:
+        return [""]
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        return None
+
+    def results(self) -> Mapping[str, Results]:
+        rows = [(each.name, read(self.store.whole(each.key))) for each in self.jobs()]
+        table = pd.DataFrame(rows, columns=["name", "number"])
+        last = self.store.whole(self.jobs()[-1].key) / RESULT
+        return {"": Results({"numbers": table}, {"last.txt": last}, {"steps": len(rows)})}
+
+
+SUMS = StudyKind(Settings, Sums)
+
+REPORT = StudyReport(
+    title=lambda model, config: "Sums",
+    subtitle="",
+    tables={},
+    tiles=lambda run: [],
+    findings=lambda run: [],
+    sections=lambda run, gallery: [],
+    words=Words("", (), ""),
+)
+
+
+@contextmanager
+def registered(name: str, plan: Callable[..., Any]) -> Iterator[str]:
+    """A kind of study, inside the block."""
+    STUDIES.register(name)(replace(SUMS, plan=plan))
+    REPORTS.register(name)(REPORT)
+    yield name
+    STUDIES.remove(name)
+    REPORTS.remove(name)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A study whose jobs are all known."""
+
+    all_jobs: Sequence[Job]
+    folders: Sequence[str] = ("",)
+    cost: float = 1.0
+
+    def jobs(self) -> Sequence[Job]:
+        return self.all_jobs
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        return None
+
+    def results(self) -> Mapping[str, Results]:
+        return {}
+
+
+def job(step: Step, name: str, *needs: Job, path: Path | None = None) -> Job:
+    """A job whose needs go by their names; it may read a file."""
+    named = {each.name: each for each in needs}
+    inputs = {} if path is None else {"number": Number(path)}
+    return Job.of(step, name, needs=named, inputs=inputs, hash_file=hash_file)

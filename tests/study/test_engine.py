@@ -1,0 +1,529 @@
+"""The engine, on a made-up study of sums: order, growth, failures, reuse, processes."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import pytest
+from study.arithmetic import (
+    OPERATIONS,
+    SUMS,
+    Add,
+    Apply,
+    Fail,
+    Fixed,
+    Read,
+    Settings,
+    Sums,
+    job,
+    read,
+    registered,
+    write,
+)
+
+from mechcore import progress
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.study.engine import StudyError, perform
+from mechcore.study.executors import Local, Receipt, done
+from mechcore.study.kinds import STUDIES
+from mechcore.study.run import job_table, run_study
+from mechcore.study.step import Job, Step, Work, in_order
+from mechcore.study.store import Store, StoreError
+
+pytestmark = pytest.mark.once
+
+
+@dataclass
+class Watched:
+    """An executor that notes what is begun; it does as many jobs at once as it has room for."""
+
+    room: int = 1
+    begun: list[str] = field(default_factory=list)
+    together: list[list[str]] = field(default_factory=list)
+    opened: int = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.room
+
+    @contextmanager
+    def __call__(self, store: Store) -> Iterator[Any]:
+        self.opened += 1
+        self._store = store
+        self._waiting: list[Job] = []
+        yield self
+
+    def begin(self, job: Job) -> None:
+        assert all(self._store.has(need.key) for need in job.needs.values())
+        self.begun.append(job.name)
+        self._waiting.append(job)
+
+    def ended(self) -> list[tuple[Job, Receipt]]:
+        """One of those at work: the last that was begun."""
+        self.together.append([job.name for job in self._waiting])
+        assert len(self._waiting) <= self.room
+        job = self._waiting.pop()
+        return [(job, done(job, self._store, None, "cpu"))]
+
+    def shares(self) -> dict[str, float]:
+        return {}
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes longer than all the rest."""
+    monkeypatch.setattr("mechcore.study.run.build_report", lambda out: out / "report.html")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "store")
+    made.create()
+    return made
+
+
+@pytest.fixture
+def numbers(tmp_path: Path) -> Path:
+    folder = tmp_path / "numbers"
+    folder.mkdir()
+    for i, number in enumerate((1, 2, 4)):
+        (folder / str(i)).write_text(str(number))
+    return folder
+
+
+@pytest.fixture
+def sums() -> Iterator[str]:
+    """The kind of the made-up study, as one that was registered."""
+    with registered("sums", Sums) as kind:
+        yield kind
+
+
+def do(jobs: Sequence[Job], store: Store, executor: Any) -> None:
+    perform(Fixed(jobs), store, executor, store.path.parent / "out")
+
+
+def failures_of(error: StudyError) -> list[tuple[str, str, str | None]]:
+    return [(each.job.name, each.message, each.because_of) for each in error.failures]
+
+
+# -- order ----------------------------------------------------------------------------------------
+
+
+def test_needs_come_first_and_each_job_once(store: Store, numbers: Path) -> None:
+    one, two = (job(Read(), f"read {i}", path=numbers / str(i)) for i in (0, 1))
+    again = job(Read(), "read 0 by another name", path=numbers / "0")
+    assert again.key == one.key
+    both = job(Add(), "both", one, two)
+    total = job(Add(), "total", both, again)
+    watched = Watched()
+    assert [each.name for each in in_order([total])] == ["read 0", "read 1", "both", "total"]
+    do([total], store, watched)
+    assert watched.begun == ["read 0", "read 1", "both", "total"]
+    assert read(store.whole(total.key)) == 1 + 2 + 1
+    manifest = store.manifest(total.key)
+    assert (manifest.kind, manifest.name, manifest.recipe) == ("add", "total", total.recipe)
+
+
+def test_as_many_are_begun_as_there_is_room_for(store: Store, numbers: Path) -> None:
+    reads = [job(Read(), f"read {i}", path=numbers / str(i)) for i in range(3)]
+    total = job(Add(), "total", *reads)
+    watched = Watched(room=2)
+    do([total], store, watched)
+    assert watched.together == [
+        ["read 0", "read 1"],
+        ["read 0", "read 2"],
+        ["read 0"],
+        ["total"],
+    ]
+
+
+def test_the_plan_grows_with_results(tmp_path: Path, numbers: Path, sums: str) -> None:
+    watched = Watched()
+    run_study(Settings(str(numbers)), tmp_path / "out", kind=sums, executor=watched)
+    wanted = ["read 0", "read 1", "read 2", "total", *(f"one more, {i}" for i in range(3))]
+    assert watched.begun == wanted
+    table = pd.read_csv(tmp_path / "out" / "tables" / "numbers.csv")
+    assert table["number"].tolist() == [7, 8, 9, 10]
+    assert (tmp_path / "out" / "last.txt").read_text() == "10"
+    jobs, _ = job_table(tmp_path / "out")
+    assert jobs["name"].tolist() == wanted
+    assert set(jobs["state"]) == {"done"}
+    # A sum of one has one more step, one of none has none.
+    for text, n in (("-6", 1), ("-7", 0), ("2", 3)):
+        (numbers / "3").write_text(text)
+        run_study(Settings(str(numbers)), tmp_path / "out", kind=sums)
+        assert len(pd.read_csv(tmp_path / "out" / "tables" / "numbers.csv")) == 1 + n
+
+
+def test_progress_reaches_the_cost_that_was_told(
+    store: Store, numbers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reads = [job(Read(), f"read {i}", path=numbers / str(i)) for i in range(3)]
+    total = job(Add(), "total", *reads)  # as much as the three together
+    study = Fixed([total], cost=6.0)
+    with progress.shown():
+        perform(study, store, Local(), Path("out"))
+    shown = [line.split(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert shown == ["study: 17 %", "study: 33 %", "study: 50 %", "study: 100 %"]
+
+
+def test_a_kind_without_a_report_is_refused_before_the_work(tmp_path: Path, sums: str) -> None:
+    STUDIES.register("silent")(SUMS)
+    try:
+        with pytest.raises(InputError, match="kind of study 'silent': has no report"):
+            run_study(Settings(str(tmp_path)), tmp_path / "out", kind="silent")
+    finally:
+        STUDIES.remove("silent")
+    with pytest.raises(InputError, match="kind of study 'sum': unknown"):
+        run_study(Settings(str(tmp_path)), tmp_path / "out", kind="sum")
+    assert not (tmp_path / "out").exists()
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+def test_a_failed_job_holds_up_only_those_that_need_it(store: Store, numbers: Path) -> None:
+    one = job(Read(), "read", path=numbers / "0")
+    bad = job(Fail("no luck today"), "bad", one)
+    after = job(Add(), "after", bad, one)
+    last = job(Add(), "last", after)
+    free = job(Add(), "free", one)
+    watched = Watched()
+    with (
+        pytest.warns(MechcoreWarning, match="bad: something is odd"),
+        pytest.raises(StudyError) as failure,
+    ):
+        do([last, bad, free], store, watched)
+    assert watched.begun == ["read", "bad", "free"]
+    assert failures_of(failure.value) == [
+        ("bad", "no luck today", None),
+        ("after", "needs bad", "bad"),
+        ("last", "needs bad", "bad"),
+    ]
+    assert str(failure.value) == (
+        "study: 1 job failed; 2 that need their results were not begun. bad: no luck today. What "
+        "was finished is kept; after a change of settings only what depends on them is done again"
+    )
+    assert [store.has(each.key) for each in (one, free, bad, after)] == [True, True, False, False]
+    assert store.all_keys() == sorted([one.key, free.key])
+    assert store.leftovers() == []
+
+
+def test_several_failures_are_all_told(store: Store) -> None:
+    jobs = [job(Fail(f"reason {i}"), f"bad {i}") for i in range(2)]
+    with (
+        pytest.warns(MechcoreWarning, match="something is odd") as said,
+        pytest.raises(StudyError, match=r"2 jobs failed\. bad 0: reason 0\. bad 1: reason 1"),
+    ):
+        do(jobs, store, Watched())
+    assert len(said) == 1  # all jobs say the same
+
+
+@dataclass(frozen=True)
+class OutOfRoom(Step):
+    """Finds the disk full."""
+
+    kind: ClassVar[str] = "full"
+
+    def run(self, work: Work) -> None:
+        raise OSError(28, os.strerror(28))
+
+
+@dataclass(frozen=True)
+class OutOfMemory(Step):
+    """As torch says it."""
+
+    kind: ClassVar[str] = "large"
+
+    def run(self, work: Work) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate it")
+
+
+def test_a_store_that_fails_ends_the_study(store: Store, numbers: Path) -> None:
+    full = job(OutOfRoom(), "full")
+    others = [job(Read(), f"read {i}", path=numbers / str(i)) for i in range(2)]
+    watched = Watched()
+    with pytest.raises(StoreError, match=r"No space left on device while writing full; what was"):
+        do([others[0], full, others[1]], store, watched)
+    assert watched.begun == ["read 0", "full"]
+    assert store.all_keys() == [others[0].key]
+
+
+def test_want_of_memory_is_a_failure_of_the_job(store: Store, numbers: Path) -> None:
+    other = job(Read(), "read", path=numbers / "0")
+    with pytest.raises(StudyError, match=r"1 job failed. large: .*can't allocate memory"):
+        do([job(OutOfMemory(), "large"), other], store, Watched())
+    assert store.has(other.key)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_input_that_changes_meanwhile_fails_its_job(
+    store: Store, numbers: Path, gone: bool
+) -> None:
+    planned = job(Read(), "read", path=numbers / "0")
+    if gone:
+        (numbers / "0").unlink()
+        message = r"0: no such file; it was there when the study was planned: put it back and run"
+    else:
+        (numbers / "0").write_text("8")
+        message = "the number files changed while the study ran; run it again"
+    with pytest.raises(StudyError, match=message):
+        do([planned], store, Local())
+    assert not store.has(planned.key)
+
+
+# -- reuse ----------------------------------------------------------------------------------------
+
+
+def test_what_is_done_is_not_done_again(
+    store: Store, numbers: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = (job(Read(), f"read {i}", path=numbers / str(i)) for i in (0, 1))
+    do([one], store, Local())
+    watched = Watched()
+    with progress.shown():
+        do([job(Add(), "sum", one, two)], store, watched)
+    assert watched.begun == ["read 1", "sum"]
+    assert "1 of 3 jobs were done before" in capsys.readouterr().err
+    watched = Watched()
+    do([job(Add(), "by another name", one, two)], Store(store.path), watched)
+    assert watched.opened == 0
+
+
+def test_keys_depend_on_all_that_matters_and_nothing_else(numbers: Path) -> None:
+    (numbers / "copy").write_bytes((numbers / "0").read_bytes())
+    one = job(Read(), "read", path=numbers / "0")
+    same = [
+        job(Read(), "another name", path=numbers / "0"),
+        job(Read(), "read", path=numbers / "copy"),
+        job(Read(colour="blue"), "read", path=numbers / "0"),
+    ]
+    other = [
+        job(Read(factor=2), "read", path=numbers / "0"),
+        job(Read(), "read", path=numbers / "1"),
+        job(Add(), "read", path=numbers / "0"),
+        job(Read(), "read", one, path=numbers / "0"),
+    ]
+    assert {each.key for each in same} == {one.key}
+    assert len({one.key, *(each.key for each in other)}) == 5
+    assert one.recipe["settings"] == {"factor": 1}
+    assert job(Add(), "sum", one).recipe["needs"] == {"read": one.key}
+    assert "study.arithmetic" in one.recipe["code"]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package with a step that is to be edited."""
+    path = tmp_path / "with_steps" / "double.py"
+    path.parent.mkdir()
+    (path.parent / "__init__.py").touch()
+    path.write_text("def apply(x):\n    return 2 * x\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    OPERATIONS.register("double")(importlib.import_module("with_steps.double").apply)
+    yield path
+    OPERATIONS.remove("double")
+    for name in ("with_steps", "with_steps.double"):
+        del sys.modules[name]
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """Reads a file, applies an operation, adds."""
+
+    settings: Settings
+    store: Store
+    cost: float = 1.0
+    folders: Sequence[str] = ("",)
+
+    def jobs(self) -> Sequence[Job]:
+        one = job(Read(self.settings.factor), "read", path=Path(self.settings.folder) / "0")
+        return [job(Add(self.settings.more), "total", job(Apply("double"), "double", one))]
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        return None
+
+    def results(self) -> dict[str, Any]:
+        return {}
+
+
+@pytest.fixture
+def doubled() -> Iterator[str]:
+    with registered("doubled", Doubled) as kind:
+        yield kind
+
+
+def why(out: Path) -> dict[str, str]:
+    """Of the jobs that are to be done again."""
+    table, _ = job_table(out)
+    assert ((table["why"] != "") == (table["state"] != "done")).all()
+    changed = table[table["why"] != ""].set_index("name")["why"]
+    return {str(name): str(each).removeprefix("changed: ") for name, each in changed.items()}
+
+
+def test_why_a_job_is_to_be_done_again(
+    tmp_path: Path, numbers: Path, package: Path, doubled: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, settings = tmp_path / "out", Settings(str(numbers))
+    run_study(settings, out, kind=doubled)
+    assert why(out) == {}
+    (numbers / "0").write_text("5")
+    later = {"double": "result of read", "total": "result of double"}
+    assert why(out) == {"read": "input number", **later}
+    run_study(settings, out, kind=doubled)
+    assert why(out) == {}
+    package.write_text("def apply(x):\n    return 2 * x + 1\n")
+    assert why(out) == {"double": "with_steps/double.py", "total": "result of double"}
+    package.write_text("def apply(x):\n    '''Twice.'''\n    return (2 * x)\n")
+    assert why(out) == {}
+    with monkeypatch.context() as patch:
+        patch.setattr("mechcore.study.step._version", lambda package: "9")
+        assert why(out)["read"] == (
+            "package torch, package transformers, package accelerate and 3 more"
+        )
+
+
+def test_why_tells_settings_of_a_study_that_was_begun_with_others(
+    tmp_path: Path, numbers: Path, package: Path, doubled: str
+) -> None:
+    out, settings = tmp_path / "out", Settings(str(numbers))
+    run_study(settings, out, kind=doubled)
+    jobs, store = job_table(out)
+
+    @contextmanager
+    def interrupted(store: Store) -> Iterator[Any]:
+        raise KeyboardInterrupt
+        yield
+
+    for _ in range(2):  # what the first one knew is not forgotten by the second
+        with pytest.raises(KeyboardInterrupt):
+            run_study(replace(settings, factor=3), out, kind=doubled, executor=interrupted)
+        assert why(out)["read"] == "setting factor"
+    with pytest.raises(KeyboardInterrupt):
+        run_study(replace(settings, more=1), out, kind=doubled, executor=interrupted)
+    assert why(out) == {"total": "setting more"}
+    # Without effect: nothing is to be done.
+    run_study(replace(settings, colour="blue"), out, kind=doubled, executor=interrupted)
+    assert why(out) == {}
+    assert store.all_keys() == sorted(jobs["key"])
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+def test_processes_give_the_same_results(tmp_path: Path, numbers: Path, sums: str) -> None:
+    settings, out = Settings(str(numbers)), tmp_path / "out"
+    run_study(settings, tmp_path / "one", kind=sums)
+    run_study(settings, out, kind=sums, executor=Local(workers=2, cpus=1))
+    for name in ("tables/numbers.csv", "last.txt"):
+        assert (out / name).read_bytes() == (tmp_path / "one" / name).read_bytes()
+    stores = [Store(tmp_path / name / "store") for name in ("one", "out")]
+    assert stores[0].all_keys() == stores[1].all_keys()
+    made = [stores[1].manifest(key).machine["process"] for key in stores[1].all_keys()]
+    assert os.getpid() not in made
+    assert stores[1].leftovers() == []
+
+
+@dataclass(frozen=True)
+class Plain(Step):
+    """Does nothing."""
+
+    kind: ClassVar[str] = "plain"
+
+    def run(self, work: Work) -> None:
+        write(work, 1)
+
+
+def test_processes_refuse_what_they_do_not_know(store: Store, numbers: Path) -> None:
+    """And do the rest; of a failure in a process the study says the same as in this one."""
+    one = job(Read(), "read", path=numbers / "0")
+
+    @dataclass(frozen=True)
+    class Local_(Plain):
+        """Of no module."""
+
+    edited = job(Plain(), "edited")
+    edited.recipe["code"]["study.test_engine"] = "as it was before the edit"
+    OPERATIONS.register("here alone")(abs)
+    apply = job(Apply("here alone"), "apply", one)
+    with (
+        pytest.warns(MechcoreWarning, match="bad: something is odd"),
+        pytest.raises(StudyError) as failure,
+    ):
+        do([apply, job(Local_(), "local"), edited, job(Fail(), "bad")], store, Local(workers=2))
+    OPERATIONS.remove("here alone")
+    found = {each.job.name: each.message for each in failure.value.failures}
+    assert set(found) == {"apply", "local", "edited", "bad"}
+    assert found.pop("bad") == "it cannot be"
+    assert "operation 'here alone': unknown" in found["apply"]
+    assert "Local_" in found["local"]
+    assert "study/test_engine.py" in found["edited"]
+    for message in found.values():
+        assert message.startswith("another process finds other things than the first (")
+        assert message.endswith("as an entry point, or run with one worker in this process")
+    assert store.all_keys() == [one.key]
+
+
+SCRIPT = """
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from study.arithmetic import Fixed, job, read, write
+
+from mechcore.study.engine import perform
+from mechcore.study.executors import Local
+from mechcore.study.step import Step
+from mechcore.study.store import Store
+
+
+@dataclass(frozen=True)
+class Own(Step):
+    kind = "own"
+    number: int
+
+    def run(self, work):
+        write(work, self.number + 1)
+
+
+if __name__ == "__main__":
+    store = Store(sys.argv[1])
+    store.create()
+    one = job(Own(4), "own")
+    perform(Fixed([one]), store, Local(workers=2), Path(sys.argv[1]))
+    print(read(store.whole(one.key)))
+"""
+
+
+def test_processes_know_the_steps_of_their_script(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
+    ran = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "store")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert (ran.stdout, ran.returncode) == ("5\n", 0), ran.stderr
+
+
+@pytest.mark.parametrize("name", ["workers", "cpus"])
+def test_numbers_of_workers_and_cores(name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is 0; expected 1 or more"):
+        Local(**{name: 0})
+    there = os.cpu_count() or 1
+    wanted = f"{name} is {there + 1}, but this machine has {there} cores: going on with {there}"
+    with pytest.warns(MechcoreWarning, match=wanted):
+        assert getattr(Local(**{name: there + 1}), name) == there
