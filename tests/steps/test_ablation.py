@@ -27,8 +27,8 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.config import ModelConfig
 from mechcore.steps.ablation import joint_sets, sweep_tables
+from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
 
 NAMES = ("L0.H1", "L0.MLP", "L1.H2")

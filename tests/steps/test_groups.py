@@ -11,10 +11,10 @@ import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.steps.config import Analyses, DataConfig, StudyConfig
-from mechcore.study.run import prepare, run_study
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import group_table
+from mechcore.study.run import prepare, run_study
 
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}
 PRUNED = {("id", "all"): 0.8, ("ood", "a"): 0.0, ("ood", "b"): 0.5, ("ood", "c"): 0.7}
@@ -71,7 +71,7 @@ def test_effective_sizes_are_of_the_same_groups() -> None:
         "OOD-E": ["ood:b", "ood:c"],
         "mixed": ["id:all", "ood:a"],
     }
-    sizes = size_tables(full, grid, chosen, margin=0.19)["effective_size"].set_index("group")
+    sizes = size_tables(full, grid, chosen, tolerance=0.19)["effective_size"].set_index("group")
     # Lost: 0.1 in domain, 0.2 on a, 0.2 on the mean of b and c, 0.15 on both together.
     assert sizes["faithful"].to_dict() == {
         "ID": True,

@@ -13,6 +13,7 @@ from mechcore.components import Mask
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
+from mechcore.steps.ablation import sweep_tables
 from mechcore.steps.config import (
     AblationConfig,
     Analyses,
@@ -21,9 +22,8 @@ from mechcore.steps.config import (
     ModelConfig,
     StudyConfig,
 )
-from mechcore.study.run import run_study
-from mechcore.steps.ablation import sweep_tables
 from mechcore.steps.inputs import load_inputs
+from mechcore.study.run import run_study
 
 pytestmark = pytest.mark.real
 
