@@ -1,8 +1,8 @@
-"""A study of twelve seeds one unit after another, and on two Ray workers, one thread each.
+"""A study of twelve seeds one job after another, and on two Ray workers, one thread each.
 
     python benchmarks/executors.py [--steps 600] [--seeds 12]
 
-Both do the same units on the embedded encoder, in turn in one run of this script, from the loading
+Both do the same jobs on the embedded encoder, in turn in one run of this script, from the loading
 of the model on. The time on Ray is that of new workers, which import everything first, and is given
 with and without the start of the cluster. The masks must be the same.
 """
@@ -18,9 +18,10 @@ from typing import Any
 import torch
 
 from mechcore.pruning import PruneSettings, Subnetwork
-from mechcore.steps.config import Analyses, DataConfig, Resources, StudyConfig
-from mechcore.study.executors import Executor, in_process
-from mechcore.study.ray_executor import on_ray
+from mechcore.steps.config import Analyses, DataConfig, StudyConfig
+from mechcore.study.engine import perform
+from mechcore.study.executors import Executor, Local
+from mechcore.study.ray_executor import OnRay
 from mechcore.study.run import prepare
 
 WORKERS = 2
@@ -33,20 +34,16 @@ def study(steps: int, n_seeds: int) -> StudyConfig:
         seeds=tuple(range(42, 42 + n_seeds)),
         sparsities=(0.5,),
         analyses=Analyses(heads=None, ablation=None),
-        resources=Resources(cpus=1),
     )
 
 
 def timed(config: StudyConfig, folder: Path, executor: Executor) -> tuple[float, dict[str, Any]]:
-    """Seconds for all units of a study, and its masks by name."""
+    """Seconds for all jobs of a study, and its masks by name."""
     start = time.perf_counter()
     prepared = prepare(config, folder)
     prepared.store.create()
-    costs = dict.fromkeys(prepared.plan.units, 1.0)
-    failures = executor(prepared.pending, prepared.store, config.resources, costs)
+    perform(prepared.study, prepared.store, executor, folder)
     seconds = time.perf_counter() - start
-    if failures:
-        raise SystemExit(f"{failures[0].unit.name}: {failures[0].message}")
     files = (folder / "store" / "objects").glob("*/*/masks/*.safetensors")
     return seconds, {path.name: Subnetwork.load(path).scores for path in files}
 
@@ -56,12 +53,12 @@ def compare(steps: int, n_seeds: int, folder: Path) -> dict[str, float]:
     import ray
 
     config = study(steps, n_seeds)
-    serial, expected = timed(config, folder / "serial", in_process)
-    on_ray()  # sets what Ray reads from the environment
+    serial, expected = timed(config, folder / "serial", Local(cpus=1))
+    workers = OnRay(cpus=1)  # sets what Ray reads from the environment
     start = time.perf_counter()
     ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False)
     started = time.perf_counter() - start
-    parallel, found = timed(config, folder / "ray", on_ray())
+    parallel, found = timed(config, folder / "ray", workers)
     ray.shutdown()
     different = [name for name in expected if not torch.equal(expected[name], found[name])]
     if different or expected.keys() != found.keys():
@@ -77,7 +74,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = compare(options.steps, options.seeds, Path(folder))
     serial, parallel, start = found["serial"], found["ray"], found["start"]
-    print(f"{options.seeds} seeds, {options.steps} steps, one thread a unit, same masks")
+    print(f"{options.seeds} seeds, {options.steps} steps, one thread a job, same masks")
     print(f"one after another: {serial:.1f} s")
     print(f"{WORKERS} Ray workers:     {parallel:.1f} s, ratio {parallel / serial:.2f}")
     print(f"with its start:    {parallel + start:.1f} s, ratio {(parallel + start) / serial:.2f}")

@@ -315,9 +315,10 @@ def _config(world: World) -> dict[str, Any]:
     if world.training:
         settings = {"training": TRAIN_SETTINGS, "model": {"max_length": 128}}
     return {
+        "kind": "heuristic-core",
         "mechcore": "0.1.0",
         "versions": {"python": "3.11.2", "torch": "2.9.0", "transformer-lens": "3.9.0"},
-        "command": "mechcore study --model checkpoints/tiny-world --seeds 0,1,2",
+        "command": "mechcore run --model checkpoints/tiny-world --seeds 0,1,2",
         "model": {
             **({"base": "hub/base"} if world.training else {}),
             "source": world.source,

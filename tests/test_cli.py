@@ -32,6 +32,9 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import Subnetwork
+from mechcore.steps.analyses import AblateCore
+from mechcore.steps.masks import TrainMasks
+from mechcore.study.step import Work
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
@@ -172,7 +175,7 @@ def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     # Run again, it does nothing twice.
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "17 of 17 units of work were done before" in capsys.readouterr().err
+    assert "17 of 17 jobs were done before" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
 
 
@@ -224,13 +227,12 @@ def test_run_again_to_go_on_or_to_change(
 ) -> None:
     command = f"run {own(files)} {QUICK} --max-non-core 1"
     assert call(f"{command} --out whole") == 0
-    work: Any = importlib.import_module("mechcore.steps.work")
 
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setitem(work.KINDS, "ablate", interrupted)
+        patch.setattr(AblateCore, "run", interrupted)
         capsys.readouterr()
         assert call(f"{command} --out parts") == 130
     error = capsys.readouterr().err
@@ -238,7 +240,7 @@ def test_run_again_to_go_on_or_to_change(
     assert "run, effective-size and train go on when run again" in error
     assert not Path("parts/tables").exists()
     with monkeypatch.context() as patch:
-        patch.setitem(work.KINDS, "prune", interrupted)
+        patch.setattr(TrainMasks, "run", interrupted)
         assert call(f"{command} --out parts") == 0
     assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
     assert call(f"{command.replace('3,4', '3,5')} --out parts") == 0
@@ -269,7 +271,7 @@ def test_a_study_from_init_to_clean(
     Path("mine.yaml").write_text(text)
     assert call("run mine.yaml --dry-run") == 0
     told = capsys.readouterr().out
-    assert "18 units of work, 0 of them done before" in told
+    assert "18 jobs, 0 of them done before" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
@@ -277,12 +279,10 @@ def test_a_study_from_init_to_clean(
     singles = pd.read_csv("mine/tables/sweep.csv").query("role == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(6)]
     assert call("run mine.yaml --dry-run") == 0
-    assert capsys.readouterr().out == (
-        "all 18 units of work are done; a run would only write the results\n"
-    )
+    assert capsys.readouterr().out == ("all 18 jobs are done; a run would only write the results\n")
     assert call("status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "18 of 18 units of work are done" in told
+    assert "18 of 18 jobs are done" in told
     assert "18 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
@@ -294,7 +294,7 @@ def test_a_study_from_init_to_clean(
     assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 12
     capsys.readouterr()
     assert call("status mine") == 0
-    assert "18 of 18 units of work are done" in capsys.readouterr().out
+    assert "18 of 18 jobs are done" in capsys.readouterr().out
 
 
 def test_a_target_out_of_reach_is_a_failed_step(
@@ -441,17 +441,16 @@ def test_effective_size_of_checkpoints(
 ) -> None:
     series = f"{tiny_encoder_dir().parent}/step-0700,{tiny_encoder_dir()}"
     data = " ".join(f"--{role} {files}/{role}.csv" for role in SIZES)
-    command = f"effective-size --checkpoints {series} {data} {QUICK} --margin 0.1"
-    work: Any = importlib.import_module("mechcore.steps.work")
-    real = work.KINDS["prune"]
+    command = f"effective-size --checkpoints {series} {data} {QUICK} --tolerance 0.1"
+    real = TrainMasks.run
 
-    def interrupted(context: Any) -> None:
-        if "0700" not in context.unit.model.source:
+    def interrupted(step: TrainMasks, work: Work) -> None:
+        if "checkpoint 700" not in work.job.name:
             raise KeyboardInterrupt
-        real(context)
+        real(step, work)
 
     with monkeypatch.context() as patch:
-        patch.setitem(work.KINDS, "prune", interrupted)
+        patch.setattr(TrainMasks, "run", interrupted)
         assert call(f"{command} --out out") == 130
     assert call(f"{command} --out out") == 0
     found = {path.stem: pd.read_csv(path) for path in Path("out/tables").iterdir()}
@@ -481,7 +480,7 @@ def test_effective_size_of_checkpoints(
     # The tables it wrote can be read again.
     subsets = [f"--group ID={','.join(s for s in grid['subset'].unique() if s[:2] == 'id')}"]
     again = f"effective-size --full out/tables/full.csv --grid out/tables/grid.csv {subsets[0]}"
-    assert call(f"{again} --margin 0.1 --out again") == 0
+    assert call(f"{again} --tolerance 0.1 --out again") == 0
     pd.testing.assert_frame_equal(
         pd.read_csv("again/tables/mean_effective_size.csv"), means.query("group == 'ID'")
     )
@@ -1092,7 +1091,7 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ),
         ("status .", "no study in this folder (no study.json)"),
         ("clean .", "no study in this folder (no study.json)"),
-        ("init study.json", "expected a file that ends in .yaml, .yml, .toml"),
+        ("init study.json", "expected a file that ends in .yaml, .yml"),
         ("nosuch", "No such command 'nosuch'"),
         ("ablate {own}", "--components"),
         ("ablate {own} --components L9.H0", "component L9.H0: out of range"),

@@ -14,6 +14,7 @@ from typing import Any
 
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
+from mechcore.report import REPORT_FILES
 from mechcore.study.engine import Results, Study
 from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER, write_tables
 from mechcore.study.kinds import STUDIES
@@ -139,7 +140,8 @@ def write_results(
         for folder, results in found.items()
         for name in (*results.files, *_tables(results), CONFIG_FILE)
     }
-    for name in set(_written(out)) - wanted:
+    reports = {str(Path(folder) / name) for folder in found for name in REPORT_FILES.values()}
+    for name in set(_written(out)) - wanted - reports:  # those are written over
         _remove(out, name)
     jobs = in_order(study.jobs())
     seconds: dict[str, float] = {}

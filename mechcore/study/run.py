@@ -9,12 +9,14 @@ from typing import Any
 
 from mechcore.errors import InputError
 from mechcore.report import build_report
+from mechcore.report.blocks import FIGURES_FOLDER
 from mechcore.report.kinds import REPORTS
 from mechcore.study.engine import Study, perform
 from mechcore.study.executors import Executor
 from mechcore.study.kinds import DEFAULT, STUDIES
 from mechcore.study.results import (
     STORE,
+    add_written,
     begin,
     check_folders,
     check_out,
@@ -125,7 +127,16 @@ def run_study(
     perform(study, kept, executor, out)
     with kept.lock(place):
         folders = write_results(study, out, kind, settings, kept, origins or {})
-        return [build_report(folder) for folder in folders]
+        return [_report(out, folder) for folder in folders]
+
+
+def _report(out: Path, folder: Path) -> Path:
+    """The report of results, noted with its figures as the study's own."""
+    figures = folder / FIGURES_FOLDER
+    others = set(figures.glob("*"))  # those of the study were removed with its last results
+    report = build_report(folder)
+    add_written(out, [report, *(set(figures.glob("*")) - others)])
+    return report
 
 
 def job_table(folder: str | Path) -> tuple[Any, Store]:

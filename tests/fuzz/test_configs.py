@@ -7,7 +7,9 @@ import pytest
 from fuzz.configs import VALID, write_config
 from fuzz.harness import check_all
 
-from mechcore.steps.config_file import from_json, read_config
+from mechcore.steps.config_file import read_config
+from mechcore.steps.study import STUDY
+from mechcore.study.step import plain
 
 
 def test_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,12 +19,12 @@ def test_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def read(path: Path) -> None:
         config = read_config(path)
-        kept = json.loads(json.dumps(config.as_json(), allow_nan=False))
-        assert from_json(kept, "kept") == config  # what a study keeps is read again
+        kept = json.loads(json.dumps(plain(config), allow_nan=False))
+        assert STUDY.read(kept, "kept") == config  # what a study keeps is read again
 
     check_all(tmp_path / "work", 600, write_config, read)
     assert list((tmp_path / "here").iterdir()) == []
 
 
 def test_the_configuration_that_is_changed_is_valid() -> None:
-    assert from_json(VALID, "valid").seeds == (1, 2, 3)
+    assert STUDY.read(VALID, "valid").seeds == (1, 2, 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +11,19 @@ from typing import Any
 import pytest
 import torch
 from helpers import CLASSES, Cases, padded, texts
-from mechcore.steps.units import Recipes, Unit
 from study.sources import data_config, write_data
 
 from mechcore.data.readers import read_examples
 from mechcore.data.task import ROLES
-from mechcore.errors import InputError
 from mechcore.models.running import forward
-from mechcore.steps.bench import MOST_MODELS, Workbench, bench_of
+from mechcore.steps import bench as module
+from mechcore.steps.bench import MODEL, MOST_MODELS, Workbench, bench_of
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.study import bench as module
+from mechcore.steps.masks import Describe
+from mechcore.steps.sources import CheckpointInput, DataInput
+from mechcore.study.executors import done
+from mechcore.study.fingerprints import hash_file
+from mechcore.study.step import Input, Job, Work
 from mechcore.study.store import Store
 
 pytestmark = pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")  # of draws
@@ -46,11 +50,13 @@ class Sources:
             shutil.copytree(self.cases.path(architecture), path)
         return ModelConfig(source=str(path), class_labels=CLASSES, **settings)
 
-    def unit(
+    def job(
         self, model: ModelConfig | None = None, data: DataConfig | None = None, roles: Any = ROLES
-    ) -> Unit:
-        recipes = Recipes(model or self.model(), data or self.data)
-        return recipes.unit("describe", "the unit", {}, roles=roles)
+    ) -> Job:
+        model, data = model or self.model(), data or self.data
+        inputs: dict[str, Input] = {role: DataInput(role, model, data) for role in roles}
+        inputs[MODEL] = CheckpointInput(model)
+        return Job.of(Describe({}), "the job", inputs=inputs, hash_file=hash_file)
 
 
 @pytest.fixture
@@ -63,8 +69,8 @@ def bench(tmp_path: Path) -> Workbench:
     return Workbench(Store(tmp_path / "store"))
 
 
-def test_inputs_are_those_of_the_unit(sources: Sources, bench: Workbench, cases: Cases) -> None:
-    found = bench.inputs(sources.unit(roles=("train", "id")))
+def test_inputs_are_those_of_the_job(sources: Sources, bench: Workbench, cases: Cases) -> None:
+    found = bench.inputs(sources.job(roles=("train", "id")))
     assert list(found.data) == ["train", "id"]
     assert found.available == {"train": 12, "id": 13}
     assert len(found.data["train"]) == 12
@@ -77,8 +83,8 @@ def test_inputs_are_those_of_the_unit(sources: Sources, bench: Workbench, cases:
 
 
 def test_a_model_and_its_data_are_loaded_once(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.unit())
-    second = bench.inputs(sources.unit(roles=("id",)))
+    first = bench.inputs(sources.job())
+    second = bench.inputs(sources.job(roles=("id",)))
     assert second.model is first.model
     assert second.data["id"] is first.data["id"]
     assert list(second.data) == ["id"]
@@ -87,33 +93,33 @@ def test_a_model_and_its_data_are_loaded_once(sources: Sources, bench: Workbench
 
 
 def test_equal_models_in_two_places_are_one(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.unit())
-    second = bench.inputs(sources.unit(sources.model("copy")))
+    first = bench.inputs(sources.job())
+    second = bench.inputs(sources.job(sources.model("copy")))
     assert second.model is first.model
     assert len(bench.loads) == 1
     assert len(sources.reads) == 3
 
 
 def test_other_readings_of_a_model_are_other_models(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.unit())
-    second = bench.inputs(sources.unit(sources.model(max_length=5)))
+    first = bench.inputs(sources.job())
+    second = bench.inputs(sources.job(sources.model(max_length=5)))
     assert len(bench.loads) == 2
     assert max(map(len, first.data["id"].input_ids)) > 5
     assert max(map(len, second.data["id"].input_ids)) == 5
 
 
 def test_other_draws_are_other_data(sources: Sources, bench: Workbench) -> None:
-    first = bench.inputs(sources.unit(roles=("id",)))
-    second = bench.inputs(sources.unit(data=replace(sources.data, max_id=3), roles=("id",)))
+    first = bench.inputs(sources.job(roles=("id",)))
+    second = bench.inputs(sources.job(data=replace(sources.data, max_id=3), roles=("id",)))
     assert (len(first.data["id"]), len(second.data["id"])) == (9, 3)
     assert second.model is first.model
 
 
 def test_only_so_many_models_are_kept(sources: Sources, bench: Workbench) -> None:
     assert MOST_MODELS == 2
-    a, b, c = (sources.unit(sources.model(max_length=n)) for n in (5, 6, 7))
-    for unit in (a, b, a, c, a):  # c takes the place of b, which was not used for longest
-        bench.inputs(unit)
+    a, b, c = (sources.job(sources.model(max_length=n)) for n in (5, 6, 7))
+    for job in (a, b, a, c, a):  # c takes the place of b, which was not used for longest
+        bench.inputs(job)
     assert len(bench.loads) == 3
     bench.inputs(b)
     assert len(bench.loads) == 4
@@ -126,29 +132,51 @@ def test_only_so_many_models_are_kept(sources: Sources, bench: Workbench) -> Non
 def test_data_that_changed_after_planning_are_refused(
     sources: Sources, bench: Workbench, role: str
 ) -> None:
-    unit, path = sources.unit(), Path(str(getattr(sources.data, role)))
-    bench.inputs(unit)
+    job, path = sources.job(), Path(str(getattr(sources.data, role)))
+    others = sources.job(roles=[each for each in ROLES if each != role])
     write_data(path, 30)
-    for action in (bench.inputs, bench.check):
-        with pytest.raises(InputError, match=f"the unit: the {role} files changed while.*again"):
-            action(unit)
-    others = tuple(each for each in ROLES if each != role)
-    bench.inputs(sources.unit(roles=others))
+    assert job.changed_inputs(hash_file) == [role]
+    receipt = done(job, bench.store, None, "cpu")
+    assert receipt.error == f"the {role} files changed while the study ran; run it again"
+    assert others.changed_inputs(hash_file) == []
     path.unlink()
-    with pytest.raises(InputError, match=rf"{role}-data\.csv: no such file.*when the study was"):
-        bench.inputs(unit)
+    receipt = done(job, bench.store, None, "cpu")
+    assert re.search(rf"{role}-data\.csv: no such file.*when the study was", str(receipt.error))
+    assert not bench.store.has(job.key)
+
+
+def test_data_that_changed_are_read_again(sources: Sources, bench: Workbench) -> None:
+    first = bench.inputs(sources.job(roles=("train",)))
+    write_data(Path(str(sources.data.train)), 30)
+    second = bench.inputs(sources.job(roles=("train",)))
+    assert (len(first.data["train"]), len(second.data["train"])) == (12, 30)
+    assert second.model is first.model
 
 
 def test_a_model_that_changed_after_planning_is_refused(sources: Sources, bench: Workbench) -> None:
-    unit = sources.unit()
-    bench.inputs(unit)
+    job = sources.job()
+    bench.inputs(job)
     weights = sources.folder / "model" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x00")
-    with pytest.raises(InputError, match="the model files changed while the study ran"):
-        bench.inputs(unit)
+    receipt = done(job, bench.store, None, "cpu")
+    assert receipt.error == "the model files changed while the study ran; run it again"
     assert bench.loads == [bench.loads[0]]
-    bench.inputs(sources.unit())  # planned anew
+    bench.inputs(sources.job())  # planned anew
     assert len(set(bench.loads)) == 2
+
+
+def test_what_changes_while_a_job_reads_it_is_refused(
+    sources: Sources, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = sources.job()
+
+    def run(step: Describe, work: Work) -> None:
+        write_data(Path(str(sources.data.id)), 30)
+
+    monkeypatch.setattr(Describe, "run", run)
+    receipt = done(job, bench.store, None, "cpu")
+    assert receipt.error == "the id files changed while the study ran; run it again"
+    assert not bench.store.has(job.key)
 
 
 def test_a_process_has_one_workbench_for_a_store_and_a_device(

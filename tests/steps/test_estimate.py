@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 from helpers import CLASSES, N_HEADS, N_LAYERS, Cases
-from mechcore.steps.units import Unit
 from study.sources import data_config
 
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
-from mechcore.steps.bench import Workbench, bench_of
+from mechcore.steps.analyses import Answers
+from mechcore.steps.base import MainStep, Size
+from mechcore.steps.bench import MODEL, Workbench, bench_of
 from mechcore.steps.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
-from mechcore.steps.estimate import Size, estimate, masks_of, passes
+from mechcore.steps.estimate import estimate
 from mechcore.steps.plan import make_plan
 from mechcore.study.run import prepare
+from mechcore.study.step import Job
 from mechcore.study.store import Store
 
 SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
@@ -38,15 +40,20 @@ def config(tmp_path: Path, cases: Cases) -> StudyConfig:
     )
 
 
+def passes(job: Job, size: Size | None) -> float:
+    """Passes that a job costs; without a size as they are guessed before files are read."""
+    assert isinstance(job.step, MainStep)
+    return job.step.cost(job) if size is None else job.step.passes(job, size)
+
+
 def counted(config: StudyConfig, size: Size | None) -> dict[str, list[float]]:
-    """Passes of the units of each kind, in order; those of other masks apart."""
+    """Passes of the jobs of each kind, in order; answers of masks apart."""
     found: dict[str, list[float]] = {}
-    units = make_plan(config).units
-    for unit in units.values():
-        kind = unit.kind
-        if kind == "answers":
-            kind = f"{'masks' if unit.needs else 'full'} {unit.settings['role']}"
-        found.setdefault(kind, []).append(passes(unit, size, masks_of(units)))
+    for job in make_plan(config).jobs:
+        kind = job.step.kind
+        if isinstance(job.step, Answers):
+            kind = f"{'masks' if job.needs else 'full'} {job.step.role}"
+        found.setdefault(kind, []).append(passes(job, size))
     return found
 
 
@@ -88,7 +95,7 @@ def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> Non
     assert found["sweep"] == [0.5 * (144 + 12) * 2009]
 
 
-def test_every_unit_costs_something(config: StudyConfig) -> None:
+def test_every_job_costs_something(config: StudyConfig) -> None:
     assert all(cost > 0 for costs in counted(config, None).values() for cost in costs)
 
 
@@ -96,42 +103,41 @@ def test_every_unit_costs_something(config: StudyConfig) -> None:
 def test_an_estimate_measures_and_leaves_nothing(config: StudyConfig, tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     prepared = prepare(config, tmp_path / "out")
-    units = prepared.plan.units
+    jobs = prepared.jobs
     bench = bench_of(prepared.store, "cpu")
-    table = estimate(prepared.pending, units, bench)
+    table = estimate(prepared.pending, jobs, bench)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-    assert table["name"].tolist() == [unit.name for unit in units.values()]
-    assert table["kind"].tolist() == [unit.kind for unit in units.values()]
+    assert table["name"].tolist() == [job.name for job in jobs]
+    assert table["kind"].tolist() == [job.step.kind for job in jobs]
     assert (table["seconds"] > 0).all()
-    with_model = [unit.model is not None for unit in units.values()]
+    with_model = [MODEL in job.inputs for job in jobs]
     assert ((table["memory"] > 0) == with_model).all()
     assert len(bench.loads) == 1
 
     # Seconds are passes times a rate, one for running and one for training.
-    size = Size.of(bench.inputs(next(iter(units.values()))))
+    size = Size.of(bench.inputs(next(job for job in jobs if job.step.kind == "describe")))
     assert size == Size({"train": 12, "id": 9, "ood": 14}, N_LAYERS * N_HEADS, N_LAYERS)
-    masks = masks_of(units)
-    costs = [passes(unit, size, masks) for unit in units.values()]
+    costs = [passes(job, size) for job in jobs]
     for training in (True, False):
         rates = [
             time / cost
-            for unit, cost, time in zip(units.values(), costs, table["seconds"], strict=True)
-            if unit.model is not None and (unit.kind == "prune") is training
+            for job, cost, time in zip(jobs, costs, table["seconds"], strict=True)
+            if MODEL in job.inputs and (job.step.kind == "prune") is training
         ]
         assert rates == pytest.approx([rates[0]] * len(rates))
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 def test_what_is_left_can_be_estimated_without_pruning(config: StudyConfig, tmp_path: Path) -> None:
-    units = make_plan(config).units
-    wanted: list[Unit] = [unit for unit in units.values() if unit.kind in ("sweep", "core")]
+    jobs = make_plan(config).jobs
+    wanted = [job for job in jobs if job.step.kind in ("sweep", "core")]
     bench = Workbench(Store(tmp_path / "store"))
-    table = estimate(wanted, units, bench)
+    table = estimate(wanted, jobs, bench)
     assert sorted(table["kind"]) == ["core", "sweep"]
     assert table.set_index("kind").loc["core"].tolist()[1:] == [1.0, 0.0]
-    alone = {unit.key: unit for unit in wanted if unit.kind == "sweep"}
-    assert estimate(list(alone.values()), alone, bench)["seconds"].item() > 0
-    assert list(estimate([], {}, bench).columns) == ["kind", "name", "seconds", "memory"]
+    alone = [job for job in wanted if job.step.kind == "sweep"]
+    assert estimate(alone, alone, bench)["seconds"].item() > 0
+    assert list(estimate([], [], bench).columns) == ["kind", "name", "seconds", "memory"]
 
 
 def test_estimates_warn_as_a_run_would(config: StudyConfig, tmp_path: Path) -> None:

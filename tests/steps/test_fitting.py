@@ -21,6 +21,7 @@ from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
 from mechcore.steps.bench import bench_of
 from mechcore.steps.config import (
+    RESERVED,
     AblationConfig,
     Analyses,
     DataConfig,
@@ -32,10 +33,10 @@ from mechcore.steps.config import (
     StudyConfig,
 )
 from mechcore.steps.config_file import read_config
-from mechcore.steps.estimate import estimate, passes
+from mechcore.steps.estimate import estimate
+from mechcore.steps.masks import Train
 from mechcore.steps.plan import make_plan
-from mechcore.study.run import prepare, run_study
-from mechcore.study.status import unit_table
+from mechcore.study.run import job_table, prepare, run_study
 from mechcore.training import train_settings
 from mechcore.training.loop import Loop
 
@@ -112,6 +113,7 @@ def test_every_architecture_is_trained_studied_and_reported(
     (report,) = run_study(config, out)
     text = report.read_text(encoding="utf-8")
     assert "Training" in text
+    assert {path.name for path in out.iterdir()} <= set(RESERVED)
     full = table(out, "accuracy").query(
         "subnetwork == 'full' and role == 'ood' and subset == 'all'"
     )
@@ -156,12 +158,12 @@ def test_training_goes_on_where_it_was_interrupted(
     monkeypatch.setattr(Loop, "compute_loss", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run_study(config, tmp_path / "out")
-    state = unit_table(tmp_path / "out")[0].set_index("kind")["state"]
+    state = job_table(tmp_path / "out")[0].set_index("kind")["state"]
     assert state["train"] == "begun"
     run_study(config, tmp_path / "out")
     assert len(losses) == 4 + 2  # steps 3 and 4 again
     assert results(tmp_path / "out") == results(tmp_path / "whole")
-    assert set(unit_table(tmp_path / "out")[0]["state"]) == {"done"}
+    assert set(job_table(tmp_path / "out")[0]["state"]) == {"done"}
     run_study(config, tmp_path / "out")
     assert len(losses) == 6
 
@@ -193,12 +195,12 @@ def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
     pd.testing.assert_frame_equal(found[0], found[1], atol=1e-4)
 
 
-def test_a_changed_training_changes_every_unit(cases: Cases, tmp_path: Path) -> None:
+def test_a_changed_training_changes_every_job(cases: Cases, tmp_path: Path) -> None:
     config = study(cases.path("bert"), tmp_path)
     other = replace(config, training=replace(TRAINING, seed=1))
-    before, after = make_plan(config).units, make_plan(other).units
-    assert not set(before) & set(after)
-    kinds = {unit.kind for unit in make_plan(config).units.values()}
+    before, after = make_plan(config).jobs, make_plan(other).jobs
+    assert not {job.key for job in before} & {job.key for job in after}
+    kinds = {job.step.kind for job in before}
     assert kinds >= {"train", "prune", "search", "sizes"}
 
 
@@ -210,16 +212,16 @@ def test_other_classes_of_a_task_are_another_training(cases: Cases, tmp_path: Pa
         (tmp_path / "task.yaml").write_text(f"{files}classes: {classes}\n")
         data = DataConfig(task=str(tmp_path / "task.yaml"))
         model = replace(config.model, class_labels=None)
-        units = make_plan(replace(config, model=model, data=data)).units.values()
-        found.append({unit.kind: unit.key for unit in units})
+        jobs = make_plan(replace(config, model=model, data=data)).jobs
+        found.append({job.step.kind: job.key for job in jobs})
     assert found[0]["train"] != found[1]["train"]
     assert found[0]["means"] != found[1]["means"]
 
 
 def test_the_training_reads_all_data_and_pruning_a_draw(cases: Cases, tmp_path: Path) -> None:
-    units = make_plan(study(cases.path("bert"), tmp_path)).units.values()
+    jobs = make_plan(study(cases.path("bert"), tmp_path)).jobs
     limits = {
-        unit.kind: unit.recipe["data"]["train"]["limit"] for unit in units if "train" in unit.roles
+        job.step.kind: job.contents["train"]["limit"] for job in jobs if "train" in job.contents
     }
     assert limits["train"] is None
     assert limits["prune"] == limits["means"] == 6
@@ -254,14 +256,15 @@ def test_what_a_study_costs_is_told_before_its_model_is_trained(
 ) -> None:
     config, out = study(cases.path("bert"), tmp_path), tmp_path / "out"
     prepared = prepare(config, out)
-    table = estimate(prepared.pending, prepared.plan.units, bench_of(prepared.store, "cpu"))
-    assert len(table) == len(prepared.plan.units)
+    table = estimate(prepared.pending, prepared.jobs, bench_of(prepared.store, "cpu"))
+    assert len(table) == len(prepared.jobs)
     seconds = table.groupby("kind")["seconds"].min()
     assert (seconds[["train", "prune", "answers", "search", "heads"]] > 0).all()
     assert not out.exists()
-    training = next(unit for unit in prepared.pending if unit.kind == "train")
-    assert passes(training) == 3 * 4 * 4  # forward and back, four steps of four examples
-    assert passes(replace(training, settings={**training.settings, "steps": 8})) == 2 * 3 * 4 * 4
+    training = next(job for job in prepared.pending if isinstance(job.step, Train))
+    assert training.step.cost(training) == 3 * 4 * 4  # forward and back, 4 steps of 4 examples
+    assert isinstance(training.step, Train)
+    assert replace(training.step, steps=8).cost(training) == 2 * 3 * 4 * 4
 
 
 # -- the published study --------------------------------------------------------------------------

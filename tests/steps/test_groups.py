@@ -71,7 +71,7 @@ def test_effective_sizes_are_of_the_same_groups() -> None:
         "OOD-E": ["ood:b", "ood:c"],
         "mixed": ["id:all", "ood:a"],
     }
-    sizes = size_tables(full, grid, chosen, margin=0.19)["effective_size"].set_index("group")
+    sizes = size_tables(full, grid, chosen, tolerance=0.19)["effective_size"].set_index("group")
     # Lost: 0.1 in domain, 0.2 on a, 0.2 on the mean of b and c, 0.15 on both together.
     assert sizes["faithful"].to_dict() == {
         "ID": True,

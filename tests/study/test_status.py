@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mechcore.steps.units import Unit
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.errors import InputError, MechcoreWarning
