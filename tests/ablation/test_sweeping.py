@@ -431,7 +431,7 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
         ({"sets": ["0.1", "L0.H1"]}, InputError, "given more than once"),
         ({"means": None}, InputError, "mode 'mean' needs means"),
         ({"means": others}, MismatchError, "computed on another model"),
-        ({"mode": "median"}, InputError, "mode is 'median'"),
+        ({"mode": "median"}, InputError, "fill 'median': unknown"),
         ({"class_labels": ["a", "b"]}, InputError, "2 given .* the checkpoint has 3 classes"),
     ]
     for engine in ("tree", "reference"):

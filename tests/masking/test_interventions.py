@@ -530,7 +530,7 @@ def test_what_cannot_be_masked_is_refused_before_anything_is_hooked(cases: Cases
     options: list[tuple[Any, ...]] = [
         ((full, None, "mean"), InputError, "mode 'mean' needs means"),
         ((full, None, "resample"), InputError, "mode 'resample' needs means"),
-        ((full, means, "median"), InputError, "mode is 'median'; expected 'mean', 'zero' or"),
+        ((full, means, "median"), InputError, "fill 'median': unknown"),
         ((full, means, "resample"), InputError, "no sampled activations.*n_samples > 0"),
         ((wrong, means, "mean"), MismatchError, "mask has 3 layers.*the model has 2 layers"),
         ((full, means_of(cases.get("gpt2").model), "mean"), MismatchError, "another model"),
