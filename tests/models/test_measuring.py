@@ -20,7 +20,7 @@ from mechcore.attention import attention_examples, attention_scores
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
-from mechcore.errors import MechcoreError
+from mechcore.errors import InputError, MechcoreError
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
@@ -222,7 +222,7 @@ def test_modes_come_back_after_an_error(cases: Cases) -> None:
     with pytest.raises(RuntimeError, match="inside"), evaluating(model):
         raise RuntimeError("inside")
     assert modes(model) == before
-    with pytest.raises(IndexError):
+    with pytest.raises(InputError, match="embedding"):
         forward(model, {"input_ids": torch.tensor([[helpers.VOCABULARY]])})
     assert modes(model) == before
     with pytest.raises(RuntimeError, match="inside"), _zero(model):

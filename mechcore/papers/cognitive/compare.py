@@ -29,7 +29,7 @@ def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) 
     """One row per training run.
 
     Args:
-        results: of the runs, see `mechcore.papers.cognitive.arms.make`.
+        results: of the runs, see `mechcore.papers.cognitive.arms.MakeModel.make`.
         chosen: those whose learning rate was the best of the grid.
 
     Returns:

@@ -72,7 +72,8 @@ class Base:
             source, backend=backend, device=device, dtype=precision, task="language-model"
         )
         tokenizer = fact_world_tokenizer() if tiny else load_tokenizer(source)
-        check_vocabulary(source, tokenizer, model)
+        if not tiny:
+            check_vocabulary(source, tokenizer, model)
         return cls(model, tokenizer, tiny)
 
     def tasks(self, seed: int) -> dict[str, EncodedTask]:

@@ -148,7 +148,7 @@ def test_answers_of_the_two_words_and_of_all(small: CognitiveSettings) -> None:
 
 
 def test_logits_that_are_not_finite_are_no_answers(small: CognitiveSettings) -> None:
-    model, tokenizer = make_model(small, Run("base"))
+    model, tokenizer = make_model(Base(small.base), Run("base"))
     with torch.no_grad():
         model.get_output_embeddings().weight[:] = float("inf")
     with pytest.raises(NotFiniteError, match=r"^logits: not finite"):
