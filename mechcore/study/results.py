@@ -54,8 +54,10 @@ def check_out(out: Path, kind: str) -> None:
     there = {path.name for path in out.iterdir()} if out.exists() else set()
     alone = {STORE, *(path.name for path in out.glob(f".*.{STUDY}"))}
     if STUDY in there:
-        found = _noted(out).get("kind")
-        if found != kind:
+        found = None
+        with suppress(InputError):  # one that cannot be read is written anew
+            found = _noted(out).get("kind")
+        if found not in (None, kind):
             raise InputError(
                 f"{out}: holds a study of kind {found!r}; this one is of kind {kind!r}: choose "
                 "another --out"
