@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,9 @@ def write_results(
     }
     for name in set(_written(out)) - wanted:
         _remove(out, name)
+    for path in (out / name for name in wanted):
+        for left in path.parent.glob(f".????????.{escape(path.name)}"):  # by one that was killed
+            left.unlink(missing_ok=True)
     jobs = in_order(study.jobs())
     seconds: dict[str, float] = {}
     for job in jobs:
