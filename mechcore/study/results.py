@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,10 @@ def check_out(out: Path, kind: str) -> None:
     there = {path.name for path in out.iterdir()} if out.exists() else set()
     alone = {STORE, *(path.name for path in out.glob(f".*.{STUDY}"))}
     if STUDY in there:
-        found = _noted(out).get("kind")
-        if found != kind:
+        found = None
+        with suppress(InputError):  # one that cannot be read is written anew
+            found = _noted(out).get("kind")
+        if found not in (None, kind):
             raise InputError(
                 f"{out}: holds a study of kind {found!r}; this one is of kind {kind!r}: choose "
                 "another --out"
@@ -143,6 +146,9 @@ def write_results(
     reports = {str(Path(folder) / name) for folder in found for name in REPORT_FILES.values()}
     for name in set(_written(out)) - wanted - reports:  # those are written over
         _remove(out, name)
+    for path in (out / name for name in wanted):
+        for left in path.parent.glob(f".????????.{escape(path.name)}"):  # by one that was killed
+            left.unlink(missing_ok=True)
     jobs = in_order(study.jobs())
     seconds: dict[str, float] = {}
     for job in jobs:

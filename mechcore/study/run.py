@@ -24,7 +24,7 @@ from mechcore.study.results import (
     write_results,
 )
 from mechcore.study.step import Job, differences, in_order
-from mechcore.study.store import Store
+from mechcore.study.store import Damaged, Store
 
 
 @dataclass(frozen=True)
@@ -159,10 +159,10 @@ def job_table(folder: str | Path) -> tuple[Any, Store]:
     rows = []
     for job in in_order(STUDIES[found.kind].plan(found.settings, store).jobs()):
         state, seconds, size, why = "to do", 0.0, 0, ""
-        if store.has(job.key):
+        try:  # only a look: what is damaged shows when it is used, or compared by `Store.verify`
             manifest = store.manifest(job.key)
             state, seconds, size = "done", manifest.seconds, manifest.bytes
-        else:
+        except Damaged:
             if store.partial(job.key).exists():
                 state = "begun"
             before = store.last_recipe(folder, job)

@@ -188,6 +188,21 @@ def test_a_kind_without_a_report_is_refused_before_the_work(tmp_path: Path, sums
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_is_that_of_one_kind_of_study(tmp_path: Path, numbers: Path, sums: str) -> None:
+    out, settings = tmp_path / "out", Settings(str(numbers))
+    run_study(settings, out, kind=sums)
+    with (
+        registered("doubled", Doubled),
+        pytest.raises(InputError, match="holds a study of kind 'sums'; this one is of kind 'doub"),
+    ):
+        run_study(settings, out, kind="doubled")
+    (out / "study.json").write_text("{")
+    watched = Watched()
+    run_study(settings, out, kind=sums, executor=watched)
+    assert watched.begun == []
+    assert job_table(out)[0]["state"].eq("done").all()
+
+
 # -- failures -------------------------------------------------------------------------------------
 
 

@@ -24,8 +24,8 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import PruneSettings
-from mechcore.steps.inputs import Inputs, load_inputs
-from mechcore.study import (
+from mechcore.steps import analyses, masks
+from mechcore.steps.config import (
     AblationConfig,
     Analyses,
     DataConfig,
@@ -33,9 +33,10 @@ from mechcore.study import (
     ModelConfig,
     SizesConfig,
     StudyConfig,
-    run,
 )
-from mechcore.study.run import StudyError
+from mechcore.steps.inputs import Inputs, load_inputs
+from mechcore.study.engine import StudyError
+from mechcore.study.run import run_study
 from mechcore.study.store import Store
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
@@ -51,6 +52,14 @@ CONFIG = StudyConfig(
 )
 KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy", "core", "heads", "pictures"]
 KINDS += ["ablate"]
+STEPS = {
+    step.kind: step
+    for step in (
+        *(masks.Describe, masks.Means, masks.TrainMasks, masks.AcceptMasks),
+        *(analyses.Answers, analyses.Accuracy, analyses.Core, analyses.Heads, analyses.Pictures),
+        *(analyses.AblateCore, analyses.Sweep, analyses.Sizes),
+    )
+}
 COLUMNS = {
     "data": "data role subset label n share",
     "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
@@ -78,7 +87,7 @@ class Finished:
 
     def __init__(self, config: StudyConfig, out: Path) -> None:
         self.config, self.out = config, out
-        (self.report,) = run(config, out)
+        (self.report,) = run_study(config, out)
         self.inputs: Inputs = load_inputs(config.model, config.data, ("train", "id", "ood"))
         self.means = MeanActivations.load(out / "means.safetensors", self.inputs.model)
         self.facts = json.loads((out / "config.json").read_text())
@@ -337,7 +346,7 @@ WHOLE = Counter(
 
 
 class Calls(Counter[str]):
-    """Counts the units that are done by kind, and fails where it is told to."""
+    """Counts the jobs that are done by kind, and fails where it is told to."""
 
     fail_at: str | None = None
     error: BaseException = KeyboardInterrupt()
@@ -345,20 +354,21 @@ class Calls(Counter[str]):
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
-    work: Any = importlib.import_module("mechcore.steps.work")
     found = Calls()
 
-    def watched(kind: str) -> Any:
-        def do(context: Any) -> None:
-            found[kind] += 1
-            if found.fail_at == kind:
+    def watched(step: Any) -> Any:
+        real = step.run
+
+        def run(self: Any, work: Any) -> None:
+            found[step.kind] += 1
+            if found.fail_at == step.kind:
                 raise found.error
-            real[kind](context)
+            real(self, work)
 
-        return do
+        return run
 
-    real = dict(work.KINDS)
-    monkeypatch.setattr(work, "KINDS", {kind: watched(kind) for kind in real})
+    for step in STEPS.values():
+        monkeypatch.setattr(step, "run", watched(step))
     leave_out_the_report(monkeypatch)
     return found
 
@@ -392,22 +402,22 @@ def results(folder: Path) -> dict[str, Any]:
 def test_a_study_goes_on_where_it_was_interrupted(
     tmp_path: Path, calls: Calls, failing: str
 ) -> None:
-    run(TINY, tmp_path / "whole")
+    run_study(TINY, tmp_path / "whole")
     assert calls == WHOLE
     calls.clear()
     calls.fail_at = failing
     with pytest.raises(KeyboardInterrupt):
-        run(TINY, tmp_path / "parts")
+        run_study(TINY, tmp_path / "parts")
     assert not (tmp_path / "parts" / "tables").exists()
     assert calls[failing] == 1
     done = calls - Counter([failing])
     calls.clear()
     calls.fail_at = None
-    run(TINY, tmp_path / "parts")
+    run_study(TINY, tmp_path / "parts")
     assert calls == WHOLE - done
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
     calls.clear()
-    run(TINY, tmp_path / "parts")
+    run_study(TINY, tmp_path / "parts")
     assert not calls
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
 
@@ -418,7 +428,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("tiny") / "run"
     with pytest.MonkeyPatch.context() as patch:
         leave_out_the_report(patch)
-        run(TINY, out)
+        run_study(TINY, out)
     return out
 
 
@@ -428,8 +438,8 @@ def done(tmp_path: Path, tiny: Path, calls: Calls) -> Path:
     return shutil.copytree(tiny, tmp_path / "run")
 
 
-def counts(**units: int) -> Counter[str]:
-    return Counter(units)
+def counts(**jobs: int) -> Counter[str]:
+    return Counter(jobs)
 
 
 OF_SUBNETWORKS = counts(accuracy=1, core=1, pictures=1, ablate=1)
@@ -464,13 +474,13 @@ def test_a_change_redoes_what_depends_on_it(
     tmp_path: Path, done: Path, calls: Calls, change: dict[str, Any], again: Counter[str]
 ) -> None:
     changed = replace(TINY, **change)
-    run(changed, done)
+    run_study(changed, done)
     assert calls == again
     if again == counts(prune=2, masks=2, answers=4) + OF_SUBNETWORKS:
-        run(changed, tmp_path / "new")
+        run_study(changed, tmp_path / "new")
         assert results(done) == results(tmp_path / "new")
     calls.clear()
-    run(TINY, done)
+    run_study(TINY, done)
     assert not calls, "what the first study made is still there"
 
 
@@ -478,20 +488,20 @@ def test_a_change_redoes_what_depends_on_it(
 def test_other_versions_do_everything_again(
     done: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    units: Any = importlib.import_module("mechcore.steps.units")
-    monkeypatch.setattr(units, "versions", lambda: {"torch": "1.0"})
-    run(TINY, done)
+    monkeypatch.setattr("mechcore.study.step._version", lambda package: "1.0")
+    run_study(TINY, done)
     assert calls == WHOLE
 
 
 @pytest.mark.once
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
-    (done / "tables" / "old.csv").write_text("x")
+    (done / "tables" / "mine.csv").write_text("x")
     (done / "tables" / ".abcdefgh.core.csv").write_text("left by a killed run")
-    run(replace(TINY, seeds=(7,), sparsities=(0.5,)), done)
+    run_study(replace(TINY, seeds=(7,), sparsities=(0.5,)), done)
     assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
-    assert {p.stem for p in (done / "tables").iterdir()} == {*COLUMNS, "head_categories"} - {
-        "joint_frequency"
+    # What the study did not write stays.
+    assert {p.stem for p in (done / "tables").iterdir()} == {
+        *({*COLUMNS, "head_categories", "mine"} - {"joint_frequency"})
     }
     assert json.loads((done / "config.json").read_text())["seeds"] == [7]
     summary = pd.read_csv(done / "tables" / "core_summary.csv").iloc[0]
@@ -514,7 +524,7 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
     # Another process: this one has seen the file whole.
     moved = done.rename(tmp_path / "moved")
     with pytest.warns(MechcoreWarning, match=r"full model.*the checksum of answers.safetensors"):
-        run(TINY, moved)
+        run_study(TINY, moved)
     assert calls == counts(answers=1)
     assert results(moved) == before
 
@@ -524,7 +534,7 @@ def test_a_damaged_unfinished_state_is_begun_anew(
     tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(TINY, prune=replace(TINY.prune, save_every=1))
-    run(config, tmp_path / "whole")
+    run_study(config, tmp_path / "whole")
     training: Any = importlib.import_module("mechcore.pruning.mask_training")
     update, updates = training.MaskTraining.update, Counter[str]()
 
@@ -537,13 +547,13 @@ def test_a_damaged_unfinished_state_is_begun_anew(
     with monkeypatch.context() as patch:
         patch.setattr(training.MaskTraining, "update", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            run(config, tmp_path / "parts")
+            run_study(config, tmp_path / "parts")
     (state,) = (tmp_path / "parts" / "store" / "partial").glob("*/[!.]*")
     data = bytearray(state.read_bytes())
     data[-1] ^= 1
     state.write_bytes(data)
     with pytest.warns(MechcoreWarning, match="begun anew.*its checksum differs"):
-        run(config, tmp_path / "parts")
+        run_study(config, tmp_path / "parts")
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
     assert not list((tmp_path / "parts" / "store" / "partial").iterdir())
 
@@ -551,32 +561,32 @@ def test_a_damaged_unfinished_state_is_begun_anew(
 @pytest.mark.once
 def test_killed_before_there_was_more_than_a_store(tmp_path: Path, calls: Calls) -> None:
     Store(tmp_path / "out" / "store").create()
-    run(TINY, tmp_path / "out")
+    run_study(TINY, tmp_path / "out")
     assert calls == WHOLE
 
 
 @pytest.mark.once
 def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
-    run(TINY, tmp_path / "one", store=tmp_path / "store")
+    run_study(TINY, tmp_path / "one", store=tmp_path / "store")
     calls.clear()
-    run(replace(TINY, sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
+    run_study(replace(TINY, sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
     assert calls == OF_SUBNETWORKS
     assert not (tmp_path / "two" / "store").exists()
 
 
 @pytest.mark.once
-def test_a_unit_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls) -> None:
+def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls) -> None:
     calls.fail_at, calls.error = "heads", MechcoreError("no heads today")
     with pytest.raises(
-        StudyError, match=r"1 units failed; 1 that need them were not begun. head"
+        StudyError, match=r"1 job failed; 1 that need their results were not begun. head"
     ) as e:
-        run(TINY, tmp_path / "run")
-    assert [each.unit.kind for each in e.value.failures] == ["heads", "pictures"]
+        run_study(TINY, tmp_path / "run")
+    assert [each.job.step.kind for each in e.value.failures] == ["heads", "pictures"]
     assert "no heads today" in str(e.value)
     assert calls == WHOLE - counts(pictures=1)
     calls.clear()
     calls.fail_at = None
-    run(TINY, tmp_path / "run")
+    run_study(TINY, tmp_path / "run")
     assert calls == counts(heads=1, pictures=1)
 
 
@@ -586,7 +596,7 @@ def test_a_mask_off_target_names_itself(tmp_path: Path, calls: Calls) -> None:
         pytest.warns(MechcoreWarning, match=r"sparsity 0\.5, seed 42 43: s0\.50-seed43 is missing"),
         pytest.raises(StudyError, match=r"target 0\.5, seed 43 ended at"),
     ):
-        run(replace(TINY, prune=replace(TINY.prune, tolerance=0.0)), tmp_path / "run")
+        run_study(replace(TINY, prune=replace(TINY.prune, tolerance=0.0)), tmp_path / "run")
 
 
 @pytest.mark.once
@@ -607,7 +617,7 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
         (tmp_path / name).write_text(text)
     before = contents(tmp_path)
     with pytest.raises(InputError, match="the folder is not empty and is no"):
-        run(TINY, tmp_path)
+        run_study(TINY, tmp_path)
     assert contents(tmp_path) == before
     assert not calls
 
@@ -616,7 +626,7 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
 def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is a file; expected a folder"):
-        run(TINY, tmp_path / "file")
+        run_study(TINY, tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -624,7 +634,7 @@ def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
 def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Calls) -> None:
     data = replace(TINY.data, ood_subsets=("none",))
     with pytest.raises(InputError, match="subset 'none' is empty"):
-        run(replace(TINY, data=data), tmp_path / "run")
+        run_study(replace(TINY, data=data), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -634,10 +644,10 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Ca
 @pytest.mark.once
 def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     models = {"a": ModelConfig(), "b": ModelConfig(checkpoint="step-0700")}
-    reports = run(replace(TINY, models=models), tmp_path / "both")
+    reports = run_study(replace(TINY, models=models), tmp_path / "both")
     assert reports == [tmp_path / "both" / name / "report.html" for name in "ab"]
     assert calls == WHOLE + WHOLE
-    run(TINY, tmp_path / "a")
+    run_study(TINY, tmp_path / "a")
     assert results(tmp_path / "both" / "a") == results(tmp_path / "a")
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
     assert facts["model"]["source"].endswith("step-0700")
@@ -645,7 +655,7 @@ def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     (tmp_path / "both" / "mine").mkdir()
     (tmp_path / "both" / "mine" / "config.json").write_text("{}")
     calls.clear()
-    run(replace(TINY, models={"c": models["a"]}), tmp_path / "both")
+    run_study(replace(TINY, models={"c": models["a"]}), tmp_path / "both")
     assert not calls, "the same model by another name"
     assert {path.name for path in (tmp_path / "both").iterdir()} == {
         *("c", "mine", "store", "study.json")
@@ -655,7 +665,7 @@ def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
 @pytest.mark.once
 def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) -> None:
     one = replace(TINY, seeds=(42,))
-    run(one, done / "inner", store=done / "store")
+    run_study(one, done / "inner", store=done / "store")
     write_cognitive_run(done / "cog")
     facts = json.loads((done / "cog" / "config.json").read_text())
     facts |= {"units": {"base": "ab"}, "seconds": {"train": 1.0}}
@@ -664,14 +674,14 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
     (done / "figures" / "mine" / "study.json").write_text("mine")
     before = {name: contents(done / name) for name in ("inner", "cog", "figures/mine")}
     assert len(before["cog"]) > 5
-    run(replace(TINY, n_resamples=11), done)
-    run(replace(TINY, models={"a": ModelConfig()}), done)
+    run_study(replace(TINY, n_resamples=11), done)
+    run_study(replace(TINY, models={"a": ModelConfig()}), done)
     assert {name: contents(done / name) for name in before} == before
     # Nor is another study's folder taken for a model.
     for name in ("inner", "cog"):
         with pytest.raises(InputError, match=rf"{name} holds the results of another study"):
-            run(replace(TINY, models={name: ModelConfig()}), done)
-    run(TINY, done)
+            run_study(replace(TINY, models={name: ModelConfig()}), done)
+    run_study(TINY, done)
     assert {name: contents(done / name) for name in before} == before
     assert not (done / "a").exists()
 
@@ -692,11 +702,11 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
             TINY.analyses,
             heads=None,
             ablation=None,
-            effective_size=SizesConfig(sparsities=(0.3, 0.6), margin=0.1),
+            effective_size=SizesConfig(sparsities=(0.3, 0.6), tolerance=0.1),
         ),
     )
-    run(config, tmp_path / "run")
-    # The final checkpoint at 0.3 is the study's own model: its units are the same.
+    run_study(config, tmp_path / "run")
+    # The final checkpoint at 0.3 is the study's own model: its jobs are the same.
     assert calls == counts(
         describe=1, means=2, prune=4, masks=4, answers=12, accuracy=3, core=1, sizes=1
     )
@@ -720,9 +730,9 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
 @pytest.mark.parametrize("max_non_core", [0, 2])
 def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
     ablation = AblationConfig(max_joint=2, max_non_core=max_non_core)
-    analyses = replace(TINY.analyses, ablation=ablation)
-    config = replace(TINY, sparsities=(0.9, 0.99), analyses=analyses)
-    run(config, tmp_path)
+    wanted = replace(TINY.analyses, ablation=ablation)
+    config = replace(TINY, sparsities=(0.9, 0.99), analyses=wanted)
+    run_study(config, tmp_path)
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "tables").iterdir()}
     assert tables["core"].empty
     assert tables["core_summary"]["core_size"].tolist() == [0]
@@ -735,7 +745,7 @@ def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
 
 @pytest.mark.once
 def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: Calls) -> None:
-    run(replace(TINY, sparsities=(0.30, 0.301)), tmp_path)
+    run_study(replace(TINY, sparsities=(0.30, 0.301)), tmp_path)
     assert {path.stem for path in (tmp_path / "masks").iterdir()} == {
         *("s0.30-seed42", "s0.30-seed43", "s0.301-seed42", "s0.301-seed43")
     }
@@ -745,7 +755,7 @@ def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: 
 @pytest.mark.once
 def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> None:
     data = replace(TINY.data, max_ood=40, ood_subsets=("prep", "embed_if"))
-    run(replace(TINY, data=data), tmp_path)
+    run_study(replace(TINY, data=data), tmp_path)
     facts = json.loads((tmp_path / "config.json").read_text())
     assert facts["data"]["ood"]["subsets"] == ["prep", "embed_if"]
     assert facts["data"]["ood"]["n"] == 20
@@ -796,13 +806,13 @@ def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
         model=ModelConfig(source=str(checkpoint), class_labels=("entailment", "non-entailment")),
         data=DataConfig(**files),
     )
-    run(config_of_run, tmp_path / "out")
+    run_study(config_of_run, tmp_path / "out")
     table = pd.read_csv(tmp_path / "out" / "tables" / "accuracy.csv")
     full = table.query("subnetwork == 'full' and role == 'id' and subset == 'all'")
     assert full["accuracy"].item() > 0.9
     unnamed = replace(config_of_run, model=ModelConfig(source=str(checkpoint)))
     with pytest.raises(InputError, match="--labels"):
-        run(unnamed, tmp_path / "unnamed")
+        run_study(unnamed, tmp_path / "unnamed")
     assert not (tmp_path / "unnamed").exists()
 
 

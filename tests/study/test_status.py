@@ -13,7 +13,7 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.steps.config import Analyses, ModelConfig, StudyConfig
 from mechcore.steps.plan import Plan, make_plan
 from mechcore.study.kinds import DEFAULT
-from mechcore.study.results import begin
+from mechcore.study.results import begin, check_out
 from mechcore.study.run import job_table
 from mechcore.study.status import damaged, removable, status_table
 from mechcore.study.step import Job
@@ -67,7 +67,7 @@ def test_states_of_jobs(study: Study) -> None:
     study.store.partial(second.key).mkdir(parents=True)
     table, store = job_table(study.out)
     assert store.path.resolve() == study.store.path.resolve()
-    assert table["key"].tolist() == list(study.plan.jobs)
+    assert table["key"].tolist() == [job.key for job in study.plan.jobs]
     assert table["name"].tolist() == [job.name for job in study.plan.jobs]
     states = dict(zip(table["key"], table["state"], strict=True))
     done = {job.key for job in [*study.of("means", "describe"), first]}
@@ -123,13 +123,16 @@ def test_a_store_that_is_gone_leaves_everything_to_do(study: Study) -> None:
 def test_a_folder_without_a_study_is_refused(study: Study, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no study in this folder \(no study\.json\)"):
         job_table(tmp_path)
-    (study.out / "study.json").write_text('{"settings": {"sedes": 1}, "store": "store"}')
+    (study.out / "study.json").write_text(
+        '{"kind": "heuristic-core", "settings": {"sedes": 1}, "store": "store"}'
+    )
     with pytest.raises(InputError, match=r"study\.json: sedes: no such setting"):
         job_table(study.out)
-    for text in ("{", "[]", "{}"):
+    for text, what in (("{", "cannot be read"), ("[]", "cannot be read"), ("{}", "has no 'kind'")):
         (study.out / "study.json").write_text(text)
-        with pytest.raises(InputError, match=r"study\.json: cannot be read .*run the study again"):
+        with pytest.raises(InputError, match=rf"study\.json: {what}.*run the study again"):
             job_table(study.out)
+        check_out(study.out, DEFAULT)  # which it can be
 
 
 def test_a_study_whose_data_are_gone_says_so(study: Study) -> None:
