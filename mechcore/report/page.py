@@ -20,7 +20,7 @@ from mechcore.report.blocks import Gallery, Section
 from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.embedding import JSON, Download, archive, download, script_json
 from mechcore.report.grid import grid_of
-from mechcore.report.kinds import report_of
+from mechcore.report.kinds import NOTHING, report_of
 from mechcore.report.markdown import markdown
 from mechcore.report.method import method_tables
 from mechcore.report.run_folder import (
@@ -106,6 +106,7 @@ def _html(run: RunFolder, parts: Sequence[Section]) -> str:
             sections=parts,
             grid=grid,
             words=study.words,
+            nothing=NOTHING,
             method=method_tables(run.config, shown_elsewhere(run)),
             downloads=_downloads(run),
             data=Markup(script_json(data)),
