@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from mechcore.components import ModelShape
 from mechcore.errors import InputError, shown
+
+if TYPE_CHECKING:
+    from mechcore.components import ModelShape
 
 MAX_SEED = 2**63
 """What torch's generators take."""

@@ -17,7 +17,7 @@ SUBSETS = np.array(["x", "", "ü <b>", "x"], dtype=object)
 def evaluation(seed: int, correct: torch.Tensor, mapping: str = "0: a, 1: b") -> Evaluation:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(4, 3, generator=generator) * 100
-    logits[seed % 4, 0] = float("-inf")
+    logits[:, 1] = float("-inf")  # a word that a language model never says
     return Evaluation(logits, correct, SUBSETS, mapping)
 
 

@@ -58,7 +58,7 @@ def grid_table(accuracies: dict[Any, dict[int, dict[float, dict[str, float]]]]) 
     return pd.DataFrame(rows, columns=["checkpoint", "seed", "sparsity", "subset", "accuracy"])
 
 
-# Two subsets in domain, one out of domain; margin 0.1. Needed in domain: more than 0.8 - 0.1 at
+# Two subsets in domain, one out of domain; tolerance 0.1. Needed in domain: more than 0.8 - 0.1 at
 # checkpoint 100 (mean of 0.9 and 0.7) and more than 0.85 - 0.1 at 200; out of domain more than
 # 0.2 - 0.1 and more than 0.6 - 0.1.
 FULL = full_table(
@@ -115,14 +115,14 @@ def same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
 
 
 def test_sizes_by_hand() -> None:
-    found = effective_size(FULL, GRID, groups=GROUPS, margin=0.1)
+    found = effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1)
     same(found, pd.DataFrame(EXPECTED, columns=COLUMNS))
     assert found["faithful"].dtype == bool
     assert found["checkpoint"].dtype.kind == found["seed"].dtype.kind == "i"
 
 
 def test_means_by_hand() -> None:
-    found = mean_effective_size(effective_size(FULL, GRID, groups=GROUPS, margin=0.1))
+    found = mean_effective_size(effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1))
     expected = [
         ("OOD", 200, 0.875, 0.75, 1.0, 2, 1),
         ("OOD", 100, 0.375, 0.25, 0.5, 2, 2),
@@ -155,14 +155,14 @@ def test_every_subset_of_a_group_has_the_same_weight() -> None:
 def test_subsets_outside_the_groups_do_not_matter() -> None:
     extra = pd.DataFrame([(100, "other", 0.5)], columns=list(FULL.columns))
     groups = {"OOD": ["hans"], "ID": ["m", "mm"]}
-    found = effective_size(pd.concat([FULL, extra]), GRID, groups=groups, margin=0.1)
+    found = effective_size(pd.concat([FULL, extra]), GRID, groups=groups, tolerance=0.1)
     same(found, pd.DataFrame(EXPECTED, columns=COLUMNS))
 
 
 def test_checkpoints_may_be_names_and_keep_their_order() -> None:
     names = {100: "last", 200: "best"}
     full, grid = (t.assign(checkpoint=t["checkpoint"].map(names)) for t in (FULL, GRID))
-    found = effective_size(full, grid, groups=GROUPS, margin=0.1)
+    found = effective_size(full, grid, groups=GROUPS, tolerance=0.1)
     expected = pd.DataFrame(EXPECTED, columns=COLUMNS)
     same(found, expected.assign(checkpoint=expected["checkpoint"].map(names)))
 
@@ -176,12 +176,12 @@ def test_numbers_and_names_of_checkpoints_may_mix() -> None:
 
 
 def test_the_order_of_rows_does_not_matter() -> None:
-    expected = effective_size(FULL, GRID, groups=GROUPS, margin=0.1)
+    expected = effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1)
     for seed in range(5):
         shuffled = GRID.sample(frac=1, random_state=seed)
-        assert effective_size(FULL, shuffled, groups=GROUPS, margin=0.1).equals(expected)
+        assert effective_size(FULL, shuffled, groups=GROUPS, tolerance=0.1).equals(expected)
         of_full = FULL.sample(frac=1, random_state=seed)
-        found = effective_size(of_full, shuffled, groups=GROUPS, margin=0.1)
+        found = effective_size(of_full, shuffled, groups=GROUPS, tolerance=0.1)
         assert list(found["checkpoint"].unique()) == list(of_full["checkpoint"].unique())
         keys = ["group", "checkpoint", "seed"]
         same(*(t.sort_values(keys, ignore_index=True) for t in (found, expected)))
@@ -189,7 +189,7 @@ def test_the_order_of_rows_does_not_matter() -> None:
 
 def test_the_tables_are_left_as_they_are() -> None:
     full, grid = FULL.copy(), GRID.copy()
-    effective_size(full, grid, groups=GROUPS, margin=0.1)
+    effective_size(full, grid, groups=GROUPS, tolerance=0.1)
     assert full.equals(FULL)
     assert grid.equals(GRID)
 
@@ -197,14 +197,14 @@ def test_the_tables_are_left_as_they_are() -> None:
 # -- the edges ------------------------------------------------------------------------------------
 
 
-def one(full: float, grid: dict[float, float], margin: float = 0.03) -> dict[str, Any]:
+def one(full: float, grid: dict[float, float], tolerance: float = 0.03) -> dict[str, Any]:
     """The only row for one checkpoint, seed and subset."""
     accuracies = {sparsity: {"a": accuracy} for sparsity, accuracy in grid.items()}
     found = effective_size(
         full_table({1: {"a": full}}),
         grid_table({1: {1: accuracies}}),
         groups={"all": ["a"]},
-        margin=margin,
+        tolerance=tolerance,
     )
     return found.to_dict("records")[0]
 
@@ -220,7 +220,7 @@ def test_a_real_full_size_differs_from_no_faithful_subnetwork() -> None:
     assert none["full_accuracy"] == 0.8
 
 
-def test_losing_exactly_the_margin_is_not_faithful() -> None:
+def test_losing_exactly_the_tolerance_is_not_faithful() -> None:
     assert 0.83 - 0.03 < 0.80  # in floating point, so that plain comparison says it is faithful
     for full in range(3, 101, 4):
         assert not one(full / 100, {0.5: (full - 3) / 100})["faithful"], full
@@ -235,16 +235,16 @@ def test_rounding_of_stored_accuracies_does_not_decide() -> None:
     assert not one(round(2 / 3, 6), {0.5: round(2 / 3 - 0.03, 6)})["faithful"]
 
 
-def test_without_a_margin_a_subnetwork_must_be_better() -> None:
-    assert not one(0.8, {0.5: 0.8}, margin=0)["faithful"]
-    assert one(0.8, {0.5: 0.801}, margin=0)["faithful"]
+def test_without_a_tolerance_a_subnetwork_must_be_better() -> None:
+    assert not one(0.8, {0.5: 0.8}, tolerance=0)["faithful"]
+    assert one(0.8, {0.5: 0.801}, tolerance=0)["faithful"]
 
 
 def test_better_subnetworks_are_faithful() -> None:
     assert one(0.8, {0.5: 1.0})["sparsity"] == 0.5
 
 
-def test_below_the_margin_everything_is_faithful() -> None:
+def test_below_the_tolerance_everything_is_faithful() -> None:
     assert one(0.02, {0.5: 0.0, 0.9: 0.0})["effective_size"] == pytest.approx(0.1)
 
 
@@ -255,9 +255,9 @@ def exactly(
     full: dict[int, dict[str, int]],
     grid: dict[int, dict[int, dict[int, dict[str, int]]]],
     groups: dict[str, list[str]],
-    margin: int,
+    tolerance: int,
 ) -> Iterator[tuple[Any, ...]]:
-    """Sizes from accuracies, sparsities and margin in percent, in rational arithmetic."""
+    """Sizes from accuracies, sparsities and tolerance in percent, in rational arithmetic."""
     for group, subsets in groups.items():
         for checkpoint, accuracies in full.items():
             whole = Fraction(sum(accuracies[s] for s in subsets), len(subsets))
@@ -265,7 +265,7 @@ def exactly(
                 best = None
                 for sparsity, part in grid[checkpoint][seed].items():
                     mean = Fraction(sum(part[s] for s in subsets), len(subsets))
-                    if mean > whole - margin and (best is None or sparsity > best):
+                    if mean > whole - tolerance and (best is None or sparsity > best):
                         best = sparsity
                 yield group, checkpoint, seed, 100 if best is None else 100 - best, best is not None
 
@@ -285,13 +285,13 @@ def test_sizes_are_those_of_exact_fractions(draw: st.DataObject) -> None:
         grid[checkpoint] = {seed: draw.draw(part) for seed in seeds}
     some = st.lists(st.sampled_from(subsets), min_size=1, unique=True)
     groups = draw.draw(st.dictionaries(st.sampled_from("XYZ"), some, min_size=1))
-    margin = draw.draw(st.integers(0, 20))
+    tolerance = draw.draw(st.integers(0, 20))
 
     full_frame, grid_frame = full_table(full), grid_table(grid)
     full_frame["accuracy"] /= 100
     grid_frame[["accuracy", "sparsity"]] /= 100
-    found = effective_size(full_frame, grid_frame, groups=groups, margin=margin / 100)
-    expected = list(exactly(full, grid, groups, margin))
+    found = effective_size(full_frame, grid_frame, groups=groups, tolerance=tolerance / 100)
+    expected = list(exactly(full, grid, groups, tolerance))
     sizes = (100 * found["effective_size"]).round(9).tolist()
     columns = (found[name].tolist() for name in ("group", "checkpoint", "seed"))
     assert list(zip(*columns, sizes, found["faithful"], strict=True)) == expected
@@ -389,7 +389,7 @@ def test_checkpoints_without_a_subnetwork_are_left_out_and_counted() -> None:
     full = pd.concat([full_table({50: {"m": 0.4}}), FULL])
     message = r"^full: left out 2 of 3 checkpoints, of which grid has no subnetwork; used 100$"
     with pytest.warns(MechcoreWarning, match=message):
-        found = effective_size(full, grid, groups=GROUPS, margin=0.1)
+        found = effective_size(full, grid, groups=GROUPS, tolerance=0.1)
     same(found, expected.reset_index(drop=True))
 
 
@@ -403,7 +403,7 @@ def test_a_seed_that_lacks_a_sparsity_changes_no_other() -> None:
         r"the rest: checkpoint 100, seed 7 lacks 0\.5$"
     )
     with pytest.warns(MechcoreWarning, match=message):
-        found = effective_size(FULL, uneven(), groups=GROUPS, margin=0.1)
+        found = effective_size(FULL, uneven(), groups=GROUPS, tolerance=0.1)
     # Seed 7 had chosen 0.5 out of domain at checkpoint 100; it has 0.25 then.
     expected = [
         ("OOD", 100, 7, 0.75, True, 0.25, 0.2, 0.2) if row[:3] == ("OOD", 100, 7) else row
@@ -494,10 +494,12 @@ def test_no_groups() -> None:
         effective_size(FULL, GRID, groups={})
 
 
-@pytest.mark.parametrize("margin", [-0.01, 1, 3, NAN, math.inf])
-def test_margins_are_shares(margin: float) -> None:
-    with pytest.raises(InputError, match=rf"^margin: found {margin}; expected a share in \[0, 1\)"):
-        effective_size(FULL, GRID, groups=GROUPS, margin=margin)
+@pytest.mark.parametrize("tolerance", [-0.01, 1, 3, NAN, math.inf])
+def test_tolerances_are_shares(tolerance: float) -> None:
+    with pytest.raises(
+        InputError, match=rf"^tolerance: found {tolerance}; expected a share in \[0, 1\)"
+    ):
+        effective_size(FULL, GRID, groups=GROUPS, tolerance=tolerance)
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -538,8 +540,8 @@ def test_every_format_gives_the_same_tables(tmp_path: Path, ending: str) -> None
     same(full, FULL)
     same(*(t.sort_values(keys, ignore_index=True) for t in (grid, GRID)))
     assert [grid[name].dtype.kind for name in ("checkpoint", "seed", "sparsity")] == list("iif")
-    expected = effective_size(FULL, GRID, groups=GROUPS, margin=0.1)
-    same(effective_size(full, grid, groups=GROUPS, margin=0.1), expected)
+    expected = effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1)
+    same(effective_size(full, grid, groups=GROUPS, tolerance=0.1), expected)
 
 
 def test_subsets_whose_names_begin_like_formulas(tmp_path: Path) -> None:
