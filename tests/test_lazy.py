@@ -48,13 +48,15 @@ def test_help_and_slips_of_the_keyboard_load_no_library_of_models(program: str) 
     assert output_of(f"{program}\n{check}") == "[]"
 
 
-@pytest.mark.parametrize("package", ["study.config", "study.config_file"])
+@pytest.mark.parametrize("package", ["steps.config", "steps.config_file"])
 def test_configurations_need_no_torch(package: str) -> None:
     check = "import sys; print('torch' in sys.modules)"
     assert output_of(f"import mechcore.{package}\n{check}") == "False"
 
 
-@pytest.mark.parametrize("package", ["pruning", "training", "cognitive", "extractive"])
+@pytest.mark.parametrize(
+    "package", ["pruning", "training", "papers.cognitive", "papers.extractive"]
+)
 def test_settings_need_no_library_of_models(package: str) -> None:
     check = f"import sys\nprint([name for name in {HEAVY} if name in sys.modules])"
     assert output_of(f"import mechcore.{package}.settings\n{check}") == "[]"
@@ -86,22 +88,21 @@ def test_functions_win_over_modules_that_have_their_name() -> None:
     """Whichever is imported first, and again after the other."""
     program = """
 import json, types
-import mechcore.study.run, mechcore.ablation.sweep, mechcore.effective_size, mechcore.evaluate
 import mechcore.pruning.discretise, mechcore.papers.extractive.ranks, mechcore.attention.categories
 from mechcore import effective_size, evaluate
 from mechcore.ablation import sweep
 from mechcore.attention import categories
 import mechcore.papers.cognitive.verdicts
 found = [
-    effective_size, evaluate, sweep, categories, mechcore.sweep, mechcore.study.run,
+    effective_size, evaluate, sweep, categories, mechcore.sweep,
     mechcore.pruning.discretise, mechcore.papers.extractive.ranks,
     mechcore.papers.cognitive.verdicts,
 ]
 print(json.dumps([[type(each).__name__, each.__module__] for each in found]))
 """
-    homes = ["effective_size", "evaluate", "ablation.sweep", "attention.categories"]
-    homes += ["ablation.sweep", "study.run", "pruning.discretise", "extractive.ranks"]
-    homes += ["cognitive.verdicts"]
+    homes = ["subnetworks.effective_size", "evaluation.evaluate", "ablation.sweeping"]
+    homes += ["attention.categories", "ablation.sweeping", "pruning.discretise"]
+    homes += ["papers.extractive.ranks", "papers.cognitive.verdicts"]
     assert json.loads(output_of(program)) == [["function", f"mechcore.{each}"] for each in homes]
 
 

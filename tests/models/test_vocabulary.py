@@ -17,8 +17,8 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import forward, model_inputs, n_tokens
 from mechcore.models.vocabulary import check_vocabulary
+from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import load_inputs
-from mechcore.study import DataConfig, ModelConfig
 
 
 def checkpoint(cases: Cases, folder: Path, tokens: list[str], *, special: bool = False) -> Path:

@@ -11,8 +11,8 @@ import pytest
 from study.sources import checkpoint_like, data_config
 
 from mechcore.errors import InputError
+from mechcore.steps.config import ModelConfig, StudyConfig
 from mechcore.steps.plan import make_plan
-from mechcore.study import ModelConfig, StudyConfig
 from mechcore.training import PRESETS, TrainSettings, train_settings
 
 pytestmark = pytest.mark.once

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from pydantic import ConfigDict
 
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.text import Rendering
-from mechcore.papers.cognitive.trials import Task
 from mechcore.training import TrainSettings
+
+if TYPE_CHECKING:
+    from mechcore.papers.cognitive.trials import Task
 
 Arm: TypeAlias = Literal["base", "fine_tuned", "scratch"]
 ARMS: tuple[Arm, ...] = get_args(Arm)
@@ -169,6 +171,8 @@ class CognitiveSettings:
     @property
     def task(self) -> Task:
         """What trials are drawn with, beside their number, seed and split."""
+        from mechcore.papers.cognitive.trials import Task
+
         return Task(self.rendering, self.random_order, self.differences)
 
     @property
