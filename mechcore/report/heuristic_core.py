@@ -61,7 +61,8 @@ _TERMS: Sequence[tuple[str, str]] = (
     (
         "Effective size",
         "The share of components that the sparsest subnetwork keeps whose accuracy is not below "
-        "the full model's by more than a set tolerance, the faithful one; 100 % where there is none.",
+        "the full model's by more than a set tolerance, the faithful one; 100 % where there is "
+        "none.",
     ),
 )
 _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 2403.03942)."

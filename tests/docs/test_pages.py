@@ -17,7 +17,7 @@ import pytest
 from helpers import undrawn
 
 from mechcore.cli import main
-from mechcore.study import read_config
+from mechcore.steps.config_file import read_config
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
