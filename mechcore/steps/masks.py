@@ -36,7 +36,7 @@ from mechcore.steps.bench import CHECKPOINTS
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.tables import data_table
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Job, Work, plain
 from mechcore.training import TrainSettings
 
 
@@ -59,7 +59,7 @@ class Train(MainStep):
 
     def settings(self) -> dict[str, Any]:
         """See `Step.settings`."""
-        return {**super().settings(), "training": self.training.facts()}
+        return {**super().settings(), "training": plain(self.training.facts())}
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""

@@ -179,10 +179,10 @@ class TrainSettings:
         return list(range(self.checkpoint_every, end, self.checkpoint_every))
 
     def facts(self) -> dict[str, Any]:
-        """All settings by name, as they decide the result of a run or of a unit of a study.
+        """All settings by name, as they decide the result of a run or of a job of a study.
 
         Settings that were added later are left out while they have their default, so that runs
-        and units from before are still known by the same facts.
+        and jobs from before are still known by the same facts.
         """
         return {
             name: value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from study.sources import checkpoint_like, data_config
 from mechcore.errors import InputError
 from mechcore.steps.config import ModelConfig, StudyConfig
 from mechcore.steps.plan import make_plan
+from mechcore.study.step import Job
 from mechcore.training import PRESETS, TrainSettings, train_settings
 
 pytestmark = pytest.mark.once
@@ -142,7 +144,7 @@ QUICK: dict[str, Any] = {
     "checkpoint_dtype": "float32", "max_length": None, "by_length": True, "precision": "float32",
     "from_scratch": False, "seed": 0,
 }  # fmt: skip
-"""What the first stored runs and units of studies are known by: it must not change."""
+"""What the first stored runs and jobs of studies are known by: it must not change."""
 
 
 @pytest.mark.parametrize(
@@ -164,6 +166,13 @@ def test_settings_that_came_later_are_facts_where_they_are_used(
     assert train_settings("quick", **settings.facts()) == settings
 
 
+def planned(config: StudyConfig) -> tuple[set[str], Job]:
+    """Keys of the jobs of a study, and its training."""
+    jobs = make_plan(config).jobs
+    (training,) = [job for job in jobs if job.step.kind == "train"]
+    return {job.key for job in jobs}, training
+
+
 def test_a_study_s_training_is_known_as_before(tmp_path: Path) -> None:
     source = checkpoint_like(tmp_path / "model")
     config = StudyConfig(
@@ -172,21 +181,20 @@ def test_a_study_s_training_is_known_as_before(tmp_path: Path) -> None:
         training=train_settings("quick", steps=4, batch_size=2, warmup_steps=0),
     )
     names = {"train": "train-data", "id": "id-data", "ood": "ood-data"}
-    recipe = {
+    recipe: dict[str, Any] = {
         "training": {
             **QUICK, "epochs": None, "steps": 4, "batch_size": 2, "warmup_steps": 0,
             "betas": [0.9, 0.999],
         },
         "steps": 4,
         "names": names,
+        "classes": [],
     }  # fmt: skip
-    known = make_plan(config).units
-    (unit,) = [unit for unit in known.values() if unit.kind == "train"]
-    assert unit.recipe["settings"] == recipe
+    known, job = planned(config)
+    assert job.recipe["settings"] == recipe
+    assert json.loads(json.dumps(job.recipe)) == job.recipe  # or it would differ from a kept one
     assert config.training is not None
-    patient = replace(config, training=replace(config.training, patience=2))
-    units = make_plan(patient).units
-    (other,) = [unit for unit in units.values() if unit.kind == "train"]
+    patient, other = planned(replace(config, training=replace(config.training, patience=2)))
     recipe["training"]["patience"] = 2
     assert other.recipe["settings"] == recipe
-    assert not known.keys() & units.keys()  # nor is anything of what comes of it the same
+    assert not known & patient  # nor is anything of what comes of it the same
