@@ -146,9 +146,8 @@ def write_results(
     reports = {str(Path(folder) / name) for folder in found for name in REPORT_FILES.values()}
     for name in set(_written(out)) - wanted - reports:  # those are written over
         _remove(out, name)
-    for path in (out / name for name in wanted):
-        for left in path.parent.glob(f".????????.{escape(path.name)}"):  # by one that was killed
-            left.unlink(missing_ok=True)
+    _note(out, written=sorted({*_written(out), *wanted}))  # if it is killed before the end
+    _sweep(out, {STUDY, *wanted})
     jobs = in_order(study.jobs())
     seconds: dict[str, float] = {}
     for job in jobs:
@@ -176,6 +175,7 @@ def write_results(
 def add_written(out: Path, files: Iterable[Path]) -> None:
     """Note further files of a study's results, such as its report."""
     names = {path.relative_to(out).as_posix() for path in files}
+    _sweep(out, names)
     _note(out, written=sorted({*_written(out), *names}))
 
 
@@ -219,6 +219,13 @@ def _remove(out: Path, name: str) -> None:
         if folder != Path():
             with suppress(OSError):  # not empty: it holds things of others
                 (out / folder).rmdir()
+
+
+def _sweep(out: Path, names: Iterable[str]) -> None:
+    """Remove what a study that was killed while it wrote these files left beside them."""
+    for path in (out / name for name in names):
+        for left in path.parent.glob(f".????????.{escape(path.name)}"):
+            left.unlink(missing_ok=True)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -133,10 +133,16 @@ def run_study(
 def _report(out: Path, folder: Path) -> Path:
     """The report of results, noted with its figures as the study's own."""
     figures = folder / FIGURES_FOLDER
-    others = set(figures.glob("*"))  # those of the study were removed with its last results
+    others = _states(figures)
     report = build_report(folder)
-    add_written(out, [report, *(set(figures.glob("*")) - others)])
+    add_written(out, [report, *(path for path, _ in _states(figures) - others)])
     return report
+
+
+def _states(folder: Path) -> set[tuple[Path, tuple[int, int]]]:
+    """Files, each with what changes when it is written anew."""
+    states = [(path, path.stat()) for path in folder.glob("[!.]*")]
+    return {(path, (state.st_ino, state.st_mtime_ns)) for path, state in states}
 
 
 def job_table(folder: str | Path) -> tuple[Any, Store]:

@@ -35,6 +35,7 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.study.engine import StudyError, perform
 from mechcore.study.executors import Local, Receipt, done
 from mechcore.study.kinds import STUDIES
+from mechcore.study.results import opened
 from mechcore.study.run import job_table, run_study
 from mechcore.study.step import Job, Step, Work, in_order
 from mechcore.study.store import Store, StoreError
@@ -201,6 +202,39 @@ def test_a_folder_is_that_of_one_kind_of_study(tmp_path: Path, numbers: Path, su
     run_study(settings, out, kind=sums, executor=watched)
     assert watched.begun == []
     assert job_table(out)[0]["state"].eq("done").all()
+
+
+def test_what_a_killed_study_left_beside_its_results_goes(
+    tmp_path: Path, numbers: Path, sums: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, settings = tmp_path / "out", Settings(str(numbers))
+
+    def report(folder: Path) -> Path:
+        (folder / "figures").mkdir(exist_ok=True)
+        for name in ("figures/a.svg", "report.html"):
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).write_text("drawn")
+        return folder / "report.html"
+
+    def killed(folder: Path) -> Path:
+        for name in ("tables/numbers.csv", "study.json", "report.html", "figures/a.svg"):
+            path = report(folder).parent / name
+            path.with_name(f".abcd_123.{path.name}").write_text("half")
+        (out / ".abcd_123.mine.txt").write_text("mine")
+        (out / "figures" / "mine.svg").write_text("mine")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mechcore.study.run.build_report", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(settings, out, kind=sums)
+    monkeypatch.setattr("mechcore.study.run.build_report", report)
+    run_study(settings, out, kind=sums)
+    names = {"config.json", "last.txt", "tables/numbers.csv", "report.html", "figures/a.svg"}
+    assert set(opened(out).written) == names
+    there = [path for path in out.rglob("*") if path.is_file() and "store" not in path.parts]
+    assert {path.relative_to(out).as_posix() for path in there} == {
+        *(*names, "study.json", ".abcd_123.mine.txt", "figures/mine.svg")
+    }
 
 
 # -- failures -------------------------------------------------------------------------------------
