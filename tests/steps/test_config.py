@@ -30,7 +30,8 @@ from mechcore.steps.config import (
     check_name,
 )
 from mechcore.steps.study import STUDY
-from mechcore.study.results import CONFIG_FILE, STORE, TABLES_FOLDER
+from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
+from mechcore.study.results import STORE
 from mechcore.study.results import STUDY as STUDY_FILE
 from mechcore.study.step import plain
 from mechcore.training.settings import train_settings
