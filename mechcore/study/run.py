@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +87,6 @@ def run_study(
     kind: str = DEFAULT,
     store: str | Path | None = None,
     executor: Executor | None = None,
-    origins: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Do what is left of a study, and write its results and reports.
 
@@ -102,7 +100,6 @@ def run_study(
         kind: of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
         executor: where jobs are done; None is this process, with what the settings say of it.
-        origins: where settings come from that are not defaults, by name, for ``config.json``.
 
     Returns:
         Each report.
@@ -126,7 +123,7 @@ def run_study(
         begin(out, kind, STUDIES[kind].located(settings, Path.cwd()), kept)
     perform(study, kept, executor, out)
     with kept.lock(place):
-        folders = write_results(study, out, kind, settings, kept, origins or {})
+        folders = write_results(study, out, kind, settings, kept)
         return [_report(out, folder) for folder in folders]
 
 
