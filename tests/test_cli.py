@@ -33,7 +33,7 @@ from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import Subnetwork
 from mechcore.steps.analyses import AblateCore
-from mechcore.steps.masks import TrainMasks
+from mechcore.steps.masks import FindMasks
 from mechcore.study.step import Work
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
@@ -240,7 +240,7 @@ def test_run_again_to_go_on_or_to_change(
     assert "run, effective-size and train go on when run again" in error
     assert not Path("parts/tables").exists()
     with monkeypatch.context() as patch:
-        patch.setattr(TrainMasks, "run", interrupted)
+        patch.setattr(FindMasks, "run", interrupted)
         assert call(f"{command} --out parts") == 0
     assert tables(Path("parts/tables")) == tables(Path("whole/tables"))
     assert call(f"{command.replace('3,4', '3,5')} --out parts") == 0
@@ -442,15 +442,15 @@ def test_effective_size_of_checkpoints(
     series = f"{tiny_encoder_dir().parent}/step-0700,{tiny_encoder_dir()}"
     data = " ".join(f"--{role} {files}/{role}.csv" for role in SIZES)
     command = f"effective-size --checkpoints {series} {data} {QUICK} --tolerance 0.1"
-    real = TrainMasks.run
+    real = FindMasks.run
 
-    def interrupted(step: TrainMasks, work: Work) -> None:
+    def interrupted(step: FindMasks, work: Work) -> None:
         if "checkpoint 700" not in work.job.name:
             raise KeyboardInterrupt
         real(step, work)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainMasks, "run", interrupted)
+        patch.setattr(FindMasks, "run", interrupted)
         assert call(f"{command} --out out") == 130
     assert call(f"{command} --out out") == 0
     found = {path.stem: pd.read_csv(path) for path in Path("out/tables").iterdir()}

@@ -55,7 +55,7 @@ KINDS += ["ablate"]
 STEPS = {
     step.kind: step
     for step in (
-        *(masks.Describe, masks.Means, masks.TrainMasks, masks.AcceptMasks),
+        *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks),
         *(analyses.Answers, analyses.Accuracy, analyses.Core, analyses.Heads, analyses.Pictures),
         *(analyses.AblateCore, analyses.Sweep, analyses.Sizes),
     )
