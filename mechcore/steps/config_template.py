@@ -61,7 +61,8 @@ data:
 # One subnetwork for every seed and sparsity.
 seeds: [42, 43, 44]
 sparsities: [0.5, 0.7]
-prune:
+method: l0                 # or attribution, integrated, random, or that of a package
+prune:                     # the schedule of l0
   preset: fast             # or paper; any other setting of PruneSettings changes the preset
   # steps: 600
   # precision: float32     # bfloat16, or auto: where the hardware has instructions for it
@@ -81,6 +82,7 @@ analyses:
     tolerance: 0.03        # accuracy that may be lost
     seeds: null            # null: those above
     prune: null            # null: the schedule above
+  fill: mean               # what replaces an ablated output; or zero, resample, that of a package
   more: {{}}                 # steps that packages add, by name, each with its settings
 
 batch_size: 64             # examples per evaluation batch

@@ -21,6 +21,7 @@ from mechcore.data.examples import Examples
 from mechcore.errors import NotFiniteError
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence, paired_drop
 from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
 from mechcore.models.finite import check_finite
 from mechcore.models.running import weights_of
 from mechcore.pruning import PruneSettings, attribution_scores, prune
@@ -65,7 +66,7 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=[NAN, INF, -INF])
 def broken(request: pytest.FixtureRequest, cases: Cases, name: str) -> Any:
     """Means are finite, and the logits of one class are not."""
-    model = copy.deepcopy(cases.get(name).model)
+    model = load_model(cases.path(name))
     with torch.no_grad():
         column = answer_column(name, encoded(name), "neutral")
         last_matrix(model).weight[column] = request.param
@@ -118,7 +119,7 @@ def test_masked_forwards_of_pruning_are_checked_too(cases: Cases) -> None:
 
 def test_the_error_names_the_examples_in_the_order_of_the_data(cases: Cases) -> None:
     """Batches are by length, and so in another order."""
-    model, data = copy.deepcopy(cases.get("bert").model), encoded("bert")
+    model, data = load_model(cases.path("bert")), encoded("bert")
     dog = helpers.word_tokenizer().convert_tokens_to_ids("dog")
     assert [i for i, ids in enumerate(data.input_ids) if dog in ids] == [3, 4, 5]
     assert next(iter(data.batches(6)))["index"].tolist() != [*range(6)]
@@ -132,7 +133,7 @@ def test_the_error_names_the_examples_in_the_order_of_the_data(cases: Cases) -> 
 
 
 def test_plain_batches_are_counted_through(cases: Cases) -> None:
-    model = copy.deepcopy(cases.get("bert").model)
+    model = load_model(cases.path("bert"))
     rows = helpers.texts((4, 4, 5, 5))
     rows[2] = torch.full((5,), 7)
     batches = [helpers.padded(rows[i : i + 2]) | {"labels": torch.tensor([0, 1])} for i in (0, 2)]
@@ -145,7 +146,7 @@ def test_plain_batches_are_counted_through(cases: Cases) -> None:
 
 def test_overflow_in_float16_is_told_to_go_to_float32(cases: Cases) -> None:
     """The last matrix is scaled so that 65504 is exceeded, but not what float32 can hold."""
-    model = copy.deepcopy(cases.get("bert").model)
+    model = load_model(cases.path("bert"))
     data = encoded("bert")
     with torch.no_grad():
         last_matrix(model).weight *= 6e4
@@ -162,7 +163,7 @@ def test_overflow_in_float16_is_told_to_go_to_float32(cases: Cases) -> None:
 
 def silent(cases: Cases, *words: int) -> Any:
     """A language model that never says some words."""
-    model = copy.deepcopy(cases.get("gpt2-lm").model)
+    model = load_model(cases.path("gpt2-lm"))
     bias = torch.zeros(helpers.VOCABULARY)
     bias[list(words)] = -INF
     weights_of(model).lm_head.bias = torch.nn.Parameter(bias)

@@ -253,6 +253,7 @@ configs = st.builds(
         **dict.fromkeys(("max_train", "max_id", "max_ood"), maybe(counts)),
         seed=st.integers(0, 2**32 - 1),
     ),
+    method=st.sampled_from(["l0", "random", "mine"]),
     prune=schedules,
     seeds=runs,
     sparsities=grids,
@@ -266,6 +267,7 @@ configs = st.builds(
         effective_size=st.builds(
             SizesConfig, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
         ),
+        fill=st.sampled_from(["mean", "mine"]),
         more=st.dictionaries(names, st.dictionaries(texts, counts | shares | texts, max_size=2)),
     ),
     batch_size=counts,
@@ -316,13 +318,14 @@ def test_a_study_comes_back_from_a_file(config: StudyConfig) -> None:
 def test_every_setting_is_drawn_above() -> None:
     """Or the property would not hold for what it leaves at its default."""
     drawn = {
-        StudyConfig: "model models training checkpoints data prune seeds sparsities "
+        StudyConfig: "model models training checkpoints data method prune seeds "
+        "sparsities "
         "seeds_per_job analyses batch_size n_resamples resources",
         ModelConfig: "source embedded checkpoint revision backend class_labels prompt answers "
         "max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_names groups ood_label ood_subsets "
         "max_train max_id max_ood seed",
-        Analyses: "heads ablation sweep search effective_size more",
+        Analyses: "heads ablation sweep search effective_size fill more",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():
