@@ -1107,7 +1107,7 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ("ablate {own} --components L1.H0 --means {means}", "computed on another model"),
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
-        ("ablate {own} --components L1.H0 --mode nosuch", "--mode"),
+        ("ablate {own} --components L1.H0 --mode nosuch", "fill 'nosuch': unknown"),
         ("ablate {own} --components L1.H0 --engine nosuch", "--engine"),
         ("ablate {own} --components L1.H0 --precision half", "--precision"),
         (
@@ -1144,9 +1144,12 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ("prune {own} --schedule lr=fast", "pruning: lr is 'fast'; expected float"),
         ("prune {own} --schedule clip=-1", "pruning: clip is -1; expected a number from 0"),
         ("prune {own} --preset nosuch", "--preset"),
-        ("prune {own} --method layer-matched", "--method"),
+        ("prune {own} --method layer-matched", "name l0 among them, too"),
         ("prune {own} --resume", "nothing to resume, there is no pruning.safetensors"),
-        ("compare {own} --methods l0,nosuch", "methods: unknown 'nosuch'; expected l0"),
+        (
+            "compare {own} --methods l0,nosuch",
+            "pruning method 'nosuch': unknown; expected one of l0",
+        ),
         ("compare {own} --methods layer-matched", "name l0 among them, too"),
         ("effective-size --model {final}", "name the series with --checkpoints"),
         ("effective-size --checkpoints {files} {data}", "is no checkpoint and has none in it"),
