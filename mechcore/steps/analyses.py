@@ -201,33 +201,42 @@ class Pictures(Heads):
 
 
 @dataclass(frozen=True)
-class AblateCore(MainStep):
-    """Ablation of the core, alone and jointly, beside other heads.
+class Ablating(MainStep):
+    """What the steps that ablate sets of components have in common.
 
     Attributes:
         names: of the test data in tables, by role.
-        max_joint: core heads to ablate in pairs, those that matter most out of domain.
-        max_non_core: heads outside the core to ablate for comparison, drawn at random.
-        seed: of the draw.
+        seed: of draws and of the bootstrap.
         batch_size: examples per batch.
         n_resamples: bootstrap resamples.
         fill: what replaces an ablated output.
     """
 
-    kind: ClassVar[str] = "ablate"
-    needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     names: Mapping[str, str]
-    max_joint: int
-    max_non_core: int
     seed: int
     batch_size: int
     n_resamples: int
-    fill: str = "mean"
+    fill: str
 
     def uses(self) -> list[object]:
         """The fill."""
         return [FILLS[self.fill]]
+
+
+@dataclass(frozen=True)
+class AblateCore(Ablating):
+    """Ablation of the core, alone and jointly, beside other heads.
+
+    Attributes:
+        max_joint: core heads to ablate in pairs, those that matter most out of domain.
+        max_non_core: heads outside the core to ablate for comparison, drawn at random.
+    """
+
+    kind: ClassVar[str] = "ablate"
+    needs: ClassVar[tuple[str, ...]] = ("means", "core")
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    max_joint: int
+    max_non_core: int
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -253,31 +262,17 @@ class AblateCore(MainStep):
 
 
 @dataclass(frozen=True)
-class Sweep(MainStep):
+class Sweep(Ablating):
     """Every component of a kind ablated alone.
 
     Attributes:
-        names: of the test data in tables, by role.
         components: which kind.
-        seed: of the bootstrap.
-        batch_size: examples per batch.
-        n_resamples: bootstrap resamples.
-        fill: what replaces an ablated output.
     """
 
     kind: ClassVar[str] = "sweep"
     needs: ClassVar[tuple[str, ...]] = ("means",)
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
-    names: Mapping[str, str]
     components: Literal["heads", "mlps", "all"]
-    seed: int
-    batch_size: int
-    n_resamples: int
-    fill: str = "mean"
-
-    def uses(self) -> list[object]:
-        """The fill."""
-        return [FILLS[self.fill]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -301,38 +296,24 @@ class Sweep(MainStep):
 
 
 @dataclass(frozen=True)
-class Search(MainStep):
+class Search(Ablating):
     """The sets that lose most beyond the sum of their members' losses.
 
     Attributes:
-        names: of the test data in tables, by role.
         role: of the test data.
         subset: of them; ``"all"`` takes every one.
         components: to choose from.
         max_size: components of the largest sets.
         n_pairs: pairs ablated exactly, the best by screening.
-        seed: of the bootstrap.
-        batch_size: examples per batch.
-        n_resamples: bootstrap resamples.
-        fill: what replaces an ablated output.
     """
 
     kind: ClassVar[str] = "search"
     needs: ClassVar[tuple[str, ...]] = ("means",)
-    names: Mapping[str, str]
     role: Literal["id", "ood"]
     subset: str
     components: Literal["heads", "mlps", "all"]
     max_size: int
     n_pairs: int
-    seed: int
-    batch_size: int
-    n_resamples: int
-    fill: str = "mean"
-
-    def uses(self) -> list[object]:
-        """The fill."""
-        return [FILLS[self.fill]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
