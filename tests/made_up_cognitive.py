@@ -29,7 +29,7 @@ class CognitiveWorld:
     arms: Sequence[str] = ("base", "fine_tuned", "scratch")
     seeds: Sequence[int] = (0, 1, 2)
     sizes: Sequence[int] = (100, 400, 1600, 6400)
-    modes: Sequence[str] = ("mean", "zero")
+    fills: Sequence[str] = ("mean", "zero")
     positions: Sequence[str] = POSITIONS
     threshold: float = 0.9
     n: int = 2000
@@ -168,15 +168,15 @@ def _ablation(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
         layer = 0 if arm == "scratch" else world.n_layers - 1
         chosen = rng.choice(world.n_heads, size=min(2, world.n_heads), replace=False)
         noise = rng.normal(0, 0.006, size=(world.n_layers, world.n_heads))
-        for mode in world.modes:
+        for fill in world.fills:
             for place in _heads(world):
                 strong = place["layer"] == layer and place["head"] in chosen
-                drop = weight * strong * (1 if mode == "mean" else 1.3)
+                drop = weight * strong * (1 if fill == "mean" else 1.3)
                 drop = float(drop + noise[place["layer"], place["head"]])
                 yield {
                     "arm": arm,
                     "seed": seed,
-                    "mode": mode,
+                    "fill": fill,
                     **place,
                     "n": world.n,
                     "drop": drop,
@@ -190,8 +190,8 @@ def _ablation(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
 
 
 def _mass(world: CognitiveWorld, ablation: pd.DataFrame) -> Rows:
-    keys = ["arm", "seed", "mode"]
-    for (arm, seed, mode), part in ablation.groupby(keys, sort=False):
+    keys = ["arm", "seed", "fill"]
+    for (arm, seed, fill), part in ablation.groupby(keys, sort=False):
         for subset, name in (("all", "drop"), ("incongruent", "incongruent_drop")):
             low = part["low" if subset == "all" else "incongruent_low"]
             drops = part[name].clip(lower=0)
@@ -201,7 +201,7 @@ def _mass(world: CognitiveWorld, ablation: pd.DataFrame) -> Rows:
             yield {
                 "arm": arm,
                 "seed": seed,
-                "mode": mode,
+                "fill": fill,
                 "subset": subset,
                 "n": world.n if subset == "all" else world.n // 2,
                 "centre": centre,
@@ -240,11 +240,11 @@ def _attention(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
 
 
 def _attention_drop(world: CognitiveWorld, rng: np.random.Generator) -> Rows:
-    for (arm, seed), mode in product(world.models, world.modes):
+    for (arm, seed), fill in product(world.models, world.fills):
         yield {
             "arm": arm,
             "seed": seed,
-            "mode": mode,
+            "fill": fill,
             "n_heads": world.n_layers * world.n_heads,
             "rho": float(rng.uniform(-0.3, 0.6)),
             "p": float(rng.uniform(0.001, 0.6)),

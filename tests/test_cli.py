@@ -492,12 +492,12 @@ def test_export(files: Path) -> None:
     mask.save("mask.safetensors")
     command = f"export --model {tiny_encoder_dir()} --mask mask.safetensors"
     assert call(f"{command} --train {files}/train.csv --out pruned") == 0
-    assert call(f"{command} --mode zero --out zeroed") == 0
+    assert call(f"{command} --fill zero --out zeroed") == 0
     data = encoded(files / "ood.csv")
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
-    for folder, mode in (("pruned", "mean"), ("zeroed", "zero")):
+    for folder, fill in (("pruned", "mean"), ("zeroed", "zero")):
         mine = evaluate(load_model(folder), data)
-        masked = evaluate(model, data, mask=mask, means=means, mode=mode)
+        masked = evaluate(model, data, mask=mask, means=means, fill=fill)
         torch.testing.assert_close(mine.logits, masked.logits, rtol=0, atol=1e-5)
 
 
@@ -557,16 +557,16 @@ def test_heads_of_an_encoder_without_a_head(files: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("mode", ["mean", "zero", "resample"])
-def test_ablate(files: Path, mode: Any) -> None:
-    command = f"ablate {own(files)} --components L1.H0,2.3,L3.MLP --mode {mode} --resamples 20"
+@pytest.mark.parametrize("fill", ["mean", "zero", "resample"])
+def test_ablate(files: Path, fill: Any) -> None:
+    command = f"ablate {own(files)} --components L1.H0,2.3,L3.MLP --fill {fill} --resamples 20"
     assert call(f"{command} --out found") == 0
     found = pd.read_csv("found/ablation.csv")
     sets = ["L1.H0", "L2.H3", "L3.MLP", "L1.H0+L2.H3+L3.MLP"]
     assert found["set"].unique().tolist() == sets
     interactions = pd.read_csv("found/interactions.csv")
     assert interactions["set"].unique().tolist() == sets[3:]
-    if mode == "resample":
+    if fill == "resample":
         return
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
@@ -576,7 +576,7 @@ def test_ablate(files: Path, mode: Any) -> None:
         full = evaluate(model, data, in_domain=False)
         for name in sets:
             mask = Mask.full(model).without(*name.split("+"))
-            without = evaluate(model, data, mask=mask, means=means, mode=mode)
+            without = evaluate(model, data, mask=mask, means=means, fill=fill)
             row = rows.loc[(role, name)]
             assert row["accuracy_drop"] == pytest.approx(full.accuracy - without.accuracy)
             margin = full.margin.mean() - without.margin.mean()
@@ -669,7 +669,7 @@ def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[
     Path("run/tables/core.csv").write_text("component\nL1.H0\nL2.H3\nL4.MLP\n")
     Path("sets.csv").write_text("set\nL0.H1+L1.H0\n")
     sets = "--core run --subsets --sets L0.H2+L5.H0 --sets-file sets.csv --controls 2"
-    assert call(f"ablate {own(files)} {sets} --mode zero --resamples 20 --out found") == 0
+    assert call(f"ablate {own(files)} {sets} --fill zero --resamples 20 --out found") == 0
     assert {path.name for path in Path("found").iterdir()} == {
         *("ablation.csv", "interactions.csv")  # without all subsets of all named on their own
     }
@@ -712,7 +712,7 @@ def test_ablate_every_head_and_draw(
 ) -> None:
     monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
     Path("sets.txt").write_text("first: 0.0 0.1\nsecond: 0.0 0.2\nthird: 0.1 0.2\n")
-    command = f"ablate {own(files)} --components heads --sets-file sets.txt --mode zero"
+    command = f"ablate {own(files)} --components heads --sets-file sets.txt --fill zero"
     assert call(f"{command} --resamples 5 --out found") == 0
     table = pd.read_csv("found/ablation.csv")
     assert table.loc[table["kind"] == "single", "set"].nunique() == 48
@@ -807,7 +807,7 @@ def test_an_interrupted_sweep_goes_on(
     before = contents(Path("parts"))
     assert call(f"{command} --out parts") == 2  # in use
     assert "parts: exists already" in capsys.readouterr().err
-    for other, differs in (("1.0,2.3", "sets"), ("1.0,2.3,4.mlp --mode zero", "means, mode")):
+    for other, differs in (("1.0,2.3", "sets"), ("1.0,2.3,4.mlp --fill zero", "means, fill")):
         assert call(f"{command.replace('1.0,2.3,4.mlp', other)} --out parts --resume") == 2
         assert f"that of another run: {differs} differ" in capsys.readouterr().err
     assert contents(Path("parts")) == before
@@ -827,7 +827,7 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    command = f"ablate {own(files)} --components 1.0,2.3 --mode zero --resamples 5"
+    command = f"ablate {own(files)} --components 1.0,2.3 --fill zero --resamples 5"
     command += " --no-joint --out found"
     drawing: Any = importlib.import_module("mechcore.report.ablation_figures")
     with monkeypatch.context() as patch:
@@ -926,7 +926,7 @@ def test_an_interrupted_search_goes_on(
 
 def test_swapped_labels_are_noticed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     swap = "entailment=non-entailment,non-entailment=entailment"
-    command = f"ablate {own(files)} --components L1.H0 --mode zero --label-names {swap}"
+    command = f"ablate {own(files)} --components L1.H0 --fill zero --label-names {swap}"
     assert call(f"{command} --out found") == 0
     lines = capsys.readouterr().err.splitlines()
     (warning,) = [line for line in lines if "warning" in line]
@@ -939,7 +939,7 @@ def test_a_language_model_of_ones_own(files: Path, capsys: pytest.CaptureFixture
     frame["text_a"] = "[BOS] " + frame["text_a"] + " [SEP] " + frame["text_b"] + " [ANS]"
     frame.drop(columns="text_b").to_csv("prompts.csv", index=False)
     data = "--train prompts.csv --id prompts.csv --ood prompts.csv"
-    command = f"ablate --model {tiny_decoder_dir()} {data} --components L1.H0 --mode zero"
+    command = f"ablate --model {tiny_decoder_dir()} {data} --components L1.H0 --fill zero"
     answers = "--answers entailment=yes,non-entailment=no"
     assert call(f"{command} --prompt {{a}} {answers} --out found") == 0
     rows = pd.read_csv("found/ablation.csv")
@@ -1107,7 +1107,7 @@ def test_bad_options(refused: Refused, command: str, options: str, message: str)
         ("ablate {own} --components L1.H0 --means {means}", "computed on another model"),
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
-        ("ablate {own} --components L1.H0 --mode nosuch", "fill 'nosuch': unknown"),
+        ("ablate {own} --components L1.H0 --fill nosuch", "fill 'nosuch': unknown"),
         ("ablate {own} --components L1.H0 --engine nosuch", "--engine"),
         ("ablate {own} --components L1.H0 --precision half", "--precision"),
         (

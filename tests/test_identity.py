@@ -131,13 +131,13 @@ def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
         r".*any_model=True"
     )
     batch = {name: tensor for name, tensor in batch.items() if name != "token_type_ids"}
-    with pytest.raises(MismatchError, match=message), masked(other.model, mask, mode="zero"):
+    with pytest.raises(MismatchError, match=message), masked(other.model, mask, fill="zero"):
         pass
     labelled = {**batch, "labels": torch.zeros(len(batch["input_ids"]), dtype=torch.long)}
     for each in (mask, Mask.stack([mask] * 2)):
         with pytest.raises(MismatchError, match=message):
-            evaluate(other.model, labelled, mask=each, mode="zero", in_domain=False)
-    with masked(other.model, mask.with_identity(None), mode="zero"):
+            evaluate(other.model, labelled, mask=each, fill="zero", in_domain=False)
+    with masked(other.model, mask.with_identity(None), fill="zero"):
         pass
 
 
@@ -156,7 +156,7 @@ def test_sets_of_masks_are_those_of_the_model(cases: Cases, tmp_path: Path) -> N
     for each, message in ((mask, "found on another model"), (small, "mask has 1 layers x 4 heads")):
         for wanted in ([each], {"a": each}):
             with pytest.raises(MismatchError, match=message):
-                sweep(other.model, wanted, data, mode="zero")
+                sweep(other.model, wanted, data, fill="zero")
     small.save(path)
     for any_model in (False, True):
         with pytest.raises(MismatchError, match=r"mask\.safetensors: .*mask has 1 layers"):
@@ -165,12 +165,12 @@ def test_sets_of_masks_are_those_of_the_model(cases: Cases, tmp_path: Path) -> N
 
 def test_a_mask_is_exported_from_its_own_checkpoint_only(cases: Cases, tmp_path: Path) -> None:
     case, mask = cases.get("bert"), found_on(cases.get("bert"))
-    export_checkpoint(case.path, tmp_path / "own", mask, mode="zero")
+    export_checkpoint(case.path, tmp_path / "own", mask, fill="zero")
     with pytest.raises(MismatchError, match="mask: found on another model"):
-        export_checkpoint(cases.path("roberta"), tmp_path / "out", mask, mode="zero")
+        export_checkpoint(cases.path("roberta"), tmp_path / "out", mask, fill="zero")
     assert not (tmp_path / "out").exists()
     free = mask.with_identity(None)
-    export_checkpoint(cases.path("roberta"), tmp_path / "out", free, mode="zero")
+    export_checkpoint(cases.path("roberta"), tmp_path / "out", free, fill="zero")
 
 
 def test_a_mask_of_the_checkpoint_in_another_precision_is_exported(
@@ -183,7 +183,7 @@ def test_a_mask_of_the_checkpoint_in_another_precision_is_exported(
         identity = ModelIdentity.of(load_model(path, **options))  # type: ignore[arg-type]
         assert identity.differences(ModelIdentity.of(load_model(path)))
         mask = FULL.without("0.1").with_identity(identity)
-        export_checkpoint(path, tmp_path / "-".join(options), mask, mode="zero")
+        export_checkpoint(path, tmp_path / "-".join(options), mask, fill="zero")
 
 
 # -- where they come from -------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def test_commands_that_read_masks_refuse_those_of_another_model(
     (here / "data.csv").write_text("premise,hypothesis,label\n" + "w1 w2,w3,entailment\n" * 4)
     data = "--train data.csv --id data.csv --ood data.csv"
     for command in (
-        "export --mask mask.safetensors --mode zero",
-        f"ablate {data} --sets-file mask.safetensors --mode zero --resamples 5",
+        "export --mask mask.safetensors --fill zero",
+        f"ablate {data} --sets-file mask.safetensors --fill zero --resamples 5",
     ):
         foreign = f"{command} --model {cases.path('roberta')}"
         assert call(f"{foreign} --out no") == 2

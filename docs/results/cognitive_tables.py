@@ -65,14 +65,14 @@ def _models(models: pd.DataFrame, mass: pd.DataFrame) -> str:
     rows = []
     for _, row in models.iterrows():
         own = mass[(mass["arm"] == row["arm"]) & (mass["seed"] == row["seed"])]
-        own = own[own["subset"] == "all"].set_index("mode")
+        own = own[own["subset"] == "all"].set_index("fill")
         rows.append(
             [
                 NAMES[row["arm"]],
                 str(row["seed"]),
                 f"{row['n']:,}",
                 percent(row["accuracy"]),
-                *(_with_interval(own.loc[mode], "centre", "low", "high") for mode in own.index),
+                *(_with_interval(own.loc[fill], "centre", "low", "high") for fill in own.index),
                 _with_interval(
                     own.loc["mean"], "centre_significant", "significant_low", "significant_high"
                 ),
@@ -87,7 +87,7 @@ def _models(models: pd.DataFrame, mass: pd.DataFrame) -> str:
 
 def _heads(ablation: pd.DataFrame, attention: pd.DataFrame) -> str:
     """The most damaging heads of every trained model."""
-    both = ablation[ablation["mode"] == "mean"].merge(
+    both = ablation[ablation["fill"] == "mean"].merge(
         attention[["arm", "seed", "component", "ratio"]], on=["arm", "seed", "component"]
     )
     rows = []

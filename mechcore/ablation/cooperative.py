@@ -139,7 +139,7 @@ def sampled_shapley(
         model: any TransformerLens model.
         components: the components.
         data: labelled examples.
-        means: the model's mean activations; not needed for ``mode="zero"``.
+        means: the model's mean activations; not needed for ``fill="zero"``.
         n_permutations: orders, an even number: half of them are reverses.
         n_resamples: bootstrap resamples.
         level: of the intervals.

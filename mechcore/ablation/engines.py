@@ -23,7 +23,7 @@ from mechcore.errors import MechcoreError
 from mechcore.evaluation.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import fill_of
-from mechcore.masking.interventions import Mode, masked
+from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import (
     Batch,
@@ -67,7 +67,7 @@ class Job:
     masks: Tensor
     data: EncodedExamples | list[Batch]
     means: MeanActivations | None
-    mode: Mode
+    fill: FillName
     seed: int
     class_labels: Sequence[str] | None
     batch_size: int
@@ -177,7 +177,7 @@ class ReferenceEngine:
             return
         numbers = self.parts[part]
         masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
-        options |= {"means": job.means, "mode": job.mode, "seed": job.seed}
+        options |= {"means": job.means, "fill": job.fill, "seed": job.seed}
         found = evaluate(job.model, job.data, mask=masks, **options)
         for number, each in zip(numbers.tolist(), found, strict=True):
             kept.correct[number] = is_correct(each.logits, job.correct_classes)
@@ -212,7 +212,7 @@ class TreeEngine:
 
     def _new_runner(self, stack: Stack) -> TreeRunner:
         job = self.job
-        fills = fill_of(job.model, job.means, job.mode, job.seed)
+        fills = fill_of(job.model, job.means, job.fill, job.seed)
         return TreeRunner(stack, job.shape, fills, self.max_tokens)
 
     def tasks(self) -> list[tuple[int, int, float]]:
@@ -298,7 +298,7 @@ class TreeEngine:
         inputs = model_inputs(job.model, batch)
         with torch.no_grad():
             wanted = [forward(job.model, batch)]
-            with masked(job.model, mask, job.means, job.mode, seed=job.seed) as masked_model:
+            with masked(job.model, mask, job.means, job.fill, seed=job.seed) as masked_model:
                 wanted.append(masked_model(batch))
         reference = job.readout.read(torch.stack(wanted), inputs, batch["index"]).float().cpu()
         said = reference.isfinite()  # words that are never said have minus infinity in both

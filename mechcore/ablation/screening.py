@@ -25,7 +25,7 @@ from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.evaluate import margins
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.interventions import Mode, masked
+from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import frozen, model_inputs
 from mechcore.state import StateFile
@@ -38,7 +38,7 @@ class Screen:
         model: any TransformerLens model.
         data: labelled examples.
         means: the model's mean activations.
-        mode: what replaces ablated outputs.
+        fill: what replaces ablated outputs.
         class_labels: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         store: keeps the gradients so far.
@@ -53,12 +53,12 @@ class Screen:
         data: EncodedExamples,
         means: MeanActivations | None,
         *,
-        mode: Mode,
+        fill: FillName,
         class_labels: Sequence[str] | None,
         batch_size: int,
         store: StateFile,
     ) -> None:
-        self.model, self.data, self.means, self.mode = model, data, means, mode
+        self.model, self.data, self.means, self.fill = model, data, means, fill
         self.batch_size, self.store = batch_size, store
         self.readout = Readout.of(model, data, class_labels)
         self.correct = self.readout.correct_classes(data)
@@ -134,7 +134,7 @@ class Screen:
             batch = self.data.rows(chosen)
             with torch.enable_grad():
                 live = Mask(values, has_mlps=mask.shape.has_mlps)
-                with masked(self.model, live, self.means, self.mode) as run:
+                with masked(self.model, live, self.means, self.fill) as run:
                     answer = run(batch)
                 logits = self.readout.read(answer, model_inputs(self.model, batch), chosen)
                 loss = margins(logits, self.correct[chosen].to(logits.device)).sum()

@@ -29,7 +29,7 @@ from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.interventions import Mode
+from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.state import StateFile, encoded_inputs, input_facts
 
@@ -77,7 +77,7 @@ def find_superadditive(
     correction: Correction = "benjamini-hochberg",
     n_resamples: int = 1000,
     seed: int = 0,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
     class_labels: Sequence[str] | None = None,
     batch_size: int = 64,
     state: str | Path | None = None,
@@ -100,7 +100,7 @@ def find_superadditive(
         correction: of the reported p-values, see `mechcore.interactions`.
         n_resamples: bootstrap resamples of the report.
         seed: of the split, and of the resamples.
-        mode: what replaces ablated outputs, the name of a fill that draws nothing at random.
+        fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
         class_labels: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         state: folder for files that keep what is finished, see `state_files`; an interrupted
@@ -122,7 +122,7 @@ def find_superadditive(
         n_pairs=n_pairs,
         beam=beam,
         n_found=n_found,
-        mode=mode,
+        fill=fill,
     )
     halves = searched, reported = _halves(data, subset, seed)
     files: list[Path] | list[None] = [None] * (max_size + 2)
@@ -139,10 +139,10 @@ def find_superadditive(
             "n_found": n_found,
             "screening_examples": screening_examples,
             "seed": seed,
-            "mode": mode,
+            "fill": fill,
             "batch_size": batch_size,
         }
-    own: dict[str, Any] = {"mode": mode, "class_labels": class_labels, "batch_size": batch_size}
+    own: dict[str, Any] = {"fill": fill, "class_labels": class_labels, "batch_size": batch_size}
 
     def without(sets: Sequence[ComponentSet], half: EncodedExamples, n: int) -> Ablations:
         return ablate(model, sets, half, means, state=files[n], **own, **options)
@@ -206,7 +206,7 @@ def check_search(
     n_pairs: int = 100,
     beam: int = 20,
     n_found: int = 10,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
 ) -> list[Component]:
     """The components that `find_superadditive` would choose from, all that is quick to check done.
 
@@ -229,8 +229,8 @@ def check_search(
     for name, value in (("n_pairs", n_pairs), ("beam", beam), ("n_found", n_found)):
         if value < 1:
             raise InputError(f"search: {name} is {value}; expected at least 1")
-    if mode not in ("mean", "zero"):
-        raise InputError(f"search: mode is {mode!r}; expected 'mean' or 'zero'")
+    if fill not in ("mean", "zero"):
+        raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
     _halves(data, subset, 0)
     return chosen
 

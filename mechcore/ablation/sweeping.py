@@ -32,7 +32,7 @@ from mechcore.evaluation.evaluate import (
     subsets_of,
     warn_under_chance,
 )
-from mechcore.masking.interventions import Mode
+from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.running import Batch
 from mechcore.models.stack import Stack
@@ -62,7 +62,7 @@ def sweep(
             these by name; see `mechcore.ablation.sets` for ready ones.
         data: labelled examples, or dicts of tokenizer outputs with ``labels``, see
             `mechcore.evaluate`.
-        means: the model's mean activations; not needed for ``mode="zero"``.
+        means: the model's mean activations; not needed for ``fill="zero"``.
         against: name of the set that drops are measured from, in place of the full model: that
             of a subnetwork, with the sets around it.
         n_resamples: paired bootstrap resamples over examples.
@@ -93,7 +93,7 @@ def ablate(
     data: EncodedExamples | Iterable[Batch],
     means: MeanActivations | None = None,
     *,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
     engine: Engine = "auto",
     precision: Precision = "float32",
     role: Literal["id", "ood"] = "id",
@@ -109,8 +109,8 @@ def ablate(
         model: any TransformerLens model.
         sets: what to ablate, see `sweep`.
         data: labelled examples, see `sweep`.
-        means: the model's mean activations; not needed for ``mode="zero"``.
-        mode: what replaces the outputs, see `mechcore.masked`.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        fill: what replaces the outputs, see `mechcore.masked`.
         engine: ``"tree"`` shares common prefixes of sets; ``"reference"`` runs any model, one
             masked forward per set; ``"auto"`` takes the tree, and where it cannot run the model
             the reference, with a warning.
@@ -122,7 +122,7 @@ def ablate(
         max_tokens: most tokens in one call of a layer; by default what suits the device.
         state: file that keeps what is finished; an interrupted sweep goes on from it. It stays
             when all is finished.
-        seed: of the draws of ``mode="resample"`` and of the sample for ``precision``.
+        seed: of the draws of ``fill="resample"`` and of the sample for ``precision``.
 
     Raises:
         InputError: see `sweep`; or ``state`` is that of another sweep.
@@ -149,7 +149,7 @@ def ablate(
         torch.stack([whole.values, *values]),
         data,
         means,
-        mode,
+        fill,
         seed,
         class_labels,
         batch_size,
@@ -160,7 +160,7 @@ def ablate(
         facts = input_facts(model, job.inputs(), means) | {
             "sets": [[str(c) for c in each.components] for each in listed],
             "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),
-            "mode": mode,
+            "fill": fill,
             "seed": seed,
             "engine": parts.division,
             "precision": precision,

@@ -23,10 +23,10 @@ from mechcore.cli.options import (
 from mechcore.cli.shared import AnyModel, Resume, load, means_of, must_not_exist, show
 from mechcore.errors import InputError
 
-Mode: TypeAlias = Annotated[
+FillName: TypeAlias = Annotated[
     str,
     typer.Option(
-        "--mode", help="What replaces an ablated output: mean, zero, resample or a registered fill."
+        "--fill", help="What replaces an ablated output: mean, zero, resample or a registered fill."
     ),
 ]
 
@@ -121,7 +121,7 @@ def ablate(
     test: TestOptions,
     files: TaskOptions,
     means: MeansOptions,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
     engine: Annotated[
         Literal["auto", "tree", "reference"],
         typer.Option("--engine", help="tree shares work between sets; reference runs any model."),
@@ -148,7 +148,7 @@ def ablate(
     from mechcore.steps.ablation import sweep_tables
     from mechcore.study.folder import write_tables
 
-    needs_means = FILLS[mode].needs_means
+    needs_means = FILLS[fill].needs_means
     needs_train = needs_means and means.means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
     inputs = load(model, data_config(files, train, test), roles)
@@ -158,7 +158,7 @@ def ablate(
             inputs,
             means_of(inputs, means) if needs_means else None,
             kinds,
-            mode=mode,
+            fill=fill,
             engine=engine,
             precision=precision,
             batch_size=test.batch_size,
@@ -202,7 +202,7 @@ def superadditive(
     n_pairs: Annotated[
         int, typer.Option("--pairs", help="Pairs ablated exactly, the best by screening.", min=1)
     ] = 100,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
     precision: Annotated[
         Literal["float32", "bfloat16"],
         typer.Option("--precision", help="Of the sweeps' matrix products."),
@@ -221,7 +221,7 @@ def superadditive(
     _check_out(out, states[0], resume)
     from mechcore.masking.fills import FILLS
 
-    needs_means = FILLS[mode].needs_means
+    needs_means = FILLS[fill].needs_means
     roles = ("train", role) if needs_means and means.means is None else (role,)
     inputs = load(model, data_config(files, train, test), roles)
     shape = ModelShape.of(inputs.model)
@@ -238,7 +238,7 @@ def superadditive(
             inputs.data[role],
             means_of(inputs, means) if needs_means else None,
             **options,
-            mode=mode,
+            fill=fill,
             seed=files.data_seed,
             class_labels=inputs.config.class_labels,
             batch_size=test.batch_size,

@@ -288,8 +288,8 @@ def export(
     mask: Annotated[
         Path | None, typer.Option("--mask", help="Mask file, as in masks/s0.50-seed42.safetensors.")
     ] = None,
-    mode: Annotated[
-        Literal["mean", "zero"], typer.Option("--mode", help="What a pruned output becomes.")
+    fill: Annotated[
+        Literal["mean", "zero"], typer.Option("--fill", help="What a pruned output becomes.")
     ] = "mean",
     any_model: AnyModel = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoint.")] = Path(
@@ -306,11 +306,11 @@ def export(
     values = Mask.load(mask, any_model=any_model)
     source = model.model
     averages = None
-    if mode == "mean" or source is None:
-        roles = ("train",) if mode == "mean" and means.means is None else ()
+    if fill == "mean" or source is None:
+        roles = ("train",) if fill == "mean" and means.means is None else ()
         inputs = load(model, data_config(files, train), roles)
         source = inputs.config.source
-        if mode == "mean":
+        if fill == "mean":
             with progress.shown():
                 averages = means_of(inputs, means)
     export_checkpoint(
@@ -318,7 +318,7 @@ def export(
         out,
         values,
         averages,
-        mode,
+        fill,
         revision=model.revision,
         allow_pickle=model.allow_pickle,
     )

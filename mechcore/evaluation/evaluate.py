@@ -19,7 +19,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreWarning, NotFiniteError
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.interventions import Mode, masked
+from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.finite import check_finite
 from mechcore.models.running import Batch, forward, model_inputs
@@ -153,7 +153,7 @@ def evaluate(
     *,
     mask: Mask | None = None,
     means: MeanActivations | None = None,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
     class_labels: Sequence[str] | None = None,
     in_domain: bool = True,
     batch_size: int = 64,
@@ -168,13 +168,13 @@ def evaluate(
             position.
         mask: components to mask; a batched mask gives one result per mask.
         means: the model's mean activations, see `mechcore.masked`.
-        mode: what replaces ablated outputs, see `mechcore.masked`.
+        fill: what replaces ablated outputs, see `mechcore.masked`.
         class_labels: names of the classifier's classes in index order, in place of its own
             ``id2label``.
         in_domain: whether an accuracy under chance points to a wrong label mapping and is worth
             a warning; pass False for out-of-domain data, where it is a finding.
         batch_size: examples per batch, for encoded examples.
-        seed: of the draws of ``mode="resample"``.
+        seed: of the draws of ``fill="resample"``.
 
     Returns:
         An `Evaluation`, or a list of them for a batched mask.
@@ -191,7 +191,7 @@ def evaluate(
         size = max(1, MAX_ROWS // batch_size)
         parts = [mask[i : i + size] for i in range(0, len(mask), size)]
     answers = [
-        _answers(model, data, readout, part, means, mode, batch_size, seed) for part in parts
+        _answers(model, data, readout, part, means, fill, batch_size, seed) for part in parts
     ]
     correct, subsets = readout.correct_classes(data), subsets_of(data)
     results = [
@@ -210,13 +210,13 @@ def _answers(
     readout: Readout,
     mask: Mask | None,
     means: MeanActivations | None,
-    mode: Mode,
+    fill: FillName,
     batch_size: int,
     seed: int,
 ) -> Float[Tensor, "*masks example cls"]:
     """Logits of the classes in the order of the data."""
     context: Any = (
-        nullcontext(None) if mask is None else masked(model, mask, means, mode, seed=seed)
+        nullcontext(None) if mask is None else masked(model, mask, means, fill, seed=seed)
     )
     logits: list[Tensor] = []
     batches = list(as_batches(data, batch_size))

@@ -126,7 +126,7 @@ class Resample(Fill):
         super().__init__(model, means, seed)
         if len(self.means.samples_z) == 0:
             raise InputError(
-                "masked: these means hold no sampled activations, which mode 'resample' needs; "
+                "masked: these means hold no sampled activations, which fill 'resample' needs; "
                 "compute them with n_samples > 0"
             )
         self._generators: dict[tuple[Kind, int], torch.Generator] = {}
@@ -174,8 +174,8 @@ def fill_of(model: Any, means: MeanActivations | None, name: str, seed: int) -> 
     if means is None:
         others = [each for each in FILLS if not FILLS[each].needs_means]
         raise InputError(
-            f"masked: mode {name!r} needs means; pass MeanActivations.compute(model, batches), "
-            f"or use mode={others[0]!r}"
+            f"masked: fill {name!r} needs means; pass MeanActivations.compute(model, batches), "
+            f"or use fill={others[0]!r}"
         )
     means.check(model)
     return kind(model, means, seed)

@@ -31,7 +31,7 @@ from mechcore.models.running import (
     model_inputs,
 )
 
-Mode: TypeAlias = str
+FillName: TypeAlias = str
 """Name of a fill, see `mechcore.masking.fills.FILLS`."""
 
 _masked_models: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -87,7 +87,7 @@ def masked(
     model: Any,
     mask: Mask,
     means: MeanActivations | None = None,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
     *,
     seed: int = 0,
 ) -> Iterator[MaskedModel]:
@@ -104,21 +104,21 @@ def masked(
         model: any TransformerLens model.
         mask: one mask or several; gradients flow into its values. A component whose value is
             exactly 1 keeps its output bit for bit.
-        means: the model's mean activations; not needed for ``mode="zero"``.
-        mode: what replaces an ablated output: its mean, zero, the output at a random token of the
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        fill: what replaces an ablated output: its mean, zero, the output at a random token of the
             data that ``means`` was computed on, or another fill by its name.
-        seed: of the draws for ``mode="resample"``.
+        seed: of the draws for ``fill="resample"``.
 
     Raises:
         MismatchError: mask or means belong to another model.
-        InputError: means are missing, or unknown mode.
+        InputError: means are missing, or unknown fill.
         MechcoreError: the model is masked already, or inside the block another thread runs it.
 
     >>> with masked(model, Mask.full(model).without("L0.H1"), means) as run:  # doctest: +SKIP
     ...     logits = run(batch)
     """
     check_masks([mask], model)
-    fill = fill_of(model, means, mode, seed)
+    filling = fill_of(model, means, fill, seed)
     if model in _masked_models:
         raise MechcoreError(
             "masked: this model is masked already; leave the outer block first, or combine the "
@@ -133,7 +133,7 @@ def masked(
         ]
         for kind, name, values in places:
             if values.requires_grad or bool((values != 1).any()):
-                hooks.append((name, _hook(values, kind, layer, fill, runner)))
+                hooks.append((name, _hook(values, kind, layer, filling, runner)))
     check_hooks(model, [name for name, _ in hooks])
     _masked_models.add(model)
     try:

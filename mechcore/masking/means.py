@@ -87,7 +87,7 @@ class MeanActivations:
             batches: plain dicts of tokenizer outputs, or encoded examples.
             include_padding: pool padding positions in, as the authors' script does.
             per_position: average each position on its own, counted from the first real token.
-            n_samples: single-token activations to keep for ``mode="resample"``, drawn uniformly
+            n_samples: single-token activations to keep for ``fill="resample"``, drawn uniformly
                 from the tokens averaged.
             seed: of that draw.
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from mechcore.masking.means import MeanActivations
 
 FORMAT = "mechcore-export-1"
-FoldMode: TypeAlias = Literal["mean", "zero"]
+FoldFill: TypeAlias = Literal["mean", "zero"]
 
 ARCHITECTURES = (
     *CLASSIFICATION_ADAPTERS,
@@ -61,14 +61,14 @@ def export_checkpoint(
     out: str | Path,
     mask: Mask,
     means: MeanActivations | None = None,
-    mode: FoldMode = "mean",
+    fill: FoldFill = "mean",
     *,
     revision: str | None = None,
     allow_pickle: bool = False,
 ) -> None:
     """Write a checkpoint with ``mask`` folded into its weights, which needs no mechcore to run.
 
-    Its logits are those of ``masked(load_model(source), mask, means, mode)``. Weights of kept
+    Its logits are those of ``masked(load_model(source), mask, means, fill)``. Weights of kept
     components stay bit for bit, in float32. Llama, Mistral and Qwen2 have no bias to hold a mean;
     where one is needed, the checkpoint becomes a Llama with ``attention_bias`` or ``mlp_bias``.
     Beside the model and its tokenizer, ``mechcore.json`` says what was pruned. ``out`` appears
@@ -79,8 +79,8 @@ def export_checkpoint(
         out: the folder to write; it must be new or empty.
         mask: a single mask of zeros and ones, [layer, component].
         means: mean activations of ``load_model(source)``, pooled over positions; not needed for
-            ``mode="zero"``.
-        mode: what a pruned component puts out: its mean, or zero.
+            ``fill="zero"``.
+        fill: what a pruned component puts out: its mean, or zero.
         revision: branch, tag or commit of a hub id.
         allow_pickle: see `mechcore.load_model`.
 
@@ -98,7 +98,7 @@ def export_checkpoint(
             "checkpoint: save the model first"
         )
     pruned = mask.ablated
-    means = _means_to_fold(means, mode)
+    means = _means_to_fold(means, fill)
     out = _free_folder(out)
     load = partial(load_model, source, revision=revision, allow_pickle=allow_pickle)
     checked = load()
@@ -110,7 +110,7 @@ def export_checkpoint(
         "format": FORMAT,
         "source": str(source),
         "revision": revision,
-        "mode": mode,
+        "fill": fill,
         "sparsity": len(pruned) / len(mask.shape.components),
         "kept": [str(component) for component in mask.kept],
         "pruned": [str(component) for component in pruned],
@@ -143,19 +143,19 @@ def _save(model: Any, folder: Path) -> None:
 # -- checks ---------------------------------------------------------------------------------------
 
 
-def _means_to_fold(means: MeanActivations | None, mode: FoldMode) -> MeanActivations | None:
+def _means_to_fold(means: MeanActivations | None, fill: FoldFill) -> MeanActivations | None:
     """The means, or None where pruned components become zero."""
-    if mode == "zero":
+    if fill == "zero":
         return None
-    if mode != "mean":
+    if fill != "mean":
         raise InputError(
-            f"export: mode is {mode!r}; expected 'mean' or 'zero': nothing else is the same "
+            f"export: fill is {fill!r}; expected 'mean' or 'zero': nothing else is the same "
             "vector for every input"
         )
     if means is None:
         raise InputError(
-            "export: mode 'mean' needs means; pass MeanActivations.compute(model, batches), or "
-            "use mode='zero'"
+            "export: fill 'mean' needs means; pass MeanActivations.compute(model, batches), or "
+            "use fill='zero'"
         )
     if means.per_position:
         raise InputError(
@@ -264,7 +264,7 @@ def _with_biases(model: Any, *, attention: bool, mlp: bool) -> Any:
     if unlike := _unlike_llama(config):
         raise InputError(
             f"export: {type(model).__name__} has no biases to hold means, and a Llama with biases "
-            f"has no {unlike}; use mode='zero', which needs no biases"
+            f"has no {unlike}; use fill='zero', which needs no biases"
         )
     fields = {name: value for name, value in config.to_dict().items() if name not in _OWN_FIELDS}
     fields["attention_bias"] = attention or layer.self_attn.q_proj.bias is not None

@@ -24,7 +24,7 @@ from mechcore.ablation.engines import Precision
 from mechcore.ablation.sweeping import Engine
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError
-from mechcore.masking.interventions import Mode
+from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
@@ -37,7 +37,7 @@ def core_ablation_tables(
     *,
     max_joint: int,
     max_non_core: int,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
     seed: int,
     batch_size: int,
     n_resamples: int,
@@ -55,11 +55,11 @@ def core_ablation_tables(
     drawn = np.random.default_rng(seed).permutation(len(outside))[:max_non_core]
     others = [ComponentSet((outside[i],)) for i in sorted(drawn)]
     singles = [ComponentSet((head,)) for head in core]
-    ood = _ablate(inputs, means, [*singles, *others], "ood", mode, batch_size)
+    ood = _ablate(inputs, means, [*singles, *others], "ood", fill, batch_size)
     joint = joint_sets(singles, ood, max_joint)
     found = [
-        _ablate(inputs, means, [*singles, *others, *joint], "id", mode, batch_size),
-        ood.with_more(_ablate(inputs, means, joint, "ood", mode, batch_size)) if joint else ood,
+        _ablate(inputs, means, [*singles, *others, *joint], "id", fill, batch_size),
+        ood.with_more(_ablate(inputs, means, joint, "ood", fill, batch_size)) if joint else ood,
     ]
     kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
     return _effect_tables(found, kinds, others, n_resamples)
@@ -70,7 +70,7 @@ def sweep_tables(
     means: MeanActivations | None,
     kinds: Mapping[ComponentSet, str],
     *,
-    mode: Mode = "mean",
+    fill: FillName = "mean",
     engine: Engine = "auto",
     precision: Precision = "float32",
     batch_size: int = 64,
@@ -82,9 +82,9 @@ def sweep_tables(
 
     Args:
         inputs: model and data.
-        means: mean activations; not needed for ``mode="zero"``.
+        means: mean activations; not needed for ``fill="zero"``.
         kinds: the sets, and what to call each in the column ``kind``.
-        mode: what replaces the outputs.
+        fill: what replaces the outputs.
         engine: see `mechcore.ablate`.
         precision: see `mechcore.ablate`.
         batch_size: examples per batch.
@@ -107,7 +107,7 @@ def sweep_tables(
             means,
             list(kinds),
             role,
-            mode,
+            fill,
             batch_size,
             engine=engine,
             precision=precision,
@@ -136,7 +136,7 @@ def _ablate(
     means: MeanActivations | None,
     chosen: Sequence[ComponentSet],
     role: str,
-    mode: Mode,
+    fill: FillName,
     batch_size: int,
     **options: Any,
 ) -> Ablations:
@@ -146,7 +146,7 @@ def _ablate(
         inputs.data[role],
         means,
         role=role,  # type: ignore[arg-type]
-        mode=mode,
+        fill=fill,
         class_labels=inputs.config.class_labels,
         batch_size=batch_size,
         **options,

@@ -255,7 +255,7 @@ class AblateCore(Ablating):
                 max_non_core=self.max_non_core,
                 seed=self.seed,
                 batch_size=self.batch_size,
-                mode=self.fill,
+                fill=self.fill,
                 n_resamples=self.n_resamples,
             )
         )
@@ -288,7 +288,7 @@ class Sweep(Ablating):
             means_of(work, inputs),
             kinds,
             batch_size=self.batch_size,
-            mode=self.fill,
+            fill=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,
         )
@@ -330,7 +330,7 @@ class Search(Ablating):
             subset=self.subset,
             max_size=self.max_size,
             n_pairs=self.n_pairs,
-            mode=self.fill,
+            fill=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,
             class_labels=inputs.config.class_labels,

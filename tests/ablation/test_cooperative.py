@@ -222,7 +222,7 @@ DATA = examples(8)
 
 
 OPTIONS: dict[str, Any] = {
-    "mode": "zero",
+    "fill": "zero",
     "role": "ood",
     "class_labels": ["neutral", "entailment", "contradiction"],
 }

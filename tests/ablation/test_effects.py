@@ -258,18 +258,18 @@ def test_ablating_is_editing_the_weights(
 
 def test_the_mode_and_the_names_of_classes_are_passed_on(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    found = ablate(model, [A], data, None, role="ood", mode="zero")
-    expected = evaluate(model, data, mask=Mask.full(model).without("L0.H1"), mode="zero")
+    found = ablate(model, [A], data, None, role="ood", fill="zero")
+    expected = evaluate(model, data, mask=Mask.full(model).without("L0.H1"), fill="zero")
     np.testing.assert_allclose(found.without[A].margin, expected.margin, rtol=0, atol=1e-5)
     swapped = ["neutral", "entailment", "contradiction"]
-    other = ablate(model, [A], data, None, role="ood", mode="zero", class_labels=swapped)
+    other = ablate(model, [A], data, None, role="ood", fill="zero", class_labels=swapped)
     rows = [i for i, label in enumerate(LABELS) if label == "neutral"]
     assert other.full.correct_classes[rows].tolist() == [[True, False, False]] * len(rows)
 
 
 def test_no_set_leaves_the_full_model(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
-    found = ablate(model, [], data, None, role="ood", mode="zero")
+    found = ablate(model, [], data, None, role="ood", fill="zero")
     assert found.without == {}
     torch.testing.assert_close(
         found.full.logits, evaluate(model, data, in_domain=False).logits, rtol=0, atol=1e-5
@@ -279,7 +279,7 @@ def test_no_set_leaves_the_full_model(cases: Cases) -> None:
 def test_what_cannot_be_ablated(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     with pytest.raises(InputError, match=r"component L2\.H0: out of range"):
-        ablate(model, [A, single("L2.H0")], data, None, role="ood", mode="zero")
+        ablate(model, [A, single("L2.H0")], data, None, role="ood", fill="zero")
     with pytest.raises(InputError, match="needs means"):
         ablate(model, [A], data, None, role="ood")
     other = MeanActivations.compute(

@@ -46,7 +46,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def swept(model: Any, names: tuple[str, ...], engine: Any) -> Ablations:
     """Without all subsets."""
     found = sets.subsets(names)
-    return ablate(model, found, DATA, mode="zero", engine=engine, role="ood", batch_size=5)
+    return ablate(model, found, DATA, fill="zero", engine=engine, role="ood", batch_size=5)
 
 
 def by_set(table: pd.DataFrame, column: str, metric: str = "margin") -> dict[str, float]:
@@ -104,7 +104,7 @@ def test_the_and_as_a_game_of_present_components_has_the_other_sign(models: Any)
 
     def worth(*present: str) -> float:
         mask = full.without(name for name in PAIR if name not in present)
-        found = evaluate(model, DATA, mask=mask, mode="zero", in_domain=False)
+        found = evaluate(model, DATA, mask=mask, fill="zero", in_domain=False)
         return float(found.margin.mean())
 
     dividend = worth(*PAIR) - worth(PAIR[0]) - worth(PAIR[1]) + worth()
@@ -133,7 +133,7 @@ def test_the_search_finds_the_redundant_pair_first(models: Any, n_pairs: int) ->
     model = models["or"]
     means = MeanActivations.compute(model, DATA, n_samples=0)
     search = find_superadditive(
-        model, DATA, means, mode="zero", n_pairs=n_pairs, max_size=2, n_resamples=2
+        model, DATA, means, fill="zero", n_pairs=n_pairs, max_size=2, n_resamples=2
     )
     n_components = len(ModelShape.of(model).components)
     assert n_components == 10
@@ -155,7 +155,7 @@ def test_the_search_finds_the_redundant_pair_first(models: Any, n_pairs: int) ->
 def test_the_search_finds_three_redundant_heads(models: Any) -> None:
     model = models["or of three"]
     means = MeanActivations.compute(model, DATA, n_samples=0)
-    options: dict[str, Any] = {"mode": "zero", "n_found": 1, "n_resamples": 2}
+    options: dict[str, Any] = {"fill": "zero", "n_found": 1, "n_resamples": 2}
     search = find_superadditive(
         model, DATA, means, components=[*TRIPLE, DIRECT, MLP], max_size=3, **options
     )
@@ -167,7 +167,7 @@ def test_the_search_finds_three_redundant_heads(models: Any) -> None:
 def test_sampling_is_exact_where_components_do_not_interact(models: Any) -> None:
     names = (PAIR[0], DIRECT, "L1.H0")
     table = sampled_shapley(
-        models["and"], names, DATA, mode="zero", role="ood", n_permutations=4, n_resamples=2
+        models["and"], names, DATA, fill="zero", role="ood", n_permutations=4, n_resamples=2
     )
     expected = {PAIR[0]: SIZE, DIRECT: DIRECT_SIZE, "L1.H0": 0.0}
     assert by_set(table, "shapley") == pytest.approx(expected, abs=TOLERANCE)

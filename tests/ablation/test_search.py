@@ -306,7 +306,7 @@ def test_two_components_have_no_rank_correlation(cases: Cases) -> None:
 def test_the_model_is_left_as_it_was(cases: Cases) -> None:
     model = cases.get("bert").model
     before = helpers.hook_counts(model)
-    Searched(cases, components=SMALL[:2], max_size=2, mode="zero")
+    Searched(cases, components=SMALL[:2], max_size=2, fill="zero")
     assert helpers.hook_counts(model) == before
     assert not any(p.requires_grad for p in model.parameters())
 
@@ -462,7 +462,7 @@ def test_states_of_other_searches_are_refused(
         ({"beam": 1}, "beam"),
         ({"n_found": 1}, "n_found"),
         ({"screening_examples": 7}, "screening_examples"),
-        ({"mode": "zero"}, "mode"),
+        ({"fill": "zero"}, "fill"),
         ({"batch_size": 2}, "batch_size"),
         ({"class_labels": swapped}, "labels"),
         ({"data": relabelled}, "labels"),
@@ -537,7 +537,7 @@ def test_without_a_state_nothing_is_written(
         ({"n_pairs": 0}, "n_pairs is 0; expected at least 1"),
         ({"beam": 0}, "beam is 0; expected at least 1"),
         ({"n_found": 0}, "n_found is 0; expected at least 1"),
-        ({"mode": "resample"}, "mode is 'resample'; expected 'mean' or 'zero'"),
+        ({"fill": "resample"}, "fill is 'resample'; expected 'mean' or 'zero'"),
         ({"subset": "x"}, "no subset 'x'; the data has "),
         ({"correction": "x", "components": SMALL[:2], "max_size": 2}, "correction is 'x'"),
     ],

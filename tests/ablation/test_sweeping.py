@@ -201,12 +201,12 @@ def edited_logits(
     return torch.cat(logits)
 
 
-def check_against_edits(model: Any, reference: Any, name: str, mode: Any) -> None:
+def check_against_edits(model: Any, reference: Any, name: str, fill: Any) -> None:
     data = encoded(name)
-    means = None if mode == "zero" else means_of(model, data)
+    means = None if fill == "zero" else means_of(model, data)
     logits = {n: edited_logits(reference, data, means, n) for n in ("", *NAMES)}
     for engine in ("tree", "reference"):
-        options: dict[str, Any] = {"mode": mode, "engine": engine, "role": "ood", "batch_size": 3}
+        options: dict[str, Any] = {"fill": fill, "engine": engine, "role": "ood", "batch_size": 3}
         found = ablate(model, list(NAMES), data, means, **options)
         assert (found.data, found.role, found.agreement) == ("few", "ood", None)
         assert found.full.subsets.tolist() == ["u", "v", "u", "v", "v", "v", "u"]
@@ -224,10 +224,10 @@ def check_against_edits(model: Any, reference: Any, name: str, mode: Any) -> Non
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("mode", ["mean", "zero"])
-def test_sweeping_is_editing_the_weights(cases: Cases, name: str, mode: Any) -> None:
+@pytest.mark.parametrize("fill", ["mean", "zero"])
+def test_sweeping_is_editing_the_weights(cases: Cases, name: str, fill: Any) -> None:
     case = cases.get(name)
-    check_against_edits(case.model, case.reference, name, mode)
+    check_against_edits(case.model, case.reference, name, fill)
 
 
 @pytest.mark.hooked
@@ -237,7 +237,7 @@ def test_sweeping_a_hooked_transformer_is_editing_the_weights(cases: Cases) -> N
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("options", [{"mode": "resample", "seed": 4}, {"per_position": True}])
+@pytest.mark.parametrize("options", [{"fill": "resample", "seed": 4}, {"per_position": True}])
 def test_engines_agree(cases: Cases, name: str, options: dict[str, Any]) -> None:
     model, data, settings = cases.get(name).model, encoded(name), dict(options)
     means = means_of(model, data, n_samples=16, per_position=settings.pop("per_position", False))
@@ -247,7 +247,7 @@ def test_engines_agree(cases: Cases, name: str, options: dict[str, Any]) -> None
     )
     assert_close(tree, reference)
     if "seed" in settings:
-        other = ablate(model, NAMES, data, means, role="ood", mode="resample", seed=5)
+        other = ablate(model, NAMES, data, means, role="ood", fill="resample", seed=5)
         assert not np.allclose(
             other.without[as_sets(NAMES)[0]].kl, tree.without[as_sets(NAMES)[0]].kl
         )
@@ -267,14 +267,14 @@ def as_plain(data: EncodedExamples, labels: torch.Tensor, size: int = 3) -> list
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("mode", ["mean", "resample"])
+@pytest.mark.parametrize("fill", ["mean", "resample"])
 def test_plain_batches_are_swept_as_encoded_examples_are(
-    cases: Cases, name: str, mode: Any, tmp_path: Path
+    cases: Cases, name: str, fill: Any, tmp_path: Path
 ) -> None:
     model, data = cases.get(name).model, encoded(name)
     means = means_of(model, data, n_samples=16)
-    options: dict[str, Any] = {"mode": mode, "role": "ood"}
-    whole = ablate(model, NAMES, data, means, **{**options, "mode": "mean"})
+    options: dict[str, Any] = {"fill": fill, "role": "ood"}
+    whole = ablate(model, NAMES, data, means, **{**options, "fill": "mean"})
     labels = whole.full.correct_classes.int().argmax(1)
     if data.answers is not None:
         labels = torch.tensor(list(data.answers.values()))[labels]
@@ -288,7 +288,7 @@ def test_plain_batches_are_swept_as_encoded_examples_are(
     assert tree.full.logits.shape[1] == (helpers.VOCABULARY if name == "gpt2-lm" else 3)
     if name != "gpt2-lm":
         torch.testing.assert_close(tree.full.logits, whole.full.logits, rtol=0, atol=1e-5)
-        if mode == "mean":
+        if fill == "mean":
             for each, answers in whole.without.items():
                 np.testing.assert_allclose(tree.without[each].kl, answers.kl, rtol=0, atol=1e-5)
     path = tmp_path / "state.safetensors"
@@ -337,7 +337,7 @@ def test_a_language_model_without_answers_is_refused(cases: Cases) -> None:
     model, data = cases.get("gpt2-lm").model, encoded("gpt2")
     assert data.answers is None
     with pytest.raises(InputError, match="a language model needs answer words for the labels"):
-        ablate(model, NAMES, data, mode="zero")
+        ablate(model, NAMES, data, fill="zero")
 
 
 def test_accuracy_under_chance_warns_in_domain_alone(bert: dict[str, Any]) -> None:
@@ -429,9 +429,9 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
         ({"sets": ["0.4"]}, InputError, r"component L0\.H4: out of range"),
         ({"sets": "0.1"}, InputError, "put it into brackets"),
         ({"sets": ["0.1", "L0.H1"]}, InputError, "given more than once"),
-        ({"means": None}, InputError, "mode 'mean' needs means"),
+        ({"means": None}, InputError, "fill 'mean' needs means"),
         ({"means": others}, MismatchError, "computed on another model"),
-        ({"mode": "median"}, InputError, "fill 'median': unknown"),
+        ({"fill": "median"}, InputError, "fill 'median': unknown"),
         ({"class_labels": ["a", "b"]}, InputError, "2 given .* the checkpoint has 3 classes"),
     ]
     for engine in ("tree", "reference"):
@@ -513,7 +513,7 @@ def test_an_encoder_without_a_classifier_has_no_answers() -> None:
         pytest.warns(MechcoreWarning, match="found a HookedEncoder; expected a TransformerBridge"),
         pytest.raises(InputError, match="HookedEncoder is a masked language model"),
     ):
-        ablate(helpers.hooked_encoder(), NAMES, encoded(), mode="zero")
+        ablate(helpers.hooked_encoder(), NAMES, encoded(), fill="zero")
 
 
 # -- groups of sets -------------------------------------------------------------------------------
@@ -553,17 +553,17 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return runs
 
 
-@pytest.mark.parametrize("mode", ["mean", "resample"])
+@pytest.mark.parametrize("fill", ["mean", "resample"])
 @pytest.mark.parametrize(("share", "groups"), [(0.02, 1), (1.5, 3), (2, 5), (100.0, 31)])
 def test_many_sets_are_finished_in_groups(
     bert: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
     runs: Runs,
-    mode: Any,
+    fill: Any,
     share: float,
     groups: int,
 ) -> None:
-    options = {**bert, "sets": MANY, "mode": mode, "batch_size": 3}
+    options = {**bert, "sets": MANY, "fill": fill, "batch_size": 3}
     assert len(MANY) == 31
     expected = ablate(**options, engine="reference")
     monkeypatch.setattr(ENGINE, "SHARE_OF_RESTARTS", share)
@@ -583,7 +583,7 @@ def in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_groups")
-@pytest.mark.parametrize("mode", ["mean", "resample"])
+@pytest.mark.parametrize("fill", ["mean", "resample"])
 @pytest.mark.parametrize(
     ("engine", "stop_at", "left"),
     [
@@ -597,12 +597,12 @@ def test_an_interrupted_sweep_ends_as_if_it_had_not_been(
     bert: dict[str, Any],
     runs: Runs,
     tmp_path: Path,
-    mode: Any,
+    fill: Any,
     engine: Any,
     stop_at: int,
     left: int,
 ) -> None:
-    options = {**bert, "sets": MANY, "mode": mode, "engine": engine, "batch_size": 3}
+    options = {**bert, "sets": MANY, "fill": fill, "engine": engine, "batch_size": 3}
     whole = ablate(**options)
     path = tmp_path / "folder" / "state.safetensors"
     runs.until(stop_at)
@@ -619,7 +619,7 @@ def test_an_interrupted_sweep_ends_as_if_it_had_not_been(
 def test_a_sweep_can_be_interrupted_again_and_again(
     bert: dict[str, Any], runs: Runs, tmp_path: Path, engine: Any
 ) -> None:
-    options = {**bert, "sets": MANY, "mode": "resample", "engine": engine, "batch_size": 3}
+    options = {**bert, "sets": MANY, "fill": "resample", "engine": engine, "batch_size": 3}
     whole = ablate(**options)
     path = tmp_path / "state.safetensors"
     n_parts = 9 if engine == "tree" else 5
@@ -678,7 +678,7 @@ def test_without_a_state_nothing_is_written(
 def begun(bert: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The state of a sweep; not to be changed."""
     path = tmp_path_factory.mktemp("begun") / "state.safetensors"
-    ablate(**bert, mode="resample", state=path)
+    ablate(**bert, fill="resample", state=path)
     return path
 
 
@@ -696,7 +696,7 @@ def test_states_of_other_sweeps_are_refused(
     refused: list[tuple[dict[str, Any], str]] = [
         ({"sets": NAMES[:-1]}, "sets"),
         ({"sets": NAMES[::-1]}, "sets"),
-        ({"mode": "mean"}, "mode"),
+        ({"fill": "mean"}, "fill"),
         ({"seed": 1}, "seed"),
         ({"engine": "reference"}, "engine"),
         ({"precision": "bfloat16"}, "precision"),
@@ -708,19 +708,19 @@ def test_states_of_other_sweeps_are_refused(
         ({"means": fewer}, "means"),
         ({"means": averages}, "means"),
         ({"model": other, "means": means_of(other, data, n_samples=16)}, "model, means"),
-        ({"mode": "zero", "means": None, "seed": 2}, "means, mode, seed"),
+        ({"fill": "zero", "means": None, "seed": 2}, "means, fill, seed"),
     ]
     content = begun.read_bytes()
     runs.until(0, AssertionError)
     for changes, differ in refused:
         message = f"sweep state {begun}: is that of another run: {differ} differ; go on with the"
         with pytest.raises(InputError, match=message):
-            ablate(**{**bert, "mode": "resample", "state": begun, **changes})
+            ablate(**{**bert, "fill": "resample", "state": begun, **changes})
     assert begun.read_bytes() == content
     # Names, the table's options and how much runs at a time do not matter.
     runs.until(1, AssertionError)
     named = {f"set {i}": each for i, each in enumerate(NAMES)}
-    found = ablate(**{**bert, "sets": named}, mode="resample", state=begun, max_tokens=7)
+    found = ablate(**{**bert, "sets": named}, fill="resample", state=begun, max_tokens=7)
     assert [str(each) for each in found.without] == list(named)
 
 
@@ -734,10 +734,10 @@ def test_states_with_other_tensors_are_refused(
         notes = {"done": [[0, 0]]}
         store.save({n: x for n, x in tensors.items() if n != lost}, notes)
         with pytest.raises(InputError, match=f"sweep state {path}: not a state written by mech"):
-            ablate(**bert, mode="resample", state=path)
+            ablate(**bert, fill="resample", state=path)
         store.save({**tensors, lost: torch.zeros(2, 3, 4)}, notes)
         with pytest.raises(InputError, match=f"sweep state {path}: not a state written by mech"):
-            ablate(**bert, mode="resample", state=path)
+            ablate(**bert, fill="resample", state=path)
 
 
 def _store_like(begun: Path, path: Path) -> StateFile:

@@ -208,11 +208,11 @@ def tree_logits(
 
 @torch.no_grad()
 def masked_logits(
-    model: Any, values: Tensor, batches: Sequence[Any], means: Any, mode: Any, seed: int = 0
+    model: Any, values: Tensor, batches: Sequence[Any], means: Any, fill: Any, seed: int = 0
 ) -> list[Tensor]:
     """The same from the plain intervention, batch by batch."""
     shape, found = ModelShape.of(model), []
-    with masked(model, Mask(values, has_mlps=shape.has_mlps), means, mode, seed=seed) as run:
+    with masked(model, Mask(values, has_mlps=shape.has_mlps), means, fill, seed=seed) as run:
         for batch in batches:
             logits = run(batch)
             if logits.ndim == 4:
@@ -227,7 +227,7 @@ def check(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * scale)
 
 
-MODES: list[tuple[Any, bool]] = [
+FILLS: list[tuple[Any, bool]] = [
     ("mean", False),
     ("mean", True),
     ("zero", False),
@@ -260,15 +260,15 @@ def test_the_tree_gives_the_logits_of_masks_run_one_by_one(
     model = models.model(name)
     shape = ModelShape.of(model)
     values = data.draw(mask_sets(shape.n_layers * shape.columns))
-    mode, per_position = data.draw(st.sampled_from(MODES))
+    fill, per_position = data.draw(st.sampled_from(FILLS))
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=5))
     side, extra = data.draw(st.sampled_from([("right", 0), ("right", 2), ("left", 3)]))
     max_tokens = data.draw(st.sampled_from([1, 40, 130, HUGE]))
     means, batch = models.means(name, per_position), padded(texts(lengths), side, extra, noise=4)
-    runner = TreeRunner(models.stack(name), shape, fill_of(model, means, mode, 3), max_tokens)
+    runner = TreeRunner(models.stack(name), shape, fill_of(model, means, fill, 3), max_tokens)
     runner.begin(model_inputs(model, batch))
     found, order = tree_logits(runner, model, batch, grow(values, shape))
-    (expected,) = masked_logits(model, values, [batch], means, mode, seed=3)
+    (expected,) = masked_logits(model, values, [batch], means, fill, seed=3)
     check(found, expected)
     full = {n for n, mask in enumerate(values) if bool((mask == 1).all())}
     assert not full or set(order[0]) == full
@@ -311,18 +311,18 @@ def test_draws_go_on_from_batch_to_batch_run_or_not(models: Models, name: str, s
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("mode", ["mean", "resample"])
-def test_models_in_half_precision(cases: Cases, architecture: str, mode: Any) -> None:
+@pytest.mark.parametrize("fill", ["mean", "resample"])
+def test_models_in_half_precision(cases: Cases, architecture: str, fill: Any) -> None:
     model, batch = cases.get(architecture, torch.bfloat16).model, padded(texts(), "left")
     shape = ModelShape.of(model)
     means = MeanActivations.compute(model, batch, n_samples=8)
     ablated = [[], ["0.mlp"], ["1.0"], ["0.1", "1.mlp"], ["0.0", "0.1", "0.2", "0.3"]]
     values = masks_of(shape, *ablated)
-    runner = TreeRunner(stack_of(model), shape, fill_of(model, means, mode, 0), HUGE)
+    runner = TreeRunner(stack_of(model), shape, fill_of(model, means, fill, 0), HUGE)
     runner.begin(model_inputs(model, batch))
     found, _ = tree_logits(runner, model, batch, grow(values, shape))
     assert found.dtype == torch.bfloat16
-    (expected,) = masked_logits(model, values, [batch], means, mode)
+    (expected,) = masked_logits(model, values, [batch], means, fill)
     check(found.float(), expected.float(), 5e-2)
 
 

@@ -104,10 +104,10 @@ def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path) 
 def test_the_fill_and_the_method_have_their_commands(installed: Path, tmp_path: Path) -> None:
     small = ("--max-train", "16", "--max-id", "8", "--max-ood", "8")
     drops = {}
-    for mode in ("mean", "half"):
-        options = ("--components", "L0.H0", "--mode", mode, "--resamples", "10")
-        mechcore(installed, "ablate", *options, *small, "--out", str(tmp_path / mode))
-        drops[mode] = pd.read_csv(tmp_path / mode / "ablation.csv")["margin_drop"]
+    for fill in ("mean", "half"):
+        options = ("--components", "L0.H0", "--fill", fill, "--resamples", "10")
+        mechcore(installed, "ablate", *options, *small, "--out", str(tmp_path / fill))
+        drops[fill] = pd.read_csv(tmp_path / fill / "ablation.csv")["margin_drop"]
     assert (drops["mean"] - drops["half"]).abs().max() > 1e-6
     options = ("--method", "late-first", "--seeds", "1", "--sparsities", "0.5")
     out = mechcore(installed, "prune", *options, *small, "--out", str(tmp_path / "masks"))

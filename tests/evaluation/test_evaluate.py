@@ -274,7 +274,7 @@ def test_no_warning_where_an_accuracy_under_chance_is_a_finding(cases: Cases) ->
         assert evaluate(case.model, encoded(worst), in_domain=False).accuracy == 0
         assert evaluate(case.model, encoded(best)).accuracy == 1
         mask = Mask.full(case.model)
-        assert evaluate(case.model, encoded(worst), mask=mask, mode="zero").accuracy == 0
+        assert evaluate(case.model, encoded(worst), mask=mask, fill="zero").accuracy == 0
 
 
 def test_classes_can_be_renamed(cases: Cases) -> None:
@@ -319,10 +319,10 @@ def test_no_batch_is_an_error(cases: Cases) -> None:
 # -- masks ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["mean", "zero"])
+@pytest.mark.parametrize("fill", ["mean", "zero"])
 @pytest.mark.parametrize("max_rows", [1024, 4])
 def test_masked_evaluations_are_those_of_masked_forwards(
-    case: Case, mode: Any, max_rows: int, monkeypatch: pytest.MonkeyPatch
+    case: Case, fill: Any, max_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         importlib.import_module("mechcore.evaluation.evaluate"), "MAX_ROWS", max_rows
@@ -331,12 +331,12 @@ def test_masked_evaluations_are_those_of_masked_forwards(
     means = MeanActivations.compute(case.model, data, n_samples=0)
     values = torch.rand(5, 2, 5, generator=torch.Generator().manual_seed(3))
     masks = Mask(values)
-    options = {"means": means, "mode": mode, "batch_size": 2, "in_domain": False}
+    options = {"means": means, "fill": fill, "batch_size": 2, "in_domain": False}
     together = evaluate(case.model, data, mask=masks, **options)
     assert len(together) == 5
     one = evaluate(case.model, data, mask=masks[1], **options)
     close(together[1].logits, one.logits)
-    with torch.no_grad(), masked(case.model, masks, means, mode) as run:
+    with torch.no_grad(), masked(case.model, masks, means, fill) as run:
         for i, ids in enumerate(data.input_ids):
             batch = {"input_ids": torch.tensor([ids])}
             if data.token_type_ids is not None:

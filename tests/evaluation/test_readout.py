@@ -155,7 +155,7 @@ def test_overflow_in_float16_is_told_to_go_to_float32(cases: Cases) -> None:
     with pytest.raises(NotFiniteError, match=r"infinity, float16\).*load it in float32"):
         evaluate(half, data)
     with pytest.raises(NotFiniteError, match=r"infinity, float16\).*load it in float32"):
-        ablate(half, ["L0.H1"], data, mode="zero")
+        ablate(half, ["L0.H1"], data, fill="zero")
 
 
 # -- words that are never said --------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_a_label_may_be_any_word_that_is_said(cases: Cases) -> None:
     assert kl_divergence(found, found).tolist() == [0.0] * 5
     for engine in ("tree", "reference"):
         swept = ablate(
-            model, ["L0.H1"], [batch | {"labels": labels}], mode="zero", role="ood", engine=engine
+            model, ["L0.H1"], [batch | {"labels": labels}], fill="zero", role="ood", engine=engine
         )
         (answers,) = swept.without.values()
         assert np.isfinite(answers.margin).all()

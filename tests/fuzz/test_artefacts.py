@@ -82,7 +82,7 @@ def test_foreign_masks(cases: Cases, tmp_path: Path, work: Path) -> None:
         is_original = path.read_bytes() == (tmp_path / path.name).read_bytes()
         for each, fits in ((found, True), (free, known[path.stem][0].shape == SHAPE)):
             try:
-                with masked(bert, each, mode="zero"):
+                with masked(bert, each, fill="zero"):
                     used = True
             except MismatchError:
                 used = False

@@ -25,9 +25,9 @@ COMMANDS = (
     "means",
     "heads",
     "ablate --components L0.H1,L1.MLP --resamples 5",
-    "ablate --components L0.H1,L1.MLP --mode zero --resamples 5",
-    "ablate --components L0.H1,L1.MLP --mode zero --resamples 5 --dtype float16",
-    "ablate --components L0.H1 --mode zero --resamples 5 --engine reference",
+    "ablate --components L0.H1,L1.MLP --fill zero --resamples 5",
+    "ablate --components L0.H1,L1.MLP --fill zero --resamples 5 --dtype float16",
+    "ablate --components L0.H1 --fill zero --resamples 5 --engine reference",
     f"prune {PRUNE}",
     f"prune {PRUNE} --method attribution",
 )
@@ -150,7 +150,7 @@ def test_a_model_that_overflows_in_float16_alone_is_told_so(
     cases: Cases, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = with_weights(cases.path("bert"), tmp_path / "model", {"classifier.bias": (1, 1e6)})
-    command = f"ablate --components L0.H1 --mode zero --resamples 5 --model {path} "
+    command = f"ablate --components L0.H1 --fill zero --resamples 5 --model {path} "
     command += data(files, "ablate")
     assert torch.tensor(1e6).half().isinf()
     assert code_of(f"{command} --dtype float16 --out {tmp_path}/half") == 2

@@ -62,7 +62,7 @@ def test_the_tree_and_plain_masking_agree_on_a_registered_fill(case: Case, name:
     means = None if name == "ones" else MeanActivations.compute(case.model, [data])
     sets = ["L0.H0", "L1.H1+L0.MLP"]
     tree, plain = (
-        ablate(case.model, sets, [data], means, mode=name, engine=engine, role="ood")
+        ablate(case.model, sets, [data], means, fill=name, engine=engine, role="ood")
         for engine in ("tree", "reference")
     )
     for each in plain.without:
@@ -73,7 +73,7 @@ def test_the_tree_and_plain_masking_agree_on_a_registered_fill(case: Case, name:
 
 def test_what_a_fill_needs_is_asked_for(case: Case) -> None:
     assert fill_of(case.model, None, "ones", 0).values("mlp", 0, None, None).mean() == 1
-    with pytest.raises(InputError, match=r"mode 'half' needs means; pass MeanActivations\.compute"):
+    with pytest.raises(InputError, match=r"fill 'half' needs means; pass MeanActivations\.compute"):
         fill_of(case.model, None, "half", 0)
     with pytest.raises(InputError, match=r"fill 'halv': unknown \(did you mean 'half'\?\)"):
         fill_of(case.model, None, "halv", 0)

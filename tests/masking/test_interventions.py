@@ -92,7 +92,7 @@ def test_zero_ablation_equals_zeroing_the_weights(case64: Case) -> None:
     nothing = as_edit(components, torch.zeros(2, 4, d_head), torch.zeros(2, helpers.D_MODEL))
     expected = reference_logits(edited(case64.reference, *nothing), rows)
     mask = Mask.full(model).without(components)
-    close(masked_logits(model, mask, None, padded(rows), mode="zero"), expected, 1e-6)
+    close(masked_logits(model, mask, None, padded(rows), fill="zero"), expected, 1e-6)
 
 
 @pytest.mark.parametrize("index", range(len(MASKS)))
@@ -154,8 +154,8 @@ def test_means_per_position_need_positions_that_occurred(cases: Cases) -> None:
 # -- exactness ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["mean", "zero", "resample"])
-def test_a_mask_of_ones_gives_the_unmasked_logits_bit_for_bit(case: Case, mode: Any) -> None:
+@pytest.mark.parametrize("fill", ["mean", "zero", "resample"])
+def test_a_mask_of_ones_gives_the_unmasked_logits_bit_for_bit(case: Case, fill: Any) -> None:
     model, batch = case.model, padded(texts(), extra=2)
     means = means_of(model)
     with torch.no_grad():
@@ -163,10 +163,10 @@ def test_a_mask_of_ones_gives_the_unmasked_logits_bit_for_bit(case: Case, mode: 
     plain = Mask.full(model)
     trained = Mask(plain.values.clone().requires_grad_())  # this one has its hooks in place
     for mask in (plain, trained):
-        assert torch.equal(masked_logits(model, mask, means, batch, mode=mode), expected)
+        assert torch.equal(masked_logits(model, mask, means, batch, fill=fill), expected)
     # Under one zero every hook of that layer runs, and still nothing else changes.
     assert not torch.equal(
-        masked_logits(model, plain.without("0.0"), means, batch, mode=mode), expected
+        masked_logits(model, plain.without("0.0"), means, batch, fill=fill), expected
     )
 
 
@@ -212,17 +212,17 @@ def test_kept_outputs_stay_bit_for_bit_and_ablated_ones_are_the_mean(
 # -- batches of masks -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", ["mean", "zero", "resample"])
+@pytest.mark.parametrize("fill", ["mean", "zero", "resample"])
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_batched_masks_equal_one_at_a_time_in_order(case: Case, mode: Any, side: str) -> None:
+def test_batched_masks_equal_one_at_a_time_in_order(case: Case, fill: Any, side: str) -> None:
     model, batch = case.model, padded(texts(), side, extra=1)
     means = means_of(model)
     full = Mask.full(model)
     masks = [Mask(MASKS[0]), full, full.only("1.1", "0.mlp"), Mask(MASKS[1])]
-    found = masked_logits(model, Mask.stack(masks), means, batch, mode=mode, seed=5)
+    found = masked_logits(model, Mask.stack(masks), means, batch, fill=fill, seed=5)
     assert found.shape == (4, 5, 3)
     for i, mask in enumerate(masks):
-        alone = masked_logits(model, mask, means, batch, mode=mode, seed=5)
+        alone = masked_logits(model, mask, means, batch, fill=fill, seed=5)
         close(found[i], alone, 1e-5)
         assert (found[i] - found[i - 1]).abs().max() > 1e-3
 
@@ -337,10 +337,10 @@ def test_rows_under_zeros_and_ones(case: Case) -> None:
     ones = Mask(torch.ones(5, 2, 5, requires_grad=True))  # with its hooks in place
     assert torch.equal(logits_by_row(model, ones, means_of(model), batch), expected)
     one = Mask.stack([full, full, full.without("0.1", "1.mlp"), full, full])
-    found = logits_by_row(model, one, None, batch, mode="zero")
+    found = logits_by_row(model, one, None, batch, fill="zero")
     others = [0, 1, 3, 4]
     assert torch.equal(found[others], expected[others])
-    close(found[2:3], masked_logits(model, one[2], None, padded([texts()[2]]), mode="zero"), 1e-5)
+    close(found[2:3], masked_logits(model, one[2], None, padded([texts()[2]]), fill="zero"), 1e-5)
 
 
 def test_a_rows_logits_have_gradients_by_its_own_mask_alone(case: Case) -> None:
@@ -380,9 +380,9 @@ FLOAT32_INSIDE = ("llama", "mistral", "qwen2")
 """Hugging Face normalises and takes their softmax in float32, whatever the weights are."""
 
 
-@pytest.mark.parametrize(("n_masks", "mode"), [(None, "mean"), (2, "mean"), (2, "zero")])
+@pytest.mark.parametrize(("n_masks", "fill"), [(None, "mean"), (2, "mean"), (2, "zero")])
 def test_gradients_are_those_of_finite_differences(
-    case64: Case, n_masks: int | None, mode: Any
+    case64: Case, n_masks: int | None, fill: Any
 ) -> None:
     rough = case64.architecture in FLOAT32_INSIDE
     step, tolerance = (1e-2, 1e-3) if rough else (1e-4, 1e-6)
@@ -393,7 +393,7 @@ def test_gradients_are_those_of_finite_differences(
     weights = torch.randn(2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
     def value(values: torch.Tensor) -> torch.Tensor:
-        with masked(model, Mask(values), means, mode) as run:
+        with masked(model, Mask(values), means, fill) as run:
             return (run(batch) * weights).sum()
 
     values = start.clone().requires_grad_()
@@ -495,11 +495,11 @@ def test_masking_a_masked_model_is_refused_and_harms_nothing(case: Case) -> None
 def test_two_models_can_be_masked_at_once(cases: Cases) -> None:
     one, two = cases.get("bert").model, cases.get("gpt2").model
     batch = padded(texts())
-    expected = [masked_logits(m, Mask(MASKS[0]), None, batch, mode="zero") for m in (one, two)]
+    expected = [masked_logits(m, Mask(MASKS[0]), None, batch, fill="zero") for m in (one, two)]
     with (
         torch.no_grad(),
-        masked(one, Mask(MASKS[0]), mode="zero") as run_one,
-        masked(two, Mask(MASKS[0]), mode="zero") as run_two,
+        masked(one, Mask(MASKS[0]), fill="zero") as run_one,
+        masked(two, Mask(MASKS[0]), fill="zero") as run_two,
     ):
         assert torch.equal(run_one(batch), expected[0])
         assert torch.equal(run_two(batch), expected[1])
@@ -513,7 +513,7 @@ def test_hooks_of_the_user_survive(case: Case) -> None:
     counts = hook_counts(model)
     assert sum(counts.values()) > sum(hook_counts(case.model).values())
     with torch.no_grad():
-        with masked(model, Mask(MASKS[0]), mode="zero") as run:
+        with masked(model, Mask(MASKS[0]), fill="zero") as run:
             run(batch)
         assert sorted(calls) == ["mlp", "z"]
         assert hook_counts(model) == counts
@@ -528,8 +528,8 @@ def test_what_cannot_be_masked_is_refused_before_anything_is_hooked(cases: Cases
     full = Mask.full(model)
     wrong = Mask.full(ModelShape(3, 4))
     options: list[tuple[Any, ...]] = [
-        ((full, None, "mean"), InputError, "mode 'mean' needs means"),
-        ((full, None, "resample"), InputError, "mode 'resample' needs means"),
+        ((full, None, "mean"), InputError, "fill 'mean' needs means"),
+        ((full, None, "resample"), InputError, "fill 'resample' needs means"),
         ((full, means, "median"), InputError, "fill 'median': unknown"),
         ((full, means, "resample"), InputError, "no sampled activations.*n_samples > 0"),
         ((wrong, means, "mean"), MismatchError, "mask has 3 layers.*the model has 2 layers"),
@@ -594,16 +594,16 @@ def test_a_hooked_transformer_equals_edited_weights(hooked: Any, ablation: str, 
 
 
 @pytest.mark.hooked
-@pytest.mark.parametrize("mode", ["mean", "zero", "resample"])
+@pytest.mark.parametrize("fill", ["mean", "zero", "resample"])
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_hooked_transformer_and_bridge_agree_when_masked(
-    cases: Cases, hooked: Any, mode: Any, side: str
+    cases: Cases, hooked: Any, fill: Any, side: str
 ) -> None:
     bridge = cases.get("gpt2-lm").model
     batch = padded(texts(), side, extra=2, noise=1)
     real = batch["attention_mask"].bool()
     found, expected = (
-        masked_logits(model, Mask(MASKS), means_of(model), batch, mode=mode, seed=2)
+        masked_logits(model, Mask(MASKS), means_of(model), batch, fill=fill, seed=2)
         for model in (hooked, bridge)
     )
     assert found.shape == (3, *batch["input_ids"].shape, helpers.VOCABULARY)
@@ -619,11 +619,11 @@ def test_a_hooked_transformer_gets_its_hooks_back(hooked: Any) -> None:
         expected = forward(hooked, batch)
         assert torch.equal(
             masked_logits(
-                hooked, Mask(torch.ones(2, 5, requires_grad=True)), None, batch, mode="zero"
+                hooked, Mask(torch.ones(2, 5, requires_grad=True)), None, batch, fill="zero"
             ),
             expected,
         )
-        with pytest.raises(ZeroDivisionError), masked(hooked, Mask(MASKS[0]), mode="zero"):
+        with pytest.raises(ZeroDivisionError), masked(hooked, Mask(MASKS[0]), fill="zero"):
             raise ZeroDivisionError
         assert hook_counts(hooked) == counts
         assert torch.equal(forward(hooked, batch), expected)

@@ -86,8 +86,8 @@ class Source:
             export_checkpoint(self.path, out, MASKS[name], self.means)
         return out
 
-    def masked(self, mask: Mask, batch: Any, mode: Any = "mean") -> torch.Tensor:
-        with torch.no_grad(), masked(self.model, mask, self.means, mode) as run:
+    def masked(self, mask: Mask, batch: Any, fill: Any = "mean") -> torch.Tensor:
+        with torch.no_grad(), masked(self.model, mask, self.means, fill) as run:
             return real(run(batch), batch)
 
 
@@ -180,7 +180,7 @@ def test_the_checkpoint_does_what_raw_hooks_do(source: Source) -> None:
 @pytest.mark.parametrize("name", ["several", "everything"])
 def test_zeros_fold_without_biases(source: Source, name: str, tmp_path: Path) -> None:
     batch, mask = padded(texts()), MASKS[name]
-    export_checkpoint(source.path, tmp_path / "out", mask, mode="zero")
+    export_checkpoint(source.path, tmp_path / "out", mask, fill="zero")
     close(plain_logits(tmp_path / "out", batch), source.masked(mask, batch, "zero"))
     assert config_of(tmp_path / "out") == config_of(source.path)
 
@@ -188,16 +188,16 @@ def test_zeros_fold_without_biases(source: Source, name: str, tmp_path: Path) ->
 @settings(max_examples=12)
 @given(
     values=st.lists(st.booleans(), min_size=10, max_size=10),
-    mode=st.sampled_from(["mean", "zero"]),
+    fill=st.sampled_from(["mean", "zero"]),
     lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
 )
-def test_any_mask_folds(sources: Sources, values: Any, mode: Any, lengths: list[int]) -> None:
+def test_any_mask_folds(sources: Sources, values: Any, fill: Any, lengths: list[int]) -> None:
     source, mask = sources.get("qwen2"), Mask(torch.tensor(values).reshape(2, 5))
     batch = padded(texts(lengths))
     with TemporaryDirectory() as folder:
         out = Path(folder) / "out"
-        export_checkpoint(source.path, out, mask, source.means, mode)
-        close(plain_logits(out, batch), source.masked(mask, batch, mode))
+        export_checkpoint(source.path, out, mask, source.means, fill)
+        close(plain_logits(out, batch), source.masked(mask, batch, fill))
 
 
 RUN_ALONE = """
@@ -415,7 +415,7 @@ def test_a_window_that_matters_is_refused(window: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=rf"sliding window \(found {found} for 48 positions\)"):
         export_checkpoint(source.path, out, mask, source.means)
     assert not out.exists()
-    export_checkpoint(source.path, out, mask, mode="zero")
+    export_checkpoint(source.path, out, mask, fill="zero")
     close(plain_logits(out, batch), source.masked(mask, batch, "zero"))
     assert config_of(out) == config_of(source.path)
 
@@ -425,7 +425,7 @@ def test_other_things_that_a_llama_lacks(
 ) -> None:
     odd = Source.at(saved(language_model("mistral", hidden_size=18), tmp_path / "in"))
     mask, out = MASKS["several"], tmp_path / "out"
-    with pytest.raises(InputError, match="has no 4 heads at hidden size 18; use mode='zero'"):
+    with pytest.raises(InputError, match="has no 4 heads at hidden size 18; use fill='zero'"):
         export_checkpoint(odd.path, out, mask, odd.means)
     qwen2 = sources.get("qwen2")
     monkeypatch.setattr(export, "_WINDOW_FIELDS", {"sliding_window", "layer_types"})
@@ -455,7 +455,7 @@ def test_mechcore_json_says_what_was_done(sources: Sources, tmp_path: Path) -> N
         "format": "mechcore-export-1",
         "source": str(source.path),
         "revision": None,
-        "mode": "mean",
+        "fill": "mean",
         "sparsity": 0.4,
         "kept": ["L0.H1", "L0.H2", "L1.H0", "L1.H2", "L1.H3", "L1.MLP"],
         "pruned": ["L0.H0", "L0.H3", "L0.MLP", "L1.H1"],
@@ -463,7 +463,7 @@ def test_mechcore_json_says_what_was_done(sources: Sources, tmp_path: Path) -> N
     }
     export_checkpoint(str(source.path), tmp_path / "zero", mask, source.means, "zero")
     zero = json.loads((tmp_path / "zero" / "mechcore.json").read_text())
-    assert zero == {**facts, "mode": "zero", "means_data": None}
+    assert zero == {**facts, "fill": "zero", "means_data": None}
 
 
 def test_the_tokenizer_stays(source: Source) -> None:
@@ -585,24 +585,24 @@ def test_masks_that_cannot_be_folded(
     sources: Sources, tmp_path: Path, mask: Mask, found: str
 ) -> None:
     source = sources.get("bert")
-    for mode in ("mean", "zero"):
+    for fill in ("mean", "zero"):
         with pytest.raises(InputError, match=found):
-            export_checkpoint(source.path, tmp_path / "out", mask, source.means, mode)
+            export_checkpoint(source.path, tmp_path / "out", mask, source.means, fill)
     assert not any(tmp_path.iterdir())
 
 
 def test_means_that_cannot_be_folded(sources: Sources, cases: Cases, tmp_path: Path) -> None:
     source, out, mask = sources.get("bert"), tmp_path / "out", MASKS["a head"]
 
-    def refused(means: Any, error: type[Exception], message: str, mode: Any = "mean") -> None:
+    def refused(means: Any, error: type[Exception], message: str, fill: Any = "mean") -> None:
         with pytest.raises(error, match=message):
-            export_checkpoint(source.path, out, mask, means, mode)
+            export_checkpoint(source.path, out, mask, means, fill)
         assert not any(tmp_path.iterdir())
 
-    refused(None, InputError, "mode 'mean' needs means; pass MeanActivations.compute")
+    refused(None, InputError, "fill 'mean' needs means; pass MeanActivations.compute")
     positions = MeanActivations.compute(source.model, padded(texts()), per_position=True)
     refused(positions, InputError, r"means are per position \(9 positions\), a bias is the same")
-    refused(source.means, InputError, "mode is 'resample'; expected 'mean' or 'zero'", "resample")
+    refused(source.means, InputError, "fill is 'resample'; expected 'mean' or 'zero'", "resample")
     refused(sources.get("roberta").means, MismatchError, "computed on another model.*weights")
     refused(sources.get("mistral").means, MismatchError, "d_head 8 against 4")
     half = load_model(source.path, dtype=torch.bfloat16)
@@ -638,10 +638,10 @@ def test_sources_that_cannot_be_exported(sources: Sources, tmp_path: Path) -> No
     config = hf.GPTNeoXConfig(**sizes, intermediate_size=24, vocab_size=40, pad_token_id=1)
     path = saved(hf.GPTNeoXForCausalLM(config), tmp_path / "neox")
     with pytest.raises(InputError, match=r"found GPTNeoXForCausalLM; those .* BertForSeq.* Qwen2"):
-        export_checkpoint(path, out, mask, mode="zero")
+        export_checkpoint(path, out, mask, fill="zero")
     for architecture in ("bert", "llama"):
         bare = tmp_path / architecture
         helpers.hf_classifier(architecture).save_pretrained(bare)
         with pytest.raises(InputError, match=f"{architecture}: no usable tokenizer"):
-            export_checkpoint(bare, out, mask, mode="zero")
+            export_checkpoint(bare, out, mask, fill="zero")
     assert not out.exists()

@@ -520,6 +520,6 @@ def test_an_identity_notices_a_weight_changed_in_place(cases: Cases) -> None:
 def test_masking_does_not_change_the_identity(cases: Cases) -> None:
     case = cases.get("gpt2")
     first = ModelIdentity.of(case.model)
-    with masked(case.model, Mask.full(case.model).without("0.0"), mode="zero") as run:
+    with masked(case.model, Mask.full(case.model).without("0.0"), fill="zero") as run:
         run(padded(texts()))
         assert ModelIdentity._compute(case.model) == first

@@ -68,7 +68,7 @@ def modules(model: Any) -> dict[str, nn.Module]:
     }
 
 
-def modes(model: Any) -> dict[str, bool]:
+def fills(model: Any) -> dict[str, bool]:
     return {name: each.training for name, each in modules(model).items()}
 
 
@@ -101,7 +101,7 @@ def _means(model: Any, data: EncodedExamples, facts: Any) -> Any:
 
 
 def _zero(model: Any, **options: Any) -> Any:
-    return masked(model, Mask.full(model).without(*MASK), mode="zero", **options)
+    return masked(model, Mask.full(model).without(*MASK), fill="zero", **options)
 
 
 def _masked(model: Any, data: EncodedExamples, facts: Any) -> Any:
@@ -128,7 +128,7 @@ def _attribution(model: Any, data: EncodedExamples, facts: Any) -> Any:
 
 def _swept(engine: Any) -> Call:
     def call(model: Any, data: EncodedExamples, facts: Any) -> Any:
-        found = ablate(model, ["L0.H1", "L1.MLP"], data, mode="zero", engine=engine, role="ood")
+        found = ablate(model, ["L0.H1", "L1.MLP"], data, fill="zero", engine=engine, role="ood")
         drops = [found.drops(each, "margin") for each in found.without]
         return found.full.logits, torch.tensor(np.stack(drops))
 
@@ -192,12 +192,12 @@ def test_a_model_in_training_mode_is_measured_in_evaluation_mode(
     cases: Cases, data: EncodedExamples, facts: Any, name: str, call: Call
 ) -> None:
     model = in_training(cases.get(name).model)
-    before = modes(model)
+    before = fills(model)
     assert {*before.values()} == {True, False}
     expected, found = (call(each, data, facts) for each in (cases.get(name).model, model))
     for one, other in zip(tensors(found), tensors(expected), strict=True):
         torch.testing.assert_close(one, other, equal_nan=True)
-    assert modes(model) == before
+    assert fills(model) == before
     with torch.no_grad():  # it does drop out
         batch = {"input_ids": padded(texts())["input_ids"]}
         plain, own = forward(model, batch), model(batch["input_ids"], return_type="logits")
@@ -208,26 +208,26 @@ def test_a_model_in_training_mode_is_measured_in_evaluation_mode(
 def test_a_hooked_transformer_keeps_its_mode(cases: Cases, data: EncodedExamples) -> None:
     model = helpers.hooked_transformer(cases.path("gpt2-lm")).train()
     MeanActivations.compute(model, padded(texts()))
-    assert {*modes(model).values()} == {True}
+    assert {*fills(model).values()} == {True}
     with _zero(model):
-        assert {*modes(model).values()} == {False}
+        assert {*fills(model).values()} == {False}
 
 
 def test_modes_come_back_after_an_error(cases: Cases) -> None:
     model = in_training(cases.get("bert").model)
-    before = modes(model)
+    before = fills(model)
     with evaluating(model):
-        assert {*modes(model).values()} == {False}
-    assert modes(model) == before
+        assert {*fills(model).values()} == {False}
+    assert fills(model) == before
     with pytest.raises(RuntimeError, match="inside"), evaluating(model):
         raise RuntimeError("inside")
-    assert modes(model) == before
+    assert fills(model) == before
     with pytest.raises(InputError, match="embedding"):
         forward(model, {"input_ids": torch.tensor([[helpers.VOCABULARY]])})
-    assert modes(model) == before
+    assert fills(model) == before
     with pytest.raises(RuntimeError, match="inside"), _zero(model):
         raise RuntimeError("inside")
-    assert modes(model) == before
+    assert fills(model) == before
 
 
 def test_accuracies_leave_a_model_in_its_mode(data: EncodedExamples) -> None:

@@ -389,7 +389,7 @@ def test_the_cognitive_task(run: Callable[[str], Shown]) -> None:
     assert shown.columns("train")["arm"] == arms
     assert shown.columns("matched")["arm"] == arms[::2]
     assert shown.columns("mass")["arm"] == ["fine_tuned"] * 4 + ["scratch"] * 4
-    assert shown.columns("attention")["mode"] == ["mean", "zero"] * 2
+    assert shown.columns("attention")["fill"] == ["mean", "zero"] * 2
     most = shown.columns("attention-view")
     assert all(float(ratio) > 1 for ratio in most["ratio"])
     view = shown.html("attention-view")

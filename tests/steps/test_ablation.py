@@ -104,7 +104,7 @@ def test_the_tables_are_those_of_both_kinds_of_data(inputs: Inputs, means: MeanA
     ],
 )
 def test_dividends_need_all_subsets(inputs: Inputs, names: list[str], expected: bool) -> None:
-    tables, _ = sweep_tables(inputs, None, kinds_of(names), mode="zero", n_resamples=2)
+    tables, _ = sweep_tables(inputs, None, kinds_of(names), fill="zero", n_resamples=2)
     assert ("dividends" in tables) == ("shapley" in tables) == expected
     alone = {name for name in names if "+" not in name}
     tested = {name for name in names if "+" in name and set(name.split("+")) <= alone}
@@ -120,7 +120,7 @@ def test_more_than_ten_components_have_no_exact_values(
 ) -> None:
     monkeypatch.setattr("mechcore.steps.ablation.MOST_EXACT", 2)
     two, three = kinds_of(["L0.H1", "L0.MLP", "L0.H1+L0.MLP"]), kinds_of(ALL_SUBSETS)
-    options: dict[str, Any] = {"mode": "zero", "n_resamples": 2}
+    options: dict[str, Any] = {"fill": "zero", "n_resamples": 2}
     for kinds, expected in ((two, True), (three, False)):
         assert ("shapley" in sweep_tables(inputs, None, kinds, **options)[0]) == expected
 
@@ -135,16 +135,16 @@ def test_options_are_passed_on(inputs: Inputs, means: MeanActivations) -> None:
 
     tree = drops()
     np.testing.assert_allclose(drops(engine="reference"), tree, rtol=0, atol=1e-5)
-    assert np.abs(drops(mode="zero") - tree).max() > 1e-3
+    assert np.abs(drops(fill="zero") - tree).max() > 1e-3
     coarse = np.abs(drops(precision="bfloat16") - tree).max()
     assert 1e-6 < coarse < 0.2
 
 
 def test_no_set(inputs: Inputs) -> None:
     with pytest.raises(InputError, match=r"no set; name at least one component \(--components\)"):
-        sweep_tables(inputs, None, {}, mode="zero")
+        sweep_tables(inputs, None, {}, fill="zero")
     with pytest.raises(InputError, match="out of range"):
-        sweep_tables(inputs, None, kinds_of(["L2.H0"]), mode="zero")
+        sweep_tables(inputs, None, kinds_of(["L2.H0"]), fill="zero")
 
 
 # -- state files ----------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def test_what_is_kept_is_not_run_again(
         real(self, *arguments)
 
     monkeypatch.setattr(tree, "run", counted)
-    options: dict[str, Any] = {"mode": "zero", "n_resamples": 5, "batch_size": 4}
+    options: dict[str, Any] = {"fill": "zero", "n_resamples": 5, "batch_size": 4}
     kinds = kinds_of(["L0.H1", "L1.MLP", "L0.H1+L1.MLP"])
     whole, _ = sweep_tables(inputs, None, kinds, state=tmp_path, **options)
     names = ["sweep-id.safetensors", "sweep-ood.safetensors"]

@@ -29,7 +29,7 @@ from mechcore.ablation.engines import Precision
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import bootstrap_means
-from mechcore.masking.interventions import Mode
+from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.attention import attention_tables
@@ -82,7 +82,7 @@ def ablation_tables(
     trials: Trials,
     means: MeanActivations | None,
     *,
-    modes: Sequence[Mode] = ("mean", "zero"),
+    fills: Sequence[FillName] = ("mean", "zero"),
     n_resamples: int = 1000,
     batch_size: int = 64,
     seed: int = 0,
@@ -98,21 +98,21 @@ def ablation_tables(
         model: a TransformerLens language model.
         tokenizer: the model's.
         trials: test trials, incongruent ones among them.
-        means: the model's mean activations; not needed for ``modes=("zero",)``.
-        modes: what replaces a head's output, each in turn, see `mechcore.masked`.
+        means: the model's mean activations; not needed for ``fills=("zero",)``.
+        fills: what replaces a head's output, each in turn, see `mechcore.masked`.
         n_resamples: bootstrap resamples.
         batch_size: trials per batch.
         seed: of all that is random.
         precision: see `mechcore.ablate`.
 
     Returns:
-        ``cognitive_ablation``, a row per mode and head, by layer: mode, component (``L0.H1``),
+        ``cognitive_ablation``, a row per fill and head, by layer: fill, component (``L0.H1``),
         layer, head, n (trials), drop, low, high, incongruent_drop, incongruent_low,
         incongruent_high (on incongruent trials alone), margin_drop (nats, all trials).
 
-        ``cognitive_mass``, a row per mode and subset of the trials:
+        ``cognitive_mass``, a row per fill and subset of the trials:
 
-        - mode; subset, ``"all"`` or ``"incongruent"``; n, its trials;
+        - fill; subset, ``"all"`` or ``"incongruent"``; n, its trials;
         - centre: the centre of mass, in layers; missing if no head has a positive drop;
         - low, high: its interval. Resampling adds noise of its own, which would pull the centre
             further to the middle, often past itself; so the quantiles are moved until their median
@@ -128,13 +128,13 @@ def ablation_tables(
             over the resamples, these heads being kept.
 
     Raises:
-        InputError: there is no mode, one comes twice, no resample is asked for, no trial is
+        InputError: there is no fill, one comes twice, no resample is asked for, no trial is
             incongruent, or the trials cannot be encoded or the model not swept.
         MismatchError: the means belong to another model.
     """
-    if not modes or len(set(modes)) < len(modes):
+    if not fills or len(set(fills)) < len(fills):
         raise InputError(
-            f"cognitive ablation: modes {list(modes)}; expected one or more, each once"
+            f"cognitive ablation: fills {list(fills)}; expected one or more, each once"
         )
     if n_resamples < 1:
         raise InputError(f"cognitive ablation: n_resamples is {n_resamples}; expected at least 1")
@@ -147,26 +147,26 @@ def ablation_tables(
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     shape, heads = ModelShape.of(model), sets.singles(model, mlps=False)
     tables, masses = [], []
-    for mode in modes:
+    for fill in fills:
         found = ablate(
             model,
             heads,
             data,
             means,
-            mode=mode,
+            fill=fill,
             precision=precision,
             role="ood",  # accuracy under chance is a finding here, and no reason to warn
             batch_size=batch_size,
             seed=seed,
         )
         drops = _drops(found, heads)
-        table = _head_table(mode, found, heads, drops, incongruent, n_resamples, seed)
+        table = _head_table(fill, found, heads, drops, incongruent, n_resamples, seed)
         tables.append(table)
         parts = (("all", "", drops), ("incongruent", "incongruent_", drops[:, incongruent]))
         for subset, prefix, part in parts:
             significant = table[f"{prefix}low"].to_numpy() > 0
             row = _mass(part, significant, shape, n_resamples, seed)
-            masses.append({"mode": mode, "subset": subset, **row})
+            masses.append({"fill": fill, "subset": subset, **row})
     return {
         "cognitive_ablation": pd.concat(tables, ignore_index=True),
         "cognitive_mass": pd.DataFrame(masses),
@@ -212,7 +212,7 @@ def _drops(
 
 
 def _head_table(
-    mode: Mode,
+    fill: FillName,
     found: Ablations,
     heads: Sequence[ComponentSet],
     drops: Float[np.ndarray, "component example"],
@@ -229,7 +229,7 @@ def _head_table(
         (component,) = head.components
         rows.append(
             {
-                "mode": mode,
+                "fill": fill,
                 "component": str(component),
                 "layer": component.layer,
                 "head": component.head,
@@ -253,7 +253,7 @@ def _mass(
     n_resamples: int,
     seed: int,
 ) -> dict[str, Any]:
-    """A row of ``cognitive_mass`` without mode and subset."""
+    """A row of ``cognitive_mass`` without fill and subset."""
     grid = (shape.n_layers, shape.n_heads)
     means = drops.mean(1).reshape(grid)
     resampled = _resampled_means(drops, n_resamples, seed).reshape(-1, *grid)

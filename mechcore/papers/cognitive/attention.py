@@ -63,7 +63,7 @@ def attention_tables(
         low_ratio, high_ratio; answer_mass and answer_uniform, the same for the query that gives
         the answer, the last token, alone.
 
-        ``cognitive_attention_drop``, a row per mode of ``ablation``: mode; n_heads; rho and p, the
+        ``cognitive_attention_drop``, a row per fill of ``ablation``: fill; n_heads; rho and p, the
         rank correlation (Spearman) over heads of ratio and accuracy drop, missing for fewer than
         three heads or where all have one ratio or one drop; first_layer_ratio, the mean ratio in
         layer 0; other_ratio, in the other layers, missing if there are none; top_ratio, the mean
@@ -91,31 +91,31 @@ def attention_tables(
             "answer_uniform": found[f"uniform_{FROM_ANSWER}"],
         }
     )
-    related = [{"mode": mode, **_relation(table, drop)} for mode, drop in drops.items()]
+    related = [{"fill": fill, **_relation(table, drop)} for fill, drop in drops.items()]
     return {"cognitive_attention": table, "cognitive_attention_drop": pd.DataFrame(related)}
 
 
 def _drops(ablation: pd.DataFrame, shape: ModelShape) -> dict[str, np.ndarray]:
-    """Drops of the model's heads, by layer, for each mode.
+    """Drops of the model's heads, by layer, for each fill.
 
     Raises:
         InputError: the table has no such columns, or other heads.
     """
-    if ablation.empty or not {"mode", "component", "drop"} <= {*ablation.columns}:
+    if ablation.empty or not {"fill", "component", "drop"} <= {*ablation.columns}:
         raise InputError(
             f"cognitive attention: the ablation table has {len(ablation)} rows and the columns "
-            f"{', '.join(map(str, ablation.columns))}; expected cognitive_ablation, with mode, "
+            f"{', '.join(map(str, ablation.columns))}; expected cognitive_ablation, with fill, "
             "component and drop"
         )
     heads, found = [str(head) for head in shape.heads], {}
-    for mode, rows in ablation.groupby("mode", sort=False):
+    for fill, rows in ablation.groupby("fill", sort=False):
         if sorted(rows["component"]) != sorted(heads):
             raise InputError(
-                f"cognitive attention: the ablation table has {len(rows)} rows for mode {mode!r}, "
+                f"cognitive attention: the ablation table has {len(rows)} rows for fill {fill!r}, "
                 f"which are not the {len(heads)} heads of the model ({shape}); expected the table "
                 "of this model alone"
             )
-        found[str(mode)] = rows.set_index("component")["drop"].loc[heads].to_numpy(dtype=float)
+        found[str(fill)] = rows.set_index("component")["drop"].loc[heads].to_numpy(dtype=float)
     return found
 
 
@@ -155,7 +155,7 @@ def _ratio_interval(scores: HeadScores) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _relation(table: pd.DataFrame, drop: np.ndarray) -> dict[str, float]:
-    """A row of ``cognitive_attention_drop`` without mode."""
+    """A row of ``cognitive_attention_drop`` without fill."""
     ratio, first = table["ratio"].to_numpy(), table["layer"].to_numpy() == 0
     rho = p = np.nan
     if len(drop) > 2 and np.ptp(ratio) > 0 and np.ptp(drop) > 0:

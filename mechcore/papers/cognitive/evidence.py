@@ -24,13 +24,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "cognitive_samples": ("threshold", "samples", "largest"),
     "cognitive_curve": ("n", "low", "high"),
     "cognitive_models": ("accuracy", "low", "gap"),
-    "cognitive_ablation": ("mode", "component", "layer", "drop", "low"),
+    "cognitive_ablation": ("fill", "component", "layer", "drop", "low"),
     "cognitive_mass": (
-        *("mode", "subset", "centre", "low", "high"),
+        *("fill", "subset", "centre", "low", "high"),
         *("centre_significant", "first_layer_share", "strongest"),
     ),
     "cognitive_attention": ("component", "layer", "ratio"),
-    "cognitive_attention_drop": ("mode", "rho", "p"),
+    "cognitive_attention_drop": ("fill", "rho", "p"),
     "cognitive_decoding": (
         *("layer", "position", "variable", "subset"),
         *("accuracy", "low", "high", "floor", "p"),

@@ -37,7 +37,7 @@ from mechcore.papers.evidence import (
     t_interval,
 )
 
-MODE = "mean"
+FILL = "mean"
 """The ablation that decides; the other one is named beside it."""
 
 TARGETS = {
@@ -99,8 +99,8 @@ def _later(difference: Interval, significant: float, own: Sequence[int]) -> tupl
     return (SUPPORTED if side > 0 else NOT_SUPPORTED), ""
 
 
-def _mass(evidence: Evidence, arm: str, seeds: Seeds, mode: str = MODE) -> pd.DataFrame:
-    return evidence.by_seed("cognitive_mass", seeds, arm=arm, mode=mode, subset="all")
+def _mass(evidence: Evidence, arm: str, seeds: Seeds, fill: str = FILL) -> pd.DataFrame:
+    return evidence.by_seed("cognitive_mass", seeds, arm=arm, fill=fill, subset="all")
 
 
 def _no_centre(evidence: Evidence, seed: int) -> str | None:
@@ -170,7 +170,7 @@ def _first_layers(evidence: Evidence, arm: str) -> tuple[Seeds, list[Interval]]:
 
 
 def _first_layer(evidence: Evidence, arm: str, seed: int) -> pd.DataFrame:
-    ablation = evidence.rows("cognitive_ablation", arm=arm, seed=seed, layer=0, mode=MODE)
+    ablation = evidence.rows("cognitive_ablation", arm=arm, seed=seed, layer=0, fill=FILL)
     attention = evidence.rows("cognitive_attention", arm=arm, seed=seed, layer=0)
     drops = ablation[["component", "drop", "low"]].rename(columns={"low": "drop_low"})
     heads = drops.merge(attention, on="component")
@@ -212,7 +212,7 @@ def _fine_tuned_ratio(evidence: Evidence) -> str:
 
 def _rank_correlation(evidence: Evidence, seeds: Seeds) -> str:
     try:
-        rows = evidence.by_seed("cognitive_attention_drop", seeds, arm=SCRATCH, mode=MODE)
+        rows = evidence.by_seed("cognitive_attention_drop", seeds, arm=SCRATCH, fill=FILL)
     except InconclusiveError:
         return ""
     small = int((rows["p"] <= ALPHA).sum())

@@ -100,14 +100,14 @@ def tables(model: Any) -> dict[str, pd.DataFrame]:
 
 @pytest.fixture(scope="module")
 def expected(reference: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Drops of accuracy and of margin by mode, [head, trial]."""
+    """Drops of accuracy and of margin by fill, [head, trial]."""
     full = answered(reference)
     zeros = dict.fromkeys(WHOLE, torch.zeros(helpers.D_MODEL // HEADS))
     found = {}
-    for mode, vectors in (("mean", mean_vectors(reference)), ("zero", zeros)):
+    for fill, vectors in (("mean", mean_vectors(reference)), ("zero", zeros)):
         margins = margins_without_heads(reference, vectors)
         assert np.abs(margins).min() > 1e-5, "a tie, which rounding may break either way"
-        found[mode] = ((full > 0).astype(float) - (margins > 0), full - margins)
+        found[fill] = ((full > 0).astype(float) - (margins > 0), full - margins)
     return found
 
 
@@ -136,29 +136,29 @@ def mass_centre(drops: Sequence[float]) -> float:
 def test_drops_against_edited_weights(tables: Any, expected: Any) -> None:
     table = tables["cognitive_ablation"]
     assert table.columns.tolist() == [
-        *("mode", "component", "layer", "head", "n", "drop", "low", "high", "incongruent_drop"),
+        *("fill", "component", "layer", "head", "n", "drop", "low", "high", "incongruent_drop"),
         *("incongruent_low", "incongruent_high", "margin_drop"),
     ]
-    assert table["mode"].tolist() == ["mean"] * len(WHOLE) + ["zero"] * len(WHOLE)
+    assert table["fill"].tolist() == ["mean"] * len(WHOLE) + ["zero"] * len(WHOLE)
     assert table["component"].tolist() == NAMES * 2
     assert list(zip(table["layer"], table["head"], strict=True)) == WHOLE * 2
     assert (table["n"] == 96).all()
-    for mode, rows in table.groupby("mode"):
-        accuracy, margin = expected[mode]
+    for fill, rows in table.groupby("fill"):
+        accuracy, margin = expected[fill]
         assert (accuracy.mean(1) != 0).sum() >= 4, "too few drops to compare"
         np.testing.assert_allclose(rows["drop"], accuracy.mean(1), atol=1e-12)
         on_incongruent = accuracy[:, INCONGRUENT].mean(1)
         assert not np.allclose(on_incongruent, accuracy.mean(1))
         np.testing.assert_allclose(rows["incongruent_drop"], on_incongruent, atol=1e-12)
         np.testing.assert_allclose(rows["margin_drop"], margin.mean(1), atol=1e-5)
-    by_mode = table.set_index(["mode", "component"])["drop"].unstack(0)
+    by_mode = table.set_index(["fill", "component"])["drop"].unstack(0)
     assert not np.allclose(by_mode["mean"], by_mode["zero"])
 
 
 def test_intervals_are_those_of_resampled_trials(tables: Any, expected: Any) -> None:
     table = tables["cognitive_ablation"]
-    for mode, rows in table.groupby("mode"):
-        accuracy = expected[mode][0]
+    for fill, rows in table.groupby("fill"):
+        accuracy = expected[fill][0]
         for prefix, drops in (("", accuracy), ("incongruent_", accuracy[:, INCONGRUENT])):
             means = resampled(drops, draws(drops.shape[1]))
             ends = np.quantile(means, [0.025, 0.975], axis=0)
@@ -169,10 +169,10 @@ def test_intervals_are_those_of_resampled_trials(tables: Any, expected: Any) -> 
 def test_masses_against_loops_over_heads_and_resamples(tables: Any, expected: Any) -> None:
     table = tables["cognitive_mass"]
     places = [("mean", "all"), ("mean", "incongruent"), ("zero", "all"), ("zero", "incongruent")]
-    assert list(zip(table["mode"], table["subset"], strict=True)) == places
+    assert list(zip(table["fill"], table["subset"], strict=True)) == places
     assert table["n"].tolist() == [96, 48] * 2
     for row in table.itertuples():
-        drops = expected[row.mode][0]
+        drops = expected[row.fill][0]
         drops = drops[:, INCONGRUENT] if row.subset == "incongruent" else drops
         means, again = drops.mean(1), resampled(drops, draws(drops.shape[1]))
         centre = mass_centre(means)
@@ -203,8 +203,8 @@ def test_the_same_seed_gives_the_same_tables(model: Any, tables: Any) -> None:
     again = ablation_tables(model, tiny_tokenizer(), TRIALS, means_of(model), **OPTIONS)
     for name, table in tables.items():
         pd.testing.assert_frame_equal(again[name], table)
-    other = ablation_tables(model, tiny_tokenizer(), TRIALS, None, modes=["zero"], n_resamples=40)
-    zero = tables["cognitive_ablation"].query("mode == 'zero'").reset_index(drop=True)
+    other = ablation_tables(model, tiny_tokenizer(), TRIALS, None, fills=["zero"], n_resamples=40)
+    zero = tables["cognitive_ablation"].query("fill == 'zero'").reset_index(drop=True)
     pd.testing.assert_series_equal(other["cognitive_ablation"]["drop"], zero["drop"])
     assert not other["cognitive_ablation"]["low"].equals(zero["low"])
 
@@ -220,7 +220,7 @@ def test_a_model_whose_heads_do_nothing_has_no_centre(reference: Any, tmp_path: 
             block.attn.c_proj.weight[head * size : (head + 1) * size] = 0
     idle.save_pretrained(tmp_path)
     found = ablation_tables(
-        load_model(tmp_path), tiny_tokenizer(), TRIALS, None, modes=("zero",), **OPTIONS
+        load_model(tmp_path), tiny_tokenizer(), TRIALS, None, fills=("zero",), **OPTIONS
     )
     drops = found["cognitive_ablation"]
     assert (drops[["drop", "low", "high", "incongruent_drop", "margin_drop"]] == 0).all(axis=None)
@@ -234,15 +234,15 @@ def test_a_model_whose_heads_do_nothing_has_no_centre(reference: Any, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"modes": ()}, r"modes \[\]; expected one or more"),
-        ({"modes": ("zero", "zero")}, "each once"),
+        ({"fills": ()}, r"fills \[\]; expected one or more"),
+        ({"fills": ("zero", "zero")}, "each once"),
         ({"n_resamples": 0}, "n_resamples is 0; expected at least 1"),
         ({"trials": TRIALS.rows(~INCONGRUENT)}, "none of 48 trials is incongruent"),
-        ({"modes": ("mean",)}, "means"),
+        ({"fills": ("mean",)}, "means"),
     ],
 )
 def test_what_cannot_be_used_is_said(checkpoint: Path, change: Any, message: str) -> None:
-    arguments: dict[str, Any] = {"trials": TRIALS, "means": None, "modes": ("zero",)} | change
+    arguments: dict[str, Any] = {"trials": TRIALS, "means": None, "fills": ("zero",)} | change
     with pytest.raises(InputError, match=message):
         ablation_tables(load_model(checkpoint), tiny_tokenizer(), **arguments)
 

@@ -68,8 +68,8 @@ def words(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 def ablation_of(drops: dict[str, list[float]]) -> pd.DataFrame:
     rows = [
-        {"mode": mode, "component": name, "drop": drop}
-        for mode, listed in drops.items()
+        {"fill": fill, "component": name, "drop": drop}
+        for fill, listed in drops.items()
         for name, drop in zip(NAMES, listed, strict=True)
     ]
     return pd.DataFrame(rows)
@@ -190,7 +190,7 @@ def test_relations_to_drops_by_hand(words: Case) -> None:
     tables = attention_tables(model, words.tokenizer, words.trials, ABLATION, resamples=0)
     ratio = tables["cognitive_attention"]["ratio"].to_numpy()
     mean, zero = tables["cognitive_attention_drop"].itertuples()
-    assert (mean.mode, zero.mode) == ("mean", "zero")
+    assert (mean.fill, zero.fill) == ("mean", "zero")
     assert mean.n_heads == zero.n_heads == 4
     for row, drops in ((mean, [0.3, -0.1, 0.0, 0.1]), (zero, [0.0, -0.2, -0.1, -0.3])):
         assert row.rho == pytest.approx(np.corrcoef(rankdata(ratio), rankdata(drops))[0, 1])
@@ -225,11 +225,11 @@ def test_what_has_no_correlation_has_none(words: Case) -> None:
     [
         (
             ABLATION.drop(columns="drop"),
-            "columns mode, component; expected cognitive_ablation, with",
+            "columns fill, component; expected cognitive_ablation, with",
         ),
         (ABLATION[:0], "has 0 rows"),
-        (ABLATION[:3], "3 rows for mode 'mean'.*the 4 heads of the model"),
-        (pd.concat([ABLATION, ABLATION]), "8 rows for mode 'mean'"),
+        (ABLATION[:3], "3 rows for fill 'mean'.*the 4 heads of the model"),
+        (pd.concat([ABLATION, ABLATION]), "8 rows for fill 'mean'"),
     ],
 )
 def test_another_ablation_table_is_refused(words: Case, table: Any, message: str) -> None:

@@ -66,7 +66,7 @@ FIGURES = {
 }
 WORLDS = {
     "small": CognitiveWorld(),
-    "alone": CognitiveWorld(arms=("scratch",), seeds=(4,), modes=("zero",), sizes=(64,)),
+    "alone": CognitiveWorld(arms=("scratch",), seeds=(4,), fills=("zero",), sizes=(64,)),
     "two by two": CognitiveWorld(
         n_layers=2,
         n_heads=2,
@@ -78,7 +78,7 @@ WORLDS = {
         n_layers=30,
         n_heads=32,
         seeds=(0, 1, 2, 3),
-        modes=("mean",),
+        fills=("mean",),
         sizes=tuple(100 * 2**i for i in range(12)),
         n_points=8,
     ),
@@ -169,7 +169,7 @@ def test_headline_numbers_are_those_of_the_tables(folder: Path, page: Page) -> N
         f"{100 * incongruent['fine_tuned']:.1f} % of incongruent trials; mean of 3 seeds"
     ) in page.text
     mass = TABLES.read(folder, "mass").query(
-        "mode == 'mean' and subset == 'all' and arm == 'scratch'"
+        "fill == 'mean' and subset == 'all' and arm == 'scratch'"
     )
     centres = mass["centre"]
     assert (
@@ -215,7 +215,7 @@ def test_means_over_seeds_are_those_of_the_tables(folder: Path, page: Page) -> N
         f"from scratch 400 3 {accuracy.mean():.1f} % {accuracy.min():.1f}\u2013"
         f"{accuracy.max():.1f} % {100 * curve['incongruent'].mean():.1f} %"
     ) in page.text
-    heads = TABLES.read(folder, "ablation").query("arm == 'scratch' and mode == 'mean'")
+    heads = TABLES.read(folder, "ablation").query("arm == 'scratch' and fill == 'mean'")
     by_head = heads.groupby("component")["drop"].agg(["mean", "min", "max"])
     best = 100 * by_head.loc[by_head["mean"].idxmax()]
     sure = (heads[heads["component"] == by_head["mean"].idxmax()]["low"] > 0).sum()
@@ -403,7 +403,7 @@ def test_columns_that_are_missing_are_named(least: Path) -> None:
 def test_hostile_strings_are_shown_as_they_are(least: Path) -> None:
     changes = {
         "verdicts": ("title", "verdict", "figure"),
-        "ablation": ("component", "mode"),
+        "ablation": ("component", "fill"),
         "mass": ("strongest", "subset"),
         "decoding": ("position",),
         "svm": ("component", "target"),
@@ -421,7 +421,7 @@ def test_hostile_strings_can_be_drawn(runs: Callable[[str], RunFolder]) -> None:
     changed = {
         "cognitive_decoding": ["position"],
         "cognitive_projection": ["choice", "context"],
-        "cognitive_ablation": ["mode"],
+        "cognitive_ablation": ["fill"],
         "cognitive_svm": ["target"],
     }
     tables = {
@@ -463,7 +463,7 @@ def _no_picture(_: Gallery, figure: object, name: str, caption: str, alt: str) -
 
 def _attention(run: RunFolder) -> Figure:
     ablation = run.tables["cognitive_ablation"]
-    drops = ablation[ablation["mode"] == ablation["mode"].iloc[0]]
+    drops = ablation[ablation["fill"] == ablation["fill"].iloc[0]]
     return figures.attention_and_drop(run.tables["cognitive_attention"], drops)
 
 
@@ -523,7 +523,7 @@ def test_maps_of_drops_have_the_mean_over_seeds(runs: Callable[[str], RunFolder]
     ablation = run.tables["cognitive_ablation"]
     ax = panel(DRAW["drops"](run), "from scratch")
     means = (
-        ablation.query("arm == 'scratch' and mode == 'mean'")
+        ablation.query("arm == 'scratch' and fill == 'mean'")
         .groupby(["layer", "head"])["drop"]
         .mean()
     )

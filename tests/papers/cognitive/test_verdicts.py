@@ -59,7 +59,7 @@ def study() -> Tables:
         TRAINED,
         [
             {
-                "mode": mode,
+                "fill": fill,
                 "subset": subset,
                 "centre": 1.5,
                 "low": 1.4,
@@ -68,21 +68,21 @@ def study() -> Tables:
                 "first_layer_share": 0.05,
                 "strongest": "L3.H1",
             }
-            for mode in ("mean", "zero")
+            for fill in ("mean", "zero")
             for subset in ("all", "incongruent")
         ],
     )
-    put(mass, "centre", [1.4, 1.5, 1.6], arm=FINE, mode="mean", subset="all")
+    put(mass, "centre", [1.4, 1.5, 1.6], arm=FINE, fill="mean", subset="all")
     for column, value in (
         *(("centre", 0.2), ("low", 0.1), ("high", 0.3), ("centre_significant", 0.05)),
         *(("first_layer_share", 0.85), ("strongest", "L0.H0")),
     ):
         put(mass, column, value, arm=SCRATCH)
-    put(mass, "centre", 1.25, arm=FINE, mode="zero")
+    put(mass, "centre", 1.25, arm=FINE, fill="zero")
 
     heads = [("L0.H0", 0, 0.3), ("L0.H1", 0, 0.1), ("L0.H2", 0, -0.2), ("L1.H0", 1, 0.5)]
     ablation = [
-        {"mode": m, "component": c, "layer": layer, "drop": drop, "low": drop - 0.05}
+        {"fill": m, "component": c, "layer": layer, "drop": drop, "low": drop - 0.05}
         for m in ("mean", "zero")
         for c, layer, drop in heads
     ]
@@ -91,7 +91,7 @@ def study() -> Tables:
         {"component": c, "layer": layer, "ratio": r, "low_ratio": r - 0.1, "high_ratio": r + 0.1}
         for (c, layer, _), r in zip(heads, ratios, strict=True)
     ]
-    relation = [{"mode": mode, "rho": rho, "p": 0.01} for mode, rho in (("mean", 0.5), ("zero", 0))]
+    relation = [{"fill": fill, "rho": rho, "p": 0.01} for fill, rho in (("mean", 0.5), ("zero", 0))]
 
     return {
         "cognitive_models": models,
@@ -364,7 +364,7 @@ def test_a_table_without_a_column_is_refused() -> None:
     [
         ("cognitive_models", r"2 rows of arm fine_tuned, seed 0; expected one"),
         ("cognitive_samples", r"thresholds \[0.9\]; expected one, and a row for each arm"),
-        ("cognitive_mass", r"2 rows of arm fine_tuned, mode mean, subset all for 1 seed; expected"),
+        ("cognitive_mass", r"2 rows of arm fine_tuned, fill mean, subset all for 1 seed; expected"),
         ("cognitive_attention", r"3 and 6 rows of layer 0 of the model from scratch of"),
         ("cognitive_silhouette", r"6 rows of .*variable context for 3 seeds; expected one each"),
     ],
@@ -490,7 +490,7 @@ def test_samples_need_a_seed_that_both_arms_have() -> None:
 # 2
 
 mass = "cognitive_mass"
-main = {"mode": "mean", "subset": "all"}
+main = {"fill": "mean", "subset": "all"}
 
 
 @pytest.mark.parametrize(
@@ -559,7 +559,7 @@ def test_layers_of_one_seed_are_judged_by_the_models_own_intervals() -> None:
 
 def test_layers_without_zero_ablation() -> None:
     tables = study()
-    tables[mass] = tables[mass][tables[mass]["mode"] == "mean"]
+    tables[mass] = tables[mass][tables[mass]["fill"] == "mean"]
     verdict, figure = judged(tables, 2)
     assert (verdict, "zero" in figure) == (SUPPORTED, False)
 
@@ -596,7 +596,7 @@ ablation, attention = "cognitive_ablation", "cognitive_attention"
             "Fine-tuned, the same is 0.50 (3 seeds).",
         ),
         (
-            [change("cognitive_attention_drop", "p", [0.05, 0.06, NAN], arm=SCRATCH, mode="mean")],
+            [change("cognitive_attention_drop", "p", [0.05, 0.06, NAN], arm=SCRATCH, fill="mean")],
             SUPPORTED,
             "(p at most 0.05 in 1 of 3 seeds)",
         ),

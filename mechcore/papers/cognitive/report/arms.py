@@ -63,9 +63,9 @@ def of_model(table: pd.DataFrame, arm: str, seed: float) -> pd.DataFrame:
     return table[(table["arm"] == arm) & (table["seed"] == seed)]
 
 
-def modes_of(table: pd.DataFrame) -> list[str]:
+def fills_of(table: pd.DataFrame) -> list[str]:
     """The ways of ablating of a table, by means first."""
-    return in_order(table["mode"], ["mean", "zero"])
+    return in_order(table["fill"], ["mean", "zero"])
 
 
 def by_arm(table: pd.DataFrame) -> pd.DataFrame:

@@ -11,8 +11,8 @@ from mechcore.papers.cognitive.report.arms import (
     arm_name,
     basis,
     by_arm,
+    fills_of,
     models_of,
-    modes_of,
     of_model,
 )
 from mechcore.papers.cognitive.report.figures import attention_and_drop, attention_by_layer
@@ -38,12 +38,12 @@ def attention_section(run: RunFolder, gallery: Gallery) -> Section:
     counts = basis(attention, None)
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if ablation is not None:
-        mode = modes_of(ablation)[0]
+        fill = fills_of(ablation)[0]
         picture = gallery.add(
-            attention_and_drop(attention, ablation[ablation["mode"] == mode]),
+            attention_and_drop(attention, ablation[ablation["fill"] == fill]),
             "attention-drop",
             "A dot per head and seed: attention to number tokens, as a multiple of what a uniform "
-            f"head would give, and the drop of accuracy without the head ({mode} ablation). "
+            f"head would give, and the drop of accuracy without the head ({fill} ablation). "
             f"{counts}",
             "Scatter plots, one per arm, of attention to numbers against the drop without each "
             "head, coloured by layer; correlations are in the table below.",
@@ -73,7 +73,7 @@ def _correlations(table: pd.DataFrame | None) -> Iterator[Block]:
         [
             arm_name(row["arm"]),
             number(row["seed"], 0),
-            row["mode"],
+            row["fill"],
             whole(row["n_heads"]),
             number(row["rho"], signed=True),
             small(row["p"]),

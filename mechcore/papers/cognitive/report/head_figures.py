@@ -19,8 +19,8 @@ from mechcore.papers.cognitive.report.arms import (
     arm_look,
     arm_name,
     arms_of,
+    fills_of,
     models_of,
-    modes_of,
     over_seeds,
 )
 from mechcore.report.drawing import (
@@ -71,19 +71,19 @@ def _map_axes(
 @styled
 def head_drops(ablation: pd.DataFrame) -> Figure:
     """Drop without each head, mean over seeds: layer x head by arm and way of ablating."""
-    arms, modes = arms_of(ablation), modes_of(ablation)
+    arms, fills = arms_of(ablation), fills_of(ablation)
     shape = _shape(ablation, len(arms))
-    means = over_seeds(ablation, ["mode", "component", "layer", "head"], ["drop"])
+    means = over_seeds(ablation, ["fill", "component", "layer", "head"], ["drop"])
     palette = matplotlib.colormaps["RdBu_r"]
-    figure, axes = _map_axes(shape, len(modes), len(arms), bars_below=False)
-    for row, mode in zip(axes, modes, strict=True):
-        of_mode = means[means["mode"] == mode]
-        most = float((100 * of_mode["drop"]).abs().max())
+    figure, axes = _map_axes(shape, len(fills), len(arms), bars_below=False)
+    for row, fill in zip(axes, fills, strict=True):
+        of_fill = means[means["fill"] == fill]
+        most = float((100 * of_fill["drop"]).abs().max())
         norm = Normalize(-(most or 1.0), most or 1.0)
         for ax, arm in zip(row, arms, strict=True):
-            part = of_mode[of_mode["arm"] == arm].assign(drop=lambda t: 100 * t["drop"])
+            part = of_fill[of_fill["arm"] == arm].assign(drop=lambda t: 100 * t["drop"])
             _draw_map(ax, shape, part, "drop", palette, norm, 0 if most >= 10 else 1)
-        row[0].set_ylabel(f"{shorten(mode, 12)} ablation\n\nlayer")
+        row[0].set_ylabel(f"{shorten(fill, 12)} ablation\n\nlayer")
         scale = ScalarMappable(norm, palette)
         figure.colorbar(scale, ax=row, label="drop (points)", fraction=0.04, aspect=18)
     _name_maps(axes, [arm_name(arm) for arm in arms])
@@ -163,7 +163,7 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
 
     The last panel is of heads alone whose drop has an interval above 0.
     """
-    models, modes = models_of(mass), modes_of(mass)
+    models, fills = models_of(mass), fills_of(mass)
     subsets = in_order(mass["subset"], [ALL])
     row_of = {model: i for i, model in enumerate(models)}
     mass = mass.assign(row=[row_of[pair] for pair in zip(mass["arm"], mass["seed"], strict=True)])
@@ -174,9 +174,9 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
     for ax, (subset, column) in zip(axes, panels, strict=True):
         part = mass[mass["subset"] == subset]
         series = [
-            _centre_dots(part[(part["arm"] == arm) & (part["mode"] == mode)], i, j, shift, column)
+            _centre_dots(part[(part["arm"] == arm) & (part["fill"] == fill)], i, j, shift, column)
             for i, arm in enumerate(arms_of(mass))
-            for j, (mode, shift) in enumerate(zip(modes, offsets(len(modes), 0.3), strict=True))
+            for j, (fill, shift) in enumerate(zip(fills, offsets(len(fills), 0.3), strict=True))
         ]
         draw_dots(ax, series, labels if ax is axes[0] else None)
         sure = "\nonly heads with a drop above 0" if column == SURE else ""
@@ -185,7 +185,7 @@ def centres(mass: pd.DataFrame, n_layers: int | None = None) -> Figure:
         ax.xaxis.set_major_locator(MaxNLocator(7, integer=True))
     if n_layers is not None:
         axes[0].set_xlim(-0.04 * n_layers - 0.05, (n_layers - 1) + 0.04 * n_layers + 0.05)
-    legend_below(figure, [_mode_handle(mode, j) for j, mode in enumerate(modes)])
+    legend_below(figure, [_fill_handle(fill, j) for j, fill in enumerate(fills)])
     return figure
 
 
@@ -206,12 +206,12 @@ def _centre_dots(part: pd.DataFrame, i: int, j: int, shift: float, column: str) 
     )
 
 
-def _mode_handle(mode: str, j: int) -> Line2D:
+def _fill_handle(fill: str, j: int) -> Line2D:
     look: dict[str, Any] = {
         "marker": SERIES_MARKERS[j % len(SERIES_MARKERS)],
         "ls": "none",
         "color": BLACK,
     }
     return Line2D(
-        [], [], mfc="white" if j else BLACK, label=f"{shorten(mode, 24)} ablation", **look
+        [], [], mfc="white" if j else BLACK, label=f"{shorten(fill, 24)} ablation", **look
     )

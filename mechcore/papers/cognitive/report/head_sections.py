@@ -10,8 +10,8 @@ from mechcore.papers.cognitive.report.arms import (
     arm_name,
     arms_of,
     basis,
+    fills_of,
     models_of,
-    modes_of,
     of_model,
     over_seeds,
     points,
@@ -57,7 +57,7 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
         return not_run(section_id, title, "the ablation of single heads")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if ablation is not None:
-        modes = modes_of(ablation)
+        fills = fills_of(ablation)
         blocks += [
             gallery.add(
                 head_drops(ablation),
@@ -69,7 +69,7 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
                 "way of ablating; the largest are in the table below.",
             ),
             *([Paragraph(_UNORDERED)] if len(seeds_of(ablation)) > 1 else []),
-            *(_strongest(ablation, mode, folded=i > 0) for i, mode in enumerate(modes)),
+            *(_strongest(ablation, fill, folded=i > 0) for i, fill in enumerate(fills)),
             _strongest_of_seeds(ablation),
         ]
     if mass is None:
@@ -81,10 +81,10 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     return Section(section_id, title, blocks, files)
 
 
-def _strongest(ablation: pd.DataFrame, mode: str, *, folded: bool) -> Table:
-    of_mode = ablation[ablation["mode"] == mode].assign(sure=lambda t: t["low"] > 0)
+def _strongest(ablation: pd.DataFrame, fill: str, *, folded: bool) -> Table:
+    of_fill = ablation[ablation["fill"] == fill].assign(sure=lambda t: t["low"] > 0)
     values = ["drop", "incongruent_drop", "margin_drop", "sure"]
-    means = over_seeds(of_mode, ["component"], values)
+    means = over_seeds(of_fill, ["component"], values)
     rows = [
         [
             arm_name(arm),
@@ -100,23 +100,23 @@ def _strongest(ablation: pd.DataFrame, mode: str, *, folded: bool) -> Table:
     ]
     header = ["arm", "head", "drop (points)", "over seeds", "seeds above 0"]
     header += ["incongruent (points)", "margin (nats)"]
-    caption = f"The {_TOP} heads of each arm with the largest drop under {mode} ablation: means "
+    caption = f"The {_TOP} heads of each arm with the largest drop under {fill} ablation: means "
     caption += "over seeds; in how many seeds the interval of the drop lies above 0"
     return Table(caption, header, rows, frozenset({0, 1}), folded)
 
 
 def _strongest_of_seeds(ablation: pd.DataFrame) -> Table:
     rows = []
-    for mode in modes_of(ablation):
+    for fill in fills_of(ablation):
         for arm, seed in models_of(ablation):
             part = of_model(ablation, arm, seed)
-            for _, row in part[part["mode"] == mode].nlargest(_TOP, "drop").iterrows():
+            for _, row in part[part["fill"] == fill].nlargest(_TOP, "drop").iterrows():
                 ends = (row[f"incongruent_{end}"] for end in ("drop", "low", "high"))
                 rows.append(
                     [
                         arm_name(arm),
                         number(seed, 0),
-                        mode,
+                        fill,
                         row["component"],
                         points(row["drop"], row["low"], row["high"]),
                         points(*ends),
@@ -152,7 +152,7 @@ def _centre_means(mass: pd.DataFrame) -> Table:
     rows = [
         [
             arm_name(row["arm"]),
-            row["mode"],
+            row["fill"],
             row["subset"],
             whole(row["seeds"]),
             number(row["centre"]),
@@ -161,7 +161,7 @@ def _centre_means(mass: pd.DataFrame) -> Table:
             percent(row["first_layer_share"]),
             number(100 * row["total_drop"], 1),
         ]
-        for _, row in over_seeds(mass, ["mode", "subset"], values).iterrows()
+        for _, row in over_seeds(mass, ["fill", "subset"], values).iterrows()
     ]
     header = ["arm", "ablation", "trials", "seeds", "centre", "over seeds", "heads above 0"]
     header += ["in first layer", "drops in all (points)"]
@@ -175,7 +175,7 @@ def _centre_rows(mass: pd.DataFrame) -> Table:
         [
             arm_name(row["arm"]),
             number(row["seed"], 0),
-            row["mode"],
+            row["fill"],
             row["subset"],
             with_ends(row["centre"], row["low"], row["high"]),
             percent(row["undefined"]),

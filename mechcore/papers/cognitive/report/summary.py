@@ -10,7 +10,7 @@ from mechcore.papers.cognitive.report.arms import (
     BASE,
     arm_name,
     arms_of,
-    modes_of,
+    fills_of,
     seeds_of,
 )
 from mechcore.report.blocks import Tile
@@ -85,7 +85,7 @@ def _accuracies(table: pd.DataFrame | None) -> Iterator[Tile]:
 def _centres(table: pd.DataFrame | None) -> Iterator[Tile]:
     if table is None:
         return
-    table = table[(table["mode"] == modes_of(table)[0]) & (table["subset"] == ALL)]
+    table = table[(table["fill"] == fills_of(table)[0]) & (table["subset"] == ALL)]
     table = table.dropna(subset=["centre"])
     for arm in _trained(table):
         part = table[table["arm"] == arm]

@@ -30,12 +30,12 @@ COGNITIVE_TABLES: Mapping[str, Columns] = {
         "matched",
     ),
     "cognitive_ablation": columns(
-        "arm mode component",
+        "arm fill component",
         "seed layer head n drop low high incongruent_drop incongruent_low incongruent_high "
         "margin_drop",
     ),
     "cognitive_mass": columns(
-        "arm mode subset strongest",
+        "arm fill subset strongest",
         "seed n centre low high total_drop first_layer_share undefined centre_significant "
         "n_significant",
         optional="significant_low significant_high",
@@ -46,7 +46,7 @@ COGNITIVE_TABLES: Mapping[str, Columns] = {
         optional="low_ratio high_ratio answer_mass answer_uniform",
     ),
     "cognitive_attention_drop": columns(
-        "arm mode", "seed n_heads rho p first_layer_ratio other_ratio top_ratio"
+        "arm fill", "seed n_heads rho p first_layer_ratio other_ratio top_ratio"
     ),
     "cognitive_decoding": columns(
         "arm position variable subset read",
