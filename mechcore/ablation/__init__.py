@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         ablation_table,
         as_sets,
     )
+    from mechcore.ablation.information import information_table
+    from mechcore.ablation.roles import RoleSettings, component_roles, explain_role
     from mechcore.ablation.search import Search, find_superadditive
     from mechcore.ablation.superadditivity import interaction_from_accuracies, interactions
     from mechcore.ablation.sweeping import ablate, sweep
@@ -24,12 +26,16 @@ __all__ = [
     "Ablations",
     "Answers",
     "ComponentSet",
+    "RoleSettings",
     "Search",
     "ablate",
     "ablation_table",
     "as_sets",
+    "component_roles",
     "dividends",
+    "explain_role",
     "find_superadditive",
+    "information_table",
     "interaction_from_accuracies",
     "interactions",
     "sampled_shapley",

@@ -126,16 +126,19 @@ class Answers:
         correct: whether its answer is correct.
         margin: log-odds of the correct classes, nats.
         kl: KL(full || ablated) of the class distributions, nats.
+        logits: of the classes; None where they are a whole vocabulary.
     """
 
     correct: Bool[np.ndarray, " example"]
     margin: Float[np.ndarray, " example"]
     kl: Float[np.ndarray, " example"]
+    logits: Float[np.ndarray, "example cls"] | None = None
 
     @classmethod
     def of(cls, evaluation: Evaluation, full: Evaluation) -> Answers:
         """From the logits of the ablated and the full model."""
-        return cls(evaluation.correct, evaluation.margin, kl_divergence(full, evaluation))
+        kl = kl_divergence(full, evaluation)
+        return cls(evaluation.correct, evaluation.margin, kl, evaluation.logits.numpy())
 
     def values(self, metric: Metric) -> np.ndarray:
         """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example]."""

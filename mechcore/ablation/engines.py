@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -50,6 +50,8 @@ SAMPLE = (16, 64)
 
 SHARE_OF_SAMPLE = 0.02
 """Of a sweep's answers that are compared, between these bounds."""
+
+_KEPT = ("full", "correct", "margin", "kl", "logits")
 
 _PENDING = 2**24
 """Logits kept before they are reduced to answers."""
@@ -108,6 +110,8 @@ class Kept:
         self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
         self.margin = torch.zeros(n_sets, n_examples)
         self.kl = torch.zeros(n_sets, n_examples)
+        n_kept = 0 if job.readout.whole_vocabulary else job.readout.n_classes
+        self.logits = torch.zeros(n_sets, n_examples, n_kept)
         self.store = store
         self.done: set[tuple[int, int]] = set()
         self.saved_at = time.monotonic()
@@ -115,7 +119,7 @@ class Kept:
         if stored is not None:
             tensors, notes = stored
             try:
-                for name in ("full", "correct", "margin", "kl"):
+                for name in _KEPT:
                     getattr(self, name).copy_(tensors[name])
             except (KeyError, RuntimeError) as error:
                 raise store.unreadable(error) from error
@@ -129,14 +133,16 @@ class Kept:
 
     def save(self) -> None:
         """Write all answers so far to the state file."""
-        names = ("full", "correct", "margin", "kl")
-        self.store.save({name: getattr(self, name) for name in names}, {"done": sorted(self.done)})
+        self.store.save({name: getattr(self, name) for name in _KEPT}, {"done": sorted(self.done)})
         self.saved_at = time.monotonic()
 
     def answers(self, sets: Sequence[ComponentSet]) -> dict[ComponentSet, Answers]:
         """The answers by set, in the order of the job."""
-        rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy())
-        return {each: Answers(*(row[i] for row in rows)) for i, each in enumerate(sets)}
+        rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy(), self.logits.numpy())
+        found = {each: Answers(*(row[i] for row in rows)) for i, each in enumerate(sets)}
+        if self.logits.shape[-1]:
+            return found
+        return {each: replace(answers, logits=None) for each, answers in found.items()}
 
 
 class ReferenceEngine:
@@ -183,6 +189,7 @@ class ReferenceEngine:
             kept.correct[number] = is_correct(each.logits, job.correct_classes)
             kept.margin[number] = margins(each.logits, job.correct_classes)
             kept.kl[number] = kl(kept.full, each.logits)
+            kept.logits[number] = each.logits[:, : kept.logits.shape[-1]]
 
 
 class TreeEngine:
@@ -246,6 +253,7 @@ class TreeEngine:
             kept.correct[place] = is_correct(logits, correct)
             kept.margin[place] = margins(logits, correct).float()
             kept.kl[place] = kl(full[0], logits).float()
+            kept.logits[place] = logits[..., : kept.logits.shape[-1]]
 
         self._logits(self.runner, self.batches[batch], self.trees[part], take)
 

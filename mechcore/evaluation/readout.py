@@ -39,6 +39,11 @@ class Readout:
     label_map: LabelMap | None
     mapping: str
 
+    @property
+    def whole_vocabulary(self) -> bool:
+        """Whether the classes are all tokens of a language model."""
+        return self.at_last_position and self.tokens is None
+
     @classmethod
     def of(
         cls,
@@ -127,8 +132,7 @@ class Readout:
         dtype: torch.dtype | None = None,
     ) -> None:
         """Make sure that logits of the classes are finite, see `check_finite`."""
-        whole_vocabulary = self.at_last_position and self.tokens is None
-        check_finite(logits, examples, dtype, never=whole_vocabulary)
+        check_finite(logits, examples, dtype, never=self.whole_vocabulary)
 
     def correct_classes(
         self, data: EncodedExamples | Iterable[Batch]

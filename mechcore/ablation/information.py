@@ -1,0 +1,118 @@
+"""What ablating each set cost in information, and what it cost by moving the threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from mechcore.ablation.effects import Ablations, ComponentSet, place
+from mechcore.ablation.superadditivity import adjusted_p, paired_p
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
+
+FIGURES = ("balanced_accuracy", "information", "threshold", "auc")
+_OF_DROP = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p", "_p_adjusted")
+COLUMNS = (
+    *("set", "size", "data", "role", "subset", "n"),
+    *(figure + end for figure in FIGURES for end in _OF_DROP),
+    "reason",
+)
+
+
+def information_table(
+    ablations: Ablations,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Drops of every set in information and by a moved threshold, see `recalibration`.
+
+    Args:
+        ablations: the answers, with their logits.
+        groups: subsets to take together under a name, with one threshold for all; beside every
+            subset and all examples.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of folds and resamples.
+
+    Returns:
+        One row per set and subset. All drops are shares, positive where the model is worse without
+        the set: balanced_accuracy_drop, its parts information_drop and threshold_drop, and
+        auc_drop, that of the area under the curve of the margin where there are two labels. Each
+        has an interval, a standard error, the p of a paired t test of its being 0, and that p
+        corrected over the sets (Benjamini-Hochberg, within a subset and figure). ``reason`` says
+        why figures are missing, where they are.
+
+    Raises:
+        InputError: a group names an unknown subset, or logits were not kept.
+    """
+    rows: list[dict[str, Any]] = []
+    for subset, members in [*ablations.groups(), *_groups(ablations, groups or {})]:
+        correct = ablations.full.correct_classes.numpy()[members]
+        reason = reason_against(correct)
+        found = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
+        if found and not reason:
+            full = ablations.full.logits.numpy()[members]
+            without = np.stack([_logits(ablations, s)[members] for s in ablations.without])
+            parts = decompose(full, without, correct, seed=seed)
+            for figure, effect in _effects(parts).items():
+                columns = _columns(figure, effect, n_resamples, level, seed)
+                for row, *values in zip(found, *columns.values(), strict=True):
+                    row.update(zip(columns, values, strict=True))
+        rows += [row | {"reason": reason} for row in found]
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _groups(
+    ablations: Ablations, groups: Mapping[str, Sequence[str]]
+) -> list[tuple[str, np.ndarray]]:
+    """Name and member flags [example] of every group."""
+    names = ablations.full.subset_names
+    for group, members in groups.items():
+        unknown = [name for name in members if name not in names]
+        if unknown or not members or group in names:
+            found = f"subset {unknown[0]!r}" if unknown else f"{len(members)} subsets"
+            raise InputError(
+                f"group {group!r}: found {found}; expected some of {', '.join(names)}, under a "
+                "name that is none of theirs"
+            )
+    of_each = ablations.full.subsets.astype(str)
+    return [(group, np.isin(of_each, list(members))) for group, members in groups.items()]
+
+
+def _logits(ablations: Ablations, components: ComponentSet) -> np.ndarray:
+    logits = ablations.without[components].logits
+    if logits is None:
+        raise InputError(
+            f"information: the logits without {components} were not kept, as the classes are a "
+            "whole vocabulary; give the data's labels answer words"
+        )
+    return logits
+
+
+def _effects(parts: Decomposition) -> dict[str, Effect]:
+    found = dict(zip(FIGURES, (parts.accuracy, parts.information, parts.threshold), strict=False))
+    return found if parts.auc is None else found | {"auc": parts.auc}
+
+
+def _columns(
+    figure: str, effect: Effect, n_resamples: int, level: float, seed: int
+) -> dict[str, Sequence[float] | np.ndarray]:
+    values = effect.values
+    intervals = bootstrap_means(values, n_resamples=n_resamples, level=level, seed=seed)
+    p = paired_p(values)
+    columns: tuple[Sequence[float] | np.ndarray, ...] = (
+        effect.drops,
+        [each.low for each in intervals],
+        [each.high for each in intervals],
+        values.std(1, ddof=1) / np.sqrt(values.shape[1]),
+        p,
+        adjusted_p(p, "benjamini-hochberg"),
+    )
+    return dict(zip((figure + end for end in _OF_DROP), columns, strict=True))
