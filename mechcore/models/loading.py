@@ -26,6 +26,8 @@ from transformers.utils import logging as transformers_logging
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, reason
 from mechcore.models import Backend
+from mechcore.models.architectures.adapters import register
+from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import (
     Weights,
     check_config,
@@ -35,7 +37,6 @@ from mechcore.models.checkpoint_files import (
     refuse_tokenizer_code,
     without_conversion,
 )
-from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
 from mechcore.models.placing import DeviceMap, DtypeName, as_dtype, check_covers, check_placing
 from mechcore.models.running import (
     check_hooks,
@@ -165,7 +166,7 @@ def _load(
                 use_safetensors=weights.safetensors,
                 weights_only=True,
                 output_loading_info=True,
-                **({"add_pooling_layer": False} if kind == BODY else {}),
+                **(architecture_of(config).body_options if kind == BODY else {}),
             )
     except pickle.UnpicklingError as error:
         raise InputError(
@@ -318,7 +319,7 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
         return CLASSIFICATION
     if architecture.endswith(("ForCausalLM", "LMHeadModel")) and architecture != "BertLMHeadModel":
         return LANGUAGE_MODEL
-    if not head and config.model_type in ("bert", "roberta"):
+    if not head and architecture_of(config).encoder:
         return BODY
     raise InputError(
         f"checkpoint {name}: its architecture is {architecture}, which has no classification or "
@@ -328,21 +329,25 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
 
 
 def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -> Any:
-    register()
-    if architecture in CLASSIFICATION_ADAPTERS and hf_model.config.pad_token_id is None:
-        hf_model.config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
+    config = hf_model.config
+    if adapter := architecture_of(config).adapter(architecture):
+        register({architecture: adapter})
+        if architecture.endswith("ForSequenceClassification") and config.pad_token_id is None:
+            config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
     try:
-        model = build_bridge_from_module(
-            hf_model, architecture, hf_config=hf_model.config, model_name=name
-        )
+        model = build_bridge_from_module(hf_model, architecture, hf_config=config, model_name=name)
     except ValueError as error:
-        known = ", ".join(sorted(CLASSIFICATION_ADAPTERS))
         raise InputError(
-            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; classifiers "
-            f"that can be loaded are {known}"
+            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; families whose "
+            f"classifiers can be loaded are {', '.join(classifier_families())}"
         ) from error
     model.cfg.n_devices = len(devices_of(model))
     return model
+
+
+def classifier_families() -> list[str]:
+    """The families whose classifiers mechcore reads, by ``config.model_type``."""
+    return [name for name in ARCHITECTURES if ARCHITECTURES[name].language_model is not None]
 
 
 def _hooked(

@@ -19,14 +19,13 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
 from mechcore.data.labels import are_generic, normal_name
 from mechcore.errors import InputError, MechcoreWarning, reason
+from mechcore.models.architectures.base import architecture_of
 from mechcore.models.checkpoint_files import check_size, find_weights, without_conversion
-from mechcore.models.classification import CLASSIFICATION_ADAPTERS
-from mechcore.models.loading import load_tokenizer, read_config, without_bars
+from mechcore.models.loading import classifier_families, load_tokenizer, read_config, without_bars
 from mechcore.training.machine import device_of
 
 _HEAD = ("classifier.", "score.")
@@ -144,11 +143,10 @@ def _name_classes(config: Any, names: Sequence[str]) -> None:
 def _loader(base: str, config: Any, prompt: str | None) -> Any:
     kind = config.model_type
     if prompt is None:
-        architecture = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
-        if architecture not in CLASSIFICATION_ADAPTERS:
+        if kind not in classifier_families():
             raise InputError(
                 f"checkpoint {base}: is of the kind {kind!r}, of which mechcore reads no "
-                f"classifiers; expected a base for {', '.join(sorted(CLASSIFICATION_ADAPTERS))}"
+                f"classifiers; expected one of {', '.join(classifier_families())}"
             )
         return AutoModelForSequenceClassification
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
@@ -164,7 +162,7 @@ def _fit_tokenizer(
 ) -> None:
     """Give the configuration the tokenizer's padding token, and make sure of the vocabulary."""
     # RoBERTa's positions are counted from the padding token of its pretraining.
-    if config.pad_token_id is None or config.model_type not in ("bert", "roberta") or from_scratch:
+    if config.pad_token_id is None or from_scratch or not architecture_of(config).encoder:
         config.pad_token_id = tokenizer.pad_token_id
     largest = max(tokenizer.get_vocab().values())
     if largest >= config.vocab_size:
