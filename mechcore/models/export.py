@@ -24,7 +24,7 @@ from mechcore.files import appearing, check_can_write, write_json
 from mechcore.identity import Identity
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
-from mechcore.models.loading import without_bars
+from mechcore.models.checkpoint_files import without_bars
 from mechcore.models.running import ModelIdentity, check_masks, weights_of
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +23,8 @@ from transformers.models.auto.modeling_auto import (
 from mechcore.data.labels import are_generic, normal_name
 from mechcore.errors import InputError, MechcoreWarning, reason
 from mechcore.models.architectures.base import architecture_of
-from mechcore.models.checkpoint_files import check_size, find_weights, without_conversion
-from mechcore.models.loading import classifier_families, load_tokenizer, read_config, without_bars
+from mechcore.models.checkpoint_files import find_weights, read_weights
+from mechcore.models.loading import classifier_families, load_tokenizer, read_config
 from mechcore.training.machine import device_of
 
 _HEAD = ("classifier.", "score.")
@@ -185,28 +184,18 @@ def _pretrained(
     named = config.architectures
     architecture = str(named[0]) if named else "none"
     weights = find_weights(base, architecture, config, revision, allow_pickle=allow_pickle)
-    try:
-        with without_bars(), without_conversion():
-            check_size(base, loader, config, weights.files)
-            model, report = loader.from_pretrained(
-                base,
-                config=config,
-                dtype=torch.float32,
-                revision=revision,
-                trust_remote_code=False,
-                use_safetensors=weights.safetensors,
-                weights_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=_is_classifier(config),
-            )
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"checkpoint {base}: its pickle is damaged, or holds something else than tensors"
-        ) from error
-    except InputError:
-        raise
-    except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
-        raise InputError(f"checkpoint {base}: cannot be loaded: {reason(error)}") from error
+    model, report = read_weights(
+        base,
+        loader,
+        config,
+        architecture,
+        weights,
+        revision,
+        pretrained_model_name_or_path=base,
+        config=config,
+        dtype=torch.float32,
+        ignore_mismatched_sizes=_is_classifier(config),
+    )
     classifier = loader is AutoModelForSequenceClassification
     missing = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     if lacking := sorted(key for key in missing if not (classifier and _is_head(key))):

@@ -13,7 +13,6 @@ head reads position 0, which Hugging Face leaves on a padding token there).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from transformer_lens.factories import architecture_adapter_factory as factory
@@ -27,23 +26,7 @@ from mechcore.models.architectures.gpt2 import GPT2
 from mechcore.models.architectures.llama import Llama, Mistral, Qwen2
 from mechcore.models.padding import real_tokens_first
 
-_OWN: dict[str, type[Architecture]] = {
-    "BertForSequenceClassification": Bert,
-    "RobertaForSequenceClassification": Roberta,
-    "GPT2ForSequenceClassification": GPT2,
-    "LlamaForSequenceClassification": Llama,
-    "MistralForSequenceClassification": Mistral,
-    "Qwen2ForSequenceClassification": Qwen2,
-}
 
-
-def __getattr__(name: str) -> type[ArchitectureAdapter]:
-    if name in _OWN:
-        return derived(_OWN[name], name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-@cache
 def derived(family: type[Architecture], name: str) -> type[ArchitectureAdapter]:
     """The adapter of the Hugging Face class ``name``, made from the family's language model's."""
     assert family.language_model is not None
@@ -123,4 +106,23 @@ def _shield(hf_model: Any, causal: bool) -> None:
     hf_model.register_forward_pre_hook(normalise, with_kwargs=True)
 
 
-register({name: derived(family, name) for name, family in _OWN.items()})
+_OWN = {
+    name: derived(family, name)
+    for name, family in (
+        ("BertForSequenceClassification", Bert),
+        ("RobertaForSequenceClassification", Roberta),
+        ("GPT2ForSequenceClassification", GPT2),
+        ("LlamaForSequenceClassification", Llama),
+        ("MistralForSequenceClassification", Mistral),
+        ("Qwen2ForSequenceClassification", Qwen2),
+    )
+}
+
+
+def __getattr__(name: str) -> type[ArchitectureAdapter]:
+    if name in _OWN:
+        return _OWN[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+register(_OWN)

@@ -132,7 +132,7 @@ ARCHITECTURES: Registry[type[Architecture]] = Registry(
 
 def architecture_of(config: Any) -> Architecture:
     """What mechcore knows of the family of a Hugging Face configuration."""
-    kind = getattr(config, "model_type", None)
+    kind = getattr(config, "model_type", "")
     if kind not in ARCHITECTURES:
         return Architecture(config)
     return ARCHITECTURES[kind](config)
