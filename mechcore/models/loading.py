@@ -34,10 +34,16 @@ from mechcore.models.checkpoint_files import (
     refuse_tokenizer_code,
     without_bars,
 )
-from mechcore.models.placing import DeviceMap, DtypeName, as_dtype, check_covers, check_placing
+from mechcore.models.placing import (
+    DeviceMap,
+    DtypeName,
+    as_dtype,
+    check_covers,
+    check_in_memory,
+    check_placing,
+)
 from mechcore.models.running import (
     check_hooks,
-    check_in_memory,
     devices_of,
     hook_mlp_out,
     hook_z,

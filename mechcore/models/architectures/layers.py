@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
+from mechcore.models.padding import real_positions
 from mechcore.models.running import is_causal, is_classifier
 from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
 
@@ -120,8 +121,7 @@ def embedding(
         x = F.embedding(inputs["input_ids"], words)
         if positions is None:
             return x
-        place = (inputs["attention_mask"].long().cumsum(1) - 1).clamp(min=0)
-        return x + F.embedding(place + first, positions)
+        return x + F.embedding(real_positions(inputs["attention_mask"]) + first, positions)
 
     return embed
 
