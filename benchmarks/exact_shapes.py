@@ -41,7 +41,7 @@ from mechcore.components import ModelShape
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.loading import without_bars
+from mechcore.models.checkpoint_files import without_bars
 from mechcore.models.running import forward
 from mechcore.pruning import prune_settings
 from mechcore.pruning.mask_training import MaskTraining

@@ -32,7 +32,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from mechcore.models import load_model
-from mechcore.models.loading import without_bars
+from mechcore.models.checkpoint_files import without_bars
 from mechcore.models.running import named_weights
 from mechcore.papers.extractive.deltas import WeightDelta, trainable_names
 from mechcore.papers.extractive.facts import EncodedFacts, Facts, city_tasks, encode_facts

@@ -19,7 +19,7 @@ from transformers import AutoModelForSequenceClassification
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.models.loading import without_bars
+from mechcore.models.checkpoint_files import without_bars
 
 Heads: TypeAlias = tuple[tuple[int, int], ...]
 """A set: layer and head of each member."""

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.models import load_model
-from mechcore.models.loading import without_bars
+from mechcore.models.checkpoint_files import without_bars
 
 VOCABULARY = 30522
 CLASSES = ("entailment", "neutral", "contradiction")

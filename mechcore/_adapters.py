@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_LENS, _ADAPTERS = "transformer_lens", "mechcore.models.classification"
+_LENS, _ADAPTERS = "transformer_lens", "mechcore.models.architectures.adapters"
 
 
 def register_with_lens() -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.masking.fills import Fill, Kind
-from mechcore.masking.means import real_positions
+from mechcore.models.padding import real_positions
 from mechcore.models.stack import Stack
 
 Emit: TypeAlias = Callable[[Sequence[int], Tensor], None]

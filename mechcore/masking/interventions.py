@@ -19,8 +19,9 @@ from torch import Tensor
 from mechcore.components import Mask
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, Kind, fill_of
-from mechcore.masking.means import MeanActivations, real_positions
+from mechcore.masking.means import MeanActivations
 from mechcore.models.measuring import evaluating, hooked
+from mechcore.models.padding import real_positions
 from mechcore.models.running import (
     Batch,
     check_hooks,

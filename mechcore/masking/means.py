@@ -26,6 +26,7 @@ from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.files import write_safetensors
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
+from mechcore.models.padding import real_positions
 from mechcore.models.running import (
     Batch,
     ModelIdentity,
@@ -238,11 +239,6 @@ def batch_bar(
     if isinstance(data, EncodedExamples) and batch_size > 0:
         return progress.bar(title, -(-len(data) // batch_size))
     return nullcontext(lambda: None)
-
-
-def real_positions(mask: Tensor) -> Tensor:
-    """Position of every token counted from its row's first real token, [batch, pos]."""
-    return ((mask != 0).long().cumsum(1) - 1).clamp(min=0)
 
 
 class _Sums:

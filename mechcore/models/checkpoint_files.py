@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,9 +22,10 @@ from transformers.utils import (
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
 )
+from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
-from mechcore.errors import InputError, shown
+from mechcore.errors import InputError, reason, shown
 
 ADAPTER = "adapter_config.json"
 CODE = "auto_map"
@@ -165,8 +167,68 @@ def pickle_refused(name: str, file: str, architecture: str) -> InputError:
     )
 
 
+def read_weights(
+    name: str,
+    loader: Any,
+    config: Any,
+    architecture: str,
+    weights: Weights,
+    revision: str | None,
+    /,
+    **options: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """The model as transformers builds it, and its report of weights that were not as expected.
+
+    Args:
+        name: of the checkpoint.
+        loader: the class of transformers that makes the model.
+        config: its configuration.
+        architecture: the name of the model's class.
+        weights: from `find_weights`.
+        revision: branch, tag or commit of a hub id.
+        **options: further arguments of ``from_pretrained``.
+
+    Raises:
+        InputError: the checkpoint cannot be loaded.
+    """
+    try:
+        with without_bars(), _without_conversion():
+            check_size(name, loader, config, weights.files)
+            return loader.from_pretrained(
+                **options,
+                revision=revision,
+                trust_remote_code=False,
+                use_safetensors=weights.safetensors,
+                weights_only=True,
+                output_loading_info=True,
+            )
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"checkpoint {name}: its pickle is damaged, or holds something else than tensors, "
+            "which mechcore never reads; convert it to safetensors where you trust it"
+        ) from error
+    except InputError:
+        raise
+    except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
+        if weights.safetensors and "use_safetensors" in str(error):
+            raise pickle_refused(name, "its pytorch_model.bin", architecture) from error
+        raise InputError(f"checkpoint {name}: cannot be loaded: {reason(error)}") from error
+
+
 @contextmanager
-def without_conversion() -> Iterator[None]:
+def without_bars() -> Iterator[None]:
+    """Keep transformers from drawing progress bars inside the block."""
+    shown = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers_logging.enable_progress_bar()
+
+
+@contextmanager
+def _without_conversion() -> Iterator[None]:
     """Keep transformers from having pickles on the hub converted, with a pull request there."""
     variable = "DISABLE_SAFETENSORS_CONVERSION"
     before = os.environ.get(variable)

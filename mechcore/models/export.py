@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 from transformers.pytorch_utils import Conv1D
 
 from mechcore.components import Component, Mask
@@ -24,8 +23,8 @@ from mechcore.errors import InputError
 from mechcore.files import appearing, check_can_write, write_json
 from mechcore.identity import Identity
 from mechcore.models import load_model, load_tokenizer
-from mechcore.models.classification import CLASSIFICATION_ADAPTERS
-from mechcore.models.loading import without_bars
+from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
+from mechcore.models.checkpoint_files import without_bars
 from mechcore.models.running import ModelIdentity, check_masks, weights_of
 
 if TYPE_CHECKING:
@@ -33,27 +32,6 @@ if TYPE_CHECKING:
 
 FORMAT = "mechcore-export-1"
 FoldFill: TypeAlias = Literal["mean", "zero"]
-
-ARCHITECTURES = (
-    *CLASSIFICATION_ADAPTERS,
-    *("GPT2LMHeadModel", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"),
-)
-
-_ENCODER = ("encoder.layer.{}.attention.output.dense", "encoder.layer.{}.output.dense")
-_LLAMA = ("layers.{}.self_attn.o_proj", "layers.{}.mlp.down_proj")
-_PROJECTIONS = {
-    "bert": _ENCODER,
-    "roberta": _ENCODER,
-    "gpt2": ("h.{}.attn.c_proj", "h.{}.mlp.c_proj"),
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-}
-"""Output projections of attention and MLP in the base model, by model type."""
-
-_WINDOW_FIELDS = {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
-_OWN_FIELDS = {*_WINDOW_FIELDS, "model_type", "architectures", "auto_map"}
-"""What stays behind when a configuration becomes a Llama's."""
 
 
 def export_checkpoint(
@@ -118,7 +96,7 @@ def export_checkpoint(
     }
     with without_bars():
         model = kind.from_pretrained(source, revision=revision, dtype=torch.float32)
-        if kind.__name__ in CLASSIFICATION_ADAPTERS:  # which read the last token before padding
+        if kind.__name__.endswith("ForSequenceClassification"):  # reads the last token unpadded
             model.config.pad_token_id = pad_id
         model = _fold(model, pruned, means)
         with appearing(out) as folder:
@@ -182,11 +160,11 @@ def _check_fits(
 ) -> tuple[Any, int | None]:
     """Check all against the model that mechcore runs; its class and padding id."""
     hf_model: Any = weights_of(model)
-    architecture = type(hf_model).__name__
-    if architecture not in ARCHITECTURES:
+    if architecture_of(hf_model.config).projections is None:
+        known = [name for name in ARCHITECTURES if ARCHITECTURES[name].projections]
         raise InputError(
-            f"checkpoint {source}: found {architecture}; those that can be exported are "
-            f"{', '.join(ARCHITECTURES)}"
+            f"checkpoint {source}: found {type(hf_model).__name__}; families that can be exported "
+            f"are {', '.join(known)}"
         )
     check_masks([mask], model)
     if means is not None:
@@ -219,9 +197,11 @@ def _fold(model: Any, pruned: list[Component], means: MeanActivations | None) ->
         if component.head is not None:
             heads.setdefault(component.layer, []).append(component.head)
     mlps = [component.layer for component in pruned if component.head is None]
+    architecture = architecture_of(model.config)
+    assert architecture.projections is not None
+    attention_path, mlp_path = architecture.projections
     if means is not None:
-        model = _with_biases(model, attention=bool(heads), mlp=bool(mlps))
-    attention_path, mlp_path = _PROJECTIONS[model.config.model_type]
+        model = architecture.with_biases(model, attention=bool(heads), mlp=bool(mlps))
     for layer, chosen in heads.items():
         projection = model.base_model.get_submodule(attention_path.format(layer))
         z = None if means is None else means.z[layer, chosen]
@@ -246,51 +226,3 @@ def _fold_heads(
         constant = torch.einsum("mhd,hd->m", by_head[:, chosen].double(), z.double())
         projection.bias.copy_(projection.bias.double() + constant)
     by_head[:, chosen] = 0
-
-
-# -- a Llama with biases --------------------------------------------------------------------------
-
-
-def _with_biases(model: Any, *, attention: bool, mlp: bool) -> Any:
-    """The same network with biases, zero where they are new, at the projections that need them."""
-    config = model.config
-    if config.model_type not in ("llama", "mistral", "qwen2"):
-        return model
-    layer = model.base_model.layers[0]
-    has_attention = layer.self_attn.o_proj.bias is not None
-    has_mlp = layer.mlp.down_proj.bias is not None
-    if has_attention >= attention and has_mlp >= mlp:
-        return model
-    if unlike := _unlike_llama(config):
-        raise InputError(
-            f"export: {type(model).__name__} has no biases to hold means, and a Llama with biases "
-            f"has no {unlike}; use fill='zero', which needs no biases"
-        )
-    fields = {name: value for name, value in config.to_dict().items() if name not in _OWN_FIELDS}
-    fields["attention_bias"] = attention or layer.self_attn.q_proj.bias is not None
-    fields["mlp_bias"] = mlp or has_mlp
-    classifier = type(model).__name__ in CLASSIFICATION_ADAPTERS
-    kind: Any = LlamaForSequenceClassification if classifier else LlamaForCausalLM
-    with torch.device("meta"):
-        llama = kind(LlamaConfig(**fields))
-    new = {name: torch.zeros(t.shape) for name, t in llama.state_dict().items() if "bias" in name}
-    llama.load_state_dict({**new, **model.state_dict()}, assign=True)
-    if not classifier:
-        llama.generation_config = model.generation_config
-    return llama
-
-
-def _unlike_llama(config: Any) -> str | None:
-    """What ``config`` has and a Llama cannot have, if there is anything."""
-    sliding = config.model_type == "mistral" or (
-        config.model_type == "qwen2" and "sliding_attention" in config.layer_types
-    )
-    window, reach = getattr(config, "sliding_window", None), config.max_position_embeddings
-    if sliding and window is not None and window < reach:
-        return f"sliding window (found {window} for {reach} positions)"
-    others = type(config)().to_dict().keys() - LlamaConfig().to_dict().keys() - _WINDOW_FIELDS
-    if found := sorted(name for name in others if getattr(config, name, None)):
-        return f"setting {' or '.join(found)}"
-    if config.hidden_size % config.num_attention_heads:
-        return f"{config.num_attention_heads} heads at hidden size {config.hidden_size}"
-    return None

@@ -24,8 +24,6 @@ PARTS: tuple[Part, ...] = get_args(Part)
 ATTENTION: tuple[Part, ...] = ("Q", "K", "V", "O")
 MLP: tuple[Part, ...] = ("in", "gate", "out")
 
-_BRIDGE_NAMES = {"Q": "q", "K": "k", "V": "v", "O": "o", "in": "in", "gate": "gate", "out": "out"}
-
 
 @dataclass(frozen=True)
 class LinearMap:
@@ -51,11 +49,6 @@ class LinearMap:
     bias_hook: str
     n_heads: int
     layout: Layout
-
-    @property
-    def is_attention(self) -> bool:
-        """Whether this is a matrix of the attention, and not of the MLP."""
-        return self.part in ATTENTION
 
     def by_head(self, tensor: Float[Tensor, "*shape"]) -> Float[Tensor, "head d_in d_out"]:
         """A tensor of the weight's shape (the weight, a change of it, its gradient) by heads."""
@@ -140,7 +133,7 @@ def _hooked(owner: Any, part: Part) -> _Stored:
 
 
 def _bridged(owner: Any, part: Part) -> _Stored:
-    name = _BRIDGE_NAMES[part]
+    name = part.lower()
     module = getattr(getattr(owner, name, None), "original_component", None)
     if not isinstance(module, (nn.Linear, Conv1D)):
         raise _unknown(owner, name)

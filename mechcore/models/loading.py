@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,25 +20,30 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-from transformers.utils import logging as transformers_logging
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, reason
 from mechcore.models import Backend
+from mechcore.models.architectures.adapters import register
+from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import (
     Weights,
     check_config,
-    check_size,
     find_weights,
-    pickle_refused,
+    read_weights,
     refuse_tokenizer_code,
-    without_conversion,
+    without_bars,
 )
-from mechcore.models.classification import CLASSIFICATION_ADAPTERS, register
-from mechcore.models.placing import DeviceMap, DtypeName, as_dtype, check_covers, check_placing
+from mechcore.models.placing import (
+    DeviceMap,
+    DtypeName,
+    as_dtype,
+    check_covers,
+    check_in_memory,
+    check_placing,
+)
 from mechcore.models.running import (
     check_hooks,
-    check_in_memory,
     devices_of,
     hook_mlp_out,
     hook_z,
@@ -150,34 +154,20 @@ def _load(
     device_map: DeviceMap | None,
 ) -> Any:
     """The model as transformers builds it, with all of its weights from the checkpoint."""
-    loader: Any = _LOADERS[kind]
     architecture = _architecture(config, where)
-    try:
-        with without_bars(), without_conversion():
-            check_size(name, loader, config, weights.files)
-            hf_model, report = loader.from_pretrained(
-                **where,
-                dtype=dtype,
-                device_map=device_map if isinstance(device_map, str | None) else {**device_map},
-                attn_implementation="eager",
-                revision=revision,
-                trust_remote_code=False,
-                use_safetensors=weights.safetensors,
-                weights_only=True,
-                output_loading_info=True,
-                **({"add_pooling_layer": False} if kind == BODY else {}),
-            )
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"checkpoint {name}: its pickle is damaged, or holds something else than tensors, "
-            "which mechcore never reads; convert it to safetensors where you trust it"
-        ) from error
-    except InputError:
-        raise
-    except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
-        if weights.safetensors and "use_safetensors" in str(error):
-            raise pickle_refused(name, "its pytorch_model.bin", architecture) from error
-        raise InputError(f"checkpoint {name}: cannot be loaded: {reason(error)}") from error
+    hf_model, report = read_weights(
+        name,
+        _LOADERS[kind],
+        config,
+        architecture,
+        weights,
+        revision,
+        **where,
+        dtype=dtype,
+        device_map=device_map if isinstance(device_map, str | None) else {**device_map},
+        attn_implementation="eager",
+        **(architecture_of(config).body_options if kind == BODY else {}),
+    )
     if missing := sorted(report["missing_keys"]):
         more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise InputError(
@@ -228,18 +218,6 @@ def load_tokenizer(source: str | Path, *, revision: str | None = None) -> PreTra
             )
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """Keep transformers from drawing progress bars inside the block."""
-    shown = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            transformers_logging.enable_progress_bar()
 
 
 def has_hooked_transformer() -> bool:
@@ -318,7 +296,7 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
         return CLASSIFICATION
     if architecture.endswith(("ForCausalLM", "LMHeadModel")) and architecture != "BertLMHeadModel":
         return LANGUAGE_MODEL
-    if not head and config.model_type in ("bert", "roberta"):
+    if not head and architecture_of(config).encoder:
         return BODY
     raise InputError(
         f"checkpoint {name}: its architecture is {architecture}, which has no classification or "
@@ -328,21 +306,25 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
 
 
 def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -> Any:
-    register()
-    if architecture in CLASSIFICATION_ADAPTERS and hf_model.config.pad_token_id is None:
-        hf_model.config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
+    config = hf_model.config
+    if adapter := architecture_of(config).adapter(architecture):
+        register({architecture: adapter})
+        if architecture.endswith("ForSequenceClassification") and config.pad_token_id is None:
+            config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
     try:
-        model = build_bridge_from_module(
-            hf_model, architecture, hf_config=hf_model.config, model_name=name
-        )
+        model = build_bridge_from_module(hf_model, architecture, hf_config=config, model_name=name)
     except ValueError as error:
-        known = ", ".join(sorted(CLASSIFICATION_ADAPTERS))
         raise InputError(
-            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; classifiers "
-            f"that can be loaded are {known}"
+            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; families whose "
+            f"classifiers can be loaded are {', '.join(classifier_families())}"
         ) from error
     model.cfg.n_devices = len(devices_of(model))
     return model
+
+
+def classifier_families() -> list[str]:
+    """The families whose classifiers mechcore reads, by ``config.model_type``."""
+    return [name for name in ARCHITECTURES if ARCHITECTURES[name].language_model is not None]
 
 
 def _hooked(

@@ -1,4 +1,4 @@
-"""One layout for padded encoder batches: real tokens first."""
+"""Padded batches: where their real tokens are, and one layout for those of encoders."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def real_tokens_first(
     if torch.equal(order, places):
         return dict(tensors), False
     return {name: tensor.gather(1, order) for name, tensor in tensors.items()}, True
+
+
+def real_positions(mask: Tensor) -> Tensor:
+    """Position of every token counted from its row's first real token, [batch, pos]."""
+    return ((mask != 0).long().cumsum(1) - 1).clamp(min=0)

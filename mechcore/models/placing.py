@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
+from torch import nn
 
 from mechcore.errors import InputError, shown
 
@@ -113,6 +114,26 @@ def check_covers(device_map: Mapping[str, Any], hf_model: Any) -> None:
             raise InputError(
                 f"device_map: gives no device for {weight}; expected one for every module"
             )
+
+
+def check_in_memory(name: str, weights: nn.Module) -> None:
+    """Make sure that all weights can be read where they are.
+
+    Args:
+        name: what to call the model in the error.
+        weights: the module that holds them.
+
+    Raises:
+        InputError: some are offloaded: accelerate brings them in for the moment that Hugging
+            Face's own modules use them, and a bridge also reads them at other times.
+    """
+    away = [each for each, weight in weights.named_parameters() if weight.is_meta]
+    if away:
+        raise InputError(
+            f"{name}: {len(away)} of its weights are offloaded, {away[0]} among them; expected all "
+            "of them in memory: load it in a smaller dtype (bfloat16), on the processor "
+            '(device_map="cpu"), or on more devices'
+        )
 
 
 def check_device(device: torch.device) -> None:

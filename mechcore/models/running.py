@@ -21,6 +21,7 @@ from mechcore.components import ANY_MODEL, Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
 from mechcore.files import tensors_digest
 from mechcore.identity import Identity
+from mechcore.models.architectures.base import architecture_of
 from mechcore.models.measuring import evaluating
 from mechcore.models.padding import real_tokens_first
 
@@ -88,8 +89,7 @@ def is_causal(model: Any) -> bool:
         return False
     if kind_of(model) == "hooked-transformer":
         return getattr(model.cfg, "attention_dir", "causal") == "causal"
-    config = model.original_model.config
-    return config.model_type not in ("bert", "roberta") or bool(config.is_decoder)
+    return architecture_of(model.original_model.config).causal
 
 
 def n_token_types(model: Any) -> int:
@@ -286,11 +286,8 @@ def _as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
 
 def longest_input(model: Any) -> int:
     """How many tokens the model has positions for."""
-    positions = int(model.cfg.n_ctx)
-    config: Any = getattr(weights_of(model), "config", None)
-    if getattr(config, "model_type", None) == "roberta":  # positions begin after the padding id
-        positions -= int(config.pad_token_id) + 1
-    return positions
+    config = getattr(weights_of(model), "config", None)
+    return int(model.cfg.n_ctx) - architecture_of(config).first_position
 
 
 def last_real_position(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
@@ -313,26 +310,6 @@ def check_hooks(model: Any, names: Iterable[str]) -> None:
         raise InputError(
             f"model: {type(model).__name__} has no hook point {missing[0]}; mechcore needs "
             "attn.hook_z and hook_mlp_out in every layer"
-        )
-
-
-def check_in_memory(name: str, weights: nn.Module) -> None:
-    """Make sure that all weights can be read where they are.
-
-    Args:
-        name: what to call the model in the error.
-        weights: the module that holds them.
-
-    Raises:
-        InputError: some are offloaded: accelerate brings them in for the moment that Hugging
-            Face's own modules use them, and a bridge also reads them at other times.
-    """
-    away = [each for each, weight in weights.named_parameters() if weight.is_meta]
-    if away:
-        raise InputError(
-            f"{name}: {len(away)} of its weights are offloaded, {away[0]} among them; expected all "
-            "of them in memory: load it in a smaller dtype (bfloat16), on the processor "
-            '(device_map="cpu"), or on more devices'
         )
 
 

@@ -20,6 +20,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
+from mechcore.models.padding import real_positions
+
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 Inputs: TypeAlias = Mapping[str, Tensor]
 
@@ -162,7 +164,7 @@ class Stack:
         mask = inputs["attention_mask"] != 0
         rotary = None
         if self.rotary is not None:
-            cos, sin = self.rotary((mask.long().cumsum(1) - 1).clamp(min=0))
+            cos, sin = self.rotary(real_positions(mask))
             rotary = cos[:, None], sin[:, None]
         return Context(None if bool(mask.all()) else mask, rotary, read)
 

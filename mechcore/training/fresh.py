@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +18,13 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
 from mechcore.data.labels import are_generic, normal_name
 from mechcore.errors import InputError, MechcoreWarning, reason
-from mechcore.models.checkpoint_files import check_size, find_weights, without_conversion
-from mechcore.models.classification import CLASSIFICATION_ADAPTERS
-from mechcore.models.loading import load_tokenizer, read_config, without_bars
+from mechcore.models.architectures.base import architecture_of
+from mechcore.models.checkpoint_files import find_weights, read_weights
+from mechcore.models.loading import classifier_families, load_tokenizer, read_config
 from mechcore.training.machine import device_of
 
 _HEAD = ("classifier.", "score.")
@@ -144,11 +142,10 @@ def _name_classes(config: Any, names: Sequence[str]) -> None:
 def _loader(base: str, config: Any, prompt: str | None) -> Any:
     kind = config.model_type
     if prompt is None:
-        architecture = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind)
-        if architecture not in CLASSIFICATION_ADAPTERS:
+        if kind not in classifier_families():
             raise InputError(
                 f"checkpoint {base}: is of the kind {kind!r}, of which mechcore reads no "
-                f"classifiers; expected a base for {', '.join(sorted(CLASSIFICATION_ADAPTERS))}"
+                f"classifiers; expected one of {', '.join(classifier_families())}"
             )
         return AutoModelForSequenceClassification
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
@@ -164,7 +161,7 @@ def _fit_tokenizer(
 ) -> None:
     """Give the configuration the tokenizer's padding token, and make sure of the vocabulary."""
     # RoBERTa's positions are counted from the padding token of its pretraining.
-    if config.pad_token_id is None or config.model_type not in ("bert", "roberta") or from_scratch:
+    if config.pad_token_id is None or from_scratch or not architecture_of(config).encoder:
         config.pad_token_id = tokenizer.pad_token_id
     largest = max(tokenizer.get_vocab().values())
     if largest >= config.vocab_size:
@@ -187,28 +184,18 @@ def _pretrained(
     named = config.architectures
     architecture = str(named[0]) if named else "none"
     weights = find_weights(base, architecture, config, revision, allow_pickle=allow_pickle)
-    try:
-        with without_bars(), without_conversion():
-            check_size(base, loader, config, weights.files)
-            model, report = loader.from_pretrained(
-                base,
-                config=config,
-                dtype=torch.float32,
-                revision=revision,
-                trust_remote_code=False,
-                use_safetensors=weights.safetensors,
-                weights_only=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=_is_classifier(config),
-            )
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"checkpoint {base}: its pickle is damaged, or holds something else than tensors"
-        ) from error
-    except InputError:
-        raise
-    except Exception as error:  # what transformers makes of a bad checkpoint is of any kind
-        raise InputError(f"checkpoint {base}: cannot be loaded: {reason(error)}") from error
+    model, report = read_weights(
+        base,
+        loader,
+        config,
+        architecture,
+        weights,
+        revision,
+        pretrained_model_name_or_path=base,
+        config=config,
+        dtype=torch.float32,
+        ignore_mismatched_sizes=_is_classifier(config),
+    )
     classifier = loader is AutoModelForSequenceClassification
     missing = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     if lacking := sorted(key for key in missing if not (classifier and _is_head(key))):

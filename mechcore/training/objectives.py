@@ -16,6 +16,7 @@ from mechcore.data.encoding import EncodedExamples, answer_ids, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
+from mechcore.models.architectures.base import architecture_of
 from mechcore.models.finite import check_finite
 from mechcore.models.measuring import evaluating
 
@@ -143,8 +144,7 @@ def classification(
             agree on the padding token.
     """
     config: Any = model.config
-    # BERT alone does not read it: others count positions, or find the end of the text, by it.
-    if config.model_type != "bert" and config.pad_token_id != tokenizer.pad_token_id:
+    if architecture_of(config).reads_pad_id and config.pad_token_id != tokenizer.pad_token_id:
         raise InputError(
             f"model: its config.pad_token_id is {config.pad_token_id}, the tokenizer's "
             f"{tokenizer.pad_token_id}; expected the same: set both, or use new_model"
@@ -216,9 +216,8 @@ def _length(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> int:
     config: Any = model.config
-    limit = min(int(config.max_position_embeddings), int(tokenizer.model_max_length))
-    if config.model_type == "roberta":  # positions begin after the padding id
-        limit = min(limit, int(config.max_position_embeddings) - int(config.pad_token_id) - 1)
+    positions = int(config.max_position_embeddings) - architecture_of(config).first_position
+    limit = min(positions, int(tokenizer.model_max_length))
     if max_length is not None and not 1 <= max_length <= limit:
         raise InputError(
             f"max_length {max_length}: expected 1 to {limit}, the positions that the model has"

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mechcore import progress as display
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.models.loading import without_bars
+from mechcore.models.checkpoint_files import without_bars
 from mechcore.training.history import best_step, read_history, read_records
 from mechcore.training.loop import Loop
 from mechcore.training.machine import arguments_for, device_of, own_randomness, unprepared

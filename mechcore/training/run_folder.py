@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, shown
 from mechcore.files import appearing, check_can_write, tensors_digest, write_json
-from mechcore.models.loading import without_bars
+from mechcore.models.checkpoint_files import without_bars
 from mechcore.progress import say
 from mechcore.training.objectives import Objective
 from mechcore.training.settings import TrainSettings

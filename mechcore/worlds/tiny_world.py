@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -43,6 +43,7 @@ from transformers import PreTrainedTokenizerFast
 
 from mechcore.data.examples import COLUMNS, Examples
 from mechcore.errors import InputError
+from mechcore.worlds.draws import pick
 
 Split = Literal["train", "id", "ood"]
 
@@ -91,177 +92,121 @@ WORDS = (
 _HELD_OUT_ONE_IN = 10
 
 
+Pair = tuple[str, str]
+Row = tuple[str, str, str, str]
+
+
 @dataclass
 class _Words:
-    """Draws words for one pair; nouns and verbs never twice.
-
-    Only ``Random.random`` is used: its sequence for a seed is the one Python guarantees to keep.
-    """
+    """Draws parts for one pair; nouns and verbs never twice."""
 
     rng: random.Random
     used: set[str] = field(default_factory=set)
 
-    def pick(self, options: Sequence[str]) -> str:
-        return options[int(self.rng.random() * len(options))]
-
     def new(self, options: Sequence[str]) -> str:
-        word = self.pick(options)
+        word = pick(options, self.rng)
         while word in self.used:
-            word = self.pick(options)
+            word = pick(options, self.rng)
         self.used.add(word)
         return word
-
-    def noun(self) -> str:
-        return f"the {self.new(NOUNS)}"
-
-    def transitive(self) -> str:
-        return f"{self.new(TRANSITIVES)} {self.noun()}"
-
-    def predicate(self) -> str:
-        return self.transitive() if self.coin() else self.new(INTRANSITIVES)
-
-    def clause(self) -> str:
-        return f"{self.noun()} {self.predicate()}"
 
     def coin(self) -> bool:
         return self.rng.random() < 0.5
 
-
-Pair = tuple[str, str]
-Row = tuple[str, str, str, str]
-Template = Callable[[_Words], Pair]
-
-
-def _drop_adverb(w: _Words) -> Pair:
-    clause = f"{w.noun()} {w.transitive()}"
-    return f"{clause} {w.pick(ADVERBS)}", clause
-
-
-def _drop_pp(w: _Words) -> Pair:
-    subject, predicate = w.noun(), w.predicate()
-    return f"{subject} {w.pick(PREPOSITIONS)} {w.noun()} {predicate}", f"{subject} {predicate}"
+    def part(self, kind: str) -> str:
+        if kind == "noun":
+            return f"the {self.new(NOUNS)}"
+        if kind == "verb":
+            return self.new(TRANSITIVES)
+        if kind == "transitive":
+            return f"{self.part('verb')} {self.part('noun')}"
+        if kind == "predicate":
+            return self.part("transitive") if self.coin() else self.new(INTRANSITIVES)
+        if kind == "clause":
+            return f"{self.part('noun')} {self.part('predicate')}"
+        return pick(_MINOR[kind], self.rng)
 
 
-def _drop_object_pp(w: _Words) -> Pair:
-    clause = f"{w.noun()} {w.transitive()}"
-    return f"{clause} {w.pick(PREPOSITIONS)} {w.noun()}", clause
+_MINOR = {
+    "adverb": ADVERBS,
+    "preposition": PREPOSITIONS,
+    "factive": FACTIVES,
+    "non-factive": NON_FACTIVES,
+}
 
 
-def _conjunct(w: _Words) -> Pair:
-    first, second, predicate = w.noun(), w.noun(), w.predicate()
-    return f"{first} and {second} {predicate}", f"{first if w.coin() else second} {predicate}"
+@dataclass(frozen=True)
+class Template:
+    """Forms of pairs.
+
+    Attributes:
+        parts: what is drawn, in this order: kinds of `_Words.part`.
+        forms: one premise and hypothesis, or two of which a coin decides, with the parts' numbers.
+    """
+
+    parts: str
+    forms: tuple[Pair, ...]
+
+    def __call__(self, w: _Words) -> Pair:
+        """Draw a pair."""
+        parts = [w.part(kind) for kind in self.parts.split()]
+        premise, hypothesis = self.forms[len(self.forms) > 1 and not w.coin()]
+        return premise.format(*parts), hypothesis.format(*parts)
 
 
-def _passive(w: _Words) -> Pair:
-    agent, verb, patient = w.noun(), w.new(TRANSITIVES), w.noun()
-    return f"{patient} was {verb} by {agent}", f"{agent} {verb} {patient}"
-
-
-def _relative(w: _Words) -> Pair:
-    subject, inner, outer = w.noun(), w.predicate(), w.predicate()
-    return f"{subject} who {inner} {outer}", f"{subject} {inner if w.coin() else outer}"
-
-
-def _because(w: _Words) -> Pair:
-    effect, cause = w.clause(), w.clause()
-    return f"{effect} because {cause}", effect if w.coin() else cause
-
-
-def _and_then(w: _Words) -> Pair:
-    first, second = w.clause(), w.clause()
-    return f"{first} and then {second}", first if w.coin() else second
-
-
-def _conditional(w: _Words) -> Pair:
-    main, condition = w.clause(), w.clause()
-    forms = (f"{main} if {condition}", f"if {condition} {main}")
-    return forms if w.coin() else (forms[1], forms[0])
-
-
-def _even_if(w: _Words) -> Pair:
-    main = w.clause()
-    return f"{main} even if {w.clause()}", main
-
-
-def _relative_if(w: _Words) -> Pair:
-    subject, predicate = w.noun(), w.predicate()
-    return f"{subject} who wondered if {w.clause()} {predicate}", f"{subject} {predicate}"
-
-
-def _factive(w: _Words) -> Pair:
-    clause = w.clause()
-    return f"{w.noun()} {w.pick(FACTIVES)} that {clause}", clause
-
-
-def _report(w: _Words) -> Pair:
-    report = f"{w.noun()} {w.pick(NON_FACTIVES)} that {w.clause()}"
-    return f"{report} {w.pick(ADVERBS)}", report
-
-
-def _relative_verb(w: _Words) -> Pair:
-    subject, predicate = w.noun(), w.predicate()
-    premise = f"{subject} who {w.pick(NON_FACTIVES)} that {w.clause()} {predicate}"
-    return premise, f"{subject} {predicate}"
-
-
-def _because_verb(w: _Words) -> Pair:
-    main = w.clause()
-    return f"{main} because {w.noun()} {w.pick(NON_FACTIVES)} that {w.clause()}", main
-
-
-def _so_swap(w: _Words) -> Pair:
-    subject, verb, other = w.noun(), w.new(TRANSITIVES), w.noun()
-    return f"{subject} {verb} {other} {w.pick(ADVERBS)}", f"{other} {verb} {subject}"
-
-
-def _prep(w: _Words) -> Pair:
-    subject, other, predicate = w.noun(), w.noun(), w.predicate()
-    return f"{subject} {w.pick(PREPOSITIONS)} {other} {predicate}", f"{other} {predicate}"
-
-
-def _embed_if(w: _Words) -> Pair:
-    main, condition = w.clause(), w.clause()
-    return (f"{main} if {condition}" if w.coin() else f"if {condition} {main}"), condition
-
-
-def _embed_even_if(w: _Words) -> Pair:
-    condition = w.clause()
-    return f"{w.clause()} even if {condition}", condition
-
-
-def _embed_verb(w: _Words) -> Pair:
-    clause = w.clause()
-    return f"{w.noun()} {w.pick(NON_FACTIVES)} that {clause} {w.pick(ADVERBS)}", clause
-
-
-def _embed_because_verb(w: _Words) -> Pair:
-    clause = w.clause()
-    return f"{w.clause()} because {w.noun()} {w.pick(NON_FACTIVES)} that {clause}", clause
+def _template(parts: str, *forms: Pair) -> Template:
+    return Template(parts, forms)
 
 
 ORDINARY: dict[str, Template] = {
-    "drop_adverb": _drop_adverb,
-    "drop_pp": _drop_pp,
-    "drop_object_pp": _drop_object_pp,
-    "conjunct": _conjunct,
-    "passive": _passive,
-    "relative": _relative,
-    "because": _because,
-    "and_then": _and_then,
-    "conditional": _conditional,
-    "even_if": _even_if,
-    "relative_if": _relative_if,
-    "factive": _factive,
-    "report": _report,
-    "relative_verb": _relative_verb,
-    "because_verb": _because_verb,
+    "drop_adverb": _template("noun transitive adverb", ("{0} {1} {2}", "{0} {1}")),
+    "drop_pp": _template("noun predicate preposition noun", ("{0} {2} {3} {1}", "{0} {1}")),
+    "drop_object_pp": _template("noun transitive preposition noun", ("{0} {1} {2} {3}", "{0} {1}")),
+    "conjunct": _template(
+        "noun noun predicate", ("{0} and {1} {2}", "{0} {2}"), ("{0} and {1} {2}", "{1} {2}")
+    ),
+    "passive": _template("noun verb noun", ("{2} was {1} by {0}", "{0} {1} {2}")),
+    "relative": _template(
+        "noun predicate predicate", ("{0} who {1} {2}", "{0} {1}"), ("{0} who {1} {2}", "{0} {2}")
+    ),
+    "because": _template("clause clause", ("{0} because {1}", "{0}"), ("{0} because {1}", "{1}")),
+    "and_then": _template(
+        "clause clause", ("{0} and then {1}", "{0}"), ("{0} and then {1}", "{1}")
+    ),
+    "conditional": _template(
+        "clause clause", ("{0} if {1}", "if {1} {0}"), ("if {1} {0}", "{0} if {1}")
+    ),
+    "even_if": _template("clause clause", ("{0} even if {1}", "{0}")),
+    "relative_if": _template("noun predicate clause", ("{0} who wondered if {2} {1}", "{0} {1}")),
+    "factive": _template("clause noun factive", ("{1} {2} that {0}", "{0}")),
+    "report": _template(
+        "noun non-factive clause adverb", ("{0} {1} that {2} {3}", "{0} {1} that {2}")
+    ),
+    "relative_verb": _template(
+        "noun predicate non-factive clause", ("{0} who {2} that {3} {1}", "{0} {1}")
+    ),
+    "because_verb": _template(
+        "clause noun non-factive clause", ("{0} because {1} {2} that {3}", "{0}")
+    ),
 }
 # For each subset, its templates under the ordinary template that has the same premises.
 COUNTER_HEURISTIC: dict[str, dict[str, Template]] = {
-    "so_swap": {"drop_adverb": _so_swap},
-    "prep": {"drop_pp": _prep},
-    "embed_if": {"conditional": _embed_if, "even_if": _embed_even_if},
-    "embed_verb": {"report": _embed_verb, "because_verb": _embed_because_verb},
+    "so_swap": {
+        "drop_adverb": _template("noun verb noun adverb", ("{0} {1} {2} {3}", "{2} {1} {0}"))
+    },
+    "prep": {
+        "drop_pp": _template("noun noun predicate preposition", ("{0} {3} {1} {2}", "{1} {2}"))
+    },
+    "embed_if": {
+        "conditional": _template("clause clause", ("{0} if {1}", "{1}"), ("if {1} {0}", "{1}")),
+        "even_if": _template("clause clause", ("{1} even if {0}", "{0}")),
+    },
+    "embed_verb": {
+        "report": _template("clause noun non-factive adverb", ("{1} {2} that {0} {3}", "{0}")),
+        "because_verb": _template(
+            "clause clause noun non-factive", ("{1} because {2} {3} that {0}", "{0}")
+        ),
+    },
 }
 # A subset can at most take the place of all non-entailed pairs of one ordinary template.
 MAX_MINORITY = len(COUNTER_HEURISTIC) / (2 * len(ORDINARY))

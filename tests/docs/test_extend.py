@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import helpers
 import pandas as pd
 import pytest
+import torch
+import transformers as hf
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     tomllib = pytest.importorskip("tomli")
 
+from mechcore.components import Mask, ModelShape
+from mechcore.data.examples import ALL
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
 
@@ -112,6 +119,75 @@ def test_the_fill_and_the_method_have_their_commands(installed: Path, tmp_path: 
     options = ("--method", "late-first", "--seeds", "1", "--sparsities", "0.5")
     out = mechcore(installed, "prune", *options, *small, "--out", str(tmp_path / "masks"))
     assert "late-first-s0.50-seed1" in out
+
+
+@pytest.mark.once
+def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
+    installed: Path, tmp_path: Path
+) -> None:
+    """A tiny random OPT classifier, against Hugging Face's own with weights set to zero."""
+    tokenizer = hf.AutoTokenizer.from_pretrained(tiny_encoder_dir())
+    classes = {"entailment": 0, "non-entailment": 1}
+    config = hf.OPTConfig(
+        vocab_size=len(tokenizer), hidden_size=16, word_embed_proj_dim=16, ffn_dim=24,
+        num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=40,
+        pad_token_id=tokenizer.pad_token_id, bos_token_id=None, eos_token_id=None,
+        label2id=classes, id2label={0: "entailment", 1: "non-entailment"},
+    )  # fmt: skip
+    model = hf.OPTForSequenceClassification(config).eval()
+    helpers.randomise(model)
+    source = tmp_path / "opt"
+    model.save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    frames = {role: tiny_world.generate(role, 12, 1).frame for role in ("train", "id", "ood")}
+    for role, frame in frames.items():
+        frame.to_csv(tmp_path / f"{role}.csv", index=False)
+    files = [x for role in frames for x in (f"--{role}", str(tmp_path / f"{role}.csv"))]
+    given = ("--model", str(source), *files)
+
+    def margins(edited: Any) -> torch.Tensor:
+        """Log-odds of the right classes, text by text, so that nothing is padded."""
+        frame, found = frames["ood"], []
+        for a, b, label in zip(frame["text_a"], frame["text_b"], frame["label"], strict=True):
+            ids = tokenizer(a, b, return_tensors="pt")["input_ids"]
+            right, wrong = classes[label], 1 - classes[label]
+            with torch.no_grad():
+                logits = edited(ids).logits[0].double()
+            found.append(logits[right] - logits[wrong])
+        return torch.stack(found)
+
+    def without(components: str) -> Any:
+        edited = copy.deepcopy(model)
+        layers = edited.model.decoder.layers
+        with torch.no_grad():
+            if "L0.H1" in components:
+                layers[0].self_attn.out_proj.weight[:, 4:8] = 0
+            if "L1.MLP" in components:
+                layers[1].fc2.weight.zero_()
+                layers[1].fc2.bias.zero_()
+        return edited
+
+    for engine in ("tree", "reference"):
+        options = ("--components", "L0.H1,L1.MLP", "--fill", "zero", "--engine", engine)
+        out = tmp_path / engine
+        mechcore(installed, "ablate", *given, *options, "--resamples", "10", "--out", str(out))
+        table = pd.read_csv(out / "ablation.csv")
+        whole = table[(table["role"] == "ood") & (table["subset"] == ALL)]
+        drops = whole.set_index("set")["margin_drop"]
+        for components in ("L0.H1", "L1.MLP", "L0.H1+L1.MLP"):
+            expected = float((margins(model) - margins(without(components))).mean())
+            assert abs(expected) > 1e-2
+            assert drops[components] == pytest.approx(expected, abs=1e-5)
+
+    mask, out = tmp_path / "mask.safetensors", tmp_path / "folded"
+    Mask.full(ModelShape(2, 4)).without("L0.H1", "L1.MLP").save(mask)
+    options = ("--mask", str(mask), "--fill", "zero", "--out", str(out))
+    mechcore(installed, "export", "--model", str(source), *options)
+    folded: Any = hf.AutoModelForSequenceClassification.from_pretrained(out)
+    expected = without("L0.H1+L1.MLP").state_dict()
+    assert folded.state_dict().keys() == expected.keys()
+    for name, weight in folded.state_dict().items():
+        assert torch.equal(weight, expected[name]), name
 
 
 @pytest.mark.once

@@ -27,6 +27,7 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import export, load_model
+from mechcore.models.architectures import llama
 from mechcore.models.export import export_checkpoint
 
 FULL = Mask.full(ModelShape(helpers.N_LAYERS, helpers.N_HEADS))
@@ -317,9 +318,9 @@ def test_biases_come_where_they_are_needed(
     kind = "ForCausalLM" if head else "ForSequenceClassification"
     assert after["architectures"] == [f"Llama{kind}"]
     assert (after["attention_bias"], after["mlp_bias"]) == (attention, mlp)
-    same = before.keys() - export._OWN_FIELDS - {"attention_bias", "mlp_bias"}
+    same = before.keys() - llama._OWN_FIELDS - {"attention_bias", "mlp_bias"}
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
-    assert not after.keys() & export._WINDOW_FIELDS
+    assert not after.keys() & llama._WINDOW_FIELDS
 
 
 def test_with_nothing_pruned_the_checkpoint_is_copied(source: Source) -> None:
@@ -428,7 +429,7 @@ def test_other_things_that_a_llama_lacks(
     with pytest.raises(InputError, match="has no 4 heads at hidden size 18; use fill='zero'"):
         export_checkpoint(odd.path, out, mask, odd.means)
     qwen2 = sources.get("qwen2")
-    monkeypatch.setattr(export, "_WINDOW_FIELDS", {"sliding_window", "layer_types"})
+    monkeypatch.setattr(llama, "_WINDOW_FIELDS", {"sliding_window", "layer_types"})
     with pytest.raises(InputError, match="Llama with biases has no setting max_window_layers"):
         export_checkpoint(qwen2.path, out, mask, qwen2.means)
     assert not out.exists()
@@ -637,7 +638,7 @@ def test_sources_that_cannot_be_exported(sources: Sources, tmp_path: Path) -> No
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = hf.GPTNeoXConfig(**sizes, intermediate_size=24, vocab_size=40, pad_token_id=1)
     path = saved(hf.GPTNeoXForCausalLM(config), tmp_path / "neox")
-    with pytest.raises(InputError, match=r"found GPTNeoXForCausalLM; those .* BertForSeq.* Qwen2"):
+    with pytest.raises(InputError, match=r"found GPTNeoXForCausalLM; .* are bert, .* qwen2"):
         export_checkpoint(path, out, mask, fill="zero")
     for architecture in ("bert", "llama"):
         bare = tmp_path / architecture

@@ -12,7 +12,7 @@ from papers.extractive.tiny import llama_language_model, loaded, saved
 from torch import Tensor
 
 from mechcore.errors import InputError
-from mechcore.models.linear_maps import LinearMap, linear_maps
+from mechcore.models.linear_maps import ATTENTION, LinearMap, linear_maps
 from mechcore.models.running import named_weights
 
 IDS = torch.tensor([[2, 5, 9, 7, 11], [2, 6, 6, 8, 12]])
@@ -59,7 +59,7 @@ def read_by(model: Any, each: LinearMap, values: dict[str, Tensor]) -> Tensor:
     if each.part == "out":
         return values[layer + "mlp.hook_post"][:, :, None]
     norm, stream = (
-        (block.ln1, "hook_resid_pre") if each.is_attention else (block.ln2, "hook_resid_mid")
+        (block.ln1, "hook_resid_pre") if each.part in ATTENTION else (block.ln2, "hook_resid_mid")
     )
     with torch.no_grad():
         return norm(values[layer + stream])[:, :, None]

@@ -41,7 +41,7 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.models.loading import without_bars
+from mechcore.models.checkpoint_files import without_bars
 from mechcore.papers.extractive.fact_tables import BASE_STEPS, CITIES, FIRST_NAMES, LAST_NAMES, City
 from mechcore.papers.extractive.facts import (
     FIRST_HOP,

@@ -1,0 +1,128 @@
+"""Adapters for TransformerBridge, derived from those of TransformerLens.
+
+TransformerLens bridges language models only. An adapter here is the family's language-model
+adapter with the language-model head taken out and the classification head, or none, put in, so
+logits are Hugging Face's. Those of mechcore's own families are attributes of this module by the
+name of the Hugging Face class, for the entry point group ``transformer_lens.architectures``.
+
+The adapters also make padding harmless: whatever stands at masked positions never reaches the
+logits, and left-padded batches give the logits of the unpadded texts (an encoder's classification
+head reads position 0, which Hugging Face leaves on a padding token there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformer_lens.factories import architecture_adapter_factory as factory
+from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
+from transformer_lens.model_bridge.generalized_components import LinearBridge
+
+from mechcore.errors import InputError
+from mechcore.models.architectures.base import Architecture
+from mechcore.models.architectures.bert import Bert, Roberta
+from mechcore.models.architectures.gpt2 import GPT2
+from mechcore.models.architectures.llama import Llama, Mistral, Qwen2
+from mechcore.models.padding import real_tokens_first
+
+
+def derived(family: type[Architecture], name: str) -> type[ArchitectureAdapter]:
+    """The adapter of the Hugging Face class ``name``, made from the family's language model's."""
+    assert family.language_model is not None
+    base: Any = factory.SUPPORTED_ARCHITECTURES[family.language_model]
+    classifier = name.endswith("ForSequenceClassification")
+
+    class Derived(base):
+        def __init__(self, cfg: Any) -> None:
+            super().__init__(cfg)
+            parts: dict[str, Any] = self.component_mapping
+            family.without_head(parts, name)
+            if classifier:
+                parts.update({key: LinearBridge(name=at) for key, at in family.head.items()})
+
+        def prepare_model(self, hf_model: Any) -> None:
+            """Check that it has its classification head, and shield it from padding.
+
+            Raises:
+                InputError: a classifier was loaded as a language model.
+            """
+            super().prepare_model(hf_model)
+            if classifier:
+                _shield(hf_model, not family.encoder)
+
+    Derived.__name__ = Derived.__qualname__ = name
+    return Derived
+
+
+def register(adapters: Mapping[str, type[ArchitectureAdapter]]) -> None:
+    """Make TransformerLens choose these adapters by architecture name.
+
+    Its boot code consults a static table before it looks at entry points, and would otherwise
+    read a BERT classifier as a masked language model with a random head.
+    """
+    factory.ArchitectureAdapterFactory.discover_entry_points()
+    for name, adapter in adapters.items():
+        factory.SUPPORTED_ARCHITECTURES.setdefault(name, adapter)
+        if name not in factory.ArchitectureAdapterFactory._adapters:
+            factory.ArchitectureAdapterFactory.register_adapter(name, adapter)
+
+
+def _shield(hf_model: Any, causal: bool) -> None:
+    """Normalise padded batches on their way into ``hf_model``."""
+    if not type(hf_model).__name__.endswith("ForSequenceClassification"):
+        raise InputError(
+            f"model: TransformerLens loaded this classifier as {type(hf_model).__name__}, without "
+            "its classification head; use mechcore.load_model(path), or "
+            "TransformerBridge.boot_transformers(path, "
+            "model_class=transformers.AutoModelForSequenceClassification)"
+        )
+    pad_id = hf_model.config.pad_token_id
+
+    def normalise(
+        module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        mask = kwargs.get("attention_mask")
+        ids = args[0] if args else kwargs.get("input_ids")
+        if mask is None or ids is None or ids.is_floating_point() or bool((mask != 0).all()):
+            return args, kwargs
+        if pad_id is None:
+            raise InputError(
+                "model: a padded batch needs config.pad_token_id, which is not set; "
+                "set it to the tokenizer's pad_token_id"
+            )
+        ids = ids.masked_fill(mask == 0, pad_id)
+        if not causal:
+            rows = {"input_ids": ids, "attention_mask": mask}
+            if kwargs.get("token_type_ids") is not None:
+                rows["token_type_ids"] = kwargs["token_type_ids"]
+            rows, moved = real_tokens_first(rows, mask)
+            ids = rows.pop("input_ids")
+            kwargs = {**kwargs, **rows}
+            if moved:
+                kwargs["position_ids"] = None  # those of the padded layout no longer hold
+        return ((ids, *args[1:]), kwargs) if args else (args, {**kwargs, "input_ids": ids})
+
+    hf_model.register_forward_pre_hook(normalise, with_kwargs=True)
+
+
+_OWN = {
+    name: derived(family, name)
+    for name, family in (
+        ("BertForSequenceClassification", Bert),
+        ("RobertaForSequenceClassification", Roberta),
+        ("GPT2ForSequenceClassification", GPT2),
+        ("LlamaForSequenceClassification", Llama),
+        ("MistralForSequenceClassification", Mistral),
+        ("Qwen2ForSequenceClassification", Qwen2),
+    )
+}
+
+
+def __getattr__(name: str) -> type[ArchitectureAdapter]:
+    if name in _OWN:
+        return _OWN[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+register(_OWN)

@@ -1,0 +1,148 @@
+"""What mechcore asks of a family of models, and the families that it knows.
+
+A family is a subclass of `Architecture`, registered under the ``model_type`` of its Hugging Face
+configuration. A package offers one as an entry point in the group ``mechcore.architectures``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mechcore.errors import InputError
+from mechcore.registry import Registry
+
+if TYPE_CHECKING:
+    from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
+
+    from mechcore.models.stack import Stack
+
+
+class Architecture:
+    """A family of models; this one knows the least that lets mechcore run a language model.
+
+    Args:
+        config: the Hugging Face configuration of the model at hand.
+
+    Attributes:
+        encoder: whether positions attend to later ones too, and the head reads the first.
+        language_model: the Hugging Face class whose TransformerLens adapter, with another head,
+            bridges the family's classifiers; None if mechcore reads no classifiers of it.
+        head: components of the classification head and where Hugging Face has them.
+        body_options: arguments that leave out what is no part of the model without its head.
+        reads_pad_id: whether the padding token itself makes a difference, not its mask alone:
+            positions are counted, or the end of the text is found, by it.
+        projections: where W_O and the MLP's last matrix are in the base model, ``{}`` standing for
+            the layer; None if masks cannot be folded into the weights.
+    """
+
+    encoder: ClassVar[bool] = False
+    language_model: ClassVar[str | None] = None
+    head: ClassVar[Mapping[str, str]] = {"classifier": "score"}
+    body_options: ClassVar[Mapping[str, Any]] = {}
+    reads_pad_id: ClassVar[bool] = True
+    projections: ClassVar[tuple[str, str] | None] = None
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @classmethod
+    def without_head(cls, parts: dict[str, Any], name: str) -> None:
+        """Take the language-model head out of the components of an adapter.
+
+        Args:
+            parts: components of `language_model`'s adapter, by name.
+            name: of the Hugging Face class that the adapter is to bridge.
+        """
+        parts.pop("unembed", None)
+
+    @property
+    def causal(self) -> bool:
+        """Whether positions attend to earlier ones only."""
+        return not self.encoder or bool(self.config.is_decoder)
+
+    @property
+    def first_position(self) -> int:
+        """Row of the position embeddings of a text's first token."""
+        return 0
+
+    def adapter(self, name: str) -> type[ArchitectureAdapter] | None:
+        """The TransformerLens adapter of a Hugging Face class of the family.
+
+        Args:
+            name: of the class: a classifier, or a model without a head.
+
+        Returns:
+            The adapter; None where TransformerLens has its own, or there is none.
+        """
+        from mechcore.models.architectures.adapters import derived
+
+        if self.language_model is None:
+            return None
+        if name.endswith("ForSequenceClassification"):
+            return derived(type(self), name)
+        return derived(type(self), name) if self.encoder and name.endswith("Model") else None
+
+    def stack(self, model: Any) -> Stack:
+        """The layers as functions of the weights, for the engine that shares prefixes.
+
+        Args:
+            model: a TransformerBridge of the family.
+
+        Raises:
+            InputError: the family offers none, or the model has a part that a `Stack` has not.
+        """
+        raise unsupported(f"a bridge of {type(model.original_model).__name__}")
+
+    def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
+        """The same network with biases, to hold means, at the projections that need them.
+
+        Args:
+            model: a Hugging Face model of the family.
+            attention: whether W_O needs one.
+            mlp: whether the MLP's last matrix needs one.
+
+        Raises:
+            InputError: there are none, and no way to add them.
+        """
+        assert self.projections is not None
+        for needed, path in zip((attention, mlp), self.projections, strict=True):
+            if needed and model.base_model.get_submodule(path.format(0)).bias is None:
+                raise InputError(
+                    f"export: {type(model).__name__} has no biases to hold means; use fill='zero', "
+                    "which needs no biases"
+                )
+        return model
+
+
+ARCHITECTURES: Registry[type[Architecture]] = Registry(
+    "architecture",
+    "mechcore.architectures",
+    {
+        "bert": "mechcore.models.architectures.bert:Bert",
+        "roberta": "mechcore.models.architectures.bert:Roberta",
+        "gpt2": "mechcore.models.architectures.gpt2:GPT2",
+        "llama": "mechcore.models.architectures.llama:Llama",
+        "mistral": "mechcore.models.architectures.llama:Mistral",
+        "qwen2": "mechcore.models.architectures.llama:Qwen2",
+    },
+)
+"""Families by ``config.model_type``."""
+
+
+def architecture_of(config: Any) -> Architecture:
+    """What mechcore knows of the family of a Hugging Face configuration."""
+    kind = getattr(config, "model_type", "")
+    if kind not in ARCHITECTURES:
+        return Architecture(config)
+    return ARCHITECTURES[kind](config)
+
+
+def unsupported(found: str) -> InputError:
+    """The error for a model that the prefix-sharing engine cannot run."""
+    known = [name for name in ARCHITECTURES if ARCHITECTURES[name].stack is not Architecture.stack]
+    return InputError(
+        f"prefix-sharing engine: found {found}; expected a TransformerBridge of "
+        f"{', '.join(known)} with its usual settings, or a HookedTransformer, on one device; "
+        "engine='reference' runs any model"
+    )

@@ -1,0 +1,133 @@
+"""Reading the weights of a bridge into a `Stack`: what the families' files are put together from.
+
+All of it copies, so that later changes of the model do not reach the stack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers.activations import ACT2FN
+from transformers.pytorch_utils import Conv1D
+
+from mechcore.models.padding import real_positions
+from mechcore.models.running import is_causal, is_classifier
+from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
+
+
+def bridge_stack(
+    model: Any,
+    *,
+    embed: Callable[[Inputs], Tensor],
+    activation: Activation,
+    head: Callable[[Tensor], Tensor] | None = None,
+    out: Linear | None = None,
+    post_norm: bool = False,
+    scale: Callable[[int], float] | None = None,
+    rotary: Callable[[Tensor], tuple[Tensor, Tensor]] | None = None,
+) -> Stack:
+    """A `Stack` of a bridge whose layers have the usual parts.
+
+    Those are ``ln1``, ``ln2``, attention with ``q``, ``k``, ``v`` and ``o``, and an MLP with
+    ``in``, ``out`` and perhaps ``gate``.
+
+    Args:
+        model: a TransformerBridge.
+        embed: see `Stack`, as ``activation``, ``post_norm`` and ``rotary``.
+        activation: of the MLPs.
+        head: before the last matrix; None for the final normalisation.
+        out: the last matrix; None for a decoder's classifier or unembedding.
+        post_norm: whether normalisation follows the residual add.
+        scale: of a layer's attention scores; None for ``d_head ** -0.5``.
+        rotary: cosines and sines of positions.
+    """
+    n_heads, size = int(model.cfg.n_heads), int(model.cfg.d_head)
+    kv_heads = getattr(model.original_model.config, "num_key_value_heads", None)
+    if out is None:
+        out = linear(model.classifier if is_classifier(model) else model.unembed)
+    return Stack(
+        layers=tuple(
+            _layer(block, size**-0.5 if scale is None else scale(i))
+            for i, block in enumerate(model.blocks)
+        ),
+        n_heads=n_heads,
+        n_kv_heads=int(kv_heads or n_heads),
+        d_head=size,
+        post_norm=post_norm,
+        causal=is_causal(model),
+        activation=activation,
+        embed=embed,
+        head=norm(model.ln_final) if head is None else head,
+        out=out,
+        rotary=rotary,
+    )
+
+
+def _layer(block: Any, scale: float) -> Layer:
+    attn, mlp = block.attn, block.mlp
+    return Layer(
+        qkv=Linear.joined([linear(attn.q), linear(attn.k), linear(attn.v)]),
+        o=linear(attn.o),
+        up=linear(getattr(mlp, "in")),
+        gate=linear(mlp.gate) if hasattr(mlp, "gate") else None,
+        down=linear(mlp.out),
+        norm_attn=norm(block.ln1),
+        norm_mlp=norm(block.ln2),
+        scale=scale,
+    )
+
+
+def inner(component: Any) -> Any:
+    """The Hugging Face module inside a bridge's component."""
+    return getattr(component, "original_component", component)
+
+
+def weight(component: Any) -> Tensor:
+    """The weight of a bridge's component."""
+    return inner(component).weight.detach().clone()
+
+
+def linear(component: Any) -> Linear:
+    """A linear map of a bridge."""
+    module = inner(component)
+    matrix = weight(module)
+    bias = None if module.bias is None else module.bias.detach().clone()
+    return Linear(matrix.T.contiguous() if isinstance(module, Conv1D) else matrix, bias)
+
+
+def norm(component: Any) -> Norm:
+    """A normalisation of a bridge, over d_model."""
+    module = inner(component)
+    rms = not isinstance(module, torch.nn.LayerNorm)
+    bias = getattr(module, "bias", None)
+    return Norm(
+        weight(module),
+        None if bias is None else bias.detach().clone(),
+        float(module.variance_epsilon if rms else module.eps),
+        rms,
+    )
+
+
+def embedding(
+    words: Tensor, positions: Tensor | None = None, first: int = 0
+) -> Callable[[Inputs], Tensor]:
+    """Embedding of tokens and, if there are any, of positions counted from ``first``."""
+
+    def embed(inputs: Inputs) -> Tensor:
+        x = F.embedding(inputs["input_ids"], words)
+        if positions is None:
+            return x
+        return x + F.embedding(real_positions(inputs["attention_mask"]) + first, positions)
+
+    return embed
+
+
+def activation(name: str) -> Activation:
+    """An activation by Hugging Face's name for it."""
+    if name in ("gelu_new", "gelu_pytorch_tanh", "gelu_fast"):
+        return lambda x: F.gelu(x, approximate="tanh")
+    return F.gelu if name == "gelu" else ACT2FN[name]
