@@ -10,7 +10,7 @@ import pandas as pd
 from mechcore.report.blocks import Finding, Paragraph, Section, Table, Tile, not_run
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import table_of
-from mechcore.report.wording import number
+from mechcore.wording import number
 
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 VERDICTS = "verdicts"

@@ -42,7 +42,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.run_folder import CATEGORIES, SINGLE
-from mechcore.report.wording import ALL, number, role_name, sparsity
+from mechcore.wording import ALL, number, role_name, sparsity
 
 FULL = "full"
 """Name of the full model among the subnetworks."""

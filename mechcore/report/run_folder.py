@@ -17,7 +17,7 @@ from mechcore.errors import InputError
 from mechcore.files import read_csv
 from mechcore.report.columns import Columns
 from mechcore.report.kinds import tables_of
-from mechcore.report.wording import visible
+from mechcore.wording import visible
 
 CONFIG_FILE = "config.json"
 _OBJECTS = ("model", "data", "settings", "versions", "seconds")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import DASH, NOT_AVAILABLE, number, whole
+from mechcore.wording import DASH, NOT_AVAILABLE, number, whole
 
 
 def table_of(run: RunFolder, name: str) -> pd.DataFrame | None:

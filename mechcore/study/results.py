@@ -17,10 +17,11 @@ from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
 from mechcore.report import REPORT_FILES
 from mechcore.study.engine import Results, Study
-from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER, write_tables
+from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.kinds import STUDIES
 from mechcore.study.step import in_order, plain, versions
 from mechcore.study.store import Store
+from mechcore.tables import write_tables
 
 STUDY = "study.json"
 STORE = "store"

@@ -20,7 +20,7 @@ from mechcore.report.drawing import (
     shorten,
 )
 from mechcore.report.seeds import in_order, means_over_seeds, seeds_in, whole_range
-from mechcore.report.wording import number, percent, whole
+from mechcore.wording import number, percent, whole
 
 BASE = "base"
 """The arm of the pretrained model, which was not trained on the task."""

@@ -20,7 +20,7 @@ from mechcore.papers.cognitive.report.summary import CLAIMS
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import table_of, with_ends
-from mechcore.report.wording import number, small, whole
+from mechcore.wording import number, small, whole
 
 _TOP = 5
 """Heads of a model in a table."""

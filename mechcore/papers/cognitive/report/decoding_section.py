@@ -26,7 +26,7 @@ from mechcore.papers.cognitive.report.summary import CLAIMS
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import ends_of, in_order, table_of
-from mechcore.report.wording import (
+from mechcore.wording import (
     listed,
     number,
     percent,

@@ -40,7 +40,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.seeds import in_order
-from mechcore.report.wording import ALL, number
+from mechcore.wording import ALL, number
 
 TARGETS = ("choice", "correct", "congruent", "condition")
 _TARGET_NAMES = {"correct": "right or wrong", "congruent": "congruence", "condition": "condition"}

@@ -31,7 +31,7 @@ from mechcore.papers.cognitive.report.summary import CLAIMS
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import ends_of, in_order, table_of, with_ends
-from mechcore.report.wording import (
+from mechcore.wording import (
     NOT_AVAILABLE,
     number,
     number_range,

@@ -20,7 +20,7 @@ from mechcore.papers.cognitive.report.summary import CLAIMS
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import ends_of, plain_number, table_of
-from mechcore.report.wording import (
+from mechcore.wording import (
     count,
     listed,
     number,

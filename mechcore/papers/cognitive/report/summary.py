@@ -17,7 +17,7 @@ from mechcore.report.blocks import Tile
 from mechcore.report.claims import Claims
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import mean_of, table_of, whole_range
-from mechcore.report.wording import (
+from mechcore.wording import (
     ALL,
     count,
     number,

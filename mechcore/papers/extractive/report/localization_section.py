@@ -13,7 +13,7 @@ from mechcore.papers.extractive.report.summary import CLAIMS
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in, table_of
-from mechcore.report.wording import (
+from mechcore.wording import (
     count,
     number,
     number_range,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from mechcore.report.seeds import in_order, seeds_in, whole_range
-from mechcore.report.wording import count, number
+from mechcore.wording import count, number
 
 TASKS = ("first-hop", "second-hop")
 SCORES = ("informative", "upstream", "downstream")

@@ -31,7 +31,7 @@ from mechcore.report.seeds import (
     means_over_seeds,
     table_of,
 )
-from mechcore.report.wording import DASH, number, number_range, whole
+from mechcore.wording import DASH, number, number_range, whole
 
 _GROUPS = ("early", "late")
 _PANELS = [replay_name(replay) for replay in (True, False)]

@@ -22,7 +22,7 @@ from mechcore.report.seeds import (
     table_of,
     with_ends,
 )
-from mechcore.report.wording import number, number_range, whole
+from mechcore.wording import number, number_range, whole
 
 _STATES = ("before", "after")
 

@@ -18,7 +18,7 @@ from mechcore.report.blocks import Tile
 from mechcore.report.claims import Claims
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.seeds import mean_of, table_of
-from mechcore.report.wording import number, number_range
+from mechcore.wording import number, number_range
 
 CLAIMS = Claims(
     "extractive_verdicts",
