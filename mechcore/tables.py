@@ -44,7 +44,7 @@ class Column:
         digits: decimals shown, where they are not those of the kind.
         signed: whether numbers above zero are shown with a plus.
         shown: ``"exact"`` for settings, with only the decimals they have; ``"small"`` for
-            p-values, to two digits.
+            p-values, to two digits; ``"bare"`` for shares in percent without the sign.
         names: what its values are called on a page; others are their own names.
         ends: the columns that hold the ends of its interval.
         optional: whether a table may lack it.
@@ -57,7 +57,7 @@ class Column:
     header: str = ""
     digits: int | None = None
     signed: bool = False
-    shown: Literal["", "exact", "small"] = ""
+    shown: Literal["", "exact", "small", "bare"] = ""
     names: Mapping[str, str] = field(default_factory=dict, hash=False)
     ends: tuple[str, str] | None = None
     optional: bool = False
@@ -76,6 +76,10 @@ class Column:
     def called(self, header: str, **changes: Any) -> Column:
         """The same column under another header, or with other changes."""
         return replace(self, header=header, **changes)
+
+    def alike(self, name: str, meaning: str, **changes: Any) -> Column:
+        """A column of another name and meaning that is shown as this one."""
+        return replace(self, name=name, meaning=meaning, **{"header": "", **changes})
 
     def matches(self, name: object) -> bool:
         """Whether a column of this name is one of these."""
@@ -104,7 +108,7 @@ class Column:
             return small(value)
         if self.shown == "exact" and self.kind == "share":
             return sparsity(value)
-        if self.kind == "share":
+        if self.kind == "share" and self.shown != "bare":
             return percent(value)
         return self._plain(value)
 
@@ -191,6 +195,10 @@ class Schema:
     def after(self, *columns: Column) -> Schema:
         """The same with other columns before its own."""
         return replace(self, columns=(*columns, *self.columns))
+
+    def named(self, name: str, meaning: str = "", *more: Column) -> Schema:
+        """A table of another name with these columns, and perhaps more."""
+        return Schema(name, meaning or self.meaning, (*self.columns, *more))
 
     def check(self, table: pd.DataFrame) -> None:
         """Make sure that a table has these columns and no others, with values of their types.

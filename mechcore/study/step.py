@@ -191,6 +191,16 @@ class Work:
         """
         return self.store.whole(self.job.needs[what].key)
 
+    def table(self, what: str, name: str) -> pd.DataFrame:
+        """A table of a job that this one needs, as the schema of its step says.
+
+        Raises:
+            Damaged: its results are not what was written.
+            InputError: the table is not what its schema says.
+        """
+        schemas = {each.name: each for each in self.job.needs[what].step.schemas}
+        return schemas[name].read(self.needed(what) / TABLES_FOLDER / f"{name}.csv")
+
     def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
         """Write tables as CSV, those that the step has a schema of with its columns.
 
