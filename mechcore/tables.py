@@ -96,12 +96,25 @@ class Column:
         if self.kind == "text":
             return self.names.get(value, str(value))
         if self.kind == "flag":
-            return "yes" if value else "no"
+            text = "yes" if value else "no"
+            return self.names.get(text, text)
         value, low, high = (_NO_NUMBER if _missing(each) else each for each in (value, low, high))
         text = self._shown(value)
         if math.isfinite(low) and math.isfinite(high):
             text += f" [{self._plain(low)}, {self._plain(high)}]"
         return text
+
+    def texts(self, frame: pd.DataFrame) -> list[str]:
+        """The column of a table as on a page, with the ends of intervals that the table has."""
+        parts = [frame[name] for name in (self.name, *(self.ends or ())) if name in frame]
+        return [self.show(*row) for row in zip(*parts, strict=True)]
+
+    def between(self, low: float, high: float) -> str:
+        """A range as on a page, or the one value where both ends look the same."""
+        if math.isfinite(low) and self.show(low) != self.show(high):
+            joint = " to " if self.kind in ("number", "points") else DASH
+            return f"{self._plain(low)}{joint}{self.show(high)}"
+        return self.show(low)
 
     def _shown(self, value: float) -> str:
         if self.shown == "small":

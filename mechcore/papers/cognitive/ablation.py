@@ -76,7 +76,14 @@ MASS = Schema(
         _TRIALS,
         *estimate("centre", "number", "the centre, in layers from 0", over="moved quantiles"),
         Column("undefined", "share", "resamples without a centre", header="no centre"),
-        Column("total_drop", "share", "sum of the positive drops", unit="points", shown="bare"),
+        Column(
+            "total_drop",
+            "share",
+            "sum of the positive drops",
+            "points",
+            "drops in all",
+            shown="bare",
+        ),
         Column("first_layer_share", "share", "of it, in layer 0", header="in first layer"),
         Column("strongest", "text", "the head with the largest drop"),
         *estimate(

@@ -69,7 +69,13 @@ CHECK = Schema(
         Column("n_above", "whole", "those above chance", header="above chance"),
         Column("expected", "number", "how many would be by chance", digits=1),
         Column("p", "number", "of the most accurate of them", shown="small"),
-        Column("holds", "flag", "whether the check holds"),
+        Column(
+            "holds",
+            "flag",
+            "whether the check holds",
+            header="check",
+            names={"yes": "holds", "no": "fails"},
+        ),
     ),
 )
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from mechcore.papers.cognitive.ablation import AblateHeads
-from mechcore.papers.cognitive.arms import ARM
 from mechcore.papers.cognitive.compare import CURVE, MODELS, SAMPLES, TRAINING
 from mechcore.papers.cognitive.decoding import Decode
 from mechcore.papers.cognitive.report import words
+from mechcore.papers.cognitive.report.arms import of_models
 from mechcore.papers.cognitive.report.section import cognitive_sections
 from mechcore.papers.cognitive.report.summary import CLAIMS, cognitive_tiles
 from mechcore.papers.cognitive.units import FollowUnits
 from mechcore.papers.evidence import VERDICTS
 from mechcore.report.kinds import StudyReport, Words
-from mechcore.tables import SEED
 
 _OF_MODELS = [
-    schema.after(ARM, SEED)
+    of_models(schema)
     for analysis in (AblateHeads, Decode, FollowUnits)
     for schema in analysis.schemas
 ]

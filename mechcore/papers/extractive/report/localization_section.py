@@ -12,7 +12,7 @@ from mechcore.papers.extractive.report.map_figures import (
 from mechcore.papers.extractive.report.summary import CLAIMS
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in, table_of
+from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in
 from mechcore.wording import (
     count,
     number,
@@ -28,8 +28,8 @@ _TOP = 5
 def localization_section(run: RunFolder, gallery: Gallery) -> Section:
     """Whether what learning implications changes is where facts are read out."""
     section_id, title = "localization", "Localisation"
-    table = table_of(run, "extractive_localization")
-    r2 = table_of(run, "extractive_localization_r2")
+    table = run.filled("extractive_localization")
+    r2 = run.filled("extractive_localization_r2")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if table is None:
         blocks.append(Paragraph("Not run: the scores of learning and of reading out.", note=True))

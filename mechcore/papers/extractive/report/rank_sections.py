@@ -29,7 +29,6 @@ from mechcore.report.seeds import (
     ends_of,
     in_order,
     means_over_seeds,
-    table_of,
 )
 from mechcore.wording import DASH, number, number_range, whole
 
@@ -43,7 +42,7 @@ _PANELS = [replay_name(replay) for replay in (True, False)]
 def freezing_section(run: RunFolder, gallery: Gallery) -> Section:
     """Ranks where the changes of early or of late layers are left out."""
     section_id, title = "freezing", "Freezing layers"
-    table = table_of(run, "extractive_freezing")
+    table = run.filled("extractive_freezing")
     if table is None:
         return not_run(section_id, title, "the freezing of early and late layers")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
@@ -65,7 +64,7 @@ def freezing_section(run: RunFolder, gallery: Gallery) -> Section:
 
 
 def _chances(run: RunFolder, data: str) -> Mapping[str, float]:
-    ranks = table_of(run, "extractive_ranks")
+    ranks = run.filled("extractive_ranks")
     if ranks is None:
         return {}
     return dict(of(ranks, data=data).groupby("task")["chance"].mean().items())  # type: ignore[arg-type]
@@ -125,7 +124,7 @@ def _freezing_rows(table: pd.DataFrame) -> Table:
 def ordering_section(run: RunFolder, gallery: Gallery) -> Section:
     """Ranks of test implications by what was learned first."""
     section_id, title = "ordering", "Order of learning"
-    table = table_of(run, "extractive_ordering")
+    table = run.filled("extractive_ordering")
     if table is None:
         return not_run(section_id, title, "the trainings in three orders")
     table = table.assign(panel=table["replay"].map(replay_name), row=table["order"])
@@ -141,7 +140,7 @@ def ordering_section(run: RunFolder, gallery: Gallery) -> Section:
 def grafting_section(run: RunFolder, gallery: Gallery) -> Section:
     """Ranks of implications of other facts with and without the graft."""
     section_id, title = "grafting", "Grafting"
-    table = table_of(run, "extractive_grafting")
+    table = run.filled("extractive_grafting")
     if table is None:
         return not_run(section_id, title, "the grafting of weight changes")
     table = table.assign(panel="", row=table["model"])

@@ -19,7 +19,6 @@ from mechcore.report.seeds import (
     in_order,
     means_over_seeds,
     plain_number,
-    table_of,
     with_ends,
 )
 from mechcore.wording import number, number_range, whole
@@ -30,7 +29,7 @@ _STATES = ("before", "after")
 def recall_section(run: RunFolder, gallery: Gallery) -> Section:
     """Ranks of facts and implications before and after training on the facts."""
     section_id, title = "recall", "Out-of-context reasoning"
-    ranks, grid = table_of(run, "extractive_ranks"), table_of(run, "extractive_grid")
+    ranks, grid = run.filled("extractive_ranks"), run.filled("extractive_grid")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if ranks is None:
         blocks.append(Paragraph("Not run: the training on facts.", note=True))

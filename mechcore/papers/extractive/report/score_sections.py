@@ -23,7 +23,7 @@ from mechcore.papers.extractive.report.maps import keyed, token_name
 from mechcore.papers.extractive.report.summary import CLAIMS
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in, table_of
+from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in
 from mechcore.wording import (
     number,
     number_range,
@@ -45,7 +45,7 @@ _TOP = 3
 def scores_section(run: RunFolder, gallery: Gallery) -> Section:
     """Where facts are stored, asked for and read out."""
     section_id, title = "scores", "Extractive scores"
-    scores = table_of(run, "extractive_scores")
+    scores = run.filled("extractive_scores")
     if scores is None:
         return not_run(section_id, title, "the scores of components")
     text = (
@@ -184,7 +184,7 @@ def sums_section(run: RunFolder, gallery: Gallery) -> Section:
     """Whether the scores add up, and how far first order is from the actual change."""
     del gallery
     section_id, title = "sums", "Sum check"
-    table = table_of(run, "extractive_sums")
+    table = run.filled("extractive_sums")
     if table is None:
         return not_run(section_id, title, "the check that scores add up")
     summed = table["informative"] + table["other"]
