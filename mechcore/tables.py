@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mechcore.errors import InputError
 from mechcore.files import read_csv, write_csv
-from mechcore.wording import DASH, ROLES, number, percent, small, sparsity, whole
+from mechcore.wording import DASH, ROLES, number, number_range, percent, small, sparsity, whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -111,10 +111,11 @@ class Column:
 
     def between(self, low: float, high: float) -> str:
         """A range as on a page, or the one value where both ends look the same."""
-        if math.isfinite(low) and self.show(low) != self.show(high):
-            joint = " to " if self.kind in ("number", "points") else DASH
-            return f"{self._plain(low)}{joint}{self.show(high)}"
-        return self.show(low)
+        if self.kind == "number":
+            return number_range([low, high])
+        if not math.isfinite(low) or self.show(low) == self.show(high):
+            return self.show(low)
+        return f"{self._plain(low)}{' to ' if self.kind == 'points' else DASH}{self.show(high)}"
 
     def _shown(self, value: float) -> str:
         if self.shown == "small":
