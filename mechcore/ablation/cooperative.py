@@ -16,14 +16,42 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRICS, Ablations, ComponentSet, place
-from mechcore.ablation.superadditivity import Correction, adjusted_p, paired_p
+from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
+from mechcore.ablation.superadditivity import P_VALUES, Correction, adjusted_p, paired_p
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric, bootstrap_means
 from mechcore.masking.means import MeanActivations
+from mechcore.tables import PLACE, Column, N, Schema, estimate
+
+DIVIDENDS = Schema(
+    "dividends",
+    "Moebius dividend of every subset of the components; shares for accuracy, nats for the margin.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("drop", "number", "drop without the set"),
+        *estimate("dividend", "number", "what the set does beyond all its parts"),
+        *P_VALUES,
+    ),
+)
+SHAPLEY = Schema(
+    "shapley",
+    "Shapley value of every component; shares for accuracy, nats for the margin.",
+    (
+        SET,
+        *PLACE,
+        N,
+        METRIC,
+        *estimate("shapley", "number", "the component's share of the joint drop"),
+        Column("standard_error", "number", "of the sampling of permutations; 0 if exact"),
+    ),
+)
 
 MOST_EXACT = 10
 """Components up to which all subsets are ablated."""

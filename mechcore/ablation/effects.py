@@ -25,8 +25,43 @@ from mechcore.evaluation.evaluate import (
     kl_divergence,
 )
 from mechcore.models.running import check_masks
+from mechcore.tables import PLACE, Column, N, Schema, estimate
 
 METRICS: tuple[Metric, ...] = ("accuracy", "margin")
+
+SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
+SIZE = Column("size", "whole", "components in the set")
+METRIC = Column("metric", "text", "``accuracy`` or ``margin``")
+ABLATION = Schema(
+    "ablation",
+    "What every ablated set of components costs, on every subset of the data.",
+    (
+        SET,
+        Column("kind", "text", "``single``, ``joint``, or ``non-core`` for a mean of other heads"),
+        SIZE,
+        *PLACE,
+        N,
+        Column("accuracy", "share", "accuracy without the set"),
+        *estimate(
+            "accuracy_drop",
+            "points",
+            "accuracy of the full model less that without the set",
+            low="accuracy_drop_low",
+            high="accuracy_drop_high",
+        ),
+        Column("margin", "number", "mean log-odds of the correct classes", unit="nats"),
+        *estimate(
+            "margin_drop",
+            "number",
+            "margin of the full model less that without the set",
+            low="margin_drop_low",
+            high="margin_drop_high",
+            unit="nats",
+            signed=True,
+        ),
+        Column("kl", "number", "KL from the full model's answers", "nats", header="KL"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -208,9 +243,7 @@ def ablation_table(
         seed: of the resamples.
 
     Returns:
-        Columns set, kind, size, data, role, subset, n, accuracy, accuracy_drop and its interval
-        (shares), margin, margin_drop and its interval (nats), kl (full model to ablated one,
-        nats). Empty if there is nothing to list.
+        The columns of `ABLATION`. Empty if there is nothing to list.
 
     Raises:
         InputError: there is no set of the name ``against``.

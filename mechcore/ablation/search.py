@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from mechcore.ablation.effects import Ablations, ComponentSet
+from mechcore.ablation.effects import SET, Ablations, ComponentSet
 from mechcore.ablation.screening import Screen
 from mechcore.ablation.sets import singles
-from mechcore.ablation.superadditivity import Correction, interactions
+from mechcore.ablation.superadditivity import INTERACTIONS, Correction, interactions
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
@@ -32,6 +32,23 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.state import StateFile, encoded_inputs, input_facts
+from mechcore.tables import Column, Schema
+
+SUPERADDITIVE = INTERACTIONS.named(
+    "superadditive",
+    "The sets that a search found, measured on the half of the data that it did not see; as "
+    "``interactions``.",
+    Column("interaction_in_search", "number", "on the half that the search saw", optional=True),
+)
+SCREENING = Schema(
+    "screening",
+    "Every pair of components that a search screened, best first.",
+    (
+        SET,
+        Column("predicted", "number", "interaction on the margin that gradients predict", "nats"),
+        Column("interaction", "number", "on the half that the search saw; missing if not ablated"),
+    ),
+)
 
 SCREENING_EXAMPLES = 256
 

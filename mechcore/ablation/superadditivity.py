@@ -15,9 +15,10 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import stats
 
-from mechcore.ablation.effects import METRICS, Ablations, ComponentSet, place
+from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric, bootstrap_means
+from mechcore.tables import PLACE, Column, N, Schema, estimate
 
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
@@ -27,24 +28,28 @@ _ROUNDING = 1e-9
 
 Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "none"]
 
-COLUMNS = (
-    "set",
-    "size",
-    "data",
-    "role",
-    "subset",
-    "n",
-    "metric",
-    "joint_drop",
-    "sum_of_single_drops",
-    "interaction",
-    "low",
-    "high",
-    "p",
-    "p_adjusted",
-    "superadditive",
-    "floor",
-    "ceiling",
+P_VALUES = (
+    Column("p", "number", "of a paired t test of its being 0", shown="small"),
+    Column("p_adjusted", "number", "the same, corrected for how many were tested", shown="small"),
+)
+INTERACTIONS = Schema(
+    "interactions",
+    "What sets cost beyond their members, on every subset and metric; drops are shares for "
+    "accuracy and nats for the margin.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("joint_drop", "number", "drop without the set", signed=True),
+        Column("sum_of_single_drops", "number", "drops without each member alone", signed=True),
+        *estimate("interaction", "number", "joint drop less that sum", signed=True),
+        *P_VALUES,
+        Column("superadditive", "flag", "whether the interaction is above 0"),
+        Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
+        Column("ceiling", "flag", "the same at the other end, where ablating helps"),
+    ),
 )
 
 
@@ -67,12 +72,9 @@ def interactions(
         seed: of the resamples.
 
     Returns:
-        One row per set, subset and metric with the columns `COLUMNS`: drops and interaction are
-        shares for accuracy and nats for the margin, low and high an interval of the interaction
-        that a paired bootstrap gives, p that of a paired t test of its being 0.
-        ``superadditive`` means interaction > 0. ``floor`` marks accuracies with next to nothing
-        left to lose: the joint accuracy is under `FLOOR`, or the single drops add up to more than
-        the full model's accuracy, so that the interaction is cut off from above; ``ceiling`` the
+        The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
+        with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the single drops
+        add up to more than the full model's accuracy, so that the interaction is cut off from above; ``ceiling`` the
         same at the other end, where ablating helps. Empty if there is no such set.
 
     Raises:
@@ -106,7 +108,7 @@ def interactions(
                     "ceiling": metric == "accuracy" and _at_ceiling(accuracy, drop, expected),
                 }
                 rows.append(row)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=INTERACTIONS.required)
 
 
 def interaction_from_accuracies(

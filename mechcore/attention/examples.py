@@ -20,6 +20,9 @@ from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
 
+ATTENTION_FILE = "attention_examples.json"
+"""What the file with such examples is called in the folder of a run."""
+
 DECIMALS = 4
 
 

@@ -12,6 +12,32 @@ from jaxtyping import Bool, Float
 from mechcore.attention.categories import MIXED, OTHER
 from mechcore.components import Component
 from mechcore.errors import InputError
+from mechcore.tables import PART, Column, Schema
+
+HEAD_CATEGORIES = Schema(
+    "head_categories",
+    "What every head attends to: shares of a query's attention on each category of tokens.",
+    (
+        *PART,
+        Column("category", "text", "the label; ``mixed`` where no category reaches the thresholds"),
+        Column("also", "text", "other categories that reach them", optional=True),
+        Column("stability", "share", "resamples that give the same label", optional=True),
+        Column("n_examples", "whole", "examples"),
+        Column("n_queries", "whole", "real tokens", optional=True),
+        Column("entropy", "number", "of the attention of a query, mean over queries", "nats"),
+        Column("distance", "number", "between query and key, mean", "tokens", optional=True),
+        Column("left_out", "share", "attention on keys of ignored categories", optional=True),
+        Column("mass_*", "share", "attention on the category, where it is defined", shown="bare"),
+        Column("low_*", "share", "lower end of the 95 % interval of the mass"),
+        Column("high_*", "share", "its upper end"),
+        Column("uniform_*", "share", "the mass under uniform attention"),
+        Column("ratio_*", "number", "mass / uniform", digits=1),
+        Column("sd_*", "share", "standard deviation of the mass over examples"),
+        Column("share_*", "share", "of all attention, every key in its first category alone"),
+        Column("examples_*", "whole", "examples for which the category is defined"),
+        Column("in_core", "flag", "whether the head is in the heuristic core"),
+    ),
+)
 
 
 @dataclass(frozen=True)

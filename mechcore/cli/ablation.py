@@ -146,7 +146,7 @@ def ablate(
     from mechcore.masking.fills import FILLS
     from mechcore.report.ablation_figures import save_figures
     from mechcore.steps.ablation import sweep_tables
-    from mechcore.study.folder import write_tables
+    from mechcore.tables import write_tables
 
     needs_means = FILLS[fill].needs_means
     needs_train = needs_means and means.means is None
@@ -215,7 +215,7 @@ def superadditive(
     """Search for the pairs and larger sets with the largest interactions."""
     from mechcore.ablation.search import check_search, find_superadditive, state_files
     from mechcore.components import KINDS, ModelShape
-    from mechcore.study.folder import write_tables
+    from mechcore.tables import write_tables
 
     states = state_files(out, max_size)
     _check_out(out, states[0], resume)

@@ -92,7 +92,7 @@ def prune(
     """Subnetworks for every seed and sparsity, with their accuracies."""
     from mechcore.steps import tables as study_steps
     from mechcore.steps.comparison import check_methods, check_sparsities, find_subnetworks
-    from mechcore.study.folder import write_tables
+    from mechcore.tables import write_tables
 
     check_methods([method])
     state = _state_file(out, resume)
@@ -145,7 +145,7 @@ def compare(
         find_subnetworks,
         method_table,
     )
-    from mechcore.study.folder import write_tables
+    from mechcore.tables import write_tables
 
     chosen = check_methods(split(methods))
     state = _state_file(out, resume)
@@ -188,7 +188,7 @@ def core(
     """Head frequencies and the heuristic core of several subnetworks."""
     from mechcore.pruning import Subnetwork
     from mechcore.steps import tables as study_steps
-    from mechcore.study.folder import write_tables
+    from mechcore.tables import write_tables
 
     must_not_exist(out)
     files = [file for path in masks for file in mask_files(path)]
@@ -246,9 +246,9 @@ def effective_size(
     from mechcore.report.subnetwork_figures import effective_sizes
     from mechcore.steps.config import EMBEDDED, Analyses, SizesConfig
     from mechcore.steps.sizes import checkpoint_series, size_tables
-    from mechcore.study.folder import write_tables
     from mechcore.study.run import run_study
     from mechcore.subnetworks.effective_size import read_full, read_grid
+    from mechcore.tables import write_tables
 
     if full is not None and grid is not None:
         must_not_exist(out)

@@ -13,11 +13,23 @@ from scipy.stats import t as student_t
 
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Interval
+from mechcore.tables import Column, Schema
 
 Verdict: TypeAlias = Literal["supported", "not supported", "inconclusive"]
 SUPPORTED: Verdict = "supported"
 NOT_SUPPORTED: Verdict = "not supported"
 INCONCLUSIVE: Verdict = "inconclusive"
+
+VERDICTS = Schema(
+    "verdicts",
+    "The verdict on every claim.",
+    (
+        Column("claim", "whole", "its number, from 1"),
+        Column("title", "text", "the claim", header="what is claimed"),
+        Column("verdict", "text", "supported, not supported or inconclusive"),
+        Column("figure", "text", "the numbers that decide, in sentences", header="figures"),
+    ),
+)
 
 ALPHA = 0.05
 """Largest p-value that is called small."""
@@ -162,7 +174,7 @@ def judged(claims: Iterable[tuple[str, Callable[[E], Finding]]], evidence: E) ->
         evidence: what it is judged by.
 
     Returns:
-        One row per claim: ``claim`` (from 1), ``title``, ``verdict`` and ``figure`` (sentences).
+        The columns of `VERDICTS`.
     """
     rows = []
     for claim, (title, judge) in enumerate(claims, 1):
@@ -171,7 +183,7 @@ def judged(claims: Iterable[tuple[str, Callable[[E], Finding]]], evidence: E) ->
         except InconclusiveError as reason:
             found = Finding(INCONCLUSIVE, str(reason))
         rows.append((claim, title, found.verdict, found.figure))
-    return pd.DataFrame(rows, columns=["claim", "title", "verdict", "figure"])
+    return pd.DataFrame(rows, columns=VERDICTS.required)
 
 
 def _values(where: Mapping[str, object]) -> str:

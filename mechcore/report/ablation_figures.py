@@ -28,7 +28,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.figures import data_sets, of_data, subsets_of
-from mechcore.report.wording import role_name
+from mechcore.wording import role_name
 
 _UNITS = {"accuracy": "points", "margin": "nats"}
 _SCALES = {"accuracy": 100.0, "margin": 1.0}

@@ -11,7 +11,7 @@ from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, no
 from mechcore.report.figures import data_sets, subsets_of
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.summary import interaction_sentences
-from mechcore.report.wording import (
+from mechcore.wording import (
     ALL,
     effect,
     number,

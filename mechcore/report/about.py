@@ -20,7 +20,7 @@ from mechcore.report.ablation_sections import (
 from mechcore.report.attention_views import pattern_properties
 from mechcore.report.figures import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import ALL, DASH, count, number, percent, sparsity, whole
+from mechcore.wording import ALL, DASH, count, number, percent, sparsity, whole
 
 NAME = re.compile(r"(?<![\w.])L\d{1,3}\.(?:H\d{1,3}|MLP)(?!\w)")
 """How a component is called in texts and tables."""

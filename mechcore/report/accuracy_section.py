@@ -11,7 +11,7 @@ from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, no
 from mechcore.report.data_section import most_frequent
 from mechcore.report.figures import FULL, data_sets, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import (
+from mechcore.wording import (
     ALL,
     DASH,
     NOT_AVAILABLE,

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from mechcore.errors import InputError
 from mechcore.files import write_atomically
 from mechcore.report.drawing import style
 from mechcore.report.embedding import SVG, data_uri
+from mechcore.tables import Column, Schema
 
 FIGURES_FOLDER = "figures"
 FIGURE_FORMATS = ("png", "svg", "pdf")
@@ -49,6 +51,55 @@ class Table:
     text_columns: frozenset[int] = frozenset({0})
     folded: bool = False
     kind: str = field(default="table", init=False)
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """In a table of means over seeds, the range of a column; see `means_over_seeds`."""
+
+    name: str
+
+
+Shown: TypeAlias = str | Column | OverSeeds | tuple[str, Sequence[str]]
+"""A column of a table on the page: its name, itself, or header and ready texts."""
+
+
+def table_of(
+    frame: pd.DataFrame,
+    schema: Schema,
+    caption: str,
+    columns: Sequence[Shown],
+    *,
+    folded: bool = False,
+) -> Table:
+    """A table as its schema says: headers, alignment and how numbers are shown.
+
+    Args:
+        frame: the rows.
+        schema: of the columns that are given by their names.
+        caption: what it shows.
+        columns: to show, in order; optional ones that the rows lack are left out.
+        folded: whether it is closed until the reader opens it.
+    """
+    header: list[str] = []
+    cells: list[Sequence[str]] = []
+    words: set[int] = set()
+    for each in columns:
+        if isinstance(each, tuple):
+            title, texts = each
+        elif isinstance(each, OverSeeds):
+            shown, ends = schema[each.name], (f"{each.name}_least", f"{each.name}_most")
+            title, texts = "over seeds", list(map(shown.between, *(frame[end] for end in ends)))
+        else:
+            column = schema[each] if isinstance(each, str) else each
+            if column.optional and column.name not in frame:
+                continue
+            words |= {len(header)} if column.is_words else set()
+            title, texts = column.heading, column.texts(frame)
+        header.append(title)
+        cells.append(texts)
+    rows = [list(row) for row in zip(*cells, strict=True)]
+    return Table(caption, header, rows, frozenset(words), folded)
 
 
 @dataclass(frozen=True)

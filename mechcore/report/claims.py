@@ -9,8 +9,7 @@ import pandas as pd
 
 from mechcore.report.blocks import Finding, Paragraph, Section, Table, Tile, not_run
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import table_of
-from mechcore.report.wording import number
+from mechcore.wording import number
 
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 VERDICTS = "verdicts"
@@ -30,7 +29,7 @@ class Claims:
 
     def section(self, run: RunFolder) -> Section:
         """All verdicts, and the figures that decide."""
-        title, table = "Verdicts", table_of(run, self.table)
+        title, table = "Verdicts", run.filled(self.table)
         if table is None:
             return not_run(VERDICTS, title, "the verdicts on the claims")
         rows = [
@@ -57,7 +56,7 @@ class Claims:
 
     def tile(self, run: RunFolder) -> Iterator[Tile]:
         """How many of them are supported."""
-        table = table_of(run, self.table)
+        table = run.filled(self.table)
         if table is None:
             return
         n = table["verdict"].value_counts()
@@ -65,7 +64,7 @@ class Claims:
         yield Tile("Claims supported", f"{n.get(SUPPORTED, 0)} of {len(table)}", ", ".join(notes))
 
     def _rows(self, run: RunFolder) -> Iterator[tuple[object, pd.Series]]:
-        table = table_of(run, self.table)
+        table = run.filled(self.table)
         if table is not None:
             yield from table.iterrows()
 

@@ -10,7 +10,7 @@ import pandas as pd
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
 from mechcore.report.figures import of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import (
+from mechcore.wording import (
     ALL,
     DASH,
     ROLES,

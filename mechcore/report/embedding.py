@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mechcore.report.wording import visible
+from mechcore.wording import visible
 
 SVG, CSV, JSON, ZIP = (
     "image/svg+xml",

@@ -41,8 +41,8 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.report.run_folder import CATEGORIES, SINGLE
-from mechcore.report.wording import ALL, number, role_name, sparsity
+from mechcore.report.run_folder import SINGLE
+from mechcore.wording import ALL, number, role_name, sparsity
 
 FULL = "full"
 """Name of the full model among the subnetworks."""
@@ -418,7 +418,7 @@ def head_categories(categories: pd.DataFrame) -> Figure:
         [look[name][1] for name in categories["category"]],
         dict.fromkeys(core, BLACK),
     )
-    order = [name for name in (*CATEGORIES, "mixed") if name in look]
+    order = [name for name in _CATEGORY_LOOK if name in look]
     order += [name for name in look if name not in order]
     counts = categories["category"].value_counts()
     handles = [

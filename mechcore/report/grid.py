@@ -14,7 +14,7 @@ from mechcore.components import Component
 from mechcore.report.drawing import ink
 from mechcore.report.figures import category_look, data_sets, of_data
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import (
+from mechcore.wording import (
     ALL,
     count,
     effect,

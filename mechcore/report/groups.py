@@ -8,7 +8,7 @@ import pandas as pd
 
 from mechcore.report.figures import FULL, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import ALL, count, listed, percent, subsets_named
+from mechcore.wording import ALL, count, listed, percent, subsets_named
 
 MIXED = "mixed"
 """The group of all subsets, in-domain and out-of-domain."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mechcore.registry import Registry
-from mechcore.report.columns import Columns
+from mechcore.tables import Schema
 
 if TYPE_CHECKING:
     from mechcore.report.blocks import Finding, Gallery, Section, Tile
@@ -54,7 +54,7 @@ class StudyReport:
     Attributes:
         title: given the model's name and ``config.json``.
         subtitle: a sentence; may be empty.
-        tables: those that it reads, by name.
+        tables: those that the study leaves.
         tiles: headline numbers.
         findings: in words, each with the section that has its figures.
         sections: between the summary and the method, in order.
@@ -63,7 +63,7 @@ class StudyReport:
 
     title: Callable[[str, Mapping[str, Any]], str]
     subtitle: str
-    tables: Mapping[str, Columns]
+    tables: Sequence[Schema]
     tiles: Callable[[RunFolder], Iterable[Tile]]
     findings: Callable[[RunFolder], Iterable[Finding]]
     sections: Callable[[RunFolder, Gallery], Iterable[Section]]
@@ -77,7 +77,7 @@ DEFAULT = "heuristic-core"
 """The kind of a run whose ``config.json`` names none."""
 
 REPORTS: Registry[StudyReport] = Registry(
-    "kind of study", "mechcore.reports", {DEFAULT: "mechcore.report.heuristic_core:REPORT"}
+    "kind of study", "mechcore.reports", {DEFAULT: "mechcore.steps.report:REPORT"}
 )
 """Reports by kind of study."""
 
@@ -87,11 +87,11 @@ class AddedSection:
     """A section that a package adds to reports, in the entry point group ``mechcore.sections``.
 
     Attributes:
-        tables: those that it reads, by name.
+        tables: those that it reads.
         make: the section; None for a run without its tables.
     """
 
-    tables: Mapping[str, Columns]
+    tables: Sequence[Schema]
     make: Callable[[RunFolder, Gallery], Section | None]
 
 
@@ -99,16 +99,14 @@ SECTIONS: Registry[AddedSection] = Registry("report section", "mechcore.sections
 """Sections that are added to reports, by name; they come after the report's own."""
 
 
-def tables_of(config: Mapping[str, Any]) -> dict[str, Columns]:
-    """The tables that the report for a run with this ``config.json`` reads, by name.
+def schemas_of(config: Mapping[str, Any]) -> dict[str, Schema]:
+    """The tables that a run with this ``config.json`` leaves, by name.
 
     Raises:
         InputError: see `report_of`.
     """
-    found = dict(report_of(config).tables)
-    for name in SECTIONS:
-        found |= SECTIONS[name].tables
-    return found
+    added = [schema for name in SECTIONS for schema in SECTIONS[name].tables]
+    return {schema.name: schema for schema in (*report_of(config).tables, *added)}
 
 
 def report_of(config: Mapping[str, Any]) -> StudyReport:

@@ -11,7 +11,7 @@ from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.kinds import NOTHING, report_of
 from mechcore.report.method import method_tables
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder
-from mechcore.report.wording import visible
+from mechcore.wording import visible
 
 _SPECIAL = re.compile(r"[\\`*\[\]|~$]|(?<!\w)_|_(?!\w)")
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mechcore.report.blocks import Table
-from mechcore.report.wording import number, plain
+from mechcore.wording import number, plain
 
 
 def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> list[Table]:

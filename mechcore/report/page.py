@@ -29,7 +29,7 @@ from mechcore.report.run_folder import (
     RunFolder,
     read_run,
 )
-from mechcore.report.wording import short_source
+from mechcore.wording import short_source
 
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
 Format = Literal["html", "md"]

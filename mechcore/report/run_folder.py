@@ -4,136 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from mechcore.attention.examples import AttentionExample
+from mechcore.attention.examples import ATTENTION_FILE, AttentionExample
 from mechcore.errors import InputError
-from mechcore.files import read_csv
-from mechcore.report.columns import Columns
-from mechcore.report.kinds import tables_of
-from mechcore.report.wording import visible
+from mechcore.report.kinds import schemas_of
+from mechcore.tables import PLACE, Schema
+from mechcore.wording import visible
 
 CONFIG_FILE = "config.json"
 _OBJECTS = ("model", "data", "settings", "versions", "seconds")
 TABLES_FOLDER = "tables"
 SINGLE = "single"
 """The kind of sets of one component in tables of ablations."""
-ATTENTION_FILE = "attention_examples.json"
-CATEGORIES = ("repeated", "previous", "next", "separator", "first", "self", "induction")
-"""Categories that have their own columns in ``head_categories.csv``; ``mixed`` has none."""
-
-
-_WHERE = ("data", "role", "subset")
-_ABLATION = Columns(
-    ("set", "kind", *_WHERE),
-    (
-        "size",
-        "n",
-        "accuracy",
-        "accuracy_drop",
-        "accuracy_drop_low",
-        "accuracy_drop_high",
-        "margin",
-        "margin_drop",
-        "margin_drop_low",
-        "margin_drop_high",
-        "kl",
-    ),
-)
-_INTERACTIONS = Columns(
-    ("set", *_WHERE, "metric"),
-    (
-        "size",
-        "n",
-        "joint_drop",
-        "sum_of_single_drops",
-        "interaction",
-        "low",
-        "high",
-        "p",
-        "p_adjusted",
-    ),
-    ("superadditive", "floor", "ceiling"),
-)
-TABLES: Mapping[str, Columns] = {
-    "accuracy": Columns(
-        ("subnetwork", *_WHERE),
-        ("target_sparsity", "seed", "n", "accuracy", "accuracy_low", "accuracy_high", "margin"),
-    ),
-    "subnetworks": Columns(
-        ("subnetwork", "kept"),
-        (
-            "target_sparsity",
-            "seed",
-            "sparsity",
-            "head_sparsity",
-            "heads_kept",
-            "mlps_kept",
-            "kl",
-            "id_accuracy",
-            "ood_accuracy",
-        ),
-    ),
-    "missing_masks": Columns(("subnetwork", "reason"), ("target_sparsity", "seed")),
-    "missing_grid_masks": Columns(
-        ("checkpoint", "subnetwork", "reason"), ("target_sparsity", "seed")
-    ),
-    "head_frequency": Columns(
-        ("component",), ("layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
-    ),
-    "joint_frequency": Columns(
-        (), ("low_sparsity", "high_sparsity", "low_count", "high_count", "n_heads")
-    ),
-    "head_overlap": Columns(("first", "second"), ("shared", "either", "jaccard", "expected")),
-    "accuracy_spread": Columns(
-        _WHERE, ("target_sparsity", "n_seeds", "full", "mean", "std", "low", "high", "spread")
-    ),
-    "group_accuracy": Columns(
-        ("subnetwork", "role", "group", "subsets", "missing"),
-        ("target_sparsity", "seed", "accuracy", "n_subsets"),
-    ),
-    "data": Columns((*_WHERE, "label"), ("n", "share")),
-    "training": Columns(_WHERE, ("step", "loss", "accuracy")),
-    "core": Columns(("component",), ("layer", "head", "n_subnetworks")),
-    "core_summary": Columns(
-        (),
-        (
-            "n_subnetworks",
-            "n_heads",
-            "core_size",
-            "expected_by_chance",
-            "p_value",
-            "spearman_rho",
-            "spearman_p",
-        ),
-        optional=("low_sparsity", "high_sparsity"),
-    ),
-    "ablation": _ABLATION,
-    "sweep": _ABLATION,
-    "interactions": _INTERACTIONS,
-    "superadditive": replace(_INTERACTIONS, optional=("interaction_in_search",)),
-    "screening": Columns(("set",), ("predicted", "interaction")),
-    "effective_size": Columns(
-        ("group", "checkpoint"),
-        ("seed", "effective_size", "sparsity", "accuracy", "full_accuracy"),
-        ("faithful",),
-    ),
-    "mean_effective_size": Columns(
-        ("group", "checkpoint"),
-        ("effective_size", "low", "high", "n_seeds", "n_faithful", "full_accuracy"),
-    ),
-    "head_categories": Columns(
-        ("component", "category"), ("layer", "head", "entropy", "n_examples"), ("in_core",)
-    ),
-}
-SEED = "seed"
-_PER_CATEGORY = ("mass_", "low_", "high_", "uniform_", "ratio_", "sd_", "share_", "examples_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +33,16 @@ class RunFolder:
     config: dict[str, Any]
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     attention_examples: tuple[AttentionExample, ...] = ()
+
+    @cached_property
+    def schemas(self) -> Mapping[str, Schema]:
+        """What the tables of such a run hold, by name."""
+        return schemas_of(self.config)
+
+    def filled(self, name: str) -> pd.DataFrame | None:
+        """The table of that name; None where it was not made or has no row."""
+        table = self.table(name)
+        return None if table is None or len(table) == 0 else table
 
     def table(self, name: str) -> pd.DataFrame | None:
         """The table of that name; None where its step was not run."""
@@ -162,7 +61,8 @@ class RunFolder:
         tables = [table[table["kind"] == SINGLE] for table in found if table is not None]
         if not tables:
             return None
-        return pd.concat(tables, ignore_index=True).drop_duplicates(["set", *_WHERE])
+        keys = ["set", *(column.name for column in PLACE)]
+        return pd.concat(tables, ignore_index=True).drop_duplicates(keys)
 
     @property
     def table_files(self) -> list[str]:
@@ -190,18 +90,18 @@ def read_run(path: str | Path) -> RunFolder:
         if not isinstance(config.get(name) or {}, dict):
             kind = type(config[name]).__name__
             raise InputError(f"{config_path}: {name}: found a {kind}; expected an object")
-    known = tables_of(config)
     tables = {
-        name: _visible_text(read_table(file, columns), columns)
-        for name, columns in known.items()
+        name: _read(file, schema)
+        for name, schema in schemas_of(config).items()
         if (file := path / TABLES_FOLDER / f"{name}.csv").is_file()
     }
     return RunFolder(path, _visible(config), tables, _read_attention(path / ATTENTION_FILE))
 
 
-def _visible_text(table: pd.DataFrame, columns: Columns) -> pd.DataFrame:
-    """Here, so that no figure, sentence or page has to think of it."""
-    return table.assign(**{name: table[name].map(visible) for name in columns.text})
+def _read(path: Path, schema: Schema) -> pd.DataFrame:
+    """A table whose texts are safe to show, so that no figure or sentence has to think of it."""
+    table = schema.read(path)
+    return table.assign(**{name: table[name].map(visible) for name in schema.texts(table)})
 
 
 def _visible(content: Any) -> Any:
@@ -212,53 +112,6 @@ def _visible(content: Any) -> Any:
     if isinstance(content, dict):
         return {visible(key): _visible(value) for key, value in content.items()}
     return content
-
-
-def read_table(path: Path, columns: Columns) -> pd.DataFrame:
-    """Read one CSV table; empty cells are missing numbers, and never anything in text columns.
-
-    Raises:
-        InputError: a column is missing or holds something else than it should.
-    """
-    try:
-        # Everything as text first: a subset may well be called "None", "NA" or "007".
-        frame = read_csv(path, dtype=str, keep_default_na=False)
-    except pd.errors.EmptyDataError:
-        frame = pd.DataFrame(columns=pd.Index(columns.names), dtype=str)
-    except (pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as CSV ({error}); run its step again") from error
-    if len(frame) == 0:
-        frame = frame.reindex(columns=[*dict.fromkeys([*columns.names, *frame.columns])])
-    missing = [name for name in columns.names if name not in frame.columns]
-    if missing:
-        raise InputError(
-            f"{path}: no column {', '.join(missing)}; found {', '.join(map(str, frame.columns))}; "
-            "run its step again with this version of mechcore"
-        )
-    numbers = [
-        *columns.numbers,
-        *(name for name in columns.optional if name in frame.columns),
-        *(name for name in frame.columns if str(name).startswith(_PER_CATEGORY)),
-    ]
-    for name in numbers:
-        try:
-            frame[name] = _numbers(frame[name], whole=name == SEED)
-        except (ValueError, OverflowError) as error:
-            raise InputError(f"{path}: column {name}: {error}; expected numbers") from error
-    for name in columns.flags:
-        frame[name] = frame[name].str.lower().isin(["true", "1"]).astype(bool)
-    return frame
-
-
-def _numbers(texts: pd.Series, *, whole: bool) -> pd.Series:
-    """Numbers of texts, empty ones missing; where they are ``whole``, exact beyond float64."""
-    if not whole:
-        return texts.mask(texts == "").astype(float)
-    found = [int(text) if re.fullmatch(r"\d+", text) else None for text in texts]
-    if any(text and number is None for text, number in zip(texts, found, strict=True)):
-        return _numbers(texts, whole=False)
-    numbers = pd.Series(pd.array(found, dtype="Int64"), index=texts.index)
-    return numbers if numbers.isna().any() else numbers.astype("int64")
 
 
 def _read_attention(path: Path) -> tuple[AttentionExample, ...]:

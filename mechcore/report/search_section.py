@@ -10,7 +10,7 @@ from mechcore.report import figures
 from mechcore.report.ablation_figures import largest_interactions
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import (
+from mechcore.wording import (
     ALL,
     DASH,
     SIGNIFICANT,

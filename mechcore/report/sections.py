@@ -19,7 +19,7 @@ from mechcore.report.search_section import search_section
 from mechcore.report.size_section import missing_table, size_section
 from mechcore.report.summary import core_row, core_sentences, missing_sentences
 from mechcore.report.training_section import training_section
-from mechcore.report.wording import (
+from mechcore.wording import (
     SIGNIFICANT,
     number,
     p_value,

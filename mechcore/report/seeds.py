@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.wording import DASH, NOT_AVAILABLE, number, whole
+from mechcore.tables import Column
+from mechcore.wording import DASH, NOT_AVAILABLE, whole
 
-
-def table_of(run: RunFolder, name: str) -> pd.DataFrame | None:
-    """The table of that name; None where it was not made or has no row."""
-    table = run.table(name)
-    return None if table is None or len(table) == 0 else table
+SEEDS = Column("seeds", "whole", "seeds that a mean is over")
 
 
 def in_order(found: pd.Series, known: Sequence[str]) -> list[str]:
     """The different values of a column: those known in their order, others after them."""
     names = list(dict.fromkeys(found))
     return [name for name in known if name in names] + [name for name in names if name not in known]
+
+
+def ordered(table: pd.DataFrame, **known: Iterable[str]) -> pd.DataFrame:
+    """The same rows, by the first column, then the second: values as in `in_order`."""
+    for name, order in reversed(known.items()):
+        place = {value: i for i, value in enumerate(in_order(table[name], list(order)))}
+        table = table.sort_values(name, key=lambda values: values.map(place), kind="stable")
+    return table
+
+
+def strongest(table: pd.DataFrame, keys: Sequence[str], column: str, n: int) -> pd.DataFrame:
+    """The ``n`` rows of each group with the largest values of a column, the largest first."""
+    by_size = table.sort_values(column, ascending=False, kind="stable")
+    return by_size.groupby(list(keys), sort=False).head(n)
 
 
 def seeds_in(table: pd.DataFrame) -> list[float]:
@@ -43,11 +53,6 @@ def means_over_seeds(
     return pd.concat(parts, axis=1).reset_index()
 
 
-def ends_of(row: pd.Series, value: str) -> pd.Series:
-    """The smallest and largest over seeds, of a row of `means_over_seeds`."""
-    return row[[f"{value}_least", f"{value}_most"]]
-
-
 def whole_range(values: pd.Series) -> str:
     """The smallest and largest of some whole numbers, or the one where they are the same."""
     finite = values.dropna()
@@ -55,18 +60,6 @@ def whole_range(values: pd.Series) -> str:
         return NOT_AVAILABLE
     low, high = finite.min(), finite.max()
     return whole(low) if low == high else f"{whole(low)}{DASH}{whole(high)}"
-
-
-def plain_number(value: float) -> str:
-    """A setting such as a learning rate, with the digits it has; a dash where it is none."""
-    return f"{value:g}" if pd.notna(value) else DASH
-
-
-def with_ends(value: float, low: float, high: float, digits: int = 2) -> str:
-    """A number with its interval where there is one."""
-    text, *ends = (number(each, digits) for each in (value, low, high))
-    known = pd.notna(low) and pd.notna(high)
-    return f"{text} [{ends[0]}, {ends[1]}]" if known else text
 
 
 def mean_of(part: pd.DataFrame) -> str:

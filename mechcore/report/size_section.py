@@ -9,7 +9,7 @@ from mechcore.report.groups import members_sentence
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.subnetwork_figures import effective_sizes
 from mechcore.report.summary import size_sentences
-from mechcore.report.wording import number, percent, percent_range, whole
+from mechcore.wording import number, percent, percent_range, whole
 
 _TITLE = "Effective size over training"
 FILES = ("mean_effective_size.csv", "effective_size.csv", "full.csv", "grid.csv")

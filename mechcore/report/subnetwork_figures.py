@@ -29,7 +29,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.report.wording import number, sparsity
+from mechcore.wording import number, sparsity
 
 _METHOD_LOOK = {
     "l0": ("trained (L0)", BLUE, "o"),

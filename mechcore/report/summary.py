@@ -14,7 +14,7 @@ from mechcore.report.groups import group_sentences, proper_subsets
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.search_section import search_sentences
 from mechcore.report.training_section import training_sentences
-from mechcore.report.wording import (
+from mechcore.wording import (
     ALL,
     SIGNIFICANT,
     count,

@@ -22,7 +22,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.report.wording import ALL, count, role_name
+from mechcore.wording import ALL, count, role_name
 
 _LOOK = {"id": ("ID", BLUE, "o"), "ood": ("OOD", VERMILION, "s")}
 _DASHES = ((0, ()), (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))

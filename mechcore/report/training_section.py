@@ -11,7 +11,7 @@ from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
 from mechcore.report.data_section import facts_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.training_figures import training_curves
-from mechcore.report.wording import (
+from mechcore.wording import (
     ALL,
     count,
     number,

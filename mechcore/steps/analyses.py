@@ -10,7 +10,12 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 
 from mechcore.ablation import ComponentSet, find_superadditive
+from mechcore.ablation.effects import ABLATION
+from mechcore.ablation.search import SCREENING, SUPERADDITIVE
+from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.attention.categories import registered_categories
+from mechcore.attention.examples import ATTENTION_FILE
+from mechcore.attention.labels import HEAD_CATEGORIES
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
@@ -18,7 +23,6 @@ from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import write_json
 from mechcore.masking.fills import FILLS
 from mechcore.pruning import Subnetwork
-from mechcore.report.run_folder import ATTENTION_FILE, TABLES, read_table
 from mechcore.steps import tables
 from mechcore.steps.ablation import core_ablation_tables, sweep_tables
 from mechcore.steps.answers import load_answers, save_answers
@@ -32,14 +36,23 @@ from mechcore.steps.base import (
     inputs_of,
     means_of,
     subnetworks_in,
-    table_of,
 )
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
-from mechcore.steps.masks import AcceptMasks, missing_in
-from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
+from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, AcceptMasks, missing_in
+from mechcore.steps.sizes import FULL_TABLE, GRID_TABLE, accuracies_by_checkpoint, size_tables
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Job, Work
+from mechcore.subnetworks.core import (
+    ACCURACY_SPREAD,
+    HEAD_FREQUENCY,
+    HEAD_OVERLAP,
+    JOINT_FREQUENCY,
+)
+from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE, MEAN_EFFECTIVE_SIZE
+from mechcore.tables import Schema
+
+SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
 
 CORE = 0.2
 """Share of heads in a core that is not known yet."""
@@ -90,6 +103,13 @@ class Accuracy(MainStep):
     """
 
     kind: ClassVar[str] = "accuracy"
+    schemas: ClassVar[tuple[Schema, ...]] = (
+        tables.ACCURACY,
+        tables.GROUP_ACCURACY,
+        tables.SUBNETWORKS,
+        ACCURACY_SPREAD,
+        MISSING_MASKS,
+    )
     names: Mapping[str, str]
     groups: Mapping[str, tuple[str, ...]]
     n_resamples: int
@@ -132,6 +152,13 @@ class Core(MainStep):
     """The heuristic core, and what else the subnetworks that it needs share."""
 
     kind: ClassVar[str] = "core"
+    schemas: ClassVar[tuple[Schema, ...]] = (
+        tables.CORE,
+        tables.CORE_SUMMARY,
+        HEAD_FREQUENCY,
+        JOINT_FREQUENCY,
+        HEAD_OVERLAP,
+    )
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -188,6 +215,7 @@ class Pictures(Heads):
     """Attention of the core's heads, and categories with the core marked."""
 
     kind: ClassVar[str] = "pictures"
+    schemas: ClassVar[tuple[Schema, ...]] = (HEAD_CATEGORIES,)
     needs: ClassVar[tuple[str, ...]] = ("core", "heads")
 
     def run(self, work: Work) -> None:
@@ -233,6 +261,7 @@ class AblateCore(Ablating):
     """
 
     kind: ClassVar[str] = "ablate"
+    schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, INTERACTIONS)
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     max_joint: int
@@ -270,6 +299,7 @@ class Sweep(Ablating):
     """
 
     kind: ClassVar[str] = "sweep"
+    schemas: ClassVar[tuple[Schema, ...]] = (SWEEP,)
     needs: ClassVar[tuple[str, ...]] = ("means",)
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     components: Literal["heads", "mlps", "all"]
@@ -308,6 +338,7 @@ class Search(Ablating):
     """
 
     kind: ClassVar[str] = "search"
+    schemas: ClassVar[tuple[Schema, ...]] = (SUPERADDITIVE, SCREENING)
     needs: ClassVar[tuple[str, ...]] = ("means",)
     role: Literal["id", "ood"]
     subset: str
@@ -351,20 +382,27 @@ class Sizes(MainStep):
     """
 
     kind: ClassVar[str] = "sizes"
+    schemas: ClassVar[tuple[Schema, ...]] = (
+        FULL_TABLE,
+        GRID_TABLE,
+        EFFECTIVE_SIZE,
+        MEAN_EFFECTIVE_SIZE,
+        MISSING_GRID_MASKS,
+    )
     tolerance: float
     groups: Mapping[str, tuple[str, ...]]
     checkpoints: tuple[int | str, ...]
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        found = {step: table_of(work, str(step), "accuracy") for step in self.checkpoints}
+        found = {step: work.table(str(step), "accuracy") for step in self.checkpoints}
         missing = self._missing(work)
         full, grid, groups = accuracies_by_checkpoint(found, self.groups)
         if grid.empty and missing is not None:
             raise MechcoreError(f"no mask reached its target: {'. '.join(missing['reason'])}")
         work.write_tables(size_tables(full, grid, groups, self.tolerance))
         if missing is not None:
-            columns = ["checkpoint", "subnetwork", "target_sparsity", "seed", "reason"]
+            columns = MISSING_GRID_MASKS.required
             work.write_tables({"missing_grid_masks": missing[columns].astype({"seed": int})})
 
     def _missing(self, work: Work) -> pd.DataFrame | None:
@@ -372,5 +410,5 @@ class Sizes(MainStep):
         for step in self.checkpoints:
             path = work.needed(str(step)) / TABLES_FOLDER / "missing_masks.csv"
             if path.is_file():
-                lost.append(read_table(path, TABLES["missing_masks"]).assign(checkpoint=step))
+                lost.append(MISSING_MASKS.read(path).assign(checkpoint=step))
         return pd.concat(lost, ignore_index=True) if lost else None

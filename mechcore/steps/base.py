@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import pandas as pd
-
 from mechcore.components import Component, ModelShape, parse_components
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork
-from mechcore.report.run_folder import TABLES, read_table
 from mechcore.steps.bench import bench_of, data_inputs
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
-from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Job, Step, Work
 
 MEANS_FILE = "means.safetensors"
@@ -102,14 +98,9 @@ def means_of(work: Work, inputs: Inputs) -> MeanActivations:
     return MeanActivations.load(work.needed("means") / MEANS_FILE, inputs.model)
 
 
-def table_of(work: Work, what: str, name: str) -> pd.DataFrame:
-    """A table of a job that this one needs."""
-    return read_table(work.needed(what) / TABLES_FOLDER / f"{name}.csv", TABLES[name])
-
-
 def core_of(work: Work) -> list[Component]:
     """The heads of the core that the job needs."""
-    return parse_components(table_of(work, "core", "core")["component"].tolist())
+    return parse_components(work.table("core", "core")["component"].tolist())
 
 
 def subnetworks_in(folder: Path) -> list[Subnetwork]:

@@ -35,9 +35,27 @@ from mechcore.steps.base import (
 from mechcore.steps.bench import CHECKPOINTS
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.fitting import fitting_of
-from mechcore.steps.tables import data_table
+from mechcore.steps.tables import DATA_TABLE, SUBNETWORK, data_table
 from mechcore.study.step import Job, Work, plain
+from mechcore.tables import CHECKPOINT, PLACE, SEED, TARGET, Column, Schema
 from mechcore.training import TrainSettings
+
+TRAINING = Schema(
+    "training",
+    "Accuracy on test data during the training of the model.",
+    (
+        Column("step", "whole", "optimiser steps done"),
+        *PLACE,
+        Column("loss", "number", "mean training loss since the row before", "nats", digits=3),
+        Column("accuracy", "share", "accuracy"),
+    ),
+)
+MISSING_MASKS = Schema(
+    "missing_masks",
+    "Masks that could not be used, and why.",
+    (SUBNETWORK, TARGET, SEED, Column("reason", "text", "why it is missing")),
+)
+MISSING_GRID_MASKS = MISSING_MASKS.after(CHECKPOINT).named("missing_grid_masks")
 
 
 @dataclass(frozen=True)
@@ -52,6 +70,7 @@ class Train(MainStep):
     """
 
     kind: ClassVar[str] = "train"
+    schemas: ClassVar[tuple[Schema, ...]] = (TRAINING,)
     training: TrainSettings
     steps: int
     names: Mapping[str, str]
@@ -83,6 +102,7 @@ class Describe(MainStep):
     """
 
     kind: ClassVar[str] = "describe"
+    schemas: ClassVar[tuple[Schema, ...]] = (DATA_TABLE,)
     names: Mapping[str, str]
 
     def run(self, work: Work) -> None:
@@ -260,12 +280,12 @@ def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
     """The masks that jobs of `AcceptMasks` lack.
 
     Returns:
-        Columns subnetwork (the name it would have), target_sparsity, seed and reason.
+        The columns of `MISSING_MASKS`; subnetwork is the name it would have.
     """
     rows = [
         row
         for folder in folders
         for row in json.loads((folder / MISSING_FILE).read_text(encoding="utf-8"))
     ]
-    columns = ["subnetwork", "target_sparsity", "seed", "reason"]
-    return pd.DataFrame(rows, columns=columns).sort_values(columns[1:3], ignore_index=True)
+    found = pd.DataFrame(rows, columns=MISSING_MASKS.required)
+    return found.sort_values([TARGET.name, SEED.name], ignore_index=True)

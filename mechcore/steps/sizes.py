@@ -15,9 +15,28 @@ from mechcore.errors import InputError, MechcoreWarning
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.tables import proper_subsets, subset_groups
 from mechcore.subnetworks.effective_size import effective_size, mean_effective_size
+from mechcore.tables import CHECKPOINT, SEED, SUBSET, Column, Schema
 from mechcore.training import HISTORY_FILE, best_step, read_history
 from mechcore.training.run_folder import FINAL
 from mechcore.worlds.embedded import encoder_checkpoints
+
+_SUBSET = SUBSET.alike("subset", "``role:subset``")
+_ACCURACY = Column("accuracy", "share", "accuracy")
+FULL_TABLE = Schema(
+    "full",
+    "Accuracy of the full model at every checkpoint.",
+    (
+        CHECKPOINT,
+        _SUBSET,
+        _ACCURACY,
+        Column("in_grid", "flag", "whether ``grid`` has the checkpoint", optional=True),
+    ),
+)
+GRID_TABLE = Schema(
+    "grid",
+    "Accuracy of the subnetworks of every checkpoint.",
+    (CHECKPOINT, SEED, Column("sparsity", "share", "target sparsity"), _SUBSET, _ACCURACY),
+)
 
 _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 
@@ -110,7 +129,7 @@ def accuracies_by_checkpoint(
         del chosen[name]
     return (
         full[["checkpoint", "subset", "accuracy"]],
-        grid[["checkpoint", "seed", "sparsity", "subset", "accuracy"]].astype({"seed": int}),
+        grid[GRID_TABLE.required].astype({"seed": int}),
         chosen,
     )
 

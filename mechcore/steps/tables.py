@@ -34,6 +34,100 @@ from mechcore.subnetworks.core import (
     heuristic_core,
     joint_frequency,
 )
+from mechcore.tables import (
+    COMPONENT,
+    HEAD,
+    LAYER,
+    PLACE,
+    ROLE,
+    SEED,
+    TARGET,
+    Column,
+    N,
+    Schema,
+    estimate,
+)
+
+SUBNETWORK = Column("subnetwork", "text", "its name; ``full`` is the full model")
+_KEPT_BY = Column("n_subnetworks", "whole", "subnetworks compared", header="in subnetworks")
+ACCURACY = Schema(
+    "accuracy",
+    "Accuracy of the full model and of every subnetwork, on every subset.",
+    (
+        SUBNETWORK,
+        TARGET,
+        SEED,
+        *PLACE,
+        N,
+        *estimate("accuracy", "share", "accuracy", low="accuracy_low", high="accuracy_high"),
+        Column("margin", "number", "mean log-odds of the correct classes", "nats"),
+    ),
+)
+GROUP_ACCURACY = Schema(
+    "group_accuracy",
+    "Means of accuracy over groups of subsets, each subset counting the same.",
+    (
+        SUBNETWORK,
+        TARGET,
+        SEED,
+        ROLE,
+        Column("group", "text", "name of the group"),
+        Column("accuracy", "share", "mean; missing if the data lack a subset of the group"),
+        Column("n_subsets", "whole", "subsets of the group"),
+        Column("subsets", "text", "their names, by semicolons"),
+        Column("missing", "text", "those that have no example"),
+    ),
+)
+SUBNETWORKS = Schema(
+    "subnetworks",
+    "What each subnetwork keeps and how well it does.",
+    (
+        SUBNETWORK,
+        Column("method", "text", "how it was found", optional=True),
+        TARGET,
+        SEED,
+        Column("sparsity", "share", "share of components pruned"),
+        Column("head_sparsity", "share", "share of heads pruned"),
+        Column("heads_kept", "whole", "heads kept"),
+        Column("mlps_kept", "whole", "MLPs kept", header="MLPs kept"),
+        Column("kl", "number", "KL from the full model, in-domain", "nats", "KL", digits=3),
+        Column("id_accuracy", "share", "over all in-domain examples", header="in-domain"),
+        Column("ood_accuracy", "share", "over all others", header="out-of-domain"),
+        Column("id_accuracy_macro", "share", "mean over in-domain subsets", optional=True),
+        Column("ood_accuracy_macro", "share", "mean over the others", optional=True),
+        Column("kept", "text", "names of the components kept"),
+    ),
+)
+DATA_TABLE = Schema(
+    "data",
+    "How many examples of each label every subset has.",
+    (
+        *PLACE,
+        Column("label", "text", "empty where training data have none"),
+        N,
+        Column("share", "share", "of the subset's examples"),
+    ),
+)
+CORE = Schema(
+    "core",
+    "The heads that every subnetwork keeps.",
+    (COMPONENT.called("head"), LAYER, HEAD, _KEPT_BY),
+)
+CORE_SUMMARY = Schema(
+    "core_summary",
+    "The heuristic core in numbers, in one row.",
+    (
+        _KEPT_BY,
+        Column("n_heads", "whole", "heads of the model"),
+        Column("core_size", "whole", "heads that all subnetworks keep"),
+        Column("expected_by_chance", "number", "heads that as large random sets would share"),
+        Column("p_value", "number", "of so large a core by chance", shown="small"),
+        Column("spearman_rho", "number", "of the frequencies at the lowest and highest target"),
+        Column("spearman_p", "number", "its p-value", shown="small"),
+        TARGET.alike("low_sparsity", "the lowest target sparsity", optional=True),
+        TARGET.alike("high_sparsity", "the highest target sparsity", optional=True),
+    ),
+)
 
 FULL = "full"
 HEADS_BATCH = 64
@@ -135,8 +229,7 @@ def accuracy_table(
         n_resamples: bootstrap resamples.
 
     Returns:
-        Columns subnetwork, target_sparsity and seed (missing for the full model), data, role,
-        subset, n, accuracy with its 95 % bootstrap interval (shares), margin (nats).
+        The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
     """
     rows: list[dict[str, Any]] = []
     for role in TEST_ROLES:
@@ -183,9 +276,7 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
         groups: see `subset_groups`.
 
     Returns:
-        Columns subnetwork, target_sparsity, seed, role, group, accuracy (share; missing if the data
-        lack a subset of the group), n_subsets, subsets (what the mean is over, by semicolons) and
-        missing (those of the group that have no example).
+        The columns of `GROUP_ACCURACY`.
     """
     subsets = proper_subsets(accuracy)
     by = ["subnetwork", "target_sparsity", "seed"]
@@ -239,8 +330,7 @@ def data_table(data: Mapping[str, EncodedExamples]) -> pd.DataFrame:
     """How many examples of each label every subset has.
 
     Returns:
-        Columns data, role, subset, label (empty where training data have none), n, and share (of
-        the subset's examples).
+        The columns of `DATA_TABLE`.
     """
     tables = []
     for role, encoded in data.items():
@@ -261,10 +351,7 @@ def subnetwork_table(
     """What each subnetwork keeps and how well it does.
 
     Returns:
-        Columns subnetwork, method, target_sparsity, seed, sparsity and head_sparsity (shares
-        pruned), heads_kept, mlps_kept, kl (nats, full model to subnetwork, on the in-domain data;
-        for language models over the answer tokens), id_accuracy and ood_accuracy over all examples,
-        the same with the ending _macro as means over subsets, kept (names of the components).
+        The columns of `SUBNETWORKS`; kl of language models is over the answer tokens.
     """
     return pd.DataFrame(
         {
@@ -330,7 +417,7 @@ def core_tables(
             }
             for head in core.heads
         ],
-        columns=["component", "layer", "head", "n_subnetworks"],
+        columns=CORE.required,
     )
     summary: dict[str, Any] = {
         "n_subnetworks": core.n_subnetworks,

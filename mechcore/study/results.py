@@ -16,11 +16,13 @@ from typing import Any
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
 from mechcore.report import REPORT_FILES
+from mechcore.report.kinds import schemas_of
 from mechcore.study.engine import Results, Study
-from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER, write_tables
+from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.kinds import STUDIES
 from mechcore.study.step import in_order, plain, versions
 from mechcore.study.store import Store
+from mechcore.tables import write_tables
 
 STUDY = "study.json"
 STORE = "store"
@@ -135,6 +137,7 @@ def write_results(study: Study, out: Path, kind: str, settings: Any, store: Stor
         Each folder with results.
     """
     found = study.results()
+    schemas = schemas_of({"kind": kind}).values() if any(r.tables for r in found.values()) else ()
     wanted = {
         str(Path(folder) / name)
         for folder, results in found.items()
@@ -153,7 +156,7 @@ def write_results(study: Study, out: Path, kind: str, settings: Any, store: Stor
     for folder, results in found.items():
         for name, source in results.files.items():
             _copy(source, out / folder / name)
-        write_tables(out / folder / TABLES_FOLDER, results.tables)
+        write_tables(out / folder / TABLES_FOLDER, results.tables, schemas)
         facts = {
             "kind": kind,
             "mechcore": version("mechcore"),

@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mechcore.errors import InputError
 from mechcore.study.fingerprints import Hasher, digest_of
+from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.source_code import VERSIONED, code_digests
+from mechcore.tables import Schema, write_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +52,11 @@ class Step(ABC):
         kind: what is done, in a word.
         packages: whose versions matter beside `VERSIONED`.
         without_effect: names of settings that change how it is done but not what comes of it.
+        schemas: of the tables that it writes.
     """
 
     kind: ClassVar[str]
+    schemas: ClassVar[tuple[Schema, ...]] = ()
     packages: ClassVar[tuple[str, ...]] = ()
     without_effect: ClassVar[frozenset[str]] = frozenset()
 
@@ -187,11 +191,23 @@ class Work:
         """
         return self.store.whole(self.job.needs[what].key)
 
-    def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        """Write tables as CSV, with their schemas' columns and types."""
-        from mechcore.study.folder import TABLES_FOLDER, write_tables
+    def table(self, what: str, name: str) -> pd.DataFrame:
+        """A table of a job that this one needs, as the schema of its step says.
 
-        write_tables(self.folder / TABLES_FOLDER, tables)
+        Raises:
+            Damaged: its results are not what was written.
+            InputError: the table is not what its schema says.
+        """
+        schemas = {each.name: each for each in self.job.needs[what].step.schemas}
+        return schemas[name].read(self.needed(what) / TABLES_FOLDER / f"{name}.csv")
+
+    def write_tables(self, tables: Mapping[str, pd.DataFrame]) -> None:
+        """Write tables as CSV, those that the step has a schema of with its columns.
+
+        Raises:
+            InputError: a table is not what its schema says.
+        """
+        write_tables(self.folder / TABLES_FOLDER, tables, self.job.step.schemas)
 
 
 def known_here_alone(what: str) -> InputError:

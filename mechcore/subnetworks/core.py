@@ -12,6 +12,57 @@ from scipy import stats
 
 from mechcore.components import Component, Mask, ModelShape, same_model
 from mechcore.errors import InputError
+from mechcore.tables import PART, PLACE, TARGET, Column, Schema
+
+HEAD_FREQUENCY = Schema(
+    "head_frequency",
+    "How many seeds keep each component, at each target sparsity.",
+    (
+        *PART,
+        TARGET,
+        Column("n_seeds", "whole", "masks of this target"),
+        Column("count", "whole", "those that keep the component"),
+        Column("frequency", "share", "count / n_seeds"),
+    ),
+)
+JOINT_FREQUENCY = Schema(
+    "joint_frequency",
+    "How many heads are kept by so many seeds at the lowest and the highest target sparsity.",
+    (
+        TARGET.alike("low_sparsity", "the lowest target"),
+        TARGET.alike("high_sparsity", "the highest target"),
+        Column("low_count", "whole", "seeds that keep the head at the lowest"),
+        Column("high_count", "whole", "seeds that keep it at the highest"),
+        Column("n_heads", "whole", "such heads"),
+    ),
+)
+HEAD_OVERLAP = Schema(
+    "head_overlap",
+    "How many heads every two subnetworks share.",
+    (
+        Column("first", "text", "one subnetwork"),
+        Column("second", "text", "the other"),
+        Column("shared", "whole", "heads that both keep"),
+        Column("either", "whole", "heads that one or both keep"),
+        Column("jaccard", "number", "shared / either"),
+        Column("expected", "number", "its mean if the heads of each were drawn at random"),
+    ),
+)
+ACCURACY_SPREAD = Schema(
+    "accuracy_spread",
+    "How far the accuracy of subnetworks of one target sparsity differs between seeds.",
+    (
+        TARGET,
+        *PLACE,
+        Column("n_seeds", "whole", "subnetworks", header="seeds"),
+        Column("full", "share", "accuracy of the full model", header="full model"),
+        Column("mean", "share", "mean accuracy over seeds"),
+        Column("std", "points", "its standard deviation, with n - 1", optional=True),
+        Column("low", "share", "lowest seed", header="lowest"),
+        Column("high", "share", "highest seed", header="highest"),
+        Column("spread", "share", "high less low", unit="points", shown="bare"),
+    ),
+)
 
 
 @dataclass(frozen=True)

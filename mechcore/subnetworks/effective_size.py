@@ -21,7 +21,38 @@ from pandas.api.types import is_integer_dtype
 from mechcore.data.readers import read_table, texts_of
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
 from mechcore.files import unguarded
+from mechcore.tables import CHECKPOINT, SEED, Column, Schema
 
+_GROUP = Column("group", "text", "subsets that accuracies are means over")
+_FULL = Column("full_accuracy", "share", "accuracy of the full model", header="full model")
+EFFECTIVE_SIZE = Schema(
+    "effective_size",
+    "Effective size of every seed at every checkpoint.",
+    (
+        _GROUP,
+        CHECKPOINT,
+        SEED,
+        Column("effective_size", "share", "share of components kept; 1 if none is faithful"),
+        Column("faithful", "flag", "whether a subnetwork is"),
+        Column("sparsity", "share", "of the sparsest faithful subnetwork"),
+        Column("accuracy", "share", "of the sparsest faithful subnetwork"),
+        _FULL,
+    ),
+)
+MEAN_EFFECTIVE_SIZE = Schema(
+    "mean_effective_size",
+    "Effective size of every checkpoint, over seeds.",
+    (
+        _GROUP,
+        CHECKPOINT,
+        Column("effective_size", "share", "mean share of components kept"),
+        Column("low", "share", "smallest seed"),
+        Column("high", "share", "largest seed"),
+        Column("n_seeds", "whole", "seeds"),
+        Column("n_faithful", "whole", "seeds with a faithful subnetwork; others count as 1"),
+        _FULL,
+    ),
+)
 FULL = ("checkpoint", "subset", "accuracy")
 """Columns of the full model's accuracies."""
 

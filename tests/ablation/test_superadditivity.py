@@ -16,8 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
-from mechcore.ablation import Ablations, ComponentSet, interaction_from_accuracies, interactions
-from mechcore.ablation.superadditivity import COLUMNS, FLOOR, adjusted_p, paired_p
+from mechcore.ablation import (
+    Ablations,
+    ComponentSet,
+    interaction_from_accuracies,
+    interactions,
+    superadditivity,
+)
+from mechcore.ablation.superadditivity import FLOOR, adjusted_p, paired_p
 from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
@@ -66,7 +72,7 @@ def table_3() -> Ablations:
 
 def test_the_published_interactions(table_3: Ablations) -> None:
     table = interactions(table_3, n_resamples=50)
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == superadditivity.INTERACTIONS.required
     assert set(table["set"]) == {"L2.H5+L3.H7+L4.H0"}
     assert set(table["size"]) == {3}
     assert table["subset"].tolist() == [s for s in (*SUBSETS, "all") for _ in range(2)]
@@ -200,7 +206,7 @@ def test_without_all_single_ablations_there_is_no_interaction(names: list[str]) 
     full = answers(np.ones(3, dtype=bool), np.full(3, "s", dtype=object))
     table = interactions(Ablations.of(full, {of(n): full for n in names}, "x", "id"))
     assert table.empty
-    assert list(table.columns) == list(COLUMNS)
+    assert list(table.columns) == superadditivity.INTERACTIONS.required
 
 
 def test_every_set_has_a_row_per_subset_and_metric(table_3: Ablations) -> None:

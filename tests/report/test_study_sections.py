@@ -16,7 +16,7 @@ from mechcore.report.blocks import Gallery, Paragraph, Picture, Section, Table
 from mechcore.report.data_section import data_section, most_frequent
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.summary import findings, tiles
-from mechcore.report.wording import SPACE
+from mechcore.wording import SPACE
 
 GALLERY: Any = SimpleNamespace(add=lambda _, *words: Picture(*words, "", 1, 1))
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings, prune_settings
-from mechcore.report.run_folder import ATTENTION_FILE
 from mechcore.steps.base import MASKS, MEANS_FILE
 from mechcore.steps.config import (
     RESERVED,

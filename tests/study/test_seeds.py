@@ -17,10 +17,10 @@ from mechcore.pruning import Subnetwork
 from mechcore.pruning.settings import MAX_SEED
 from mechcore.report import build_report
 from mechcore.report.run_folder import TABLES, read_table
-from mechcore.report.wording import number, whole
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import answer_tables
 from mechcore.subnetworks.effective_size import read_grid
+from mechcore.wording import number, whole
 
 SEEDS = [2**53, 2**53 + 1, MAX_SEED - 1]
 """As floating-point numbers the first two are the same, and the last is too large for 64 bits."""

@@ -32,9 +32,10 @@ from mechcore.evaluation.evaluate import bootstrap_means
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import longest_input
-from mechcore.papers.cognitive.attention import attention_tables
+from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_DROP, attention_tables
 from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.trials import Trials, encode_trials
+from mechcore.tables import PART, SUBSET, Column, Schema, estimate
 
 MEAN_TRIALS = 1600
 """Trials that mean activations are taken over."""
@@ -42,6 +43,62 @@ MEAN_TRIALS = 1600
 QUANTILES = (0.025, 0.975)
 
 _MEAN_SEED = 1_000_004
+
+
+FILL = Column("fill", "text", "what replaces a head's output", header="ablation")
+_TRIALS = Column("n", "whole", "trials")
+ABLATION = Schema(
+    "cognitive_ablation",
+    "What every head costs, ablated alone.",
+    (
+        FILL,
+        *PART,
+        _TRIALS,
+        *estimate("drop", "points", "accuracy lost", over="bootstrap over trials"),
+        *estimate(
+            "incongruent_drop",
+            "points",
+            "the same on incongruent trials",
+            low="incongruent_low",
+            high="incongruent_high",
+            over="bootstrap over trials",
+            header="incongruent",
+        ),
+        Column("margin_drop", "number", "margin lost", "nats", header="margin", signed=True),
+    ),
+)
+MASS = Schema(
+    "cognitive_mass",
+    "Centre of mass of the drops over layers, by fill and subset of the trials.",
+    (
+        FILL,
+        SUBSET.called("trials"),
+        _TRIALS,
+        *estimate("centre", "number", "the centre, in layers from 0", over="moved quantiles"),
+        Column("undefined", "share", "resamples without a centre", header="no centre"),
+        Column(
+            "total_drop",
+            "share",
+            "sum of the positive drops",
+            "points",
+            "drops in all",
+            shown="bare",
+        ),
+        Column("first_layer_share", "share", "of it, in layer 0", header="in first layer"),
+        Column("strongest", "text", "the head with the largest drop"),
+        *estimate(
+            "centre_significant",
+            "number",
+            "the centre of the heads whose drop has an interval above 0",
+            low="significant_low",
+            high="significant_high",
+            over="quantiles over resamples",
+            optional_ends=True,
+            header="heads above 0",
+        ),
+        Column("n_significant", "whole", "such heads", header="how many"),
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +111,7 @@ class AblateHeads(Analysis):
     """
 
     kind: ClassVar[str] = "ablation"
+    schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, MASS, ATTENTION, ATTENTION_DROP)
     passes: ClassVar[float] = 20.0
     n_resamples: int
     precision: Precision

@@ -22,12 +22,20 @@ from mechcore.papers.cognitive.pretraining import tiny_base_model
 from mechcore.papers.cognitive.steps import CHECKPOINT, Base, base_of
 from mechcore.papers.cognitive.trials import ANSWERS, HELD_OUT_SEED, PROMPT, Task, Trials
 from mechcore.study.step import Job, Step, Work
+from mechcore.tables import Column
 from mechcore.training import TrainSettings, answering, best_step, new_model, train
 from mechcore.training.objectives import Objective
 from mechcore.training.run_folder import FINAL
 
 if TYPE_CHECKING:
     from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
+
+ARM = Column(
+    "arm",
+    "text",
+    "``base`` (pretrained), ``fine_tuned`` or ``scratch``",
+    names={"base": "pretrained", "fine_tuned": "fine-tuned", "scratch": "from scratch"},
+)
 
 RESULT = "result.json"
 _BATCH = 256

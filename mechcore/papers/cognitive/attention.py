@@ -26,6 +26,71 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.trials import Trials, encode_trials, number_tokens
+from mechcore.tables import PART, Column, Schema, estimate
+
+ATTENTION = Schema(
+    "cognitive_attention",
+    "Attention of every head to the tokens of numbers.",
+    (
+        *PART,
+        *estimate(
+            "mass",
+            "share",
+            "attention to number tokens, mean over queries that see one",
+            over="bootstrap over trials",
+            header="attention",
+            unit="%",
+            shown="bare",
+        ),
+        Column("uniform", "share", "what uniform attention would give", "%", shown="bare"),
+        *estimate(
+            "ratio",
+            "number",
+            "mass / uniform",
+            low="low_ratio",
+            high="high_ratio",
+            over="bootstrap over trials",
+            optional_ends=True,
+        ),
+        Column(
+            "answer_mass",
+            "share",
+            "mass of the last token alone",
+            "%",
+            header="at the answer",
+            shown="bare",
+            optional=True,
+        ),
+        Column(
+            "answer_uniform",
+            "share",
+            "its uniform attention",
+            "%",
+            header="uniform",
+            shown="bare",
+            optional=True,
+        ),
+    ),
+)
+ATTENTION_DROP = Schema(
+    "cognitive_attention_drop",
+    "Whether the heads that matter attend to numbers, by fill.",
+    (
+        Column("fill", "text", "of the ablation", header="ablation"),
+        Column("n_heads", "whole", "heads", header="heads"),
+        Column(
+            "rho",
+            "number",
+            "rank correlation over heads of ratio and drop",
+            header="Spearman's rho",
+            signed=True,
+        ),
+        Column("p", "number", "its p-value", shown="small"),
+        Column("first_layer_ratio", "number", "mean ratio in layer 0", header="first layer"),
+        Column("other_ratio", "number", "in the other layers", header="other layers"),
+        Column("top_ratio", "number", "weighted by the drop", header="weighted by drop"),
+    ),
+)
 
 NUMBER = "cognitive_number"
 FROM_ANSWER = "cognitive_number_from_answer"

@@ -3,15 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from mechcore.papers.cognitive.arms import Run
+from mechcore.papers.cognitive.arms import ARM, Run
 from mechcore.papers.cognitive.settings import ARMS
+from mechcore.tables import SEED, Column, Schema, estimate
 
 GAP = 0.02
 """Difference of test accuracies up to which the two trained arms count as matched."""
+
+_N = Column("n", "whole", "training samples", header="samples")
+_RATE = Column("learning_rate", "number", "learning rate", shown="exact")
+_STEPS = Column("steps", "whole", "step of the best evaluation, whose weights were kept")
+_DEV = Column("dev_accuracy", "share", "on development trials", header="development")
+_ACCURACY = Column("accuracy", "share", "on test trials, of the two answers")
+_INCONGRUENT = Column("incongruent", "share", "the same on incongruent trials")
+_CONGRUENT = Column("congruent", "share", "the same on congruent trials")
+_UNRESTRICTED = Column("unrestricted", "share", "the same of all tokens")
+_N_TEST = Column("n_test", "whole", "test trials")
+_INTERVAL = estimate("accuracy", "share", _ACCURACY.meaning, over="bootstrap over trials")
+TRAINING = Schema(
+    "cognitive_training",
+    "Every training run, of all learning rates.",
+    (
+        ARM,
+        _N,
+        SEED,
+        _RATE,
+        Column("chosen", "flag", "whether the learning rate is the best"),
+        _STEPS.called("best step"),
+        Column("last_step", "whole", "where the training ended"),
+        _DEV,
+        _ACCURACY.called("test"),
+        _INCONGRUENT,
+        _CONGRUENT,
+        _UNRESTRICTED,
+        _N_TEST,
+    ),
+)
+CURVE = Schema(
+    "cognitive_curve",
+    "Accuracy by number of training samples, of runs at the best learning rate.",
+    (
+        ARM,
+        _N,
+        SEED,
+        _RATE,
+        _STEPS.called("steps", shown="exact"),
+        replace(_DEV, optional=True),
+        *_INTERVAL,
+        *estimate(
+            "incongruent",
+            "share",
+            _INCONGRUENT.meaning,
+            low="incongruent_low",
+            high="incongruent_high",
+            over="bootstrap over trials",
+        ),
+        _CONGRUENT,
+        _UNRESTRICTED,
+        _N_TEST,
+    ),
+)
+SAMPLES = Schema(
+    "cognitive_samples",
+    "How many training samples reach the threshold, by arm and seed.",
+    (
+        ARM,
+        SEED,
+        Column("threshold", "share", "of the test accuracy", shown="exact"),
+        Column("samples", "whole", "the fewest tried from which on it is reached"),
+        Column("largest", "whole", "the most that were tried", header="largest size tried"),
+    ),
+)
+MODELS = Schema(
+    "cognitive_models",
+    "The models that are compared: one of each arm and seed.",
+    (
+        ARM,
+        SEED,
+        _N,
+        Column("step", "whole", "whose weights were kept"),
+        _RATE,
+        _DEV,
+        *_INTERVAL,
+        _INCONGRUENT,
+        _UNRESTRICTED,
+        Column("gap", "share", "difference of the two arms", unit="points", shown="bare"),
+        Column("matched", "flag", "whether it is small enough"),
+    ),
+)
 
 _RUN = ["arm", "n", "seed", "learning_rate"]
 

@@ -34,7 +34,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.svm import FIGURES, svm_table
+from mechcore.papers.cognitive.svm import DECODED, FIGURES, SVM, svm_table
 from mechcore.papers.cognitive.text import MODALITIES
 from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
 from mechcore.probing import (
@@ -44,6 +44,39 @@ from mechcore.probing import (
     decode,
     decode_table,
     hook_resid_post,
+)
+from mechcore.tables import LAYER, SUBSET, Column, Schema
+
+DECODING = Schema(
+    "cognitive_decoding",
+    "What the states say about the trial, by layer, position and variable.",
+    (
+        LAYER,
+        Column("position", "text", "landmark of the prompt"),
+        Column("place", "number", "landmarks before it; missing where trials differ"),
+        Column("variable", "text", "what is decoded"),
+        SUBSET.called("trials"),
+        Column("n", "whole", "trials"),
+        *DECODED,
+        Column("read", "text", "whether the variable was read by then: yes, no or partly"),
+    ),
+)
+CHECK = Schema(
+    "cognitive_check",
+    "Whether what is not read yet is at chance.",
+    (
+        Column("n_rows", "whole", "such variables, positions and layers", header="not read yet"),
+        Column("n_above", "whole", "those above chance", header="above chance"),
+        Column("expected", "number", "how many would be by chance", digits=1),
+        Column("p", "number", "of the most accurate of them", shown="small"),
+        Column(
+            "holds",
+            "flag",
+            "whether the check holds",
+            header="check",
+            names={"yes": "holds", "no": "fails"},
+        ),
+    ),
 )
 
 VARIABLES = ("context", "motion", "color", "choice")
@@ -72,6 +105,7 @@ class Decode(Analysis):
     """
 
     kind: ClassVar[str] = "decoding"
+    schemas: ClassVar[tuple[Schema, ...]] = (DECODING, CHECK, SVM)
     packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)
     passes: ClassVar[float] = 50.0
     layers: tuple[int, ...] | None

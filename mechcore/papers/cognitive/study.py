@@ -25,7 +25,6 @@ from mechcore.papers.cognitive.compare import (
     training_table,
 )
 from mechcore.papers.cognitive.decoding import Decode
-from mechcore.papers.cognitive.report.tables import KIND
 from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
 from mechcore.papers.cognitive.steps import BASE, MODEL, Analysis, Base
 from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, encode_trials
@@ -39,6 +38,9 @@ from mechcore.study.run import run_study
 from mechcore.study.step import Job, Step, plain
 from mechcore.study.store import Store
 from mechcore.training import answering
+
+KIND = "cognitive"
+"""What ``kind`` is called in the file of such a study, and in its ``config.json``."""
 
 _BASE = Run("base")
 

@@ -5,6 +5,7 @@ Linear SVM from attention outputs to types of response, as in arXiv 2406.18926.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -16,8 +17,39 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.models.running import hook_z, longest_input
 from mechcore.papers.cognitive.trials import CHOICES, CONDITIONS, Trials, encode_trials
 from mechcore.probing import activations_at, balanced, decode_table
+from mechcore.tables import PART, Column, Schema, estimate
 
-FIGURES = ("accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p")
+DECODED = (
+    *estimate("accuracy", "share", "cross-validated accuracy", over="binomial"),
+    Column("chance", "share", "accuracy of guessing"),
+    Column("floor", "share", "what other variables give away"),
+    Column("shuffled", "share", "mean with shuffled labels"),
+    Column("shuffled_high", "share", "its 95th percentile", header="shuffled, 95 %"),
+    Column("p", "number", "of the accuracy, by shuffled labels", shown="small"),
+)
+_TRIALS = Column("n", "whole", "trials")
+SVM = Schema(
+    "cognitive_svm",
+    "What every head's output says, by a linear support vector machine.",
+    (
+        *(each.called("head") if each.name == "component" else each for each in PART),
+        Column(
+            "target",
+            "text",
+            "``choice``, ``correct``, ``congruent`` or ``condition``",
+            header="decoded",
+            names={
+                "correct": "right or wrong",
+                "congruent": "congruence",
+                "condition": "condition",
+            },
+        ),
+        _TRIALS,
+        Column("smallest", "whole", "trials of the rarest class", optional=True),
+        *(replace(each, optional=True) if each.name == "floor" else each for each in DECODED),
+    ),
+)
+FIGURES = tuple(column.name for column in DECODED)
 """What tables of decoding take from `mechcore.probing.decode_table`."""
 
 

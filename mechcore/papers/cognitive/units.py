@@ -34,6 +34,72 @@ from mechcore.papers.cognitive.trials import Trials, encode_trials
 from mechcore.probing import activations_at, hook_resid_post, project, silhouettes
 from mechcore.probing.projection import standardised
 from mechcore.probing.selectivity import selectivity
+from mechcore.tables import Column, Schema
+
+SELECTIVITY = Schema(
+    "cognitive_selectivity",
+    "How many units follow so many variables.",
+    (
+        Column("n_variables", "whole", "variables followed", header="variables"),
+        Column("units", "number", "units that follow so many", digits=1),
+        Column("share", "share", "of all units"),
+        Column("expected_correlated", "share", "if no unit followed any", header="expected"),
+        Column(
+            "with_interaction",
+            "number",
+            "those that follow a product of variables, too",
+            header="with an interaction",
+            digits=1,
+        ),
+        Column("n_units", "whole", "units in all"),
+        Column("alpha", "number", "level of a single test", shown="exact"),
+        Column("n", "whole", "trials"),
+    ),
+)
+TERMS = Schema(
+    "cognitive_terms",
+    "How many units follow each variable or product of variables.",
+    (
+        Column("term", "text", "the variable or product"),
+        Column("units", "whole", "units that follow it"),
+        Column("share", "share", "of all units", header="units"),
+        Column("expected", "share", "if no unit followed any"),
+    ),
+)
+PROJECTION = Schema(
+    "cognitive_projection",
+    "The states in two dimensions, a row per trial.",
+    (
+        Column("trial", "whole", "row in the trials"),
+        Column("x", "number", "first coordinate"),
+        Column("y", "number", "second coordinate"),
+        Column("context", "text", "what the prompt asks for"),
+        Column("choice", "text", "the model's answer"),
+        Column("label", "text", "the right one"),
+        Column("correct", "flag", "whether they are the same"),
+        Column("method", "text", "``umap`` or ``pca``"),
+        Column("description", "text", "the method in words", header="method"),
+    ),
+)
+SILHOUETTE = Schema(
+    "cognitive_silhouette",
+    "How far groups of states are apart.",
+    (
+        Column("space", "text", "``states``, or ``points`` of the projection"),
+        Column("variable", "text", "what makes the groups", header="groups by"),
+        Column("method", "text", "of the projection"),
+        Column("silhouette", "number", "from -1 to 1", digits=3, signed=True),
+        Column("null_mean", "number", "mean, shuffled", header="shuffled", digits=3, signed=True),
+        Column(
+            "null_95",
+            "number",
+            "95th percentile with shuffled labels",
+            header="shuffled, 95 %",
+            digits=3,
+            signed=True,
+        ),
+    ),
+)
 
 INTERACTIONS = (("context", "choice"), ("motion", "color"), ("motion", "choice"))
 """With the four variables, these span the 8 conditions.
@@ -58,6 +124,7 @@ class FollowUnits(Analysis):
     """
 
     kind: ClassVar[str] = "units"
+    schemas: ClassVar[tuple[Schema, ...]] = (SELECTIVITY, TERMS, PROJECTION, SILHOUETTE)
     packages: ClassVar[tuple[str, ...]] = ("scikit-learn", "umap-learn")
     passes: ClassVar[float] = 5.0
     permutations: int

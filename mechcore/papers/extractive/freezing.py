@@ -10,9 +10,31 @@ import pandas as pd
 from mechcore.errors import InputError
 from mechcore.papers.extractive.deltas import applied, restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedTask
-from mechcore.papers.extractive.ranks import mean_rank
+from mechcore.papers.extractive.ranks import MEAN_RANK, POINTS, SPLIT, TASK, mean_rank
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune, tuned
+from mechcore.tables import SEED, Column, Schema
+
+FREEZING = Schema(
+    "extractive_freezing",
+    "Ranks where the changes of early or of late layers are left out.",
+    (
+        TASK,
+        SEED,
+        Column("cut", "whole", "first late layer"),
+        Column("frozen", "text", "none, early, late or all layers", header="which"),
+        Column(
+            "way",
+            "text",
+            "``reverted`` after the training, or not ``trained``",
+            header="frozen layers",
+            names={"reverted": "undone after training", "trained": "not trained"},
+        ),
+        SPLIT,
+        MEAN_RANK,
+        POINTS,
+    ),
+)
 
 
 def freezing(

@@ -8,9 +8,23 @@ import pandas as pd
 
 from mechcore.papers.extractive.deltas import WeightDelta, applied, graft
 from mechcore.papers.extractive.encoded import EncodedOrdering, chance
-from mechcore.papers.extractive.ranks import mean_rank
+from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, mean_rank
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tuned
+from mechcore.tables import SEED, Column, Schema
+
+GRAFTING = Schema(
+    "extractive_grafting",
+    "Ranks in a model of other facts, with and without the graft.",
+    (
+        SEED,
+        Column("model", "text", "what was put on it", names={"other facts": "without graft"}),
+        SPLIT,
+        MEAN_RANK,
+        POINTS,
+        CHANCE,
+    ),
+)
 
 
 def facts_then_implications(

@@ -10,10 +10,35 @@ from mechcore.papers.extractive.deltas import WeightDelta, applied
 from mechcore.papers.extractive.encoded import EncodedOrdering
 from mechcore.papers.extractive.facts import EncodedFacts
 from mechcore.papers.extractive.grafting import facts_then_implications
+from mechcore.papers.extractive.results import PARTS
 from mechcore.papers.extractive.score_maps import correlation
 from mechcore.papers.extractive.scores import extractive_scores
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tuned
+from mechcore.tables import SEED, Column, Schema
+
+LOCALIZATION = Schema(
+    "extractive_localization",
+    "Two scores of every component, summed over tokens, in logits.",
+    (
+        SEED,
+        *PARTS,
+        Column("informative", "number", "of learning implications after facts", signed=True),
+        Column("downstream", "number", "of new facts, as they are read out", signed=True),
+    ),
+)
+LOCALIZATION_R2 = Schema(
+    "extractive_localization_r2",
+    "Correlation of the two scores over components.",
+    (
+        SEED,
+        PARTS[0].called("components"),
+        Column("r2", "number", "squared correlation", header="r\u00b2"),
+        Column("r", "number", "Pearson's correlation", signed=True),
+        Column("p", "number", "two-sided", shown="small"),
+        Column("n", "whole", "components", header="how many"),
+    ),
+)
 
 _COMPONENT = ["kind", "component", "layer", "head"]
 

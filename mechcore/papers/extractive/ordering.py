@@ -11,9 +11,24 @@ import pandas as pd
 from mechcore.papers.extractive.deltas import restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedOrdering, chance
 from mechcore.papers.extractive.facts import EncodedFacts
-from mechcore.papers.extractive.ranks import mean_rank
+from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, mean_rank
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune
+from mechcore.tables import SEED, Column, Schema
+
+ORDERING = Schema(
+    "extractive_ordering",
+    "Ranks by what was learned first.",
+    (
+        SEED,
+        Column("replay", "flag", "whether old data was mixed in"),
+        Column("order", "text", "``joint``, ``facts first`` or ``implications first``"),
+        SPLIT,
+        MEAN_RANK,
+        POINTS,
+        CHANCE,
+    ),
+)
 
 Order: TypeAlias = Literal["joint", "facts first", "implications first"]
 _PHASES: Mapping[Order, tuple[str, ...]] = {

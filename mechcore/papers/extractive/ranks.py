@@ -12,6 +12,13 @@ from torch import Tensor
 from mechcore.errors import InputError, MechcoreError
 from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
 from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.tables import Column
+
+TASK = Column("task", "text", "``first-hop`` or ``second-hop``")
+SPLIT = Column("data", "text", "which facts or implications")
+MEAN_RANK = Column("mean_rank", "number", "mean rank of the right answer, 0 best")
+POINTS = Column("n", "whole", "prompts")
+CHANCE = Column("chance", "number", "mean rank of guessing", digits=1)
 
 BATCH_SIZE = 16
 

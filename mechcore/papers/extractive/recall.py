@@ -13,9 +13,53 @@ from mechcore.evaluation.evaluate import bootstrap_mean
 from mechcore.papers.extractive.deltas import WeightDelta, delta_from, restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedTask, chance
 from mechcore.papers.extractive.facts import EncodedFacts
-from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
+from mechcore.papers.extractive.ranks import (
+    CHANCE,
+    MEAN_RANK,
+    POINTS,
+    SPLIT,
+    TASK,
+    mean_rank,
+    ranks,
+    rewards,
+)
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune
+from mechcore.tables import SEED, Column, Schema, estimate
+
+_RATE = Column("learning_rate", "number", "learning rate", shown="exact")
+_EPOCHS = Column("epochs", "number", "epochs of the training", shown="exact")
+RANKS = Schema(
+    "extractive_ranks",
+    "Ranks of facts and implications before and after training on the facts.",
+    (
+        TASK,
+        SEED,
+        SPLIT,
+        Column("state", "text", "``before`` or ``after`` the training", header="training"),
+        *estimate("mean_rank", "number", MEAN_RANK.meaning, over="bootstrap over prompts"),
+        Column("reward", "number", "mean reward, in logits", signed=True),
+        POINTS,
+        Column("n_options", "whole", "answers to choose from", header="options"),
+        CHANCE,
+        _RATE,
+        _EPOCHS,
+    ),
+)
+GRID = Schema(
+    "extractive_grid",
+    "Every setting of the training that was tried.",
+    (
+        TASK,
+        SEED,
+        _RATE,
+        _EPOCHS,
+        Column("loss", "number", "of the last epoch", "nats", digits=3),
+        Column("facts", "number", "mean rank of facts", header="facts, rank"),
+        Column("implications", "number", "mean rank of them", header="implications, rank"),
+        Column("chosen", "flag", "whether it has the best rank of facts"),
+    ),
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,34 @@ from torch import Tensor
 
 from mechcore.components import Component, ModelShape
 from mechcore.papers.extractive.alignment import Places
+from mechcore.papers.extractive.ranks import TASK
+from mechcore.tables import COMPONENT, LAYER, SEED, Column, Schema
 
 Kind: TypeAlias = Literal["informative", "upstream", "downstream"]
 KINDS: tuple[Kind, ...] = ("informative", "upstream", "downstream")
+
+
+PARTS = (
+    Column("kind", "text", "``mlp`` or ``head``", names={"mlp": "MLPs", "head": "heads"}),
+    COMPONENT,
+    LAYER,
+    Column("head", "whole", "number of the head in its layer; -1 for MLPs"),
+)
+SCORES = Schema(
+    "extractive_scores",
+    "Scores of every component at every token, means over prompts.",
+    (
+        TASK,
+        SEED,
+        Column("score", "text", "``informative``, ``upstream`` or ``downstream``"),
+        *PARTS,
+        Column("place", "whole", "column of the token, from 0"),
+        Column("token", "text", "its name"),
+        Column("value", "number", "the score", "logits", digits=3, signed=True),
+        Column("se", "number", "standard error over prompts", header="error", digits=3),
+        Column("n", "whole", "prompts that have a token there"),
+    ),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +113,8 @@ class ExtractiveScores:
         """Means over prompts.
 
         Returns:
-            One row per score, component and place: score (``"informative"``, ``"upstream"``,
-            ``"downstream"``), kind (``"head"`` or ``"mlp"``), component (``L0.H1``), layer, head
-            (-1 for MLPs), place (column, from 0), token (its name, see `Places`), value (mean over
-            all prompts, in logits: rows of a component sum to the mean of its total), se (standard
-            error over prompts; missing with one), n (prompts that have a token there).
+            The columns of `SCORES` but for task and seed. Rows of a component sum to the mean of
+            its total; for tokens see `Places`; the error is missing with one prompt.
         """
         n_points = len(self.places.columns)
         counts = np.bincount(

@@ -10,7 +10,24 @@ from scipy.stats import pearsonr
 
 from mechcore.papers.extractive.deltas import WeightDelta
 from mechcore.papers.extractive.encoded import EncodedTask
+from mechcore.papers.extractive.ranks import POINTS, TASK
 from mechcore.papers.extractive.scores import extractive_scores
+from mechcore.tables import SEED, Column, Schema
+
+SUMS = Schema(
+    "extractive_sums",
+    "Change of the reward by scores, to first order and as it is: means over prompts, in logits.",
+    (
+        TASK,
+        SEED,
+        Column("informative", "number", "sum over components and tokens", signed=True),
+        Column("other", "number", "what embeddings and norms add", signed=True),
+        Column("gradient", "number", "gradient times the change of the weights", signed=True),
+        Column("actual", "number", "as it is", header="actual change", signed=True),
+        Column("r", "number", "correlation of the last two over prompts"),
+        POINTS,
+    ),
+)
 
 
 def score_maps(

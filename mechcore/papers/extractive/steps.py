@@ -26,15 +26,17 @@ from mechcore.papers.extractive.encoded import (
 from mechcore.papers.extractive.fact_tables import CITIES
 from mechcore.papers.extractive.fact_world import BATCH, fact_world_tokenizer, train_fact_base
 from mechcore.papers.extractive.facts import TRAINING_NAMES
-from mechcore.papers.extractive.freezing import freezing
-from mechcore.papers.extractive.grafting import grafting
-from mechcore.papers.extractive.localization import localization
-from mechcore.papers.extractive.ordering import ordering
-from mechcore.papers.extractive.recall import recall
-from mechcore.papers.extractive.score_maps import score_maps
+from mechcore.papers.extractive.freezing import FREEZING, freezing
+from mechcore.papers.extractive.grafting import GRAFTING, grafting
+from mechcore.papers.extractive.localization import LOCALIZATION, LOCALIZATION_R2, localization
+from mechcore.papers.extractive.ordering import ORDERING, ordering
+from mechcore.papers.extractive.recall import GRID, RANKS, recall
+from mechcore.papers.extractive.results import SCORES
+from mechcore.papers.extractive.score_maps import SUMS, score_maps
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tuned
 from mechcore.study.step import Job, Step, Work
+from mechcore.tables import Schema
 
 if TYPE_CHECKING:
     from mechcore.papers.extractive.settings import Precision
@@ -155,6 +157,7 @@ class Ocr(Experiment):
     """
 
     kind: ClassVar[str] = "ocr"
+    schemas: ClassVar[tuple[Schema, ...]] = (RANKS, GRID)
     task: str
     grid: tuple[TuneSettings, ...]
     n_resamples: int
@@ -199,6 +202,7 @@ class Scores(Tuned):
     """
 
     kind: ClassVar[str] = "scores"
+    schemas: ClassVar[tuple[Schema, ...]] = (SCORES, SUMS)
     rows: ClassVar[int] = 3 * _FACTS
     task: str
     counterfactuals: int
@@ -228,6 +232,7 @@ class Freezing(Tuned):
     """
 
     kind: ClassVar[str] = "freezing"
+    schemas: ClassVar[tuple[Schema, ...]] = (FREEZING,)
     rows: ClassVar[int] = 7 * _FACTS
     task: str
     cuts: tuple[int, ...] | None
@@ -243,6 +248,7 @@ class Ordering(Tuned):
     """E4: facts and implications learned in each order."""
 
     kind: ClassVar[str] = "ordering"
+    schemas: ClassVar[tuple[Schema, ...]] = (ORDERING,)
     rows: ClassVar[int] = 3 * (2 * _NAMES + _FACTS)
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
@@ -256,6 +262,7 @@ class Grafting(Tuned):
     """E5: what implications teach, put onto a model of other facts."""
 
     kind: ClassVar[str] = "grafting"
+    schemas: ClassVar[tuple[Schema, ...]] = (GRAFTING,)
     rows: ClassVar[int] = 4 * _NAMES
 
     def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
@@ -273,6 +280,7 @@ class Localization(Tuned):
     """
 
     kind: ClassVar[str] = "localization"
+    schemas: ClassVar[tuple[Schema, ...]] = (LOCALIZATION, LOCALIZATION_R2)
     rows: ClassVar[int] = 2 * _NAMES + _FACTS
     compat: Literal["paper"] | None
 

@@ -13,7 +13,6 @@ from mechcore.errors import InputError
 from mechcore.files import read_csv
 from mechcore.papers.bases import Checkpoint, located_base, model_facts
 from mechcore.papers.extractive.evidence import FIRST, SECOND
-from mechcore.papers.extractive.report.tables import KIND
 from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.steps import (
     BASE,
@@ -36,6 +35,9 @@ from mechcore.study.kinds import StudyKind
 from mechcore.study.run import run_study
 from mechcore.study.step import Input, Job, Step
 from mechcore.study.store import Store
+
+KIND = "extractive"
+"""What ``kind`` is called in the file of such a study, and in its ``config.json``."""
 
 _ORDER = (BASE, "ocr", "freezing", "ordering", "localization", "grafting", "scores")
 """Kinds of jobs: bases and long trainings first."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from mechcore.papers.cognitive.arms import ARM
 from mechcore.report.drawing import (
     BLUE,
     GREEN,
@@ -19,16 +20,13 @@ from mechcore.report.drawing import (
     VERMILION,
     shorten,
 )
-from mechcore.report.seeds import in_order, means_over_seeds, seeds_in, whole_range
-from mechcore.report.wording import number, percent, whole
+from mechcore.report.seeds import in_order, means_over_seeds, ordered, seeds_in, whole_range
+from mechcore.tables import SEED, Schema
+from mechcore.wording import whole
 
 BASE = "base"
 """The arm of the pretrained model, which was not trained on the task."""
-_LOOK = {
-    BASE: ("pretrained", GREY, "D"),
-    "fine_tuned": ("fine-tuned", BLUE, "o"),
-    "scratch": ("from scratch", VERMILION, "s"),
-}
+_LOOK = {BASE: (GREY, "D"), "fine_tuned": (BLUE, "o"), "scratch": (VERMILION, "s")}
 _OTHERS = ((GREEN, "^"), (PURPLE, "v"), (ORANGE, "P"))
 
 
@@ -39,12 +37,12 @@ def arms_of(table: pd.DataFrame) -> list[str]:
 
 def arm_name(arm: str) -> str:
     """What an arm is called."""
-    return _LOOK[arm][0] if arm in _LOOK else shorten(arm)
+    return shorten(ARM.show(arm))
 
 
 def arm_look(arm: str, i: int = 0) -> tuple[str, str]:
     """Colour and marker of an arm; ``i`` is its place, for one that is not known."""
-    return _LOOK[arm][1:] if arm in _LOOK else _OTHERS[i % len(_OTHERS)]
+    return _LOOK[arm] if arm in _LOOK else _OTHERS[i % len(_OTHERS)]
 
 
 def seeds_of(table: pd.DataFrame, arm: str | None = None) -> list[float]:
@@ -70,8 +68,17 @@ def fills_of(table: pd.DataFrame) -> list[str]:
 
 def by_arm(table: pd.DataFrame) -> pd.DataFrame:
     """The same rows, arms in their order."""
-    place = {arm: i for i, arm in enumerate(arms_of(table))}
-    return table.sort_values("arm", key=lambda arms: arms.map(place), kind="stable")
+    return ordered(table, arm=_LOOK)
+
+
+def by_model(table: pd.DataFrame) -> pd.DataFrame:
+    """The same rows by arm and, of one arm, by seed."""
+    return by_arm(table.sort_values("seed", kind="stable"))
+
+
+def of_models(schema: Schema) -> Schema:
+    """A table of one model's, as the study joins those of all."""
+    return schema.after(ARM, SEED)
 
 
 def over_seeds(table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pd.DataFrame:
@@ -90,23 +97,3 @@ def basis(table: pd.DataFrame, n: str | None = "n", what: str = "test trials") -
     seeds = [f"{arm_name(arm)} {whole(len(seeds_of(table, arm)))}" for arm in arms_of(table)]
     text = f"seeds: {', '.join(seeds)}."
     return f"n = {whole_range(table[n])} {what}; {text}" if n else f"S{text[1:]}"
-
-
-def share(value: float, low: float, high: float) -> str:
-    """A share in percent with its interval where there is one."""
-    ends = [number(100 * end, 1) for end in (low, high)]
-    known = pd.notna(low) and pd.notna(high)
-    return f"{percent(value)} [{ends[0]}, {ends[1]}]" if known else percent(value)
-
-
-def points(value: float, low: float, high: float) -> str:
-    """A difference of accuracies in points with its interval where there is one."""
-    text, *ends = (number(100 * each, 1, signed=True) for each in (value, low, high))
-    known = pd.notna(low) and pd.notna(high)
-    return f"{text} [{ends[0]}, {ends[1]}]" if known else text
-
-
-def points_range(values: pd.Series) -> str:
-    """The smallest and largest of some differences of accuracies, in points."""
-    low, high = (number(100 * end, 1, signed=True) for end in (values.min(), values.max()))
-    return low if low == high else f"{low} to {high}"

@@ -2,39 +2,45 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_DROP
 from mechcore.papers.cognitive.report.arms import (
-    arm_name,
     basis,
     by_arm,
+    by_model,
     fills_of,
-    models_of,
-    of_model,
+    of_models,
 )
 from mechcore.papers.cognitive.report.figures import attention_and_drop, attention_by_layer
 from mechcore.papers.cognitive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    Paragraph,
+    Section,
+    Table,
+    not_run,
+    table_of,
+)
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import table_of, with_ends
-from mechcore.report.wording import number, small, whole
+from mechcore.report.seeds import strongest
+from mechcore.tables import COMPONENT
 
+HEAD = COMPONENT.called("head")
 _TOP = 5
 """Heads of a model in a table."""
-_RATIO = ("ratio", "low_ratio", "high_ratio")
-_ANSWER = ("answer_mass", "answer_uniform")
 
 
 def attention_section(run: RunFolder, gallery: Gallery) -> Section:
     """How much heads attend to numbers, and whether those are the heads that matter."""
     section_id, title = "number-attention", "Attention to the numbers"
-    attention = table_of(run, "cognitive_attention")
+    attention = run.filled("cognitive_attention")
     if attention is None:
         return not_run(section_id, title, "the measure of attention to number tokens")
-    ablation, drop = table_of(run, "cognitive_ablation"), table_of(run, "cognitive_attention_drop")
+    ablation, drop = run.filled("cognitive_ablation"), run.filled("cognitive_attention_drop")
     counts = basis(attention, None)
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if ablation is not None:
@@ -69,44 +75,18 @@ def _correlations(table: pd.DataFrame | None) -> Iterator[Block]:
     if table is None:
         yield Paragraph("Not run: the correlation of attention with drops.", note=True)
         return
-    rows = [
-        [
-            arm_name(row["arm"]),
-            number(row["seed"], 0),
-            row["fill"],
-            whole(row["n_heads"]),
-            number(row["rho"], signed=True),
-            small(row["p"]),
-            *(number(row[f"{name}_ratio"]) for name in ("first_layer", "other", "top")),
-        ]
-        for _, row in by_arm(table).iterrows()
-    ]
-    header = ["arm", "seed", "ablation", "heads", "Spearman's rho", "p", "first layer"]
-    header += ["other layers", "weighted by drop"]
     caption = "Correlation over heads of attention to numbers with the drop, and attention to "
     caption += "numbers (times uniform): mean of the first layer, of all others, and of all heads "
-    yield Table(f"{caption}weighted by their drop", header, rows, frozenset({0, 2}))
+    shown = ["arm", "seed", "fill", "n_heads", "rho", "p"]
+    shown += ["first_layer_ratio", "other_ratio", "top_ratio"]
+    schema = of_models(ATTENTION_DROP)
+    yield table_of(by_arm(table), schema, f"{caption}weighted by their drop", shown)
 
 
 def _attending(attention: pd.DataFrame) -> Table:
-    rows = []
-    for arm, seed in models_of(attention):
-        for _, row in of_model(attention, arm, seed).nlargest(_TOP, "ratio").iterrows():
-            mass, low, high = (100 * row[name] for name in ("mass", "low", "high"))
-            ratio, *ends = (row.get(name, math.nan) for name in _RATIO)
-            rows.append(
-                [
-                    arm_name(arm),
-                    number(seed, 0),
-                    row["component"],
-                    with_ends(mass, low, high, 1),
-                    number(100 * row["uniform"], 1),
-                    with_ends(ratio, *ends),
-                    *(number(100 * row[name], 1) for name in _ANSWER if name in row),
-                ]
-            )
-    header = ["arm", "seed", "head", "attention (%)", "uniform (%)", "ratio"]
-    header += ["at the answer (%)", "uniform (%)"] if set(_ANSWER) <= {*attention} else []
     caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals: mean "
     caption += "over all tokens that see a number, and where it is measured at the last token alone"
-    return Table(caption, header, rows, frozenset({0, 2}), folded=True)
+    rows = by_model(strongest(attention, ["arm", "seed"], "ratio", _TOP))
+    shown = ["arm", "seed", HEAD, "mass", "uniform", "ratio", "answer_mass"]
+    schema = of_models(ATTENTION)
+    return table_of(rows, schema, caption, [*shown, "answer_uniform"], folded=True)

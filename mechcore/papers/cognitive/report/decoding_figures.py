@@ -34,7 +34,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.seeds import in_order
-from mechcore.report.wording import ALL
+from mechcore.wording import ALL
 
 VARIABLES = ("context", "motion", "color", "choice")
 UNREAD = "no"

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.papers.cognitive.decoding import CHECK, DECODING
 from mechcore.papers.cognitive.report.arms import (
     arm_name,
     basis,
+    by_model,
     models_of,
-    of_model,
+    of_models,
     over_seeds,
-    share,
 )
 from mechcore.papers.cognitive.report.decoding_figures import (
     VARIABLES,
@@ -23,17 +24,20 @@ from mechcore.papers.cognitive.report.decoding_figures import (
     positions_of,
 )
 from mechcore.papers.cognitive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ends_of, in_order, table_of
-from mechcore.report.wording import (
-    listed,
-    number,
-    percent,
-    percent_range,
-    small,
-    whole,
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    OverSeeds,
+    Paragraph,
+    Section,
+    Shown,
+    Table,
+    not_run,
+    table_of,
 )
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import SEEDS, ordered
+from mechcore.wording import listed, number
 
 _LIMITS = ["floor", "chance", "shuffled_high"]
 
@@ -41,7 +45,7 @@ _LIMITS = ["floor", "chance", "shuffled_high"]
 def decoding_section(run: RunFolder, gallery: Gallery) -> Section:
     """What can be decoded from the states, layer by layer and token by token."""
     section_id, title = "decoding", "Decoding"
-    decoding, check = table_of(run, "cognitive_decoding"), table_of(run, "cognitive_check")
+    decoding, check = run.filled("cognitive_decoding"), run.filled("cognitive_check")
     if decoding is None:
         return not_run(section_id, title, "the decoding of variables from the states")
     rows = main_rows(decoding)
@@ -82,48 +86,27 @@ def _last(decoding: pd.DataFrame) -> pd.DataFrame:
 def _last_position(decoding: pd.DataFrame) -> Table:
     last = _last(decoding)
     means = over_seeds(last, ["variable", "subset"], ["accuracy", *_LIMITS])
-    rows = [
-        [
-            variable,
-            row["subset"],
-            arm_name(row["arm"]),
-            whole(row["seeds"]),
-            percent(row["accuracy"]),
-            percent_range(ends_of(row, "accuracy")),
-            *(percent(row[name]) for name in _LIMITS),
-        ]
-        for variable in in_order(last["variable"], VARIABLES)
-        for _, row in means[means["variable"] == variable].iterrows()
-    ]
-    header = ["variable", "trials", "arm", "seeds", "accuracy", "over seeds", "floor", "chance"]
     where = position_name(positions_of(decoding)[-1])
     layer = number(decoding["layer"].max(), 0)
     caption = f"Decoding from the last layer ({layer}) at the last position ({where}): means over "
     caption += "seeds; the floor is what the best of the other variables alone gives away"
-    return Table(caption, [*header, "shuffled, 95 %"], rows, frozenset({0, 1, 2}))
+    shown: list[Shown] = [
+        "variable",
+        "subset",
+        "arm",
+        SEEDS,
+        "accuracy",
+        OverSeeds("accuracy"),
+        *_LIMITS,
+    ]
+    return table_of(ordered(means, variable=VARIABLES), of_models(DECODING), caption, shown)
 
 
 def _last_of_seeds(decoding: pd.DataFrame) -> Table:
-    last = _last(decoding)
-    rows = []
-    for arm, seed in models_of(last):
-        for _, row in of_model(last, arm, seed).iterrows():
-            rows.append(
-                [
-                    arm_name(arm),
-                    number(seed, 0),
-                    row["variable"],
-                    row["subset"],
-                    whole(row["n"]),
-                    share(row["accuracy"], row["low"], row["high"]),
-                    percent(row["floor"]),
-                    percent(row["shuffled_high"]),
-                    small(row["p"]),
-                ]
-            )
-    header = ["arm", "seed", "variable", "trials", "n", "accuracy", "floor", "shuffled, 95 %", "p"]
+    shown = ["arm", "seed", "variable", "subset", "n", "accuracy", "floor", "shuffled_high", "p"]
     caption = "Every seed, at the same place, with intervals"
-    return Table(caption, header, rows, frozenset({0, 2, 3}), folded=True)
+    rows = by_model(_last(decoding))
+    return table_of(rows, of_models(DECODING), caption, shown, folded=True)
 
 
 def _check(check: pd.DataFrame | None) -> Iterator[Block]:
@@ -141,19 +124,7 @@ def _check(check: pd.DataFrame | None) -> Iterator[Block]:
         models = [f"{arm_name(arm)}, seed {number(seed, 0)}" for arm, seed in models_of(broken)]
         text = "The built-in check fails: more is decoded before it is read than chance allows, in "
         yield Paragraph(f"{text}{listed(models)}. Distrust the decoding there.", note=True)
-    rows = [
-        [
-            arm_name(row["arm"]),
-            number(row["seed"], 0),
-            whole(row["n_rows"]),
-            whole(row["n_above"]),
-            number(row["expected"], 1),
-            small(row["p"]),
-            "holds" if row["holds"] else "fails",
-        ]
-        for _, row in check.iterrows()
-    ]
-    header = ["arm", "seed", "not read yet", "above chance", "expected", "p", "check"]
     caption = "The built-in check: variables, positions and layers where nothing is read yet, how "
     caption += "many are above chance and would be by chance, and p of the most accurate of them"
-    yield Table(caption, header, rows, frozenset({0, 6}), folded=len(broken) == 0)
+    shown = ["arm", "seed", "n_rows", "n_above", "expected", "p", "holds"]
+    yield table_of(check, of_models(CHECK), caption, shown, folded=len(broken) == 0)

@@ -28,7 +28,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.scatter import draw_by_layer, layer_bar, layer_norm
-from mechcore.report.wording import sparsity, whole
+from mechcore.wording import sparsity, whole
 
 CHANCE, CONTEXT_IGNORED = 0.5, 0.75
 """Accuracy by chance, and on all trials of a model that ignores the context."""

@@ -23,6 +23,7 @@ from mechcore.papers.cognitive.report.arms import (
     models_of,
     over_seeds,
 )
+from mechcore.papers.cognitive.svm import SVM
 from mechcore.report.drawing import (
     BLACK,
     LIGHT_GREY,
@@ -40,10 +41,9 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.seeds import in_order
-from mechcore.report.wording import ALL, number
+from mechcore.wording import ALL, number
 
 TARGETS = ("choice", "correct", "congruent", "condition")
-_TARGET_NAMES = {"correct": "right or wrong", "congruent": "congruence", "condition": "condition"}
 SURE = "centre_significant"
 """The column with the centre of those heads alone whose drop has an interval above 0."""
 _SMALLEST_CELL = 0.06
@@ -151,7 +151,7 @@ def head_decoding(svm: pd.DataFrame) -> Figure:
 
 def target_name(target: str) -> str:
     """What is decoded from heads, in words."""
-    return _TARGET_NAMES.get(target, shorten(target, 18))
+    return shorten(SVM["target"].show(target), 18)
 
 
 # -- centres of mass ----------------------------------------------------------------------------

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import math
-
 import pandas as pd
 
+from mechcore.papers.cognitive.ablation import ABLATION, MASS
 from mechcore.papers.cognitive.report.arms import (
-    arm_name,
-    arms_of,
     basis,
+    by_arm,
+    by_model,
     fills_of,
-    models_of,
-    of_model,
+    of_models,
     over_seeds,
-    points,
-    points_range,
     seeds_of,
-    share,
 )
 from mechcore.papers.cognitive.report.head_figures import (
     SURE,
@@ -25,22 +20,27 @@ from mechcore.papers.cognitive.report.head_figures import (
     centres,
     head_decoding,
     head_drops,
-    target_name,
 )
 from mechcore.papers.cognitive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ends_of, in_order, table_of, with_ends
-from mechcore.report.wording import (
-    NOT_AVAILABLE,
-    number,
-    number_range,
-    percent,
-    percent_range,
-    small,
-    whole,
+from mechcore.papers.cognitive.svm import SVM
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    OverSeeds,
+    Paragraph,
+    Section,
+    Shown,
+    Table,
+    not_run,
+    table_of,
 )
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import SEEDS, ordered, strongest
+from mechcore.tables import COMPONENT, Column
+from mechcore.wording import NOT_AVAILABLE
 
+HEAD = COMPONENT.called("head")
+MODEL = ("arm", "seed")
 _TOP = 5
 """Heads of an arm in a table."""
 _UNORDERED = (
@@ -52,7 +52,7 @@ _UNORDERED = (
 def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     """What the model loses without each head, and in which layers."""
     section_id, title = "head-ablation", "Ablation of heads"
-    ablation, mass = table_of(run, "cognitive_ablation"), table_of(run, "cognitive_mass")
+    ablation, mass = run.filled("cognitive_ablation"), run.filled("cognitive_mass")
     if ablation is None and mass is None:
         return not_run(section_id, title, "the ablation of single heads")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
@@ -85,48 +85,21 @@ def _strongest(ablation: pd.DataFrame, fill: str, *, folded: bool) -> Table:
     of_fill = ablation[ablation["fill"] == fill].assign(sure=lambda t: t["low"] > 0)
     values = ["drop", "incongruent_drop", "margin_drop", "sure"]
     means = over_seeds(of_fill, ["component"], values)
-    rows = [
-        [
-            arm_name(arm),
-            row["component"],
-            number(100 * row["drop"], 1, signed=True),
-            points_range(ends_of(row, "drop")),
-            f"{row['sure'] * row['seeds']:.0f} of {whole(row['seeds'])}",
-            number(100 * row["incongruent_drop"], 1, signed=True),
-            number(row["margin_drop"], 2, signed=True),
-        ]
-        for arm in arms_of(means)
-        for _, row in means[means["arm"] == arm].nlargest(_TOP, "drop").iterrows()
-    ]
-    header = ["arm", "head", "drop (points)", "over seeds", "seeds above 0"]
-    header += ["incongruent (points)", "margin (nats)"]
+    best = by_arm(strongest(means, ["arm"], "drop", _TOP))
+    sure = [f"{share * n:.0f} of {n}" for share, n in zip(best["sure"], best["seeds"], strict=True)]
     caption = f"The {_TOP} heads of each arm with the largest drop under {fill} ablation: means "
     caption += "over seeds; in how many seeds the interval of the drop lies above 0"
-    return Table(caption, header, rows, frozenset({0, 1}), folded)
+    shown: list[Shown] = ["arm", HEAD, "drop", OverSeeds("drop"), ("seeds above 0", sure)]
+    shown += ["incongruent_drop", "margin_drop"]
+    return table_of(best, of_models(ABLATION), caption, shown, folded=folded)
 
 
 def _strongest_of_seeds(ablation: pd.DataFrame) -> Table:
-    rows = []
-    for fill in fills_of(ablation):
-        for arm, seed in models_of(ablation):
-            part = of_model(ablation, arm, seed)
-            for _, row in part[part["fill"] == fill].nlargest(_TOP, "drop").iterrows():
-                ends = (row[f"incongruent_{end}"] for end in ("drop", "low", "high"))
-                rows.append(
-                    [
-                        arm_name(arm),
-                        number(seed, 0),
-                        fill,
-                        row["component"],
-                        points(row["drop"], row["low"], row["high"]),
-                        points(*ends),
-                        number(row["margin_drop"], 2, signed=True),
-                    ]
-                )
-    header = ["arm", "seed", "ablation", "head", "drop (points)", "incongruent (points)"]
+    best = strongest(ablation, ["fill", "arm", "seed"], "drop", _TOP)
+    rows = ordered(by_model(best), fill=fills_of(best))
     caption = f"The {_TOP} heads of every seed with the largest drop, with intervals"
-    words = frozenset({0, 2, 3})
-    return Table(caption, [*header, "margin (nats)"], rows, words, folded=True)
+    shown: list[Shown] = ["arm", "seed", "fill", HEAD, "drop", "incongruent_drop", "margin_drop"]
+    return table_of(rows, of_models(ABLATION), caption, shown, folded=True)
 
 
 def _centre_picture(
@@ -149,50 +122,37 @@ def _centre_picture(
 
 def _centre_means(mass: pd.DataFrame) -> Table:
     values = ["centre", SURE, "first_layer_share", "total_drop"]
-    rows = [
-        [
-            arm_name(row["arm"]),
-            row["fill"],
-            row["subset"],
-            whole(row["seeds"]),
-            number(row["centre"]),
-            number_range(ends_of(row, "centre")),
-            number(row[SURE]),
-            percent(row["first_layer_share"]),
-            number(100 * row["total_drop"], 1),
-        ]
-        for _, row in over_seeds(mass, ["fill", "subset"], values).iterrows()
-    ]
-    header = ["arm", "ablation", "trials", "seeds", "centre", "over seeds", "heads above 0"]
-    header += ["in first layer", "drops in all (points)"]
     caption = "Centre of mass of the drops (layers from 0), the same of those heads alone whose "
     caption += "drop is surely above 0, and the share of drops in the first layer: means over seeds"
-    return Table(caption, header, rows, frozenset({0, 1, 2}))
+    shown: list[Shown] = [
+        "arm",
+        "fill",
+        "subset",
+        SEEDS,
+        "centre",
+        OverSeeds("centre"),
+        *values[1:],
+    ]
+    means = over_seeds(mass, ["fill", "subset"], values)
+    return table_of(means, of_models(MASS), caption, shown)
 
 
 def _centre_rows(mass: pd.DataFrame) -> Table:
-    rows = [
-        [
-            arm_name(row["arm"]),
-            number(row["seed"], 0),
-            row["fill"],
-            row["subset"],
-            with_ends(row["centre"], row["low"], row["high"]),
-            percent(row["undefined"]),
-            with_ends(
-                *(row.get(name, math.nan) for name in (SURE, "significant_low", "significant_high"))
-            ),
-            whole(row["n_significant"]),
-            percent(row["first_layer_share"]),
-            row["strongest"] or NOT_AVAILABLE,
-        ]
-        for _, row in mass.iterrows()
-    ]
-    header = ["arm", "seed", "ablation", "trials", "centre", "no centre", "heads above 0"]
-    header += ["how many", "in first layer", "strongest"]
     caption = "Every seed: centre with its interval; in how many resamples there is none; the "
     caption += "same of those heads alone whose drop is surely above 0, and how many they are"
-    return Table(caption, header, rows, frozenset({0, 2, 3, 9}), folded=True)
+    shown: list[Shown] = [
+        "arm",
+        "seed",
+        "fill",
+        "subset",
+        "centre",
+        "undefined",
+        SURE,
+        "n_significant",
+    ]
+    shown += ["first_layer_share", "strongest"]
+    rows = mass.assign(strongest=mass["strongest"].replace("", NOT_AVAILABLE))
+    return table_of(rows, of_models(MASS), caption, shown, folded=True)
 
 
 # -- decoding from heads ------------------------------------------------------------------------
@@ -201,7 +161,7 @@ def _centre_rows(mass: pd.DataFrame) -> Table:
 def head_decoding_section(run: RunFolder, gallery: Gallery) -> Section:
     """What the output of a single head says of the trial and of the response."""
     section_id, title = "head-decoding", "Decoding from single heads"
-    svm = table_of(run, "cognitive_svm")
+    svm = run.filled("cognitive_svm")
     if svm is None:
         return not_run(section_id, title, "the support vector machines on outputs of heads")
     grey = " Grey: too few examples of a class." if svm["accuracy"].isna().any() else ""
@@ -225,50 +185,35 @@ def head_decoding_section(run: RunFolder, gallery: Gallery) -> Section:
 
 def _best_heads(svm: pd.DataFrame) -> Table:
     """Of every arm and target, means over seeds of what the best head of each seed reaches."""
-    rows = []
-    for target in in_order(svm["target"], TARGETS):
-        for arm in arms_of(svm):
-            part = svm[(svm["target"] == target) & (svm["arm"] == arm)]
-            best = part.dropna(subset=["accuracy"]).sort_values("accuracy", ascending=False)
-            best = best.drop_duplicates("seed").sort_values("seed")
-            rows.append(
-                [
-                    target_name(target),
-                    arm_name(arm),
-                    f"{len(best)} of {len(seeds_of(part))}",
-                    percent(best["accuracy"].mean()),
-                    percent_range(best["accuracy"]),
-                    percent(part["chance"].mean()),
-                    percent(best.get("floor", best["chance"]).mean()),
-                    percent(best["shuffled_high"].mean()),
-                    ", ".join(best["component"]) or NOT_AVAILABLE,
-                ]
-            )
-    header = ["decoded", "arm", "seeds", "best head", "over seeds", "chance", "floor"]
-    header += ["shuffled, 95 %", "heads, by seed"]
+    known = svm.assign(floor=svm.get("floor", svm["chance"]))
+    best = strongest(known.dropna(subset=["accuracy"]), ["target", *MODEL], "accuracy", 1)
+    keys = ["target", "arm"]
+    means = over_seeds(best, ["target"], ["accuracy", "floor", "shuffled_high"])
+    names = best.sort_values("seed").groupby(keys)["component"].agg(", ".join).rename("heads")
+    every = svm.groupby(keys).agg(chance=("chance", "mean"), n_seeds=("seed", "nunique"))
+    rows = every.reset_index().merge(means, how="left", on=keys).merge(names, how="left", on=keys)
+    rows = ordered(by_arm(rows), target=TARGETS).fillna({"heads": NOT_AVAILABLE, "seeds": 0})
+    seeds = [f"{n:.0f} of {of}" for n, of in zip(rows["seeds"], rows["n_seeds"], strict=True)]
     caption = "The best head of each seed, mean over seeds (the best of many is above chance by "
     caption += "chance alone); the floor is what the answer or the congruence alone gives away"
-    return Table(caption, header, rows, frozenset({0, 1, 8}))
+    schema = of_models(SVM)
+    shown: list[Shown] = ["target", "arm", ("seeds", seeds), schema["accuracy"].called("best head")]
+    shown += [OverSeeds("accuracy"), "chance", "floor", "shuffled_high"]
+    shown += [Column("heads", "text", header="heads, by seed")]
+    return table_of(rows, schema, caption, shown)
 
 
 def _best_of_seeds(svm: pd.DataFrame) -> Table:
-    rows = []
-    for target in in_order(svm["target"], TARGETS):
-        for arm, seed in models_of(svm):
-            part = of_model(svm[svm["target"] == target], arm, seed)
-            for _, row in part.nlargest(_TOP, "accuracy").iterrows():
-                rows.append(
-                    [
-                        target_name(target),
-                        arm_name(arm),
-                        number(seed, 0),
-                        row["component"],
-                        whole(row["n"]),
-                        share(row["accuracy"], row["low"], row["high"]),
-                        percent(row["shuffled_high"]),
-                        small(row["p"]),
-                    ]
-                )
-    header = ["decoded", "arm", "seed", "head", "n", "accuracy", "shuffled, 95 %", "p"]
+    best = by_model(strongest(svm, ["target", *MODEL], "accuracy", _TOP))
+    shown: list[Shown] = [
+        "target",
+        "arm",
+        "seed",
+        "component",
+        "n",
+        "accuracy",
+        "shuffled_high",
+        "p",
+    ]
     caption = f"The {_TOP} best heads of every seed, with intervals"
-    return Table(caption, header, rows, frozenset({0, 1, 3}), folded=True)
+    return table_of(ordered(best, target=TARGETS), of_models(SVM), caption, shown, folded=True)

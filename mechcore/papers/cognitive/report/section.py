@@ -6,14 +6,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.papers.cognitive.compare import CURVE, MODELS, SAMPLES, TRAINING
 from mechcore.papers.cognitive.report.arms import (
     BASE,
-    arm_name,
-    arms_of,
     basis,
+    by_arm,
     over_seeds,
     seeds_of,
-    share,
 )
 from mechcore.papers.cognitive.report.attention_section import attention_section
 from mechcore.papers.cognitive.report.decoding_section import decoding_section
@@ -24,16 +23,25 @@ from mechcore.papers.cognitive.report.head_sections import (
 )
 from mechcore.papers.cognitive.report.state_sections import projection_section, selectivity_section
 from mechcore.papers.cognitive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    OverSeeds,
+    Paragraph,
+    Section,
+    Shown,
+    Table,
+    not_run,
+    table_of,
+)
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ends_of, plain_number, table_of
-from mechcore.report.wording import (
+from mechcore.report.seeds import SEEDS
+from mechcore.tables import Column
+from mechcore.wording import (
     DASH,
     count,
     listed,
     number,
-    percent,
-    percent_range,
     sparsity,
     whole,
 )
@@ -61,13 +69,13 @@ def cognitive_sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
 
 def _learning(run: RunFolder, gallery: Gallery) -> Section:
     title = "Learning curves"
-    curve, training = table_of(run, "cognitive_curve"), table_of(run, "cognitive_training")
+    curve, training = run.filled("cognitive_curve"), run.filled("cognitive_training")
     files = ["cognitive_curve.csv", "cognitive_training.csv"]
     blocks: list[Block] = []
     if curve is None:
         blocks.append(Paragraph("Not run: the trainings on samples of several sizes.", note=True))
     elif (curve["n"] > 0).any():
-        samples = table_of(run, "cognitive_samples")
+        samples = run.filled("cognitive_samples")
         threshold = None if samples is None else float(samples["threshold"].iloc[0])
         picture = gallery.add(
             learning_curves(curve, threshold),
@@ -87,94 +95,55 @@ def _learning(run: RunFolder, gallery: Gallery) -> Section:
 
 
 def _curve_means(curve: pd.DataFrame) -> Table:
-    columns = ["accuracy", "incongruent", "congruent", "unrestricted"]
-    rows = [
-        [
-            arm_name(row["arm"]),
-            whole(row["n"]),
-            whole(row["seeds"]),
-            percent(row["accuracy"]),
-            percent_range(ends_of(row, "accuracy")),
-            percent(row["incongruent"]),
-            percent_range(ends_of(row, "incongruent")),
-            percent(row["congruent"]),
-            percent(row["unrestricted"]),
-        ]
-        for _, row in over_seeds(curve.sort_values("n"), ["n"], columns).iterrows()
-    ]
-    header = ["arm", "samples", "seeds", "accuracy", "over seeds", "incongruent", "over seeds"]
+    values = ["accuracy", "incongruent", "congruent", "unrestricted"]
+    means = over_seeds(curve.sort_values("n"), ["n"], values)
     caption = "Test accuracy by number of training samples, mean and range over seeds; unrestricted"
-    caption += " is over the whole vocabulary"
-    return Table(caption, [*header, "congruent", "unrestricted"], rows)
+    shown: list[Shown] = ["arm", "n", SEEDS, "accuracy", OverSeeds("accuracy"), "incongruent"]
+    shown += [OverSeeds("incongruent"), "congruent", "unrestricted"]
+    return table_of(means, CURVE, f"{caption} is over the whole vocabulary", shown)
 
 
 def _curve_rows(curve: pd.DataFrame) -> Table:
-    rows = [
-        [
-            arm_name(row["arm"]),
-            number(row["seed"], 0),
-            whole(row["n"]),
-            plain_number(row["learning_rate"]),
-            plain_number(row["steps"]),
-            share(row["accuracy"], row["low"], row["high"]),
-            share(row["incongruent"], row["incongruent_low"], row["incongruent_high"]),
-        ]
-        for _, row in curve.iterrows()
-    ]
-    header = ["arm", "seed", "samples", "learning rate", "steps", "accuracy", "incongruent"]
     caption = "Every seed: test accuracy with its interval, at the chosen learning rate and step"
-    return Table(caption, header, rows, folded=True)
+    shown = ["arm", "seed", "n", "learning_rate", "steps", "accuracy", "incongruent"]
+    return table_of(curve, CURVE, caption, shown, folded=True)
 
 
 def _trainings(training: pd.DataFrame) -> Table:
-    rows = [
-        [
-            arm_name(row["arm"]),
-            number(row["seed"], 0),
-            whole(row["n"]),
-            plain_number(row["learning_rate"]),
-            "yes" if row["chosen"] else "no",
-            whole(row["steps"]),
-            whole(row["last_step"]),
-            *(percent(row[name]) for name in ("dev_accuracy", "accuracy", "incongruent")),
-        ]
-        for _, row in training.iterrows()
-    ]
-    header = ["arm", "seed", "samples", "learning rate", "chosen", "best step", "last step"]
-    header += ["development", "test", "incongruent"]
-    caption = f"All {count(len(rows), 'training')}: the learning rate and step are chosen by the "
-    caption += "accuracy on development trials"
-    return Table(caption, header, rows, frozenset({0, 4}), folded=True)
+    caption = f"All {count(len(training), 'training')}: the learning rate and step are chosen by "
+    caption += "the accuracy on development trials"
+    shown = ["arm", "seed", "n", "learning_rate", "chosen", "steps", "last_step"]
+    shown += ["dev_accuracy", "accuracy", "incongruent"]
+    return table_of(training, TRAINING, caption, shown, folded=True)
 
 
 def _samples(run: RunFolder, gallery: Gallery) -> Section:
     del gallery
     title = "Samples to threshold"
-    table = table_of(run, "cognitive_samples")
+    table = run.filled("cognitive_samples")
     if table is None:
         return not_run("samples", title, "the count of samples that reach the threshold")
     seeds = seeds_of(table)
-    rows = []
-    for arm in arms_of(table):
-        part = table[table["arm"] == arm]
-        cells = {
-            row["seed"]: whole(row["samples"]) if pd.notna(row["samples"]) else "not reached"
-            for _, row in part.iterrows()
-        }
-        largest = whole(part["largest"].max())
-        rows.append([arm_name(arm), largest, *(cells.get(seed, DASH) for seed in seeds)])
+    arms = by_arm(table.groupby("arm", sort=False)["largest"].max().reset_index())
+    reached = {
+        (row.arm, row.seed): whole(row.samples) if pd.notna(row.samples) else "not reached"
+        for row in table.itertuples()
+    }
+    by_seed = [
+        (f"seed {number(seed, 0)}", [reached.get((arm, seed), DASH) for arm in arms["arm"]])
+        for seed in seeds
+    ]
     threshold = sparsity(table["threshold"].iloc[0])
     text = (
         "The fewest training samples, of the sizes tried, from which on the test accuracy is at "
         f"least {threshold}. The number that is just enough may lie anywhere between that size and "
         "the next smaller one."
     )
-    header = ["arm", "largest size tried", *(f"seed {number(seed, 0)}" for seed in seeds)]
     caption = f"Samples to a test accuracy of {threshold}, by seed"
     blocks: list[Block] = [
         *CLAIMS.lines(run, "samples"),
         Paragraph(text),
-        Table(caption, header, rows),
+        table_of(arms, SAMPLES, caption, ["arm", "largest", *by_seed]),
     ]
     return Section("samples", title, blocks, ["cognitive_samples.csv"])
 
@@ -185,31 +154,18 @@ def _samples(run: RunFolder, gallery: Gallery) -> Section:
 def _models(run: RunFolder, gallery: Gallery) -> Section:
     del gallery
     title = "The compared models"
-    table = table_of(run, "cognitive_models")
+    table = run.filled("cognitive_models")
     if table is None:
         return not_run("models", title, "the choice of the models to compare")
-    rows = []
-    for _, row in table.iterrows():
-        trained = row["arm"] != BASE and pd.notna(row["gap"])
-        rows.append(
-            [
-                arm_name(row["arm"]),
-                number(row["seed"], 0),
-                whole(row["n"]),
-                plain_number(row["learning_rate"]),
-                share(row["accuracy"], row["low"], row["high"]),
-                percent(row["incongruent"]),
-                percent(row["unrestricted"]),
-                number(100 * row["gap"], 1) if trained else DASH,
-                ("yes" if row["matched"] else "no") if trained else DASH,
-            ]
-        )
-    header = ["arm", "seed", "samples", "learning rate", "test accuracy"]
-    header += ["incongruent", "unrestricted", "gap (points)", "matched"]
+    trained = (table["arm"] != BASE) & table["gap"].notna()
+    rows = table.assign(gap=table["gap"].where(trained), matched=MODELS["matched"].texts(table))
+    rows["matched"] = rows["matched"].where(trained, DASH)
+    shown: list[Shown] = ["arm", "seed", "n", "learning_rate"]
+    shown += [MODELS["accuracy"].called("test accuracy"), "incongruent", "unrestricted"]
     caption = "The models that all sections below are of; the gap is that between the two trained "
     caption += "models of a seed"
-    words = frozenset({0, 8})
-    blocks: list[Block] = [*_matching(table), Table(caption, header, rows, words)]
+    shown += ["gap", Column("matched", "text")]
+    blocks: list[Block] = [*_matching(table), table_of(rows, MODELS, caption, shown)]
     return Section("models", title, blocks, ["cognitive_models.csv"])
 
 

@@ -33,7 +33,7 @@ from mechcore.report.drawing import (
     styled,
 )
 from mechcore.report.seeds import in_order
-from mechcore.report.wording import number
+from mechcore.wording import number
 
 MOST_SEEDS = 3
 """Seeds whose projection is drawn."""

@@ -7,27 +7,30 @@ from collections.abc import Iterator
 import pandas as pd
 
 from mechcore.papers.cognitive.report.arms import (
-    arm_name,
     basis,
     by_arm,
-    models_of,
-    of_model,
+    by_model,
+    of_models,
     over_seeds,
     seeds_of,
 )
 from mechcore.papers.cognitive.report.state_figures import MOST_SEEDS, projections, selectivity_bars
 from mechcore.papers.cognitive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ends_of, plain_number, table_of
-from mechcore.report.wording import (
-    count,
-    listed,
-    number,
-    percent,
-    percent_range,
-    whole,
+from mechcore.papers.cognitive.units import PROJECTION, SELECTIVITY, SILHOUETTE, TERMS
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    OverSeeds,
+    Paragraph,
+    Section,
+    Shown,
+    Table,
+    not_run,
+    table_of,
 )
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import SEEDS, ordered
+from mechcore.wording import count, listed, whole
 
 _MOST_ROWS = 20
 """Rows of a table that is not folded."""
@@ -36,10 +39,10 @@ _MOST_ROWS = 20
 def selectivity_section(run: RunFolder, gallery: Gallery) -> Section:
     """How many variables single units follow."""
     section_id, title = "selectivity", "Mixed selectivity"
-    table, terms = table_of(run, "cognitive_selectivity"), table_of(run, "cognitive_terms")
+    table, terms = run.filled("cognitive_selectivity"), run.filled("cognitive_terms")
     if table is None:
         return not_run(section_id, title, "the regression of single units on the variables")
-    alpha, units = plain_number(table["alpha"].max()), table["n_units"].max()
+    alpha, units = SELECTIVITY["alpha"].show(table["alpha"].max()), table["n_units"].max()
     picture = gallery.add(
         selectivity_bars(table),
         "selectivity",
@@ -59,41 +62,18 @@ def selectivity_section(run: RunFolder, gallery: Gallery) -> Section:
 
 def _unit_table(table: pd.DataFrame) -> Table:
     values = ["units", "share", "expected_correlated", "with_interaction"]
-    rows = [
-        [
-            arm_name(row["arm"]),
-            number(row["n_variables"], 0),
-            whole(row["seeds"]),
-            number(row["units"], 1),
-            percent(row["share"]),
-            percent_range(ends_of(row, "share")),
-            percent(row["expected_correlated"]),
-            number(row["with_interaction"], 1),
-        ]
-        for _, row in over_seeds(table, ["n_variables"], values).iterrows()
-    ]
-    header = ["arm", "variables", "seeds", "units", "share", "over seeds", "expected"]
     caption = "Units by how many variables they follow, means over seeds; how many of them also "
-    caption += "follow a product of variables"
-    return Table(caption, [*header, "with an interaction"], rows)
+    shown: list[Shown] = ["arm", "n_variables", SEEDS, *values[:2], OverSeeds("share"), *values[2:]]
+    means = over_seeds(table, ["n_variables"], values)
+    return table_of(means, of_models(SELECTIVITY), f"{caption}follow a product of variables", shown)
 
 
 def _term_table(terms: pd.DataFrame) -> Table:
     means = over_seeds(terms, ["term"], ["share", "expected"])
-    rows = [
-        [
-            term,
-            arm_name(row["arm"]),
-            percent(row["share"]),
-            percent_range(ends_of(row, "share")),
-            percent(row["expected"]),
-        ]
-        for term in dict.fromkeys(terms["term"])
-        for _, row in means[means["term"] == term].iterrows()
-    ]
-    header = ["term", "arm", "units", "over seeds", "expected"]
     caption = "Share of units that follow each variable or product, mean and range over seeds"
-    return Table(caption, header, rows, frozenset({0, 1}), folded=True)
+    shown = ["term", "arm", "share", OverSeeds("share"), "expected"]
+    rows = ordered(means, term=dict.fromkeys(terms["term"]))
+    return table_of(rows, of_models(TERMS), caption, shown, folded=True)
 
 
 # -- projection ---------------------------------------------------------------------------------
@@ -102,7 +82,7 @@ def _term_table(terms: pd.DataFrame) -> Table:
 def projection_section(run: RunFolder, gallery: Gallery) -> Section:
     """The states in two dimensions, and how far choices and contexts are apart in them."""
     section_id, title = "projection", "Projection of the states"
-    table, apart = table_of(run, "cognitive_projection"), table_of(run, "cognitive_silhouette")
+    table, apart = run.filled("cognitive_projection"), run.filled("cognitive_silhouette")
     files = ["cognitive_projection.csv", "cognitive_silhouette.csv"]
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if table is None:
@@ -135,33 +115,18 @@ def _projection(
         "in the table below.",
     )
     made = table.drop_duplicates(["arm", "seed", "description"])
-    rows = [
-        [arm_name(row["arm"]), number(row["seed"], 0), row["description"]]
-        for _, row in by_arm(made).iterrows()
-    ]
-    header = ["arm", "seed", "method"]
-    yield Table("How each panel was made", header, rows, frozenset({0, 2}), folded=True)
+    shown = ["arm", "seed", "description"]
+    schema, caption = of_models(PROJECTION), "How each panel was made"
+    yield table_of(by_arm(made), schema, caption, shown, folded=True)
 
 
 def _silhouettes(table: pd.DataFrame) -> Table:
-    rows = []
-    for arm, seed in models_of(table):
-        for _, row in of_model(table, arm, seed).iterrows():
-            points = row["space"] == "points"
-            rows.append(
-                [
-                    arm_name(arm),
-                    number(seed, 0),
-                    row["variable"],
-                    f"{row['method'].upper()} points" if points else row["space"],
-                    number(row["silhouette"], 3, signed=True),
-                    number(row["null_mean"], 3, signed=True),
-                    number(row["null_95"], 3, signed=True),
-                ]
-            )
-    header = ["arm", "seed", "groups by", "space", "silhouette", "shuffled", "shuffled, 95 %"]
+    points = table["method"].str.upper() + " points"
+    rows = by_model(table.assign(space=table["space"].where(table["space"] != "points", points)))
     caption = (
-        "How far groups are apart: silhouette from \u22121 to 1, in the states themselves and "
+        "How far groups are apart: silhouette from \u22121 to 1, in the states themselves and in "
+        "the projected points, beside shuffled labels"
     )
-    caption += "in the projected points, beside shuffled labels"
-    return Table(caption, header, rows, frozenset({0, 2, 3}), folded=len(rows) > _MOST_ROWS)
+    shown = ["arm", "seed", "variable", "space", "silhouette", "null_mean", "null_95"]
+    folded = len(rows) > _MOST_ROWS
+    return table_of(rows, of_models(SILHOUETTE), caption, shown, folded=folded)

@@ -16,8 +16,8 @@ from mechcore.papers.cognitive.report.arms import (
 from mechcore.report.blocks import Tile
 from mechcore.report.claims import Claims
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import mean_of, table_of, whole_range
-from mechcore.report.wording import (
+from mechcore.report.seeds import mean_of, whole_range
+from mechcore.wording import (
     ALL,
     count,
     number,
@@ -43,9 +43,9 @@ CLAIMS = Claims(
 def cognitive_tiles(run: RunFolder) -> Iterator[Tile]:
     """How many claims are supported, and samples, accuracies and centres of the trained arms."""
     yield from CLAIMS.tile(run)
-    yield from _samples(table_of(run, "cognitive_samples"))
-    yield from _accuracies(table_of(run, "cognitive_models"))
-    yield from _centres(table_of(run, "cognitive_mass"))
+    yield from _samples(run.filled("cognitive_samples"))
+    yield from _accuracies(run.filled("cognitive_models"))
+    yield from _centres(run.filled("cognitive_mass"))
 
 
 def _trained(table: pd.DataFrame) -> list[str]:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pandas as pd
 
-from mechcore.papers.extractive.report.looks import KINDS, of
-from mechcore.papers.extractive.report.map_figures import (
-    MOST_SEEDS,
-    localization,
-)
+from mechcore.papers.extractive.localization import LOCALIZATION, LOCALIZATION_R2
+from mechcore.papers.extractive.report.looks import sorted_parts
+from mechcore.papers.extractive.report.map_figures import MOST_SEEDS, localization
 from mechcore.papers.extractive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in, table_of
-from mechcore.report.wording import (
-    count,
-    number,
-    number_range,
-    p_value,
-    whole,
+from mechcore.papers.extractive.results import PARTS
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    OverSeeds,
+    Paragraph,
+    Section,
+    Shown,
+    Table,
+    table_of,
 )
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import SEEDS, means_over_seeds, seeds_in, strongest
+from mechcore.wording import count
 
 _TOP = 5
 """Components in a table."""
@@ -28,8 +30,8 @@ _TOP = 5
 def localization_section(run: RunFolder, gallery: Gallery) -> Section:
     """Whether what learning implications changes is where facts are read out."""
     section_id, title = "localization", "Localisation"
-    table = table_of(run, "extractive_localization")
-    r2 = table_of(run, "extractive_localization_r2")
+    table = run.filled("extractive_localization")
+    r2 = run.filled("extractive_localization_r2")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if table is None:
         blocks.append(Paragraph("Not run: the scores of learning and of reading out.", note=True))
@@ -59,40 +61,16 @@ def localization_section(run: RunFolder, gallery: Gallery) -> Section:
 
 
 def _r2_table(r2: pd.DataFrame) -> Table:
-    rows = [
-        [
-            KINDS.get(kind, kind),
-            number(row["seed"], 0),
-            number(row["r2"]),
-            number(row["r"], signed=True),
-            p_value(row["p"]).removeprefix("p ").removeprefix("= "),
-            whole(row["n"]),
-        ]
-        for kind in in_order(r2["kind"], list(KINDS))
-        for _, row in of(r2, kind=kind).sort_values("seed").iterrows()
-    ]
-    header = ["components", "seed", "r\u00b2", "r", "p", "how many"]
-    return Table("Correlation over components of the two scores", header, rows)
+    rows = sorted_parts(r2.sort_values("seed", kind="stable"), "kind")
+    caption = "Correlation over components of the two scores"
+    return table_of(rows, LOCALIZATION_R2, caption, ["kind", "seed", "r2", "r", "p", "n"])
 
 
 def _localized(table: pd.DataFrame) -> Table:
     """The strongest components by the informative score, with the other one."""
-    keys = ["kind", "component"]
-    means = means_over_seeds(table, keys, ["informative", "downstream"])
-    rows = [
-        [
-            KINDS.get(kind, kind),
-            row["component"],
-            whole(row["seeds"]),
-            *(
-                cell
-                for name in ("informative", "downstream")
-                for cell in (number(row[name], signed=True), number_range(ends_of(row, name)))
-            ),
-        ]
-        for kind in in_order(means["kind"], list(KINDS))
-        for _, row in of(means, kind=kind).nlargest(_TOP, "informative").iterrows()
-    ]
-    header = ["kind", "component", "seeds", "informative", "over seeds", "downstream", "over seeds"]
+    means = means_over_seeds(table, ["kind", "component"], ["informative", "downstream"])
+    rows = sorted_parts(strongest(means, ["kind"], "informative", _TOP), "kind")
     caption = f"The {count(_TOP, 'component')} of each kind with the largest informative score"
-    return Table(f"{caption}: means over seeds", header, rows, frozenset({0, 1}), folded=True)
+    shown: list[Shown] = [PARTS[0], "component", SEEDS]
+    shown += [each for name in ("informative", "downstream") for each in (name, OverSeeds(name))]
+    return table_of(rows, LOCALIZATION, f"{caption}: means over seeds", shown, folded=True)

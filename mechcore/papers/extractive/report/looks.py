@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import pandas as pd
 
-from mechcore.report.seeds import in_order, seeds_in, whole_range
-from mechcore.report.wording import count, number
+from mechcore.papers.extractive.freezing import FREEZING
+from mechcore.papers.extractive.results import PARTS
+from mechcore.report.seeds import in_order, ordered, seeds_in, whole_range
+from mechcore.wording import count, number
 
 TASKS = ("first-hop", "second-hop")
 SCORES = ("informative", "upstream", "downstream")
-KINDS = {"mlp": "MLPs", "head": "heads"}
+KINDS = PARTS[0].names
 ORDERS = ("joint", "facts first", "implications first")
 GRAFTED = {
     "other facts": "without graft",
     "graft": "graft",
     "control graft": "control graft",
 }
-WAYS = {"reverted": "undone after training", "trained": "not trained"}
+WAYS = FREEZING["way"].names
 DATA = (
     "test implications",
     "test facts",
@@ -43,6 +45,12 @@ def of(table: pd.DataFrame, **values: object) -> pd.DataFrame:
 def seed_name(seed: float) -> str:
     """What a seed is called."""
     return f"seed {number(seed, 0)}"
+
+
+def sorted_parts(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The same rows by these columns, whose values have an order of their own."""
+    known = {"task": TASKS, "score": SCORES, "kind": KINDS, "data": DATA[::-1], "way": WAYS}
+    return ordered(table, **{name: known[name] for name in columns})
 
 
 def basis(table: pd.DataFrame) -> str:

@@ -25,7 +25,7 @@ from mechcore.report.drawing import (
 )
 from mechcore.report.scatter import draw_by_layer, layer_bar, layer_norm
 from mechcore.report.seeds import in_order, seeds_in
-from mechcore.report.wording import number, small
+from mechcore.wording import number, small
 
 MOST_SEEDS = 3
 """Seeds whose components are drawn one by one."""

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from mechcore.papers.evidence import VERDICTS
 from mechcore.papers.extractive.report import words
 from mechcore.papers.extractive.report.section import extractive_sections
 from mechcore.papers.extractive.report.summary import CLAIMS, extractive_tiles
-from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
+from mechcore.papers.extractive.steps import (
+    Freezing,
+    Grafting,
+    Localization,
+    Ocr,
+    Ordering,
+    Scores,
+)
 from mechcore.report.kinds import StudyReport, Words
+
+_STEPS = (Ocr, Scores, Freezing, Ordering, Grafting, Localization)
 
 REPORT = StudyReport(
     title=lambda model, config: f"Extractive structures: {model}",
     subtitle="Trained on facts, asked for what follows from them",
-    tables=EXTRACTIVE_TABLES,
+    tables=[
+        VERDICTS.named(CLAIMS.table),
+        *(schema for step in _STEPS for schema in step.schemas),
+    ],
     tiles=extractive_tiles,
     findings=CLAIMS.findings,
     sections=extractive_sections,

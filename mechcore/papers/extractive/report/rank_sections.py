@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from mechcore.papers.extractive.freezing import FREEZING
+from mechcore.papers.extractive.grafting import GRAFTING
 from mechcore.papers.extractive.report.looks import (
     DATA,
     GRAFTED,
@@ -13,27 +15,34 @@ from mechcore.papers.extractive.report.looks import (
     ORDERS,
     OTHER_IMPLICATIONS,
     TEST_IMPLICATIONS,
-    WAYS,
     basis,
     of,
     replay_name,
     seed_name,
     slug,
-    tasks_of,
+    sorted_parts,
 )
 from mechcore.papers.extractive.report.rank_figures import freezing_lines, seed_dots
 from mechcore.papers.extractive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Picture, Section, Table, not_run
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import (
-    ends_of,
-    in_order,
-    means_over_seeds,
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    OverSeeds,
+    Picture,
+    Section,
+    Shown,
+    Table,
+    not_run,
     table_of,
 )
-from mechcore.report.wording import DASH, number, number_range, whole
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import SEEDS, in_order, means_over_seeds
+from mechcore.tables import Column
+from mechcore.wording import DASH, number
 
 _GROUPS = ("early", "late")
+_FROZEN = {"early": "early frozen", "late": "late frozen"}
+_FROZEN |= {"none": "nothing frozen", "all": "all frozen"}
 _PANELS = [replay_name(replay) for replay in (True, False)]
 
 
@@ -43,7 +52,7 @@ _PANELS = [replay_name(replay) for replay in (True, False)]
 def freezing_section(run: RunFolder, gallery: Gallery) -> Section:
     """Ranks where the changes of early or of late layers are left out."""
     section_id, title = "freezing", "Freezing layers"
-    table = table_of(run, "extractive_freezing")
+    table = run.filled("extractive_freezing")
     if table is None:
         return not_run(section_id, title, "the freezing of early and late layers")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
@@ -65,7 +74,7 @@ def freezing_section(run: RunFolder, gallery: Gallery) -> Section:
 
 
 def _chances(run: RunFolder, data: str) -> Mapping[str, float]:
-    ranks = table_of(run, "extractive_ranks")
+    ranks = run.filled("extractive_ranks")
     if ranks is None:
         return {}
     return dict(of(ranks, data=data).groupby("task")["chance"].mean().items())  # type: ignore[arg-type]
@@ -73,50 +82,28 @@ def _chances(run: RunFolder, data: str) -> Mapping[str, float]:
 
 def _freezing_means(table: pd.DataFrame) -> Table:
     part = of(table, data=IMPLICATIONS)
-    means = means_over_seeds(part, ["task", "way", "cut", "frozen"], ["mean_rank"])
-    rows = []
-    for task in tasks_of(means):
-        for way in in_order(of(means, task=task)["way"], list(WAYS)):
-            of_way = of(means, task=task, way=way)
-            for cut in sorted(of_way["cut"].dropna().unique().tolist()):
-                here = of(of_way, cut=cut)
-                found = {row["frozen"]: row for _, row in here.iterrows()}
-                cells = [task, WAYS.get(way, way), number(cut, 0)]
-                cells.append(whole(here["seeds"].max()))
-                for group in _GROUPS:
-                    cells += _mean_and_range(found.get(group))
-                for whole_model in ("none", "all"):
-                    cells += _mean_and_range(found.get(whole_model))[:1]
-                rows.append(cells)
-    header = ["task", "frozen layers", "cut", "seeds", "early frozen", "over seeds"]
-    header += ["late frozen", "over seeds", "nothing frozen", "all frozen"]
+    keys = ["task", "way", "cut"]
+    means = means_over_seeds(part, [*keys, "frozen"], ["mean_rank"])
+    rows = sorted_parts(means.groupby(keys, as_index=False)["seeds"].max(), "task", "way")
+    shown: list[Shown] = [*keys, SEEDS]
+    for group, name in _FROZEN.items():
+        found = rows[keys].merge(of(means, frozen=group), how="left", on=keys)
+        known = found["mean_rank"].notna()
+        one = table_of(found, FREEZING, "", ["mean_rank", OverSeeds("mean_rank")]).rows
+        cells = [row if there else [DASH, DASH] for row, there in zip(one, known, strict=True)]
+        shown.append((name, [cell[0] for cell in cells]))
+        if group in _GROUPS:
+            shown.append(("over seeds", [cell[1] for cell in cells]))
     caption = "Mean rank of implications (0 best) by cut: means over seeds, and their range"
-    return Table(caption, header, rows, frozenset({0, 1}))
-
-
-def _mean_and_range(row: pd.Series | None) -> list[str]:
-    if row is None:
-        return [DASH, DASH]
-    return [number(row["mean_rank"]), number_range(ends_of(row, "mean_rank"))]
+    return table_of(rows, FREEZING, caption, shown)
 
 
 def _freezing_rows(table: pd.DataFrame) -> Table:
-    rows = [
-        [
-            row["task"],
-            number(row["seed"], 0),
-            WAYS.get(row["way"], row["way"]),
-            number(row["cut"], 0),
-            row["frozen"],
-            row["data"],
-            number(row["mean_rank"]),
-            whole(row["n"]),
-        ]
-        for _, row in table[table["frozen"].isin(_GROUPS)].iterrows()
-    ]
-    header = ["task", "seed", "frozen layers", "cut", "which", "data", "mean rank", "n"]
-    caption = "Every seed and cut, early or late layers frozen"
-    return Table(caption, header, rows, frozenset({0, 2, 4, 5}), folded=True)
+    rows = table[table["frozen"].isin(_GROUPS)]
+    shown = ["task", "seed", "way", "cut", "frozen", "data", "mean_rank", "n"]
+    return table_of(
+        rows, FREEZING, "Every seed and cut, early or late layers frozen", shown, folded=True
+    )
 
 
 # -- ordering and grafting ----------------------------------------------------------------------
@@ -125,7 +112,7 @@ def _freezing_rows(table: pd.DataFrame) -> Table:
 def ordering_section(run: RunFolder, gallery: Gallery) -> Section:
     """Ranks of test implications by what was learned first."""
     section_id, title = "ordering", "Order of learning"
-    table = table_of(run, "extractive_ordering")
+    table = run.filled("extractive_ordering")
     if table is None:
         return not_run(section_id, title, "the trainings in three orders")
     table = table.assign(panel=table["replay"].map(replay_name), row=table["order"])
@@ -141,7 +128,7 @@ def ordering_section(run: RunFolder, gallery: Gallery) -> Section:
 def grafting_section(run: RunFolder, gallery: Gallery) -> Section:
     """Ranks of implications of other facts with and without the graft."""
     section_id, title = "grafting", "Grafting"
-    table = table_of(run, "extractive_grafting")
+    table = run.filled("extractive_grafting")
     if table is None:
         return not_run(section_id, title, "the grafting of weight changes")
     table = table.assign(panel="", row=table["model"])
@@ -188,23 +175,13 @@ def _seed_table(table: pd.DataFrame, names: Mapping[str, str], header: Sequence[
     means = means_over_seeds(table, keys, ["mean_rank", "chance"])
     order = {value: i for i, value in enumerate([*DATA, *names, *_PANELS])}
     means = means.sort_values(keys, key=lambda column: column.map(order), kind="stable")
-    rows = [
-        [
-            row["data"],
-            names.get(row["row"], row["row"]),
-            *row[keys[2:]],
-            number(row["mean_rank"]),
-            *(number(float(value)) for value in seeds.loc[tuple(row[keys])]),
-            number(row["chance"], 1),
-        ]
-        for _, row in means.iterrows()
+    by_seed = [
+        (seed_name(float(seed)), [number(float(value)) for value in seeds[seed].loc[index]])
+        for index in [pd.MultiIndex.from_frame(means[keys])]
+        for seed in seeds.columns
     ]
-    titles = [
-        "data",
-        *header,
-        "mean",
-        *(seed_name(float(seed)) for seed in seeds.columns),
-        "chance",
-    ]
+    words = [Column("row", "text", header=header[0], names=names)]
+    words += [Column("panel", "text", header=name) for name in header[1:]]
     caption = "Mean rank (0 best): mean over seeds, and every seed"
-    return Table(caption, titles, rows, frozenset(range(len(keys))))
+    shown: list[Shown] = ["data", *words, GRAFTING["mean_rank"].called("mean"), *by_seed, "chance"]
+    return table_of(means, GRAFTING, caption, shown)

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import pandas as pd
 
-from mechcore.papers.extractive.report.looks import (
-    DATA,
-    basis,
-    of,
-    tasks_of,
-)
+from mechcore.papers.extractive.recall import GRID, RANKS
+from mechcore.papers.extractive.report.looks import DATA, TASKS, basis
 from mechcore.papers.extractive.report.rank_figures import before_and_after
 from mechcore.papers.extractive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import (
-    ends_of,
-    in_order,
-    means_over_seeds,
-    plain_number,
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    OverSeeds,
+    Paragraph,
+    Section,
+    Shown,
+    Table,
     table_of,
-    with_ends,
 )
-from mechcore.report.wording import number, number_range, whole
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import SEEDS, means_over_seeds, ordered
 
 _STATES = ("before", "after")
 
@@ -30,7 +27,7 @@ _STATES = ("before", "after")
 def recall_section(run: RunFolder, gallery: Gallery) -> Section:
     """Ranks of facts and implications before and after training on the facts."""
     section_id, title = "recall", "Out-of-context reasoning"
-    ranks, grid = table_of(run, "extractive_ranks"), table_of(run, "extractive_grid")
+    ranks, grid = run.filled("extractive_ranks"), run.filled("extractive_grid")
     blocks: list[Block] = [*CLAIMS.lines(run, section_id)]
     if ranks is None:
         blocks.append(Paragraph("Not run: the training on facts.", note=True))
@@ -52,65 +49,20 @@ def recall_section(run: RunFolder, gallery: Gallery) -> Section:
 
 def _rank_means(ranks: pd.DataFrame) -> Table:
     means = means_over_seeds(ranks, ["task", "data", "state"], ["mean_rank", "reward", "chance"])
-    rows = [
-        [
-            task,
-            data,
-            state,
-            whole(row["seeds"]),
-            number(row["mean_rank"]),
-            number_range(ends_of(row, "mean_rank")),
-            number(row["chance"], 1),
-            number(row["reward"], signed=True),
-        ]
-        for task in tasks_of(means)
-        for data in in_order(of(means, task=task)["data"], DATA[:-3:-1])
-        for state in in_order(of(means, task=task, data=data)["state"], _STATES)
-        for _, row in of(means, task=task, data=data, state=state).iterrows()
-    ]
-    header = ["task", "data", "training", "seeds", "mean rank", "over seeds", "chance", "reward"]
+    rows = ordered(means, task=TASKS, data=DATA[::-1], state=_STATES)
     caption = "Mean rank (0 best) and reward (logits): means over seeds, and their range"
-    return Table(caption, header, rows, frozenset({0, 1, 2}))
+    shown: list[Shown] = ["task", "data", "state", SEEDS, "mean_rank", OverSeeds("mean_rank")]
+    return table_of(rows, RANKS, caption, [*shown, "chance", "reward"])
 
 
 def _rank_rows(ranks: pd.DataFrame) -> Table:
-    rows = [
-        [
-            row["task"],
-            number(row["seed"], 0),
-            row["data"],
-            row["state"],
-            with_ends(row["mean_rank"], row["low"], row["high"]),
-            number(row["reward"], signed=True),
-            whole(row["n"]),
-            whole(row["n_options"]),
-            plain_number(row["learning_rate"]),
-            plain_number(row["epochs"]),
-        ]
-        for _, row in ranks.iterrows()
-    ]
-    header = ["task", "seed", "data", "training", "mean rank", "reward", "n", "options"]
     caption = "Every seed: mean rank with its interval over prompts, at the chosen learning rate"
-    header += ["learning rate", "epochs"]
-    return Table(caption, header, rows, frozenset({0, 2, 3}), folded=True)
+    shown = ["task", "seed", "data", "state", "mean_rank", "reward", "n", "n_options"]
+    return table_of(ranks, RANKS, caption, [*shown, "learning_rate", "epochs"], folded=True)
 
 
 def _grid_rows(grid: pd.DataFrame) -> Table:
-    rows = [
-        [
-            row["task"],
-            number(row["seed"], 0),
-            plain_number(row["learning_rate"]),
-            plain_number(row["epochs"]),
-            "yes" if row["chosen"] else "no",
-            number(row["loss"], 3),
-            number(row["facts"]),
-            number(row["implications"]),
-        ]
-        for _, row in grid.iterrows()
-    ]
-    header = ["task", "seed", "learning rate", "epochs", "chosen", "loss (nats)"]
-    header += ["facts, rank", "implications, rank"]
     caption = "All settings that were tried; the one with the best rank of facts is chosen, and "
     caption += "implications have no say in it"
-    return Table(caption, header, rows, frozenset({0, 4}), folded=True)
+    shown = ["task", "seed", "learning_rate", "epochs", "chosen", "loss", "facts", "implications"]
+    return table_of(grid, GRID, caption, shown, folded=True)

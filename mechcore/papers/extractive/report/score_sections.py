@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from mechcore.papers.extractive.report.looks import (
-    KINDS,
-    SCORES,
+    SCORES as SCORE_ORDER,
+)
+from mechcore.papers.extractive.report.looks import (
+    TASKS,
     basis,
     of,
     seed_name,
     slug,
+    sorted_parts,
     tasks_of,
 )
-from mechcore.papers.extractive.report.map_figures import (
-    head_maps,
-    token_maps,
-)
+from mechcore.papers.extractive.report.map_figures import head_maps, token_maps
 from mechcore.papers.extractive.report.maps import keyed, token_name
 from mechcore.papers.extractive.report.summary import CLAIMS
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import ends_of, in_order, means_over_seeds, seeds_in, table_of
-from mechcore.report.wording import (
-    number,
-    number_range,
-    small,
-    whole,
+from mechcore.papers.extractive.results import PARTS, SCORES
+from mechcore.papers.extractive.score_maps import SUMS
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    OverSeeds,
+    Paragraph,
+    Section,
+    Table,
+    not_run,
+    table_of,
 )
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import SEEDS, means_over_seeds, ordered, seeds_in, strongest
+from mechcore.wording import small
 
+_MAP = ("task", "score", "kind")
 _UNORDERED = (
     ". If every seed has a base of its own, heads of a layer have no order, and means over seeds "
     "say more of layers than of heads"
@@ -45,7 +52,7 @@ _TOP = 3
 def scores_section(run: RunFolder, gallery: Gallery) -> Section:
     """Where facts are stored, asked for and read out."""
     section_id, title = "scores", "Extractive scores"
-    scores = table_of(run, "extractive_scores")
+    scores = run.filled("extractive_scores")
     if scores is None:
         return not_run(section_id, title, "the scores of components")
     text = (
@@ -101,80 +108,38 @@ def _totals(scores: pd.DataFrame) -> Table:
     """Sums over components and tokens."""
     keys = ["task", "score", "kind"]
     sums = scores.groupby([*keys, "seed"], sort=False)["value"].sum(min_count=1).reset_index()
-    means = means_over_seeds(sums, keys, ["value"])
-    rows = [
-        [
-            task,
-            score,
-            KINDS.get(row["kind"], row["kind"]),
-            whole(row["seeds"]),
-            number(row["value"], signed=True),
-            number_range(ends_of(row, "value")),
-        ]
-        for task in tasks_of(means)
-        for score in in_order(of(means, task=task)["score"], SCORES)
-        for _, row in of(means, task=task, score=score).iterrows()
-    ]
-    header = ["task", "score", "components", "seeds", "sum (logits)", "over seeds"]
+    rows = ordered(means_over_seeds(sums, keys, ["value"]), task=TASKS, score=SCORE_ORDER)
     caption = "Scores summed over all components of a kind and all tokens: means over seeds"
-    return Table(caption, header, rows, frozenset({0, 1, 2}))
+    shown = ["task", "score", PARTS[0].called("components"), SEEDS]
+    shown += [SCORES["value"].called("sum", digits=2), OverSeeds("value")]
+    return table_of(rows, SCORES, caption, shown)
 
 
 def _strongest(scores: pd.DataFrame) -> Table:
-    keys = ["task", "score", "kind", "component", "column"]
     signs = scores.assign(positive=scores["value"] > 0)
-    means = means_over_seeds(signs, keys, ["value", "positive"])
-    rows = [
-        [
-            *_names(row),
-            number(row["value"], 3, signed=True),
-            number_range(ends_of(row, "value")),
-            f"{row['positive'] * row['seeds']:.0f} of {whole(row['seeds'])}",
-        ]
-        for part in _parts(means)
-        for _, row in _largest(part).iterrows()
-    ]
-    header = ["task", "score", "kind", "component", "token", "value (logits)", "over seeds"]
+    means = means_over_seeds(signs, [*_MAP, "component", "column"], ["value", "positive"])
+    rows = _largest(means, _MAP)
+    positive = [f"{s * n:.0f} of {n}" for s, n in zip(rows["positive"], rows["seeds"], strict=True)]
     caption = f"The {_TOP} components and tokens of each map with the largest scores, of either "
     caption += "sign: means over seeds, and in how many seeds the score is positive"
-    return Table(caption, [*header, "positive in"], rows, frozenset(range(5)))
+    shown = [*_MAP, "component", "token", "value", OverSeeds("value"), ("positive in", positive)]
+    return table_of(rows, SCORES, caption, shown)
 
 
 def _strongest_of_seeds(scores: pd.DataFrame) -> Table:
-    rows = [
-        [
-            *_names(row),
-            number(seed, 0),
-            number(row["value"], 3, signed=True),
-            number(row["se"], 3),
-            whole(row["n"]),
-        ]
-        for part in _parts(scores)
-        for seed in seeds_in(part)
-        for _, row in _largest(of(part, seed=seed)).iterrows()
-    ]
-    header = ["task", "score", "kind", "component", "token", "seed", "value (logits)"]
     caption = f"Every seed: the {_TOP} components and tokens with the largest scores, of either "
     caption += "sign, and the standard error over prompts"
-    return Table(caption, [*header, "error", "n"], rows, frozenset(range(5)), folded=True)
+    shown = [*_MAP, "component", "token", "seed", "value", "se", "n"]
+    return table_of(_largest(scores, [*_MAP, "seed"]), SCORES, caption, shown, folded=True)
 
 
-def _parts(table: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The rows of every task, score and kind, in this order."""
-    for task in tasks_of(table):
-        for score in in_order(of(table, task=task)["score"], SCORES):
-            part = of(table, task=task, score=score)
-            for kind in in_order(part["kind"], list(KINDS)):
-                yield of(part, kind=kind)
-
-
-def _largest(part: pd.DataFrame) -> pd.DataFrame:
-    return part.loc[part["value"].abs().nlargest(_TOP).index]
-
-
-def _names(row: pd.Series) -> list[str]:
-    kind = KINDS.get(row["kind"], row["kind"])
-    return [row["task"], row["score"], kind, row["component"], token_name(row["column"])]
+def _largest(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The largest of each map, of either sign, with the names of their tokens."""
+    rows = scores.assign(size=scores["value"].abs(), token=scores["column"].map(token_name))
+    best = strongest(rows, keys, "size", _TOP)
+    return sorted_parts(
+        best.sort_values(list(keys[3:]), kind="stable") if keys[3:] else best, *_MAP
+    )
 
 
 # -- the sum check ------------------------------------------------------------------------------
@@ -184,7 +149,7 @@ def sums_section(run: RunFolder, gallery: Gallery) -> Section:
     """Whether the scores add up, and how far first order is from the actual change."""
     del gallery
     section_id, title = "sums", "Sum check"
-    table = table_of(run, "extractive_sums")
+    table = run.filled("extractive_sums")
     if table is None:
         return not_run(section_id, title, "the check that scores add up")
     summed = table["informative"] + table["other"]
@@ -196,19 +161,9 @@ def sums_section(run: RunFolder, gallery: Gallery) -> Section:
         f"weights. The largest difference between the two is {small(gap)} logits. The "
         "actual change differs from both by what is not linear in the change of the weights."
     )
-    rows = [
-        [
-            row["task"],
-            number(row["seed"], 0),
-            *(number(row[name], signed=True) for name in ("informative", "other")),
-            number(total, signed=True),
-            *(number(row[name], signed=True) for name in ("gradient", "actual")),
-            number(row["r"]),
-            whole(row["n"]),
-        ]
-        for (_, row), total in zip(table.iterrows(), summed, strict=True)
-    ]
-    header = ["task", "seed", "informative", "other", "sum", "gradient", "actual change", "r", "n"]
+    rows = table.assign(sum=summed)
+    total = SUMS["gradient"].alike("sum", "")
+    shown = ["task", "seed", "informative", "other", total, "gradient", "actual", "r", "n"]
     caption = (
         "Change of the reward (logits), means over prompts: by scores, to first order, and as "
     )
@@ -218,5 +173,8 @@ def sums_section(run: RunFolder, gallery: Gallery) -> Section:
         text = "These are scores as the published code has them, with W_out twice and without W_in "
         blocks.append(Paragraph(f"{text}in the MLPs: they do not add up.", note=True))
     return Section(
-        section_id, title, [*blocks, Table(caption, header, rows)], ["extractive_sums.csv"]
+        section_id,
+        title,
+        [*blocks, table_of(rows, SUMS, caption, shown)],
+        ["extractive_sums.csv"],
     )

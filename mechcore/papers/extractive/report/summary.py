@@ -17,8 +17,8 @@ from mechcore.papers.extractive.report.looks import (
 from mechcore.report.blocks import Tile
 from mechcore.report.claims import Claims
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.seeds import mean_of, table_of
-from mechcore.report.wording import number, number_range
+from mechcore.report.seeds import mean_of
+from mechcore.wording import number, number_range
 
 CLAIMS = Claims(
     "extractive_verdicts",
@@ -41,9 +41,9 @@ CLAIMS = Claims(
 def extractive_tiles(run: RunFolder) -> Iterator[Tile]:
     """How many claims are supported, then ranks of implications in each of the experiments."""
     yield from CLAIMS.tile(run)
-    yield from _recall(table_of(run, "extractive_ranks"))
-    yield from _ordering(table_of(run, "extractive_ordering"))
-    yield from _grafting(table_of(run, "extractive_grafting"))
+    yield from _recall(run.filled("extractive_ranks"))
+    yield from _ordering(run.filled("extractive_ordering"))
+    yield from _grafting(run.filled("extractive_grafting"))
 
 
 def _recall(ranks: pd.DataFrame | None) -> Iterator[Tile]:

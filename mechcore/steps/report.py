@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mechcore.report.kinds import StudyReport, Words
-from mechcore.report.run_folder import TABLES
 from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
+from mechcore.steps.analyses import AblateCore, Accuracy, Core, Pictures, Search, Sizes, Sweep
+from mechcore.steps.masks import Describe, Train
+
+_STEPS = (Describe, Train, Accuracy, Core, Pictures, AblateCore, Sweep, Search, Sizes)
 
 _INTERVALS = (
     "Intervals in brackets are bootstrap intervals over examples, each for its own number alone: "
@@ -76,7 +79,7 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
 REPORT = StudyReport(
     title=_title,
     subtitle="",
-    tables=TABLES,
+    tables=[schema for step in _STEPS for schema in step.schemas],
     tiles=tiles,
     findings=findings,
     sections=sections,

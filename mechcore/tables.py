@@ -1,0 +1,344 @@
+"""What a table holds, written once: its columns, their types, units and meaning.
+
+A `Schema` stands beside the function that makes the table. Writing and reading, the report's
+headers and numbers, and the reference of all tables come from it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from mechcore.errors import InputError
+from mechcore.files import read_csv, write_csv
+from mechcore.wording import DASH, ROLES, number, number_range, percent, small, sparsity, whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Kind = Literal["text", "flag", "seed", "whole", "number", "share", "points"]
+"""Types of columns.
+
+``text``, ``flag`` (yes or no); ``seed``, a whole number that is exact however large; ``whole``, any
+other whole number; ``number``; ``share``, from 0 to 1, shown in percent; ``points``, the difference
+of two shares, shown in percentage points.
+"""
+
+_NO_NUMBER = math.nan
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        name: in the file; ``mass_*`` stands for every column that begins with ``mass_``.
+        kind: its type.
+        meaning: in a few words.
+        unit: of what is shown; points for differences of shares.
+        header: what it is called on a page, without the unit; by default its name.
+        digits: decimals shown, where they are not those of the kind.
+        signed: whether numbers above zero are shown with a plus.
+        shown: ``"exact"`` for settings, with only the decimals they have; ``"small"`` for
+            p-values, to two digits; ``"bare"`` for shares in percent without the sign.
+        names: what its values are called on a page; others are their own names.
+        ends: the columns that hold the ends of its interval.
+        optional: whether a table may lack it.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str = ""
+    unit: str = ""
+    header: str = ""
+    digits: int | None = None
+    signed: bool = False
+    shown: Literal["", "exact", "small", "bare"] = ""
+    names: Mapping[str, str] = field(default_factory=dict, hash=False)
+    ends: tuple[str, str] | None = None
+    optional: bool = False
+
+    @property
+    def heading(self) -> str:
+        """What stands above it on a page."""
+        unit = self.unit or ("points" if self.kind == "points" else "")
+        return (self.header or self.name.replace("_", " ")) + (f" ({unit})" if unit else "")
+
+    @property
+    def is_words(self) -> bool:
+        """Whether it holds words and not numbers."""
+        return self.kind in ("text", "flag")
+
+    def called(self, header: str, **changes: Any) -> Column:
+        """The same column under another header, or with other changes."""
+        return replace(self, header=header, **changes)
+
+    def alike(self, name: str, meaning: str, **changes: Any) -> Column:
+        """A column of another name and meaning that is shown as this one."""
+        return replace(self, name=name, meaning=meaning, **{"header": "", **changes})
+
+    def matches(self, name: object) -> bool:
+        """Whether a column of this name is one of these."""
+        if self.name.endswith("*"):
+            return str(name).startswith(self.name[:-1])
+        return name == self.name
+
+    def show(self, value: Any, low: float = _NO_NUMBER, high: float = _NO_NUMBER) -> str:
+        """A value as on a page, with the ends of its interval where there is one.
+
+        >>> Column("accuracy", "share").show(0.5, 0.25, 0.75) == "50.0\u00a0% [25.0, 75.0]"
+        True
+        """
+        if self.kind == "text":
+            return self.names.get(value, str(value))
+        if self.kind == "flag":
+            text = "yes" if value else "no"
+            return self.names.get(text, text)
+        value, low, high = (_NO_NUMBER if _missing(each) else each for each in (value, low, high))
+        text = self._shown(value)
+        if math.isfinite(low) and math.isfinite(high):
+            text += f" [{self._plain(low)}, {self._plain(high)}]"
+        return text
+
+    def texts(self, frame: pd.DataFrame) -> list[str]:
+        """The column of a table as on a page, with the ends of intervals that the table has."""
+        parts = [frame[name] for name in (self.name, *(self.ends or ())) if name in frame]
+        return [self.show(*row) for row in zip(*parts, strict=True)]
+
+    def between(self, low: float, high: float) -> str:
+        """A range as on a page, or the one value where both ends look the same."""
+        if self.kind == "number":
+            return number_range([low, high])
+        if not math.isfinite(low) or self.show(low) == self.show(high):
+            return self.show(low)
+        return f"{self._plain(low)}{' to ' if self.kind == 'points' else DASH}{self.show(high)}"
+
+    def _shown(self, value: float) -> str:
+        if self.shown == "small":
+            return small(value)
+        if self.shown == "exact" and self.kind == "share":
+            return sparsity(value)
+        if self.kind == "share" and self.shown != "bare":
+            return percent(value)
+        return self._plain(value)
+
+    def _plain(self, value: float) -> str:
+        """A number without its unit."""
+        if self.shown == "exact":
+            return f"{value:g}" if math.isfinite(value) else DASH
+        if self.kind == "seed":
+            return number(value, 0)
+        if self.kind == "whole":
+            return whole(value)
+        if self.kind in ("share", "points"):
+            digits = 1 if self.digits is None else self.digits
+            return number(100 * value, digits, signed=self.kind == "points" or self.signed)
+        return number(value, 2 if self.digits is None else self.digits, signed=self.signed)
+
+
+def _missing(value: Any) -> bool:
+    import pandas as pd
+
+    return bool(pd.isna(value))
+
+
+def estimate(
+    name: str,
+    kind: Kind,
+    meaning: str,
+    *,
+    low: str = "low",
+    high: str = "high",
+    over: str = "bootstrap over examples",
+    optional_ends: bool = False,
+    **options: Any,
+) -> tuple[Column, Column, Column]:
+    """A number and its 95 % interval.
+
+    Args:
+        name: of the column with the number.
+        kind: of all three.
+        meaning: of the number.
+        low: the column with the lower end.
+        high: the column with the upper end.
+        over: how the interval is worked out.
+        optional_ends: whether a table may lack the ends.
+        options: other attributes of the columns.
+    """
+    value = Column(name, kind, meaning, ends=(low, high), **options)
+    lower, upper = (
+        Column(end, kind, text, **options | {"optional": optional_ends, "header": ""})
+        for end, text in (
+            (low, f"lower end of the 95 % interval of {name} ({over})"),
+            (high, "its upper end"),
+        )
+    )
+    return value, lower, upper
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What one table holds.
+
+    Attributes:
+        name: of the table; its file is called so, with ``.csv``.
+        meaning: what a row is, and of what.
+        columns: in their order in the file.
+    """
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+
+    def __getitem__(self, name: str) -> Column:
+        """The column of that name."""
+        for column in self.columns:
+            if column.matches(name):
+                return replace(column, name=name)
+        raise KeyError(f"{self.name}: no column {name}")
+
+    @property
+    def required(self) -> list[str]:
+        """Names of the columns that every such table has."""
+        return [each.name for each in self.columns if not (each.optional or "*" in each.name)]
+
+    def after(self, *columns: Column) -> Schema:
+        """The same with other columns before its own."""
+        return replace(self, columns=(*columns, *self.columns))
+
+    def named(self, name: str, meaning: str = "", *more: Column) -> Schema:
+        """A table of another name with these columns, and perhaps more."""
+        return Schema(name, meaning or self.meaning, (*self.columns, *more))
+
+    def check(self, table: pd.DataFrame) -> None:
+        """Make sure that a table has these columns and no others, with values of their types.
+
+        Raises:
+            InputError: it has not.
+        """
+        import pandas as pd
+
+        missing = [name for name in self.required if name not in table.columns]
+        others = [str(n) for n in table.columns if not any(c.matches(n) for c in self.columns)]
+        if missing or others:
+            raise InputError(
+                f"table {self.name}: found the columns {', '.join(map(str, table.columns))}; "
+                + "; ".join(
+                    f"{what} {', '.join(names)}"
+                    for what, names in (("its schema has also", missing), ("has no", others))
+                    if names
+                )
+                + ": change the schema or the function that makes the table"
+            )
+        for name in table.columns:
+            column = self[str(name)]
+            try:
+                if column.kind == "flag":
+                    if not table[name].isin([True, False]).all():
+                        raise ValueError("expected true or false")
+                elif column.kind != "text":
+                    pd.to_numeric(table[name])
+            except (ValueError, TypeError) as error:
+                raise InputError(f"table {self.name}: column {name}: {error}") from error
+
+    def read(self, path: Path) -> pd.DataFrame:
+        """Read such a table; empty cells are missing numbers, and never anything in texts.
+
+        Raises:
+            InputError: a column is missing or holds something else than it should.
+        """
+        import pandas as pd
+
+        try:
+            # Everything as text first: a subset may well be called "None", "NA" or "007".
+            frame = read_csv(path, dtype=str, keep_default_na=False)
+        except pd.errors.EmptyDataError:
+            frame = pd.DataFrame(columns=pd.Index(self.required), dtype=str)
+        except (pd.errors.ParserError, UnicodeDecodeError) as error:
+            raise InputError(
+                f"{path}: cannot be read as CSV ({error}); run its step again"
+            ) from error
+        if len(frame) == 0:
+            frame = frame.reindex(columns=[*dict.fromkeys([*self.required, *frame.columns])])
+        missing = [name for name in self.required if name not in frame.columns]
+        if missing:
+            found = ", ".join(map(str, frame.columns))
+            raise InputError(
+                f"{path}: no column {', '.join(missing)}; found {found}; run its step again with "
+                "this version of mechcore"
+            )
+        for name in frame.columns:
+            kinds = [column.kind for column in self.columns if column.matches(name)]
+            if kinds and kinds[0] != "text":
+                frame[name] = _values(frame[name], kinds[0], f"{path}: column {name}")
+        return frame
+
+    def texts(self, table: pd.DataFrame) -> list[str]:
+        """Names of the columns of a table that hold words."""
+        return [c.name for c in self.columns if c.kind == "text" and c.name in table.columns]
+
+
+def _values(texts: pd.Series, kind: Kind, where: str) -> pd.Series:
+    if kind == "flag":
+        return texts.str.lower().isin(["true", "1"]).astype(bool)
+    try:
+        return _numbers(texts, whole=kind == "seed")
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{where}: {error}; expected numbers") from error
+
+
+def _numbers(texts: pd.Series, *, whole: bool) -> pd.Series:
+    """Numbers of texts, empty ones missing; where they are ``whole``, exact beyond float64."""
+    import pandas as pd
+
+    if not whole:
+        return texts.mask(texts == "").astype(float)
+    found = [int(text) if re.fullmatch(r"\d+", text) else None for text in texts]
+    if any(text and number is None for text, number in zip(texts, found, strict=True)):
+        return _numbers(texts, whole=False)
+    numbers = pd.Series(pd.array(found, dtype="Int64"), index=texts.index)
+    return numbers if numbers.isna().any() else numbers.astype("int64")
+
+
+def write_tables(
+    folder: Path, tables: Mapping[str, pd.DataFrame], schemas: Iterable[Schema] = ()
+) -> None:
+    """Write each table to ``folder/NAME.csv``, atomically.
+
+    Args:
+        folder: for the files.
+        tables: by name.
+        schemas: of some of them, which are checked before any is written.
+
+    Raises:
+        InputError: a table is not what its schema says.
+    """
+    for schema in schemas:
+        if schema.name in tables:
+            schema.check(tables[schema.name])
+    for name, table in tables.items():
+        write_csv(folder / f"{name}.csv", table)
+
+
+# -- columns that many tables have ----------------------------------------------------------------
+
+DATA = Column("data", "text", "name of the data set")
+ROLE = Column("role", "text", "``id`` (in-domain) or ``ood`` (out-of-domain)", names=ROLES)
+SUBSET = Column("subset", "text", "named part of the data; ``all`` is every example")
+PLACE = (DATA, ROLE, SUBSET)
+"""Which examples a row is over."""
+
+N = Column("n", "whole", "examples")
+SEED = Column("seed", "seed", "seed of the training or pruning")
+TARGET = Column("target_sparsity", "share", "target sparsity", header="target", shown="exact")
+CHECKPOINT = Column("checkpoint", "text", "step or name of the checkpoint")
+
+COMPONENT = Column("component", "text", "name of the head or MLP, such as ``L0.H1``")
+LAYER = Column("layer", "whole", "its layer, from 0")
+HEAD = Column("head", "whole", "number of the head in its layer; missing for MLPs")
+PART = (COMPONENT, LAYER, HEAD)
+"""Which head or MLP a row is of."""

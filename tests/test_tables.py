@@ -1,0 +1,108 @@
+"""What a schema checks, reads and shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from mechcore.errors import InputError
+from mechcore.tables import SEED, Column, Schema, estimate, write_tables
+
+HEADS = Schema(
+    "heads",
+    "A row per head.",
+    (
+        Column("component", "text", "name", names={"L0.H0": "the first head"}),
+        SEED,
+        *estimate("accuracy", "share", "accuracy"),
+        Column("in_core", "flag", "whether it is in the core"),
+        Column("p", "number", "p-value", shown="small", optional=True),
+        Column("mass_*", "number", "attention on a category"),
+    ),
+)
+
+
+def heads(**changes):
+    row = {"component": "None", "seed": 2**60 + 1, "accuracy": 0.5, "low": np.nan, "high": 0.75}
+    return pd.DataFrame([row | {"in_core": True, "mass_first": 0.25} | changes])
+
+
+def test_a_table_is_read_as_it_was_written(tmp_path):
+    table = pd.concat([heads(), heads(component="007", in_core=False)], ignore_index=True)
+    write_tables(tmp_path, {"heads": table}, [HEADS])
+    found = HEADS.read(tmp_path / "heads.csv")
+    pd.testing.assert_frame_equal(found, table, check_dtype=False)
+    assert found["seed"].tolist() == [2**60 + 1] * 2
+    assert found["in_core"].dtype == bool
+
+
+def test_missing_seeds_leave_the_others_exact(tmp_path):
+    table = pd.concat([heads(), heads()], ignore_index=True)
+    table["seed"] = pd.array([2**60 + 1, None], dtype="Int64")
+    write_tables(tmp_path, {"heads": table}, [HEADS])
+    assert HEADS.read(tmp_path / "heads.csv")["seed"][0] == 2**60 + 1
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (heads().drop(columns="accuracy"), "its schema has also accuracy"),
+        (heads(other=1), "has no other"),
+        (heads(accuracy="half"), "column accuracy"),
+        (heads(mass_first="much"), "column mass_first"),
+        (heads(in_core="maybe"), "column in_core"),
+    ],
+)
+def test_tables_that_are_not_what_the_schema_says_are_not_written(tmp_path, table, message):
+    with pytest.raises(InputError, match=f"table heads: .*{message}"):
+        write_tables(tmp_path, {"heads": table}, [HEADS])
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_without_a_schema_are_written_as_they_are(tmp_path):
+    write_tables(tmp_path, {"mine": pd.DataFrame({"x": [1]})}, [HEADS])
+    assert (tmp_path / "mine.csv").read_text() == "x\n1\n"
+
+
+def test_a_file_that_lacks_a_column_is_refused_and_an_empty_one_is_empty(tmp_path):
+    (tmp_path / "heads.csv").write_text("component,seed\nL0.H0,1\n")
+    with pytest.raises(InputError, match="no column accuracy, low, high, in_core; found component"):
+        HEADS.read(tmp_path / "heads.csv")
+    (tmp_path / "heads.csv").write_text("\n")
+    assert HEADS.read(tmp_path / "heads.csv").columns.tolist() == HEADS.required
+
+
+def test_words_where_numbers_should_be_are_refused(tmp_path):
+    heads(accuracy="half").to_csv(tmp_path / "heads.csv")
+    with pytest.raises(InputError, match=r"heads\.csv: column accuracy: .*expected numbers"):
+        HEADS.read(tmp_path / "heads.csv")
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "text"),
+    [
+        (HEADS["component"], ["L0.H0"], "the first head"),
+        (HEADS["component"], ["L1.H0"], "L1.H0"),
+        (HEADS["seed"], [1234567], "1234567"),
+        (HEADS["accuracy"], [0.5, 0.25, 0.75], "50.0\u00a0% [25.0, 75.0]"),
+        (HEADS["accuracy"], [0.5, np.nan, 0.75], "50.0\u00a0%"),
+        (HEADS["accuracy"], [pd.NA], "n/a"),
+        (HEADS["in_core"], [True], "yes"),
+        (HEADS["p"], [0.0123], "0.012"),
+        (Column("n", "whole"), [1234.0], "1,234"),
+        (Column("drop", "points"), [0.123, -0.01, 0.2], "+12.3 [\u22121.0, +20.0]"),
+        (Column("kl", "number", digits=3), [1.23456], "1.235"),
+        (Column("rate", "number", shown="exact"), [1e-4], "0.0001"),
+        (Column("rate", "number", shown="exact"), [np.nan], "\u2013"),
+        (Column("target", "share", shown="exact"), [0.5], "50\u00a0%"),
+    ],
+)
+def test_values_are_shown_by_the_kind_of_their_column(column, values, text):
+    assert column.show(*values) == text
+
+
+def test_headings_have_units():
+    assert Column("accuracy_drop", "points").heading == "accuracy drop (points)"
+    assert Column("kl", "number", unit="nats", header="KL").heading == "KL (nats)"
+    assert HEADS["accuracy"].called("best").heading == "best"
