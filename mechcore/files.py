@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import errno
 import hashlib
 import json
 import os
@@ -43,14 +42,14 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then move it into place.
 
     A reader sees the old file or the whole new one, never a part; nothing stays after an error.
-    When this returns, the file outlives a crash of the machine.
 
     Raises:
         OSError: the disk is full, say; it names ``path``.
     """
     path = Path(path)
     try:
-        _make_folder(path.parent)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
         # Writers such as pandas choose the format by the ending.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=f".{path.name}")
         temporary = Path(name)
@@ -62,7 +61,6 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(path.parent)
     except OSError as error:
         if error.errno is None:
             raise
@@ -76,21 +74,18 @@ def appearing(out: Path) -> Iterator[Path]:
 
     ``out`` must not exist, or be empty.
     """
-    _make_folder(out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
         folder = Path(holder) / out.name  # with the usual permissions, unlike the holder
         folder.mkdir()
         yield folder
-        for path in [folder, *folder.rglob("*")]:
-            if path.is_dir():
-                _sync_folder(path)
-            elif path.is_file():
+        for path in folder.rglob("*"):
+            if path.is_file():
                 _sync(path)
                 _open_to_others(path)
         if out.exists():
             out.rmdir()  # empty; Windows cannot rename onto it
         folder.rename(out)
-    _sync_folder(out.parent)
 
 
 def tensors_digest(tensors: Mapping[str, Tensor], first: bytes = b"") -> str:
@@ -117,32 +112,10 @@ def copy_linked(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=copy)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, all of which outlive a crash."""
-    if not folder.exists():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-
-
 def _sync(path: Path) -> None:
+    """Bring a file to the disk, so that a crash of the machine leaves no name without content."""
     with path.open("r+b") as file:  # Windows flushes what may be written only
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the platform can open folders."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        # Some network file systems cannot, and need not.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)
 
 
 def _open_to_others(path: Path) -> None:

@@ -70,10 +70,13 @@ def within(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def bar(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """Progress over ``total`` steps; call its value after each. Silent unless `shown` is active."""
+def bar(description: str, total: int) -> Iterator[Callable[..., None]]:
+    """Progress over ``total`` steps; call its value after each, or with how many there were.
+
+    Silent unless `shown` is active.
+    """
     with _reporting(description, total, in_shares=False) as advance:
-        yield lambda: advance(1)
+        yield lambda steps=1: advance(steps)
 
 
 @contextmanager

@@ -5,35 +5,22 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.ablation import sets
-    from mechcore.ablation.cooperative import dividends, sampled_shapley, shapley
-    from mechcore.ablation.effects import (
-        Ablations,
-        Answers,
-        ComponentSet,
-        ablation_table,
-        as_sets,
+    from mechcore.ablation import sets as sets
+    from mechcore.ablation.cooperative import dividends as dividends
+    from mechcore.ablation.cooperative import sampled_shapley as sampled_shapley
+    from mechcore.ablation.cooperative import shapley as shapley
+    from mechcore.ablation.effects import Ablations as Ablations
+    from mechcore.ablation.effects import Answers as Answers
+    from mechcore.ablation.effects import ComponentSet as ComponentSet
+    from mechcore.ablation.effects import ablation_table as ablation_table
+    from mechcore.ablation.effects import as_sets as as_sets
+    from mechcore.ablation.search import Search as Search
+    from mechcore.ablation.search import find_superadditive as find_superadditive
+    from mechcore.ablation.superadditivity import (
+        interaction_from_accuracies as interaction_from_accuracies,
     )
-    from mechcore.ablation.search import Search, find_superadditive
-    from mechcore.ablation.superadditivity import interaction_from_accuracies, interactions
-    from mechcore.ablation.sweeping import ablate, sweep
+    from mechcore.ablation.superadditivity import interactions as interactions
+    from mechcore.ablation.sweeping import ablate as ablate
+    from mechcore.ablation.sweeping import sweep as sweep
 
 attach(__name__)
-
-__all__ = [
-    "Ablations",
-    "Answers",
-    "ComponentSet",
-    "Search",
-    "ablate",
-    "ablation_table",
-    "as_sets",
-    "dividends",
-    "find_superadditive",
-    "interaction_from_accuracies",
-    "interactions",
-    "sampled_shapley",
-    "sets",
-    "shapley",
-    "sweep",
-]

@@ -4,22 +4,18 @@ A component is one attention head (``L4.H0``) or one MLP layer (``L3.MLP``). A m
 in [0, 1] per component: 1 keeps it, 0 ablates it (arXiv 2403.03942, section 3).
 """
 
-from mechcore.components.mask import ANY_MODEL, Mask, same_model
-from mechcore.components.names import (
-    KINDS,
-    Component,
-    ComponentLike,
-    ModelShape,
-    parse_components,
-)
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ANY_MODEL",
-    "KINDS",
-    "Component",
-    "ComponentLike",
-    "Mask",
-    "ModelShape",
-    "parse_components",
-    "same_model",
-]
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.components.mask import ANY_MODEL as ANY_MODEL
+    from mechcore.components.mask import Mask as Mask
+    from mechcore.components.mask import same_model as same_model
+    from mechcore.components.names import KINDS as KINDS
+    from mechcore.components.names import Component as Component
+    from mechcore.components.names import ComponentLike as ComponentLike
+    from mechcore.components.names import ModelShape as ModelShape
+    from mechcore.components.names import parse_components as parse_components
+
+attach(__name__)
