@@ -1,7 +1,7 @@
 """Packages whose names are imported when they are first used, as in SPEC 1 of Scientific Python.
 
 What a package has is written once, as the imports of its ``TYPE_CHECKING`` block: type checkers and
-editors read it there, and so does `attach`.
+editors read it there, and so does `attach`, which makes ``__all__`` of it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ def attach(package: str) -> None:
         package: its ``__name__``.
     """
     module: Any = sys.modules[package]
-    module._homes = {
+    homes = {
         name.name: statement.module
         for block in ast.parse(module.__loader__.get_source(package)).body
         if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
         for statement in block.body
-        if isinstance(statement, ast.ImportFrom) and statement.module != package
+        if isinstance(statement, ast.ImportFrom)
         for name in statement.names
     }
+    module._homes = {name: home for name, home in homes.items() if home != package}
+    module.__all__ = sorted(homes)
     module.__class__ = _LazyPackage
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import errno
 import hashlib
 import json
 import os
@@ -23,9 +22,7 @@ if TYPE_CHECKING:
 
 _FORMULA = re.compile("'*[=+\\-@\\t\\r\\n\\uff1d\\uff0b\\uff0d\\uff20]")
 """How a cell begins that a spreadsheet would compute (full-width signs count for some), or that
-`_guarded` has made safe."""
-
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+`write_csv` has made safe."""
 
 
 def check_can_write(path: str | Path) -> None:
@@ -45,14 +42,14 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then move it into place.
 
     A reader sees the old file or the whole new one, never a part; nothing stays after an error.
-    When this returns, the file outlives a crash of the machine.
 
     Raises:
         OSError: the disk is full, say; it names ``path``.
     """
     path = Path(path)
     try:
-        _make_folder(path.parent)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
         # Writers such as pandas choose the format by the ending.
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=f".{path.name}")
         temporary = Path(name)
@@ -64,7 +61,6 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(path.parent)
     except OSError as error:
         if error.errno is None:
             raise
@@ -78,21 +74,18 @@ def appearing(out: Path) -> Iterator[Path]:
 
     ``out`` must not exist, or be empty.
     """
-    _make_folder(out.parent)
+    out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=".", suffix=f".{out.name}") as holder:
         folder = Path(holder) / out.name  # with the usual permissions, unlike the holder
         folder.mkdir()
         yield folder
-        for path in [folder, *folder.rglob("*")]:
-            if path.is_dir():
-                _sync_folder(path)
-            elif path.is_file():
+        for path in folder.rglob("*"):
+            if path.is_file():
                 _sync(path)
                 _open_to_others(path)
         if out.exists():
             out.rmdir()  # empty; Windows cannot rename onto it
         folder.rename(out)
-    _sync_folder(out.parent)
 
 
 def tensors_digest(tensors: Mapping[str, Tensor], first: bytes = b"") -> str:
@@ -119,32 +112,10 @@ def copy_linked(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=copy)
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, all of which outlive a crash."""
-    if not folder.exists():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-
-
 def _sync(path: Path) -> None:
+    """Bring a file to the disk, so that a crash of the machine leaves no name without content."""
     with path.open("r+b") as file:  # Windows flushes what may be written only
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the platform can open folders."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        # Some network file systems cannot, and need not.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(handle)
 
 
 def _open_to_others(path: Path) -> None:
@@ -177,9 +148,11 @@ def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
     Texts, and names of columns, that a spreadsheet would take for a formula get an apostrophe in
     front, which spreadsheets hide; numbers stay as they are.
     """
-    safe = _map_texts(frame, _guarded)
+    safe = _map_texts(frame, lambda text: f"'{text}" if _FORMULA.match(text) else text)
     # Python before 3.13 leaves a carriage return unquoted, which then reads as the end of a row.
-    quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if _has_returns(safe) else csv.QUOTE_MINIMAL
+    cells = [*safe.columns, *safe.to_numpy(dtype=object).flat]
+    returns = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+    quoting: Literal[0, 2] = csv.QUOTE_NONNUMERIC if returns else csv.QUOTE_MINIMAL
     write_atomically(path, lambda temporary: safe.to_csv(temporary, index=False, quoting=quoting))
 
 
@@ -192,15 +165,9 @@ def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
 
 def unguarded(frame: pd.DataFrame) -> pd.DataFrame:
     """A table read from a file of `write_csv`, without the apostrophes that it put in front."""
-    return _map_texts(frame, _unguarded)
-
-
-def _guarded(text: str) -> str:
-    return f"'{text}" if _FORMULA.match(text) else text
-
-
-def _unguarded(text: str) -> str:
-    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+    return _map_texts(
+        frame, lambda text: text[1:] if text[:1] == "'" and _FORMULA.match(text) else text
+    )
 
 
 def _map_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
@@ -217,11 +184,6 @@ def _map_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFram
     return new.set_axis([changed(name) for name in frame.columns], axis=1)
 
 
-def _has_returns(frame: pd.DataFrame) -> bool:
-    cells = [*frame.columns, *frame.to_numpy(dtype=object).flat]
-    return any(isinstance(cell, str) and "\r" in cell for cell in cells)
-
-
 # -- tensors --------------------------------------------------------------------------------------
 
 
@@ -233,30 +195,18 @@ def write_safetensors(
     Raises:
         OSError: the disk is full, say.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    from safetensors.torch import save
+
+    content = memoryview(save(dict(tensors), dict(metadata)))
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(bytes(content[8:start]))
+    if metadata:  # which the library writes in any order
+        header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
 
     def write(temporary: Path) -> None:
-        try:
-            save_file(dict(tensors), temporary, dict(metadata))
-            _sort_metadata(temporary)
-        except SafetensorError as error:
-            if found := _OS_ERROR.search(str(error)):
-                number = int(found[1])
-                raise OSError(number, os.strerror(number), str(path)) from error
-            raise
+        with temporary.open("wb") as file:
+            # Padded to the same size; both escape what JSON asks for and nothing else.
+            file.writelines([content[:8], text.ljust(start - 8), content[start:]])
 
     write_atomically(path, write)
-
-
-def _sort_metadata(path: Path) -> None:
-    """Order the metadata of a safetensors file by name; the library writes them in any order."""
-    with path.open("r+b") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-        if "__metadata__" in header:
-            header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-        assert len(text) <= size  # both escape what JSON asks for and nothing else
-        file.seek(8)
-        file.write(text.ljust(size))

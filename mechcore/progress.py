@@ -70,10 +70,13 @@ def within(name: str) -> Iterator[None]:
 
 
 @contextmanager
-def bar(description: str, total: int) -> Iterator[Callable[[], None]]:
-    """Progress over ``total`` steps; call its value after each. Silent unless `shown` is active."""
+def bar(description: str, total: int) -> Iterator[Callable[..., None]]:
+    """Progress over ``total`` steps; call its value after each, or with how many there were.
+
+    Silent unless `shown` is active.
+    """
     with _reporting(description, total, in_shares=False) as advance:
-        yield lambda: advance(1)
+        yield lambda steps=1: advance(steps)
 
 
 @contextmanager
@@ -88,12 +91,14 @@ def work(description: str, total: float) -> Iterator[Advance]:
 
 @contextmanager
 def _reporting(description: str, total: float, *, in_shares: bool) -> Iterator[Advance]:
-    display = _shown.get()
+    display, name = _shown.get(), _within.get()
     if display is None:
         yield lambda amount: None
-    else:
-        with display.add(description, total, in_shares) as advance:
-            yield advance
+        return
+    with display.add(
+        f"{name}: {description}" if name else description, total, in_shares
+    ) as advance:
+        yield advance
 
 
 class _Bars:
@@ -107,13 +112,11 @@ class _Bars:
     def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
         """A bar."""
         self.progress.start()  # with the first bar: an error before it leaves no blank line
-        name = _within.get()
-        description = f"{name}: {description}" if name else description
         task = self.progress.add_task(description, total=total, in_shares=in_shares)
         try:
             yield lambda amount: self.progress.advance(task, amount)
         finally:
-            if name:
+            if _within.get():
                 self.progress.remove_task(task)
 
     def stop(self) -> None:
@@ -153,32 +156,24 @@ class _Lines:
     @contextmanager
     def add(self, description: str, total: float, in_shares: bool) -> Iterator[Advance]:
         """Lines about one piece of work."""
-        name = _within.get()
-        yield _Line(
-            self.console, f"{name}: {description}" if name else description, total, in_shares
-        )
+        completed, told, started = 0.0, 0, time.monotonic()
+
+        def advance(amount: float) -> None:
+            nonlocal completed, told
+            completed += amount
+            tenths = int(completed * 10 / total + 1e-9)
+            if tenths > told:
+                told = tenths
+                line = f"{description}: {_done(completed, total, in_shares)}"
+                if in_shares and tenths < 10:
+                    left = (time.monotonic() - started) * (total - completed) / completed
+                    line += f", about {duration(left)} left"
+                self.console.print(line, highlight=False, markup=False, emoji=False)
+
+        yield advance
 
     def stop(self) -> None:
         """Nothing is left to do."""
-
-
-class _Line:
-    def __init__(self, console: Console, description: str, total: float, in_shares: bool) -> None:
-        self.console, self.description = console, description
-        self.total, self.in_shares = total, in_shares
-        self.completed, self.tenths, self.started = 0.0, 0, time.monotonic()
-
-    def __call__(self, amount: float) -> None:
-        self.completed += amount
-        tenths = int(self.completed * 10 / self.total + 1e-9)
-        if tenths > self.tenths:
-            self.tenths = tenths
-            line = f"{self.description}: {_done(self.completed, self.total, self.in_shares)}"
-            if self.in_shares and tenths < 10:
-                spent = time.monotonic() - self.started
-                left = spent * (self.total - self.completed) / self.completed
-                line += f", about {duration(left)} left"
-            self.console.print(line, highlight=False, markup=False, emoji=False)
 
 
 class Relay:

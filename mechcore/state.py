@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,8 @@ from mechcore.errors import InputError
 from mechcore.files import check_can_write, tensors_digest, write_safetensors
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
+
+T = TypeVar("T")
 
 
 def encoded_inputs(data: EncodedExamples) -> list[Any]:
@@ -91,7 +93,7 @@ class StateFile:
                 raise ValueError("its checksum differs")
             facts, notes = json.loads(stored["facts"]), json.loads(stored["notes"])
         except (OSError, KeyError, ValueError, TypeError, SafetensorError) as error:
-            raise self.unreadable(error) from error
+            raise self._unreadable(error) from error
         names = [name for name in self.facts if facts.get(name) != self.facts[name]]
         if names:
             raise StateError(
@@ -100,8 +102,19 @@ class StateFile:
             )
         return tensors, notes
 
-    def unreadable(self, error: Exception) -> StateError:
-        """The error for a file whose content does not make sense."""
+    def restore_by(self, take: Callable[[dict[str, Tensor], dict[str, Any]], T]) -> T | None:
+        """What ``take`` makes of tensors and notes as saved last; None if there are none.
+
+        Raises:
+            StateError: see `restore`, or tensors are missing or of other shapes.
+        """
+        stored = self.restore()
+        try:
+            return None if stored is None else take(*stored)
+        except (KeyError, RuntimeError) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> StateError:
         return StateError(
             f"{self.kind} state {self.path}: not a state written by mechcore ({error}); remove it "
             "to begin anew"

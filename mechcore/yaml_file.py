@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -17,63 +18,53 @@ from mechcore.errors import InputError, shown
 YAML = (".yaml", ".yml")
 """Endings of files of settings."""
 
-LARGEST = 2**18
-"""Bytes of a file of settings."""
-
-_DEEPEST = 20
 _MOST_ERRORS = 3
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 Settings = TypeVar("Settings")
 
-Place = tuple[int | str, ...]
-"""Where in the settings something stands: names, and numbers in lists."""
 
-
-def read_plain(path: Path, what: str, remedy: str = "") -> Any:
+def read_plain(path: Path, remedy: str = "") -> Any:
     """The plain values in a YAML file.
 
     Args:
         path: of the file.
-        what: it should hold, for messages.
         remedy: what to do about a file that is not there.
 
     Raises:
-        InputError: there is no such file, it is of another kind, too large or not valid.
+        InputError: there is no such file, it is of another kind or not valid.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file{remedy}")
     if path.suffix not in YAML:
         raise InputError(f"{path}: expected a file that ends in {', '.join(YAML)}")
-    if path.stat().st_size > LARGEST:
-        raise InputError(f"{path}: is larger than {LARGEST} bytes; expected {what}")
     try:
-        content = parse_yaml(path.read_text(encoding="utf-8-sig"))
-        _check_depth(content, _DEEPEST)
+        return parse_yaml(path.read_text(encoding="utf-8-sig"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split()) or "nested too deeply"
         raise InputError(f"{path}: not a usable yaml file: {reason}") from error
-    return content
 
 
-def validated(
-    kind: type[Settings], content: Mapping[str, Any], name: str, settings_at: Callable[[Place], str]
-) -> Settings:
+def validated(kind: type[Settings], content: Any, name: str) -> Settings:
     """Settings from plain values.
 
     Args:
         kind: a dataclass for pydantic.
-        content: its fields by name.
+        content: its fields by name; what is left out keeps its default.
         name: of where they come from, for messages.
-        settings_at: names of the settings beside the one at a place.
 
     Raises:
         InputError: they are not such settings; the message names where they come from, and the
             place of what is wrong.
     """
+    if not isinstance(content, dict):
+        first = fields(kind)[0].name  # type: ignore[arg-type]
+        raise InputError(
+            f"{name}: found {type(content).__name__}; expected settings by name, such as {first}"
+        )
     try:
         # By way of JSON, where pydantic takes lists for tuples but no text for numbers.
-        text = json.dumps(dict(content), ensure_ascii=False).encode()
+        text = json.dumps(content, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(
             f"{name}: {error}; expected only text, numbers, true, false, lists and names"
@@ -81,17 +72,17 @@ def validated(
     try:
         return TypeAdapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        raise InputError(f"{name}: {_described(error, settings_at)}") from error
+        raise InputError(f"{name}: {_described(error, kind)}") from error
 
 
-def _described(error: ValidationError, settings_at: Callable[[Place], str]) -> str:
+def _described(error: ValidationError, kind: Any) -> str:
     found = []
     for each in error.errors(include_url=False):
         place = ".".join(str(part) for part in each["loc"])
         value = shown(repr(each["input"]), 60)
         message = shown(each["msg"].removeprefix("Value error, "), 300)
         if each["type"] == "unexpected_keyword_argument":
-            found.append(f"{place}: no such setting; expected {settings_at(each['loc'])}")
+            found.append(f"{place}: no such setting; expected {_beside(each['loc'], kind)}")
         elif each["type"] == "value_error":  # of ours, which says what was found
             found.append(f"{place}: {message}" if place else message)
         else:
@@ -101,22 +92,34 @@ def _described(error: ValidationError, settings_at: Callable[[Place], str]) -> s
     return "; ".join(found[:_MOST_ERRORS]) + (f"; and {more} more" if more > 0 else "")
 
 
+def _beside(place: tuple[int | str, ...], owner: Any) -> str:
+    """Names of the settings beside the one at a place in those of a dataclass."""
+    for part in place[:-1]:
+        hints = get_type_hints(owner)
+        if part in hints:  # others are names of models, places in lists, choices between types
+            owner = _dataclass_in(hints[part]) or owner
+    return ", ".join(field.name for field in fields(owner))
+
+
+def _dataclass_in(hint: Any) -> Any:
+    """The dataclass that a type is, or has in it."""
+    if is_dataclass(hint):
+        return hint
+    return next((found for each in get_args(hint) if (found := _dataclass_in(each))), None)
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML as settings need it: names are text, each once, and nothing stands for another thing."""
+    """YAML as settings need it: names are text, each once, and nothing has a tag."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()
-        if isinstance(event, yaml.events.AliasEvent):
-            self._refuse("aliases (*name) are not accepted; write the value out", event)
         if getattr(event, "tag", None) is not None:
             self._refuse(f"tags ({event.tag}) are not accepted; leave them out", event)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
         names: set[str] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._refuse("found a list or settings where a name belongs", key)
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in names:
                 self._refuse(f"{key.value!r} occurs twice", key)
             names.add(key.value)
@@ -172,12 +175,3 @@ def located_path(text: str, folder: Path) -> str:
         return str(folder / Path(filled).expanduser())
     except RuntimeError as error:  # no such user
         raise InputError(f"path {text!r}: {error}") from error
-
-
-def _check_depth(value: Any, left: int) -> None:
-    if not isinstance(value, (dict, list)):
-        return
-    if left == 0:
-        raise ValueError(f"nested more than {_DEEPEST} levels deep")
-    for inner in value.values() if isinstance(value, dict) else value:
-        _check_depth(inner, left - 1)

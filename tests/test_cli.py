@@ -18,9 +18,8 @@ from transformers import BertModel
 
 import mechcore
 from mechcore import categorize_heads
-from mechcore.ablation import find_superadditive
+from mechcore.ablation import find_superadditive, screening
 from mechcore.ablation.engines import TreeEngine
-from mechcore.ablation.screening import Screen
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
 from mechcore.components import Component, Mask, ModelShape
@@ -895,7 +894,7 @@ def test_an_interrupted_search_goes_on(
         return work
 
     def watch(patch: pytest.MonkeyPatch, after: int) -> None:
-        for owner, method in ((Screen, "_gradient"), (TreeEngine, "run")):
+        for owner, method in ((screening, "_gradient"), (TreeEngine, "run")):
             patch.setattr(owner, method, stopping(after, method, getattr(owner, method)))
 
     # Four gradients; 12 examples of each half are two batches of singles, pairs and the report.

@@ -5,41 +5,26 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.ablation import sets
-    from mechcore.ablation.cooperative import dividends, sampled_shapley, shapley
-    from mechcore.ablation.effects import (
-        Ablations,
-        Answers,
-        ComponentSet,
-        ablation_table,
-        as_sets,
+    from mechcore.ablation import sets as sets
+    from mechcore.ablation.cooperative import dividends as dividends
+    from mechcore.ablation.cooperative import sampled_shapley as sampled_shapley
+    from mechcore.ablation.cooperative import shapley as shapley
+    from mechcore.ablation.effects import Ablations as Ablations
+    from mechcore.ablation.effects import Answers as Answers
+    from mechcore.ablation.effects import ComponentSet as ComponentSet
+    from mechcore.ablation.effects import ablation_table as ablation_table
+    from mechcore.ablation.effects import as_sets as as_sets
+    from mechcore.ablation.information import information_table as information_table
+    from mechcore.ablation.roles import RoleSettings as RoleSettings
+    from mechcore.ablation.roles import component_roles as component_roles
+    from mechcore.ablation.roles import explain_role as explain_role
+    from mechcore.ablation.search import Search as Search
+    from mechcore.ablation.search import find_superadditive as find_superadditive
+    from mechcore.ablation.superadditivity import (
+        interaction_from_accuracies as interaction_from_accuracies,
     )
-    from mechcore.ablation.information import information_table
-    from mechcore.ablation.roles import RoleSettings, component_roles, explain_role
-    from mechcore.ablation.search import Search, find_superadditive
-    from mechcore.ablation.superadditivity import interaction_from_accuracies, interactions
-    from mechcore.ablation.sweeping import ablate, sweep
+    from mechcore.ablation.superadditivity import interactions as interactions
+    from mechcore.ablation.sweeping import ablate as ablate
+    from mechcore.ablation.sweeping import sweep as sweep
 
 attach(__name__)
-
-__all__ = [
-    "Ablations",
-    "Answers",
-    "ComponentSet",
-    "RoleSettings",
-    "Search",
-    "ablate",
-    "ablation_table",
-    "as_sets",
-    "component_roles",
-    "dividends",
-    "explain_role",
-    "find_superadditive",
-    "information_table",
-    "interaction_from_accuracies",
-    "interactions",
-    "sampled_shapley",
-    "sets",
-    "shapley",
-    "sweep",
-]

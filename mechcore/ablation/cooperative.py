@@ -191,7 +191,10 @@ def sampled_shapley(
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(len(found)) for _ in range(n_permutations // 2)]
     orders = [order for one in orders for order in (one, one[::-1])]
-    chains = [_chain([found[i] for i in order]) for order in orders]
+    chains = [
+        [ComponentSet.of([found[i] for i in order[:n]]) for n in range(1, len(found) + 1)]
+        for order in orders
+    ]
     sets = list(dict.fromkeys(each for chain in chains for each in chain))
     ablations = ablate(model, sets, data, means, seed=seed, **options)
 
@@ -208,10 +211,6 @@ def sampled_shapley(
         return total, by_pair.std(0, ddof=1) / np.sqrt(len(by_pair))
 
     return _shapley_table(ablations, found, values, n_resamples, level, seed)
-
-
-def _chain(order: Sequence[Component]) -> list[ComponentSet]:
-    return [ComponentSet.of(order[: i + 1]) for i in range(len(order))]
 
 
 def _shapley_table(

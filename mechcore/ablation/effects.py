@@ -257,27 +257,23 @@ def ablation_table(
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if listed else []:
         columns: dict[str, list[Interval]] = {}
+        means: dict[str, float] = {}
         for metric in METRICS:
+            before = start.values(metric)[members]
             drops = [
-                np.mean(
-                    [
-                        (start.values(metric) - ablations.without[s].values(metric))[members]
-                        for s in sets
-                    ],
-                    axis=0,
-                )
+                np.mean([before - ablations.without[s].values(metric)[members] for s in sets], 0)
                 for *_, sets in listed
             ]
             columns[metric] = bootstrap_means(
                 np.stack(drops), n_resamples=n_resamples, level=level, seed=seed
             )
-        before = {metric: start.values(metric)[members].mean() for metric in METRICS}
+            means[metric] = before.mean()
         for i, (name, kind, size, sets) in enumerate(listed):
             row = place(ablations, name, size, subset, members)
             row["kind"] = kind
             for metric in METRICS:
                 drop = columns[metric][i]
-                row[metric] = before[metric] - drop.mean
+                row[metric] = means[metric] - drop.mean
                 row |= _interval(f"{metric}_drop", drop)
             row["kl"] = np.mean([ablations.without[s].kl[members] for s in sets])
             rows.append(row)

@@ -101,6 +101,9 @@ class Job:
         ]
 
 
+_KEPT = ("full", "correct", "margin", "kl")
+
+
 class Kept:
     """Answers so far, [set, example], and which parts of the work they are of."""
 
@@ -115,15 +118,12 @@ class Kept:
         self.store = store
         self.done: set[tuple[int, int]] = set()
         self.saved_at = time.monotonic()
-        stored = store.restore()
-        if stored is not None:
-            tensors, notes = stored
-            try:
-                for name in _KEPT:
-                    getattr(self, name).copy_(tensors[name])
-            except (KeyError, RuntimeError) as error:
-                raise store.unreadable(error) from error
-            self.done = {(part, batch) for part, batch in notes["done"]}
+        store.restore_by(self._take)
+
+    def _take(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+        for name in _KEPT:
+            getattr(self, name).copy_(tensors[name])
+        self.done = {(part, batch) for part, batch in notes["done"]}
 
     def finish(self, part: int, batch: int) -> None:
         """Note that a task is done, and save if the last time is long ago."""
@@ -152,9 +152,8 @@ class ReferenceEngine:
         self.job = job
         self.division = ["reference", MAX_ROWS]  # what divides the sets into parts
         size = max(1, MAX_ROWS // job.batch_size)
-        self.parts = (
-            list(torch.arange(len(job.masks) - 1).split(size)) if len(job.masks) > 1 else []
-        )
+        numbers = torch.arange(len(job.masks) - 1)
+        self.parts = list(numbers.split(size)) if len(numbers) else []
 
     def tasks(self) -> list[tuple[int, int, float]]:
         """Part, batch and cost of every task; part -1 is the full model, batches run at once."""
@@ -284,7 +283,10 @@ class TreeEngine:
             if len(pending) * logits.numel() > _PENDING:
                 flush()
 
-        runner.run(inputs, _read_positions(self.job.model, inputs), tree, emit)
+        read = inputs["input_ids"].new_zeros(len(batch["index"]))
+        if is_causal(self.job.model):
+            read = last_real_position(inputs["attention_mask"])
+        runner.run(inputs, read, tree, emit)
         flush()
 
     # -- checks ---------------------------------------------------------------------------------
@@ -362,10 +364,3 @@ def _with_answers(stack: Stack, readout: Readout) -> Stack:
     tokens = readout.tokens.to(stack.out.weight.device)
     bias = None if stack.out.bias is None else stack.out.bias[tokens]
     return stack.answering(Linear(stack.out.weight[tokens], bias))
-
-
-def _read_positions(model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
-    """The position that the head reads, [batch]."""
-    if is_causal(model):
-        return last_real_position(inputs["attention_mask"])
-    return inputs["input_ids"].new_zeros(len(inputs["input_ids"]))

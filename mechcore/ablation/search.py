@@ -19,7 +19,7 @@ import pandas as pd
 from scipy import stats
 
 from mechcore.ablation.effects import SET, Ablations, ComponentSet
-from mechcore.ablation.screening import Screen
+from mechcore.ablation.screening import predicted_interactions
 from mechcore.ablation.sets import singles
 from mechcore.ablation.superadditivity import INTERACTIONS, Correction, interactions
 from mechcore.ablation.sweeping import ablate
@@ -130,33 +130,26 @@ def find_superadditive(
 
     >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
-    chosen = check_search(
-        model,
-        data,
-        components=components,
-        subset=subset,
-        max_size=max_size,
-        n_pairs=n_pairs,
-        beam=beam,
-        n_found=n_found,
-        fill=fill,
-    )
+    settings: dict[str, Any] = {
+        "subset": subset,
+        "max_size": max_size,
+        "n_pairs": n_pairs,
+        "beam": beam,
+        "n_found": n_found,
+        "fill": fill,
+    }
+    chosen = check_search(model, data, components=components, **settings)
     halves = searched, reported = _halves(data, subset, seed)
     files: list[Path] | list[None] = [None] * (max_size + 2)
     facts: dict[str, Any] = {}
     if state is not None:
         files = state_files(state, max_size)
-        facts = _facts(model, halves, means, class_labels) | {
+        facts = _facts(model, halves, means, class_labels) | settings
+        facts |= {
             "components": list(map(str, chosen)),
-            "subset": subset,
             "metric": metric,
-            "max_size": max_size,
-            "n_pairs": n_pairs,
-            "beam": beam,
-            "n_found": n_found,
             "screening_examples": screening_examples,
             "seed": seed,
-            "fill": fill,
             "batch_size": batch_size,
         }
     own: dict[str, Any] = {"fill": fill, "class_labels": class_labels, "batch_size": batch_size}
@@ -165,8 +158,9 @@ def find_superadditive(
         return ablate(model, sets, half, means, state=files[n], **own, **options)
 
     store = StateFile(files[0], "search", facts)
-    screen = Screen(model, searched, means, store=store, **own)
-    predicted = screen.interactions(chosen, screening_examples, seed)
+    predicted = predicted_interactions(
+        model, searched, means, chosen, n_examples=screening_examples, seed=seed, store=store, **own
+    )
     order = sorted(predicted, key=lambda pair: -predicted[pair])
     known = without([ComponentSet((c,)) for c in chosen], searched, 1)
     alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.without}
@@ -176,7 +170,10 @@ def find_superadditive(
     for size in range(2, max_size + 1):
         if not level:
             break
-        exact |= _interactions(without(level, searched, size), alone, metric)
+        ablated = without(level, searched, size)
+        for each in ablated.without:
+            drop = float(ablated.drops(each, metric).mean())
+            exact[each] = drop - sum(alone[c] for c in each.components)
         best[size] = sorted(level, key=lambda s: -exact[s])
         level = _grown(best[size][:beam], chosen, exact, predicted)[:n_pairs]
     named = [each for sets in best.values() for each in sets[:n_found]]
@@ -287,15 +284,6 @@ def _facts(
         labels.update(readout.correct_classes(half).numpy().tobytes())
     inputs = [encoded_inputs(half) for half in halves]
     return input_facts(model, inputs, means) | {"labels": labels.hexdigest()}
-
-
-def _interactions(
-    ablations: Ablations, alone: Mapping[Component, float], metric: Metric
-) -> dict[ComponentSet, float]:
-    return {
-        s: float(ablations.drops(s, metric).mean()) - sum(alone[c] for c in s.components)
-        for s in ablations.without
-    }
 
 
 def _grown(

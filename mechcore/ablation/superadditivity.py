@@ -17,7 +17,7 @@ from scipy import stats
 
 from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric, bootstrap_means
+from mechcore.evaluation.evaluate import bootstrap_means
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
 FLOOR = 0.05
@@ -74,8 +74,8 @@ def interactions(
     Returns:
         The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
         with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the single drops
-        add up to more than the full model's accuracy, so that the interaction is cut off from above; ``ceiling`` the
-        same at the other end, where ablating helps. Empty if there is no such set.
+        add up to more than the full model's accuracy, so that the interaction is cut off from
+        above; ``ceiling`` the same at the other end, where ablating helps. Empty if there is no such set.
 
     Raises:
         InputError: unknown correction.
@@ -86,26 +86,25 @@ def interactions(
     for subset, members in ablations.groups() if sets else []:
         for metric in METRICS:
             joint = np.stack([ablations.drops(s, metric)[members] for s in sets])
-            alone = np.stack([_sum_of_singles(ablations, s, metric)[members] for s in sets])
+            single = {c: ablations.drops(ComponentSet((c,)), metric)[members] for c in singles}
+            alone = np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
             intervals = bootstrap_means(
                 joint - alone, n_resamples=n_resamples, level=level, seed=seed
             )
             p = paired_p(joint - alone)
             adjusted = adjusted_p(p, correction)
             accuracy = float(ablations.full.correct[members].mean())
+            bounded = accuracy if metric == "accuracy" else None
             for i, each in enumerate(sets):
-                interval = intervals[i]
                 expected, drop = float(alone[i].mean()), float(joint[i].mean())
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {
                     "metric": metric,
-                    **_effect(drop, expected),
-                    "low": interval.low,
-                    "high": interval.high,
+                    **_effect(drop, expected, bounded),
+                    "low": intervals[i].low,
+                    "high": intervals[i].high,
                     "p": p[i],
                     "p_adjusted": adjusted[i],
-                    "floor": metric == "accuracy" and _at_floor(accuracy, drop, expected),
-                    "ceiling": metric == "accuracy" and _at_ceiling(accuracy, drop, expected),
                 }
                 rows.append(row)
     return pd.DataFrame(rows, columns=INTERACTIONS.required)
@@ -160,28 +159,25 @@ def interaction_from_accuracies(
     for subset, accuracy in full.items():
         expected = sum(accuracy - values[subset] for values in singles.values())
         drop = accuracy - joint[subset]
-        shares = (accuracy / unit, drop / unit, expected / unit)
-        effect = {"subset": subset, **_effect(drop, expected)}
-        rows.append(effect | {"floor": _at_floor(*shares), "ceiling": _at_ceiling(*shares)})
+        rows.append({"subset": subset, **_effect(drop, expected, accuracy, unit)})
     return pd.DataFrame(rows)
 
 
-def _effect(drop: float, expected: float) -> dict[str, Any]:
+def _effect(drop: float, expected: float, full: float | None, unit: float = 1.0) -> dict[str, Any]:
+    """What two drops say; ``full`` is the full model's accuracy, None for margins."""
+    floor = ceiling = False
+    if full is not None:
+        full, joint, single = full / unit, drop / unit, expected / unit
+        floor = full - joint < FLOOR or single > full
+        ceiling = (joint < 0 and full - joint > 1 - FLOOR) or full - single > 1
     return {
         "joint_drop": drop,
         "sum_of_single_drops": expected,
         "interaction": drop - expected,
         "superadditive": drop - expected > _ROUNDING,
+        "floor": floor,
+        "ceiling": ceiling,
     }
-
-
-def _at_floor(accuracy: float, drop: float, expected: float) -> bool:
-    return accuracy - drop < FLOOR or expected > accuracy
-
-
-def _at_ceiling(accuracy: float, drop: float, expected: float) -> bool:
-    improved = drop < 0 and accuracy - drop > 1 - FLOOR
-    return improved or accuracy - expected > 1
 
 
 def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray, " row"]:
@@ -190,10 +186,8 @@ def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray,
     Rows without any spread get the sign test's p: 1 where all are 0, else 2 to the 1 - n.
     """
     n = differences.shape[1]
-    mean, spread = (
-        differences.mean(1),
-        differences.std(1, ddof=1) if n > 1 else 0 * differences[:, 0],
-    )
+    mean = differences.mean(1)
+    spread = differences.std(1, ddof=1) if n > 1 else np.zeros(len(mean))
     constant = spread <= 1e-12 * np.maximum(1, np.abs(mean))
     t = mean / np.where(constant, 1, spread) * np.sqrt(n)
     p = 2 * stats.t.sf(np.abs(t), max(1, n - 1))
@@ -219,8 +213,3 @@ def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np
     adjusted = np.empty_like(p)
     adjusted[order] = np.minimum(steps, 1)
     return adjusted
-
-
-def _sum_of_singles(ablations: Ablations, components: ComponentSet, metric: Metric) -> np.ndarray:
-    parts = [ablations.drops(ComponentSet((c,)), metric) for c in components.components]
-    return np.sum(parts, axis=0)

@@ -5,64 +5,29 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.attention.categories import (
-        Category,
-        CategoryFunction,
-        categories,
-        claims,
-        partition,
-        register_category,
-        unregister_category,
-    )
-    from mechcore.attention.examples import (
-        AttentionExample,
-        attention_examples,
-        clearest_heads,
-        telling_example,
-    )
-    from mechcore.attention.inputs import HeadData
-    from mechcore.attention.labels import (
-        Explanation,
-        LabelAgreement,
-        Thresholds,
-        categorise,
-        explain,
-        label_agreement,
-    )
-    from mechcore.attention.patterns import (
-        attention_scores,
-        categorize_heads,
-        score_heads,
-        score_patterns,
-    )
-    from mechcore.attention.scores import HeadScores
-    from mechcore.attention.tokens import TokenInfo
+    from mechcore.attention.categories import Category as Category
+    from mechcore.attention.categories import CategoryFunction as CategoryFunction
+    from mechcore.attention.categories import categories as categories
+    from mechcore.attention.categories import claims as claims
+    from mechcore.attention.categories import partition as partition
+    from mechcore.attention.categories import register_category as register_category
+    from mechcore.attention.categories import unregister_category as unregister_category
+    from mechcore.attention.examples import AttentionExample as AttentionExample
+    from mechcore.attention.examples import attention_examples as attention_examples
+    from mechcore.attention.examples import clearest_heads as clearest_heads
+    from mechcore.attention.examples import telling_example as telling_example
+    from mechcore.attention.inputs import HeadData as HeadData
+    from mechcore.attention.labels import Explanation as Explanation
+    from mechcore.attention.labels import LabelAgreement as LabelAgreement
+    from mechcore.attention.labels import Thresholds as Thresholds
+    from mechcore.attention.labels import categorise as categorise
+    from mechcore.attention.labels import explain as explain
+    from mechcore.attention.labels import label_agreement as label_agreement
+    from mechcore.attention.patterns import attention_scores as attention_scores
+    from mechcore.attention.patterns import categorize_heads as categorize_heads
+    from mechcore.attention.patterns import score_heads as score_heads
+    from mechcore.attention.patterns import score_patterns as score_patterns
+    from mechcore.attention.scores import HeadScores as HeadScores
+    from mechcore.attention.tokens import TokenInfo as TokenInfo
 
 attach(__name__)
-
-__all__ = [
-    "AttentionExample",
-    "Category",
-    "CategoryFunction",
-    "Explanation",
-    "HeadData",
-    "HeadScores",
-    "LabelAgreement",
-    "Thresholds",
-    "TokenInfo",
-    "attention_examples",
-    "attention_scores",
-    "categories",
-    "categorise",
-    "categorize_heads",
-    "claims",
-    "clearest_heads",
-    "explain",
-    "label_agreement",
-    "partition",
-    "register_category",
-    "score_heads",
-    "score_patterns",
-    "telling_example",
-    "unregister_category",
-]

@@ -119,21 +119,15 @@ def _special_ids(model: Any, tokenizer: Any) -> tuple[list[int], list[int]]:
     source = tokenizer
     if source is None:  # the configuration of the Hugging Face model, or TransformerLens's own
         source = getattr(weights_of(model), "config", model.cfg)
-    ids = {
-        name: _as_list(getattr(source, f"{name}_token_id", None))
-        for name in ("bos", "eos", "cls", "sep", "pad", "mask")
-    }
+    ids: dict[str, list[int]] = {}
+    for name in ("bos", "eos", "cls", "sep", "pad", "mask"):
+        found = getattr(source, f"{name}_token_id", None)  # one id, several or none
+        several = found if isinstance(found, (list, tuple)) else [found]
+        ids[name] = [int(each) for each in several if each is not None]
     special = {each for some in ids.values() for each in some}
     special |= {*getattr(tokenizer, "all_special_ids", ())}
     special -= {getattr(tokenizer, "unk_token_id", None)}  # a word, if an unknown one
     return sorted(special), sorted({*ids["sep"], *ids["eos"]})
-
-
-def _as_list(value: Any) -> list[int]:
-    """Configurations hold one id, several or none."""
-    if isinstance(value, (list, tuple)):
-        return [int(each) for each in value]
-    return [] if value is None else [int(value)]
 
 
 def _segments(batch: Batch, separators: Tensor, special: Tensor, causal: bool) -> Tensor:

@@ -118,7 +118,10 @@ def categorise(scores: pd.DataFrame, thresholds: Thresholds = DEFAULT_THRESHOLDS
         InputError: a column is missing.
     """
     names = category_names(scores)
-    mass, ratio = (_values(scores, measure, names) for measure in ("mass", "ratio"))
+    mass, ratio = (
+        scores[[f"{measure}_{name}" for name in names]].to_numpy(dtype=float)
+        for measure in ("mass", "ratio")
+    )
     labels = thresholds.labels(names, mass, ratio)
     passed = thresholds.passed(mass, ratio)
     order = np.argsort(-np.where(passed, mass, -1.0), axis=1, kind="stable")
@@ -151,10 +154,6 @@ def category_names(scores: pd.DataFrame) -> list[str]:
             "attention_scores"
         )
     return names
-
-
-def _values(scores: pd.DataFrame, measure: str, names: Sequence[str]) -> np.ndarray:
-    return scores[[f"{measure}_{name}" for name in names]].to_numpy(dtype=float)
 
 
 # -- why a head has its label ---------------------------------------------------------------------

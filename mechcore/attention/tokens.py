@@ -53,14 +53,8 @@ class TokenInfo:
 
     def to(self, device: torch.device) -> TokenInfo:
         """The same on another device."""
-        return replace(
-            self,
-            ids=self.ids.to(device),
-            real=self.real.to(device),
-            segments=self.segments.to(device),
-            words=self.words.to(device),
-            separators=self.separators.to(device),
-        )
+        names = ("ids", "real", "segments", "words", "separators")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     @cached_property
     def positions(self) -> Int[Tensor, " pos"]:

@@ -18,6 +18,9 @@ from mechcore.errors import InputError, MechcoreWarning
 SPECIAL = -1
 """Segment and word id of special tokens, of prompt text around the segments, and of padding."""
 
+_PER_TOKEN = {"token_type_ids": 0, "segments": SPECIAL, "words": SPECIAL, "separators": 0}
+"""What may be known of every token, and what stands at padding."""
+
 _PLACE = re.compile(r"\{(a|b)\}")
 
 
@@ -60,7 +63,7 @@ class EncodedExamples:
         """These rows only, in the order given."""
         frame = self.examples.frame.iloc[list(rows)]
         chosen: dict[str, Any] = {"examples": Examples(self.examples.name, frame)}
-        for name in ("input_ids", "token_type_ids", "segments", "words", "separators"):
+        for name in ("input_ids", *_PER_TOKEN):
             values = getattr(self, name)
             chosen[name] = None if values is None else [values[i] for i in rows]
         return replace(self, **chosen)
@@ -98,12 +101,7 @@ class EncodedExamples:
             "input_ids": _padded([self.input_ids[i] for i in index], self.pad_id),
             "attention_mask": _padded([[1] * len(self.input_ids[i]) for i in index], 0),
         }
-        for name, filler in (
-            ("token_type_ids", 0),
-            ("segments", SPECIAL),
-            ("words", SPECIAL),
-            ("separators", 0),
-        ):
+        for name, filler in _PER_TOKEN.items():
             values = getattr(self, name)
             if values is not None:
                 batch[name] = _padded([values[i] for i in index], filler)
@@ -172,6 +170,7 @@ def encode(
             )
         warnings.warn(f"{found} and were cut", MechcoreWarning, stacklevel=2)
     segments = word_ids = separators = None
+    ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     if words:
         vocabulary: dict[str, int] = {}
         segments, word_ids, separators = [], [], []
@@ -185,7 +184,12 @@ def encode(
                 texts_of = (text, text)
             segments.append(places)
             word_ids.append(_words(encoding, places, texts_of, vocabulary))
-            separators.append(_separators(encoding.ids, places, tokenizer))
+            separators.append(
+                [
+                    int(place == SPECIAL and token in ends)
+                    for token, place in zip(encoding.ids, places, strict=True)
+                ]
+            )
     return EncodedExamples(
         examples,
         encoded["input_ids"],
@@ -193,7 +197,8 @@ def encode(
         segments,
         word_ids,
         separators,
-        _padding(tokenizer),
+        # For padding any token will do: no model of mechcore's attends to it.
+        int(next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)),
         None if answers is None else answer_ids(answers, tokenizer, prompt),
         len(too_long),
     )
@@ -210,12 +215,6 @@ def _check_room(max_length: int, tokenizer: PreTrainedTokenizerBase, pair: bool)
             f"{'each of its texts' if pair else 'the text'} needs one of its own; raise "
             "--max-length (max_length in Python and in files)"
         )
-
-
-def _padding(tokenizer: PreTrainedTokenizerBase) -> int:
-    """A token for padding, which no model of mechcore's attends to."""
-    known = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return int(next(each for each in known if each is not None))
 
 
 def words_of(
@@ -293,13 +292,6 @@ def _words(
         known = any(character.isalnum() for character in text)
         numbers[segment, word] = vocabulary.setdefault(text, len(vocabulary)) if known else SPECIAL
     return [numbers.get(key, SPECIAL) for key in keys]
-
-
-def _separators(
-    ids: Sequence[int], places: Sequence[int], tokenizer: PreTrainedTokenizerBase
-) -> list[int]:
-    known = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
-    return [int(p == SPECIAL and i in known) for i, p in zip(ids, places, strict=True)]
 
 
 def answer_ids(

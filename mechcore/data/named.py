@@ -5,7 +5,9 @@ Each is made from a folder with the official files, see `mechcore.data.official`
 
 from __future__ import annotations
 
+import itertools
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -81,17 +83,11 @@ def mnli_hans(folder: Path | None = None) -> Task:
     Raises:
         InputError: a file is missing, or HANS lacks a subcase.
     """
-    train, matched, names, source = _mnli_and_hans(folder, NON_ENTAILED)
-    return Task(
-        name="mnli-hans",
-        train=train,
-        id=matched,
-        ood=(replace(source, labels=("non-entailment",), subsets=tuple(names.values())),),
-        classes=("entailment", "neutral", "contradiction"),
-        groups={
-            "OOD": tuple(names.values()),
-            "main text": tuple(names[subcase] for subcase in MAIN_TEXT),
-        },
+    return _mnli_and_hans(
+        "mnli-hans",
+        folder,
+        {"OOD": NON_ENTAILED, "main text": MAIN_TEXT},
+        labels=("non-entailment",),
         about="MNLI, out of domain HANS where the heuristics fail (15 subcases, non-entailment).",
     )
 
@@ -102,17 +98,11 @@ def mnli_hans_e(folder: Path | None = None) -> Task:
     Raises:
         InputError: a file is missing, or HANS lacks a subcase.
     """
-    train, matched, names, source = _mnli_and_hans(folder, (*NON_ENTAILED, *ENTAILED))
-    return Task(
-        name="mnli-hans-e",
-        train=train,
-        id=matched,
-        ood=(replace(source, subsets=tuple(names.values())),),
-        classes=("entailment", "neutral", "contradiction"),
-        groups={
-            "OOD": tuple(names[subcase] for subcase in NON_ENTAILED),
-            "OOD-E": tuple(names[subcase] for subcase in ENTAILED),
-        },
+    return _mnli_and_hans(
+        "mnli-hans-e",
+        folder,
+        {"OOD": NON_ENTAILED, "OOD-E": ENTAILED},
+        labels=(),
         about="MNLI, out of domain all of HANS: 15 subcases of non-entailment, 15 of entailment.",
     )
 
@@ -147,9 +137,13 @@ def qqp_paws(folder: Path | None = None) -> Task:
 
 
 def _mnli_and_hans(
-    folder: Path | None, subcases: tuple[str, ...]
-) -> tuple[tuple[Source, ...], tuple[Source, ...], dict[str, str], Source]:
-    """Training examples, in-domain examples, names of the subcases in the data, and all of HANS."""
+    name: str,
+    folder: Path | None,
+    groups: Mapping[str, tuple[str, ...]],
+    labels: tuple[str, ...],
+    about: str,
+) -> Task:
+    """MNLI, and examples of HANS with these labels (all if empty), of these groups of subcases."""
     if folder is not None:
         _check_all(folder, (MNLI_TRAIN, MNLI_MATCHED, HANS))
     tests = {"matched": MNLI_MATCHED, "mismatched": MNLI_MISMATCHED}
@@ -161,8 +155,16 @@ def _mnli_and_hans(
             stacklevel=4,
         )
         del tests["mismatched"]
-    sources = (replace(_source(test, folder), subset=name) for name, test in tests.items())
-    return ((_source(MNLI_TRAIN, folder),), tuple(sources), *_hans(folder, subcases))
+    names, hans = _hans(folder, tuple(dict.fromkeys(itertools.chain(*groups.values()))))
+    return Task(
+        name=name,
+        train=(_source(MNLI_TRAIN, folder),),
+        id=tuple(replace(_source(test, folder), subset=part) for part, test in tests.items()),
+        ood=(replace(hans, labels=labels, subsets=tuple(names.values())),),
+        classes=("entailment", "neutral", "contradiction"),
+        groups={group: tuple(names[each] for each in groups[group]) for group in groups},
+        about=about,
+    )
 
 
 def _hans(folder: Path | None, subcases: tuple[str, ...]) -> tuple[dict[str, str], Source]:
@@ -173,7 +175,9 @@ def _hans(folder: Path | None, subcases: tuple[str, ...]) -> tuple[dict[str, str
     if folder is None:
         return {name: name for name in subcases}, _source(HANS, None)
     source = _source(HANS, folder)
-    found = {_official_name(name): name for name in _subset_names(source)}
+    status = Path(source.path or "").stat()
+    names = _subset_names(source.path, source.split, status.st_mtime_ns, status.st_size)
+    found = {_official_name(name): name for name in names}
     missing = [name for name in subcases if _official_name(name) not in found]
     if missing:
         raise InputError(
@@ -183,15 +187,8 @@ def _hans(folder: Path | None, subcases: tuple[str, ...]) -> tuple[dict[str, str
     return {name: found[_official_name(name)] for name in subcases}, source
 
 
-def _subset_names(source: Source) -> tuple[str, ...]:
-    status = Path(source.path or "").stat()
-    return _read_subset_names(source.path, source.split, status.st_mtime_ns, status.st_size)
-
-
 @lru_cache(maxsize=8)
-def _read_subset_names(
-    path: str | None, split: str | None, changed: int, size: int
-) -> tuple[str, ...]:
+def _subset_names(path: str | None, split: str | None, changed: int, size: int) -> tuple[str, ...]:
     """Read once as long as the file stays the same: a study asks for its task often."""
     return tuple(read_sources([Source(path=path, split=split)]).subset_names)
 
@@ -217,11 +214,7 @@ def _source(official: Official, folder: Path | None) -> Source:
 
 
 def _check_all(folder: Path, needed: tuple[Official, ...]) -> None:
-    """Make sure that all are there.
-
-    Raises:
-        InputError: some are not; the message names all of them.
-    """
+    """Make sure that all are there, or name all that are not."""
     missing = [official for official in needed if official.find(folder) is None]
     if missing:
         raise InputError(

@@ -91,9 +91,8 @@ def read_examples(
         InputError: the file is missing, unreadable or empty, or lacks a column or value.
     """
     path = Path(path)
-    table = read_table(path)
     return examples_of(
-        table,
+        read_table(path),
         path,
         name=name or data_name(path),
         columns=columns,
@@ -114,17 +113,10 @@ def examples_of(
     skip_empty: bool = False,
     unlabelled: str = _NO_AGREEMENT,
 ) -> Examples:
-    """Examples from a table; `read_examples` says more.
+    """Examples from a table with rows numbered from 0.
 
-    Args:
-        table: rows numbered from 0.
-        path: of the table, for messages.
-        name: what to call the data.
-        columns: as for files.
-        label_names: as for files.
-        labelled: as for files.
-        skip_empty: as for files.
-        unlabelled: what the label `UNDECIDED` stands for, for messages.
+    The options are those of `read_examples`; ``path`` is where the table comes from, and
+    ``unlabelled`` what the label `UNDECIDED` stands for there, both for messages.
 
     Raises:
         InputError: the table is empty, or lacks a column or value.
@@ -206,7 +198,7 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
         for number, line in enumerate(file, 1):
             if line.strip():
                 try:
-                    rows.append(json.loads(line, object_pairs_hook=_without_repeats))
+                    rows.append(json.loads(line, object_pairs_hook=without_repeats))
                 except (ValueError, RecursionError) as error:
                     raise ValueError(f"line {number}: {error}") from error
                 if not isinstance(rows[-1], dict):
@@ -216,7 +208,8 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
     return pd.DataFrame(rows, dtype=object)
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of JSON with these keys and values, of which each key must be there once."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError(f"a key occurs twice among {_list(key for key, _ in pairs)}")

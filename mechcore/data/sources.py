@@ -150,12 +150,7 @@ def read_sources(
 def at_most(n: int | None, examples: Examples, seed: int, name: str, advice: str) -> Examples:
     """So many of the examples, drawn by subset; a warning tells if that leaves any out.
 
-    Args:
-        n: how many at most; None takes all.
-        examples: to draw from.
-        seed: of the draw.
-        name: what the warning calls the examples.
-        advice: how to take all of them, the end of the warning.
+    None takes all. The warning calls them ``name``, and ends with ``advice`` on how to take all.
     """
     drawn = examples if n is None else examples.sample(n, seed)
     if len(drawn) < len(examples):
@@ -178,10 +173,6 @@ def sources_content(sources: Sequence[Source], hasher: Callable[[Path], str]) ->
 
     Files count by their digests, data sets of the hub by the digest of their examples, which have
     to be read for it: what a branch holds can change, and a cache can be older than it.
-
-    Args:
-        sources: where the examples come from.
-        hasher: of files.
 
     Raises:
         InputError: a source is missing or unreadable.

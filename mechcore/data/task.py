@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source
 from mechcore.errors import InputError, shown
 from mechcore.registry import Registry
-from mechcore.yaml_file import YAML, Place, located_path, read_plain, validated
+from mechcore.yaml_file import YAML, located_path, read_plain, validated
 
 ROLES = ("train", "id", "ood")
 """Roles of examples: training, in-domain test and out-of-domain test."""
@@ -153,7 +152,7 @@ def read_task(path: str | Path) -> Task:
             names the file and the place in it.
     """
     path = Path(path)
-    content = read_plain(path, "a task")
+    content = read_plain(path)
     if not isinstance(content, Mapping):
         raise InputError(f"{path}: found {type(content).__name__}; expected settings by name")
     settings = {"name": path.stem, **content}
@@ -165,7 +164,7 @@ def read_task(path: str | Path) -> Task:
             _located(each, path.resolve().parent, f"{path}: {role}")
             for each in (found if isinstance(found, list) else [found])
         ]
-    return validated(Task, settings, str(path), _settings_at)
+    return validated(Task, settings, str(path))
 
 
 def _located(source: Any, folder: Path, where: str) -> Any:
@@ -178,9 +177,3 @@ def _located(source: Any, folder: Path, where: str) -> Any:
         return {**source, "path": located_path(source["path"], folder)}
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-
-
-def _settings_at(place: Place) -> str:
-    """Names of the settings beside the one at ``place``."""
-    owner: Any = Task if len(place) == 1 else Source
-    return ", ".join(each.name for each in dataclasses.fields(owner))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,71 +97,61 @@ def activations_at(
     if isinstance(data, EncodedExamples):  # before the work, not when the short row's turn comes
         lengths = torch.tensor([len(ids) for ids in data.input_ids])
         _from_first(wanted, lengths, torch.arange(len(data)))
-    reader = _Reader(names)
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
     rows: list[Tensor] = []
     places: list[Tensor] = []
     reporting = batch_bar("activations", data, batch_size)
-    readers = [(name, reader.hook(name)) for name in names]
-    with torch.no_grad(), reporting as advance, hooked(model, readers):
+    with torch.no_grad(), reporting as advance:
         for batch in as_batches(data, batch_size):
             real = model_inputs(model, batch)["attention_mask"].cpu() != 0
             start = sum(map(len, rows))
             rows.append(batch["index"] if known else torch.arange(start, start + len(real)))
             places.append(_from_first(wanted, real.sum(1), rows[-1]))
-            reader.begin(real, places[-1])
-            forward(model, batch)
-            reader.end()
+            for name, taken in _read(model, batch, names, real, places[-1]).items():
+                parts[name].append(taken)
             advance()
     if not rows:
         raise InputError("activations: no batch; expected at least one")
     order = torch.cat(rows).argsort()
     if wanted is not None and len(wanted) != len(order):
         raise _differ(len(wanted), str(len(order)))
-    values = {name: torch.cat(reader.parts.pop(name))[order] for name in names}
+    values = {name: torch.cat(parts.pop(name))[order] for name in names}
     return Activations(values, torch.cat(places)[order])
 
 
-class _Reader:
-    """Takes the wanted tokens from the activations of one batch after the other."""
+def _read(
+    model: Any, batch: Batch, names: Sequence[str], real: Tensor, places: Tensor
+) -> dict[str, Tensor]:
+    """The activations of one batch at some of its real tokens, counted from the first."""
+    columns = (~real).to(torch.int8).argsort(dim=1, stable=True)  # of the real tokens first
+    columns, rows = columns.gather(1, places), torch.arange(len(real))[:, None]
+    found: dict[str, Tensor] = {}
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.parts: dict[str, list[Tensor]] = {name: [] for name in names}
-        self.found: dict[str, Tensor] = {}
+    def take(name: str, activation: Any, hook: Any) -> None:
+        shape = tuple(activation.shape) if torch.is_tensor(activation) else None
+        if shape is None or len(shape) < 3 or shape[:2] != real.shape:
+            raise InputError(
+                f"activations: {name} is {shape or type(activation).__name__} for a batch of "
+                f"{tuple(real.shape)}; expected [batch, pos, ...]: choose another hook point"
+            )
+        device = activation.device
+        taken = activation[rows.to(device), columns.to(device)].float().cpu()
+        if name in found and not torch.equal(found[name], taken):
+            raise InputError(
+                f"activations: {name} ran more than once in one forward, with different "
+                "values; expected once: choose another hook point"
+            )
+        found[name] = taken
 
-    def begin(self, real: Tensor, places: Tensor) -> None:
-        self.shape = tuple(real.shape)
-        self.found = {}
-        columns = (~real).to(torch.int8).argsort(dim=1, stable=True)  # of the real tokens first
-        self.columns = columns.gather(1, places)
-        self.rows = torch.arange(len(real))[:, None]
-
-    def hook(self, name: str) -> Callable[[Any, Any], None]:
-        def read(activation: Any, hook: Any) -> None:
-            shape = tuple(activation.shape) if torch.is_tensor(activation) else None
-            if shape is None or len(shape) < 3 or shape[:2] != self.shape:
-                raise InputError(
-                    f"activations: {name} is {shape or type(activation).__name__} for a batch of "
-                    f"{self.shape}; expected [batch, pos, ...]: choose another hook point"
-                )
-            device = activation.device
-            taken = activation[self.rows.to(device), self.columns.to(device)].float().cpu()
-            if name in self.found and not torch.equal(self.found[name], taken):
-                raise InputError(
-                    f"activations: {name} ran more than once in one forward, with different "
-                    "values; expected once: choose another hook point"
-                )
-            self.found[name] = taken
-
-        return read
-
-    def end(self) -> None:
-        for name, parts in self.parts.items():
-            if name not in self.found:
-                raise InputError(
-                    f"activations: the forward ran without {name}; expected an activation of "
-                    "every hook point: choose another one"
-                )
-            parts.append(self.found[name])
+    with hooked(model, [(name, partial(take, name)) for name in names]):
+        forward(model, batch)
+    for name in names:
+        if name not in found:
+            raise InputError(
+                f"activations: the forward ran without {name}; expected an activation of "
+                "every hook point: choose another one"
+            )
+    return found
 
 
 def _known_hooks(model: Any, hooks: Sequence[str]) -> list[str]:

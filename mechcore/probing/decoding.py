@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Bool, Float, Int
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from torch import Tensor
@@ -24,7 +23,7 @@ from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
 from mechcore.evaluation.evaluate import Interval, bootstrap_mean
 from mechcore.probing.controls import correlation_floor
-from mechcore.probing.label_values import coded
+from mechcore.probing.inputs import coded, matrix_of
 from mechcore.probing.linear import Classifier, Fold, Loss
 
 States: TypeAlias = Float[Tensor, "example unit"] | Float[np.ndarray, "example unit"]
@@ -171,7 +170,7 @@ def decode(
         MechcoreError: a fit did not converge.
     """
     _check_options(classifier, folds, c, shuffles, resolution)
-    values = _matrix(states)
+    values, _ = matrix_of(states)
     classes, codes = coded("labels", labels, len(values))
     grouping = None if groups is None else coded("groups", groups, len(values))[1]
     fold_of = _folds(classes, codes, grouping, folds, seed)
@@ -262,25 +261,7 @@ def decode_table(
     return pd.DataFrame(rows)
 
 
-# -- states, folds, shuffles ----------------------------------------------------------------------
-
-
-def _matrix(states: States) -> Float[np.ndarray, "example unit"]:
-    if torch.is_tensor(states):
-        states = states.detach().cpu().double().numpy()
-    matrix = np.asarray(states, dtype=float)
-    if matrix.ndim != 2 or 0 in matrix.shape:
-        raise InputError(
-            f"states: found shape {matrix.shape}; expected [example, unit], not empty: flatten "
-            "further axes, or take one position or head at a time"
-        )
-    broken = ~np.isfinite(matrix).all(1)
-    if broken.any():
-        raise InputError(
-            f"states: row {int(broken.argmax())} is not finite, {int(broken.sum())} rows in all; "
-            "expected numbers: does the model overflow in its precision?"
-        )
-    return matrix
+# -- folds, shuffles ------------------------------------------------------------------------------
 
 
 def _check_options(classifier: str, folds: int, c: float, shuffles: int, resolution: float) -> None:

@@ -13,13 +13,13 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Bool, Float, Int
 from sklearn.decomposition import PCA
 from sklearn.metrics import pairwise_distances_chunked
 from torch import Tensor
 
 from mechcore.errors import InputError
+from mechcore.probing.inputs import matrix_of
 
 Method: TypeAlias = Literal["umap", "pca"]
 
@@ -48,9 +48,11 @@ class Projection:
 
 
 def standardised(
-    states: Float[Tensor | np.ndarray, "example unit"],
+    states: Float[Tensor | np.ndarray, "example unit"], name: str = "states"
 ) -> tuple[Float[np.ndarray, "example unit"], Bool[np.ndarray, " unit"]]:
     """States of mean 0 and population standard deviation 1 in every unit, float64.
+
+    Messages call them by ``name``.
 
     Returns:
         The states, and which units are constant: they vary by no more than one rounding step of
@@ -59,7 +61,7 @@ def standardised(
     Raises:
         InputError: the states are not a table of finite numbers, or empty.
     """
-    values, precision = _matrix(states)
+    values, precision = matrix_of(states, name)
     spread = values.max(axis=0) - values.min(axis=0)
     constant = spread <= precision * np.abs(values).max(axis=0)
     # Scaled by the range first, or squares of very small or large numbers would not be numbers.
@@ -67,31 +69,6 @@ def standardised(
     values[:, constant] = 0.0
     values -= values.mean(axis=0)
     return values / np.where(constant, 1.0, values.std(axis=0)), constant
-
-
-def _matrix(
-    states: Float[Tensor | np.ndarray, "example unit"],
-) -> tuple[Float[np.ndarray, "example unit"], float]:
-    """States in float64, and the relative precision they came in."""
-    values = states.detach().cpu() if isinstance(states, Tensor) else np.asarray(states)
-    if values.ndim != 2 or 0 in values.shape:
-        raise InputError(
-            f"states: shape {tuple(values.shape)}; expected [example, unit], at least one of each"
-        )
-    if isinstance(values, Tensor):
-        precision = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
-        values = values.double().numpy()
-    elif values.dtype.kind in "biuf":
-        precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
-        values = values.astype(float)
-    else:
-        raise InputError(f"states: found {values.dtype} values; expected numbers")
-    if not np.isfinite(values).all():
-        row, unit = np.argwhere(~np.isfinite(values))[0]
-        raise InputError(
-            f"states: {values[row, unit]} at example {row}, unit {unit}; expected finite numbers"
-        )
-    return values, precision
 
 
 def project(
@@ -136,22 +113,16 @@ def project(
     _check_sizes(values, n_components, n_neighbors, min_dist, uses_umap=umap is not None)
     shown = f"{n_components} components of {values.shape[1]} standardised units"
     if umap is not None:
-        settings = {
+        description = f"UMAP, {shown}, {n_neighbors} neighbours, min_dist {min_dist}, seed {seed}"
+        settings: dict[str, Any] = {
             "n_components": n_components,
             "n_neighbors": n_neighbors,
             "min_dist": min_dist,
-            "seed": seed,
         }
-        description = f"UMAP, {shown}, {n_neighbors} neighbours, min_dist {min_dist}, seed {seed}"
-        reducer = umap(
-            n_components=n_components,
-            n_neighbors=n_neighbors,
-            min_dist=min_dist,
-            random_state=seed,
-            n_jobs=1,  # what a seed needs; any other number warns
-        )
+        # A seed needs one process; any other number warns.
+        reducer = umap(**settings, random_state=seed, n_jobs=1)
         points = np.asarray(reducer.fit_transform(values), dtype=float)
-        return Projection(points, "umap", description, None, settings)
+        return Projection(points, "umap", description, None, {**settings, "seed": seed})
     points, shares = _pca(values, n_components)
     description = f"PCA, {shown}, {sum(shares):.1%} of their variance"
     if method == "auto":
@@ -231,7 +202,7 @@ def silhouettes(
     Raises:
         InputError: a label is missing, or the classes are one or as many as the examples.
     """
-    values, _ = _matrix(points_or_states)
+    values, _ = matrix_of(points_or_states)
     if not len(list(labels)):
         raise InputError("labels: found none; expected at least one variable")
     if shuffles < 1:

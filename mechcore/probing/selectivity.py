@@ -210,12 +210,15 @@ def selectivity(
     """
     _check_settings(permutations, alpha)
     values, constant = standardised(states)
-    main = _main_effects(variables, len(values))
+    if not len(list(variables)):
+        raise InputError("variables: found none; expected at least one")
+    n = len(values)
+    main = {str(name): _standard(str(name), column, n) for name, column in variables.items()}
     products = _products(main, interactions)
     terms = {**main, **products}
-    if len(values) < len(terms) + 3:
+    if n < len(terms) + 3:
         raise InputError(
-            f"states: {len(values)} examples for {len(terms)} terms and a constant; expected "
+            f"states: {n} examples for {len(terms)} terms and a constant; expected "
             f"at least {len(terms) + 3}, so that something is left to permute"
         )
     names = list(terms)
@@ -233,7 +236,7 @@ def selectivity(
         interactions=tuple(products),
         constant=tuple(np.flatnonzero(constant).tolist()),
         n_units=values.shape[1],
-        n_examples=len(values),
+        n_examples=n,
         alpha=alpha,
         permutations=permutations,
         seed=seed,
@@ -265,9 +268,6 @@ def _table(
     )
 
 
-# -- the design -----------------------------------------------------------------------------------
-
-
 def _check_settings(permutations: int, alpha: float) -> None:
     if not 0 < alpha < 1:
         raise InputError(f"alpha: found {alpha}; expected a level between 0 and 1, such as 0.01")
@@ -278,32 +278,15 @@ def _check_settings(permutations: int, alpha: float) -> None:
         )
 
 
-def _main_effects(
-    variables: Mapping[str, Sequence[float]] | pd.DataFrame, n: int
-) -> dict[str, np.ndarray]:
-    """Every variable, standardised."""
-    if not len(list(variables)):
-        raise InputError("variables: found none; expected at least one")
-    return {str(name): _standard(str(name), column, n) for name, column in variables.items()}
-
-
 def _standard(name: str, column: Any, n: int) -> np.ndarray:
+    """A variable, standardised."""
     values = np.asarray(column)
-    if values.dtype.kind not in "biuf":
-        raise InputError(
-            f"variable {name!r}: found {values.dtype} values; expected numbers: write names as "
-            "such, e.g. -1 and 1"
-        )
     if values.shape != (n,):
         raise InputError(
             f"variable {name!r}: shape {values.shape}; expected one number for each of the {n} "
             "examples"
         )
-    finite = np.isfinite(values)
-    if not finite.all():
-        row = int(finite.argmin())
-        raise InputError(f"variable {name!r}: {values[row]} at example {row}; expected a number")
-    scaled, constant = standardised(values[:, None])
+    scaled, constant = standardised(values[:, None], f"variable {name!r}")
     if constant[0]:
         raise InputError(
             f"variable {name!r}: {values[0]} at all examples; expected at least two values: leave "

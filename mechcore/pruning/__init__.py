@@ -5,32 +5,22 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.pruning.attribution import attribute, attribution_scores, integrated_scores
-    from mechcore.pruning.controls import layer_matched, random_subnetworks
-    from mechcore.pruning.discretise import discretise, discretise_by_threshold
-    from mechcore.pruning.methods import METHODS, Request
-    from mechcore.pruning.pruner import PruningError, prune
-    from mechcore.pruning.settings import PRESETS, PruneSettings, prune_settings
-    from mechcore.pruning.subnetwork import Method, Subnetwork, subnetwork_name
+    from mechcore.pruning.attribution import attribute as attribute
+    from mechcore.pruning.attribution import attribution_scores as attribution_scores
+    from mechcore.pruning.attribution import integrated_scores as integrated_scores
+    from mechcore.pruning.controls import layer_matched as layer_matched
+    from mechcore.pruning.controls import random_subnetworks as random_subnetworks
+    from mechcore.pruning.discretise import discretise as discretise
+    from mechcore.pruning.discretise import discretise_by_threshold as discretise_by_threshold
+    from mechcore.pruning.methods import METHODS as METHODS
+    from mechcore.pruning.methods import Request as Request
+    from mechcore.pruning.pruner import PruningError as PruningError
+    from mechcore.pruning.pruner import prune as prune
+    from mechcore.pruning.settings import PRESETS as PRESETS
+    from mechcore.pruning.settings import PruneSettings as PruneSettings
+    from mechcore.pruning.settings import prune_settings as prune_settings
+    from mechcore.pruning.subnetwork import Method as Method
+    from mechcore.pruning.subnetwork import Subnetwork as Subnetwork
+    from mechcore.pruning.subnetwork import subnetwork_name as subnetwork_name
 
 attach(__name__)
-
-__all__ = [
-    "METHODS",
-    "PRESETS",
-    "Method",
-    "PruneSettings",
-    "PruningError",
-    "Request",
-    "Subnetwork",
-    "attribute",
-    "attribution_scores",
-    "discretise",
-    "discretise_by_threshold",
-    "integrated_scores",
-    "layer_matched",
-    "prune",
-    "prune_settings",
-    "random_subnetworks",
-    "subnetwork_name",
-]

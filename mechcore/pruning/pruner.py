@@ -111,7 +111,12 @@ def prune(
                 active = [t for t in trainings if not t.is_done and t.name not in failed]
                 failed |= _take_step(active, teacher, means, examples)
                 if (step + 1) % settings.save_every == 0 or step + 1 == n_steps:
-                    store.save(_states(trainings), {"failed": failed})
+                    states = {
+                        f"{each.name}/{name}": tensor
+                        for each in trainings
+                        for name, tensor in each.state().items()
+                    }
+                    store.save(states, {"failed": failed})
             advance()
     return _results(trainings, failed, ModelIdentity.of(model))
 
@@ -176,23 +181,14 @@ _WITHOUT_EFFECT = ("save_every", *READING)
 """Settings that may change when a run goes on: they do not enter into the training."""
 
 
-def _states(trainings: Sequence[MaskTraining]) -> dict[str, Tensor]:
-    return {
-        f"{each.name}/{name}": tensor for each in trainings for name, tensor in each.state().items()
-    }
-
-
 def _restore(store: StateFile, trainings: Sequence[MaskTraining]) -> dict[str, str]:
     """Bring the trainings to where they were; what had gone wrong, by name."""
-    stored = store.restore()
-    if stored is None:
-        return {}
-    tensors, notes = stored
-    for each in trainings:
-        prefix = f"{each.name}/"
-        own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-        try:
+
+    def take(tensors: dict[str, Tensor], notes: dict[str, Any]) -> dict[str, str]:
+        for each in trainings:
+            prefix = f"{each.name}/"
+            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
             each.restore(own)
-        except (KeyError, RuntimeError) as error:
-            raise store.unreadable(error) from error
-    return notes["failed"]
+        return notes["failed"]
+
+    return store.restore_by(take) or {}

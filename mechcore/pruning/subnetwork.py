@@ -28,10 +28,6 @@ HISTORY = ("kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2")
 asks for (shares), and the two multipliers."""
 
 
-def _no_history() -> pd.DataFrame:
-    return pd.DataFrame(columns=list(HISTORY), dtype="float32")
-
-
 @dataclass(frozen=True, eq=False)
 class Subnetwork:
     """A pruned model: what is kept, and how it was found.
@@ -52,7 +48,9 @@ class Subnetwork:
     seed: int
     scores: Float[Tensor, "layer component"]
     method: Method = "l0"
-    history: pd.DataFrame = field(default_factory=_no_history)
+    history: pd.DataFrame = field(
+        default_factory=lambda: pd.DataFrame(columns=list(HISTORY), dtype="float32")
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "target", float(self.target))  # numbers of NumPy are welcome

@@ -61,16 +61,14 @@ class Teacher:
         for part in values.detach().split(self.settings.masks_per_pass):
             leaf = part.clone().requires_grad_()
             mask = Mask(leaf, has_mlps=self.has_mlps)
-            with self._precision(wanted.device.type), masked(self.model, mask, means) as run:
+            precision = torch.autocast(wanted.device.type, torch.bfloat16, enabled=self.bfloat16)
+            with precision, masked(self.model, mask, means) as run:
                 logits = self.readout.read(run(batch), inputs, examples)
             got = logits.float().log_softmax(-1)
             kl = (wanted.exp() * (wanted - got)).sum(-1).mean(-1)
             gradients.append(*torch.autograd.grad(kl.sum(), leaf))
             losses.append(kl.detach().cpu())
         return torch.cat(losses), torch.cat(gradients)
-
-    def _precision(self, device: str) -> Any:
-        return torch.autocast(device, torch.bfloat16, enabled=self.bfloat16)
 
 
 def check_examples(data: EncodedExamples) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -29,18 +29,12 @@ from mechcore.masking.means import MeanActivations
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
 
+if TYPE_CHECKING:
+    from mechcore.steps.analyses import AblateCore
+
 
 def core_ablation_tables(
-    inputs: Inputs,
-    means: MeanActivations,
-    core: Sequence[Component],
-    *,
-    max_joint: int,
-    max_non_core: int,
-    fill: FillName = "mean",
-    seed: int,
-    batch_size: int,
-    n_resamples: int,
+    inputs: Inputs, means: MeanActivations, core: Sequence[Component], step: AblateCore
 ) -> dict[str, pd.DataFrame]:
     """Ablate every core head alone and chosen ones jointly, beside heads outside the core.
 
@@ -52,17 +46,16 @@ def core_ablation_tables(
         The tables ``ablation`` and ``interactions``.
     """
     outside = [head for head in ModelShape.of(inputs.model).heads if head not in set(core)]
-    drawn = np.random.default_rng(seed).permutation(len(outside))[:max_non_core]
+    drawn = np.random.default_rng(step.seed).permutation(len(outside))[: step.max_non_core]
     others = [ComponentSet((outside[i],)) for i in sorted(drawn)]
     singles = [ComponentSet((head,)) for head in core]
-    ood = _ablate(inputs, means, [*singles, *others], "ood", fill, batch_size)
-    joint = joint_sets(singles, ood, max_joint)
-    found = [
-        _ablate(inputs, means, [*singles, *others, *joint], "id", fill, batch_size),
-        ood.with_more(_ablate(inputs, means, joint, "ood", fill, batch_size)) if joint else ood,
-    ]
+    ood = _ablate(inputs, means, [*singles, *others], "ood", step.fill, step.batch_size)
+    joint = joint_sets(singles, ood, step.max_joint)
+    id_ = _ablate(inputs, means, [*singles, *others, *joint], "id", step.fill, step.batch_size)
+    if joint:
+        ood = ood.with_more(_ablate(inputs, means, joint, "ood", step.fill, step.batch_size))
     kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
-    return _effect_tables(found, kinds, others, n_resamples)
+    return _effect_tables([id_, ood], kinds, others, step.n_resamples)
 
 
 def sweep_tables(
@@ -80,17 +73,8 @@ def sweep_tables(
 ) -> tuple[dict[str, pd.DataFrame], list[Ablations]]:
     """Ablate sets on both kinds of data.
 
-    Args:
-        inputs: model and data.
-        means: mean activations; not needed for ``fill="zero"``.
-        kinds: the sets, and what to call each in the column ``kind``.
-        fill: what replaces the outputs.
-        engine: see `mechcore.ablate`.
-        precision: see `mechcore.ablate`.
-        batch_size: examples per batch.
-        n_resamples: bootstrap resamples.
-        seed: of resampled activations and of the bootstrap.
-        state: folder for the state files of an interruptible run.
+    The options are those of `mechcore.ablate`; ``kinds`` are the sets, with what to call each in
+    the column ``kind``, and ``state`` is the folder for the state files of an interruptible run.
 
     Returns:
         The tables ``ablation`` and ``interactions`` and, where all subsets of two or more
@@ -117,18 +101,12 @@ def sweep_tables(
         for role in TEST_ROLES
     ]
     tables = _effect_tables(found, kinds, [], n_resamples, seed)
-    if _has_all_subsets(found[0]):
+    alone = [s.components[0] for s in kinds if len(s) == 1]
+    if 2 <= len(alone) <= MOST_EXACT and set(sets.subsets(alone)) <= set(kinds):
         options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
         tables["dividends"] = _joined([dividends(each, **options) for each in found])
         tables["shapley"] = _joined([shapley(each, **options) for each in found])
     return tables, found
-
-
-def _has_all_subsets(ablations: Ablations) -> bool:
-    alone = [s.components[0] for s in ablations.without if len(s) == 1]
-    if not 2 <= len(alone) <= MOST_EXACT:
-        return False
-    return all(each in ablations.without for each in sets.subsets(alone))
 
 
 def _ablate(

@@ -275,19 +275,8 @@ class AblateCore(Ablating):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         inputs = inputs_of(work)
-        work.write_tables(
-            core_ablation_tables(
-                inputs,
-                means_of(work, inputs),
-                core_of(work),
-                max_joint=self.max_joint,
-                max_non_core=self.max_non_core,
-                seed=self.seed,
-                batch_size=self.batch_size,
-                fill=self.fill,
-                n_resamples=self.n_resamples,
-            )
-        )
+        means = means_of(work, inputs)
+        work.write_tables(core_ablation_tables(inputs, means, core_of(work), self))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs, data_name, open_model, read_role
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import digest_of
@@ -25,12 +24,7 @@ MODEL, TRAINING = "model", "training"
 
 
 class Workbench:
-    """Loads models and data for jobs, and keeps them for the next ones.
-
-    Args:
-        store: holds models that a study trained.
-        device: where models are put.
-    """
+    """Loads models and data for jobs, and keeps them for the next ones."""
 
     def __init__(self, store: Store, device: str = "cpu") -> None:
         self.store, self.device = store, device
@@ -56,16 +50,14 @@ class Workbench:
             while len(self._models) >= MOST_MODELS:
                 gone, _ = self._models.popitem(last=False)
                 self._examples = {k: v for k, v in self._examples.items() if k[0] != gone}
-            self._models[digest] = open_model(self._config(job), device=self.device)
+            model = model_input(job)
+            config = model.config
+            if isinstance(model, TrainedInput):
+                config = replace(config, source=str(trained_path(self.store, job)))
+            self._models[digest] = open_model(config, device=self.device)
             self.loads.append(digest)
         self._models.move_to_end(digest)
         return self._models[digest]
-
-    def _config(self, job: Job) -> ModelConfig:
-        model = model_input(job)
-        if isinstance(model, TrainedInput):
-            return replace(model.config, source=str(trained_path(self.store, job)))
-        return model.config
 
     def _role(self, inputs: Inputs, job: Job, role: str, data: DataInput) -> Any:
         name = data_name(role, data.model, data.data)

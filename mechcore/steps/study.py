@@ -27,12 +27,7 @@ _NOTES = (FACTS_FILE, MISSING_FILE, CHECKPOINTS)
 
 
 class MainStudy:
-    """The main study, planned.
-
-    Args:
-        config: its settings; relative paths begin at the working directory.
-        store: holds its results.
-    """
+    """The main study, planned."""
 
     def __init__(self, config: StudyConfig, store: Store) -> None:
         self.store = store
@@ -98,8 +93,9 @@ class MainStudy:
         }
 
 
-def _executor(config: StudyConfig) -> Local:
-    return Local(cpus=config.resources.cpus, device=config.resources.place)
-
-
-STUDY = StudyKind(StudyConfig, MainStudy, located, _executor)
+STUDY = StudyKind(
+    StudyConfig,
+    MainStudy,
+    located,
+    lambda config: Local(cpus=config.resources.cpus, device=config.resources.place),
+)

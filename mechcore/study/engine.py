@@ -94,11 +94,7 @@ class StudyError(MechcoreError):
 def perform(study: Study, store: Store, executor: Executor, out: Path) -> None:
     """Do all jobs of a study that are not done.
 
-    Args:
-        study: is asked for more jobs whenever one is done.
-        store: holds the results.
-        executor: does the jobs.
-        out: folder of the study, which the store remembers as the user of the results.
+    The store remembers ``out``, the folder of the study, as the user of the results.
 
     Raises:
         StudyError: jobs failed; all that do not need them were done.

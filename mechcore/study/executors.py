@@ -7,7 +7,7 @@ import os
 import pickle
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -53,6 +53,7 @@ class Workers(Protocol):
 
     def shares(self) -> Mapping[str, float]:
         """By the key of a job under way, the share of it that is done, as far as it is known."""
+        return {}
 
 
 class Executor(Protocol):
@@ -103,7 +104,9 @@ class Local:
         cores = self.cpus or max(1, (os.cpu_count() or 1) // self.workers)
         context = multiprocessing.get_context("spawn")
         others = set(multiprocessing.active_children())
-        with ProcessPoolExecutor(self.workers, context, _leave_interrupts) as pool:
+        # Interrupts are for this process alone.
+        ignoring = (signal.SIGINT, signal.SIG_IGN)
+        with ProcessPoolExecutor(self.workers, context, signal.signal, ignoring) as pool:
             try:
                 yield _Beside(pool, self.workers, store, cores, self.device)
             except BaseException:
@@ -113,7 +116,7 @@ class Local:
                 raise
 
 
-class _Here:
+class _Here(Workers):
     """This process, one job after another."""
 
     capacity = 1
@@ -130,11 +133,8 @@ class _Here:
         found, self._ended = self._ended, []
         return found
 
-    def shares(self) -> Mapping[str, float]:
-        return {}
 
-
-class _Beside:
+class _Beside(Workers):
     """Processes of this machine."""
 
     def __init__(
@@ -167,31 +167,18 @@ class _Beside:
             del self._running[future]
         return found
 
-    def shares(self) -> Mapping[str, float]:
-        return {}
 
-
-def done(
-    job: Job,
-    store: Store,
-    cpus: int | None,
-    device: str,
-    waiting: Callable[[Job], None] | None = None,
-) -> Receipt:
+def done(job: Job, store: Store, cpus: int | None, device: str) -> Receipt:
     """Do a job unless it is done, by this process or meanwhile by another.
 
-    Args:
-        job: what to do; all its needs are done.
-        store: holds the results, and takes this one.
-        cpus: cores to use; None for those that torch uses by now.
-        device: where models are put.
-        waiting: called if another process is at it.
+    All its needs are done. With no ``cpus``, torch keeps to the cores that it uses by now.
     """
     error, store_failed = None, False
+    waiting = f"{job.name}: another process is at it; waiting for its result"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", MechcoreWarning)
         try:
-            with threads(cpus), store.lock(job.key, lambda: (waiting or _say_waiting)(job)):
+            with threads(cpus), store.lock(job.key, lambda: progress.say(waiting)):
                 if not store.has(job.key):
                     _make(job, store, device)
         except MechcoreError as failure:
@@ -273,11 +260,3 @@ def threads(count: int | None) -> Iterator[None]:
         torch.set_num_threads(count)
         stack.enter_context(threadpool_limits(count))
         yield
-
-
-def _say_waiting(job: Job) -> None:
-    progress.say(f"{job.name}: another process is at it; waiting for its result")
-
-
-def _leave_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

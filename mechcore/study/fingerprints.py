@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -26,8 +27,9 @@ CHECKPOINT_FILES = (
 )
 """What a model and its tokenizer are read from; other files in the folder do not matter."""
 
-_PART = 2**20
-"""Bytes read at once."""
+_SETTLED = 2.0
+"""Seconds since a file's last change after which its digest is remembered: one more change could
+leave its times as they are, where clocks are coarse."""
 
 Hasher = Callable[[Path], str]
 """SHA-256 of a file, hexadecimal."""
@@ -43,9 +45,28 @@ def hash_file(path: Path) -> str:
     """SHA-256 of a file, hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while part := file.read(_PART):
+        while part := file.read(2**20):
             digest.update(part)
     return digest.hexdigest()
+
+
+class RememberedHashes:
+    """`hash_file`, remembered as long as a file does not change."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], str] = {}
+
+    def __call__(self, path: Path) -> str:
+        """SHA-256 of a file, hexadecimal."""
+        now, stat = time.time(), path.stat()
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        state = (path.resolve(), stat.st_size, *times, stat.st_ino, stat.st_dev)
+        if state in self._known:
+            return self._known[state]
+        digest = hash_file(path)
+        if now - max(times) / 1e9 > _SETTLED:
+            self._known[state] = digest
+        return digest
 
 
 def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Any, Generic, TypeVar
 
 from mechcore.errors import InputError
 from mechcore.registry import Registry
 from mechcore.study.engine import Study
 from mechcore.study.executors import Executor, Local
 from mechcore.study.store import Store
-from mechcore.yaml_file import Place, read_plain, validated
+from mechcore.yaml_file import read_plain, validated
 
 S = TypeVar("S")
 
@@ -47,28 +47,7 @@ class StudyKind(Generic[S]):
         Raises:
             InputError: they are not such settings; the message names what is wrong and where.
         """
-        if not isinstance(content, dict):
-            raise InputError(
-                f"{name}: found {type(content).__name__}; expected settings by name, such as "
-                f"{fields(self.settings)[0].name}"  # type: ignore[arg-type]
-            )
-        return validated(self.settings, content, name, self._settings_at)
-
-    def _settings_at(self, place: Place) -> str:
-        """Names of the settings beside the one at ``place``."""
-        owner: Any = self.settings
-        for part in place[:-1]:
-            hints = get_type_hints(owner)
-            if part in hints:  # others are names of models, places in lists, choices between types
-                owner = _dataclass_in(hints[part]) or owner
-        return ", ".join(field.name for field in fields(owner))
-
-
-def _dataclass_in(hint: Any) -> Any:
-    """The dataclass that a type is, or has in it."""
-    if is_dataclass(hint):
-        return hint
-    return next((found for each in get_args(hint) if (found := _dataclass_in(each))), None)
+        return validated(self.settings, content, name)
 
 
 def read_study(path: str | Path) -> tuple[str, Any]:
@@ -84,7 +63,7 @@ def read_study(path: str | Path) -> tuple[str, Any]:
             a study; the message names the file and what is wrong in it.
     """
     path = Path(path)
-    content = read_plain(path, "a study's settings", "; mechcore init writes one") or {}
+    content = read_plain(path, "; mechcore init writes one") or {}
     kind = content.pop("kind", DEFAULT) if isinstance(content, dict) else DEFAULT
     if not isinstance(kind, str):
         raise InputError(f"{path}: kind is {kind!r}; expected one of {', '.join(STUDIES.names())}")

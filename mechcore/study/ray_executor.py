@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mechcore import progress
-from mechcore.errors import InputError
+from mechcore.errors import InputError, reason
 from mechcore.study.executors import Receipt, Workers, done_elsewhere
 from mechcore.study.step import Job
 from mechcore.study.store import Store, StoreError
@@ -97,8 +97,8 @@ class _Cluster:
         try:
             receipt: Receipt = self.ray.get(ref)
         except self.ray.exceptions.RayError as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            return Receipt(f"its worker died {RETRIES + 1} times or could not start: {reason}")
+            why = f"its worker died {RETRIES + 1} times or could not start: {reason(error)}"
+            return Receipt(why)
         if receipt.error is None and not self.store.has(job.key):
             raise StoreError(
                 f"store {self.store.path}: a worker finished {job.name}, but its result is not "
@@ -163,10 +163,9 @@ def _cluster(address: str | None) -> Iterator[Any]:
             logging_level=logging.ERROR,
         )
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-        reason = " ".join(str(error).split())[:300]
         raise InputError(
-            f"executor ray: no cluster at {address or 'this machine'}: {reason}; start one with "
-            "ray start --head, or leave out --address"
+            f"executor ray: no cluster at {address or 'this machine'}: {reason(error)}; start "
+            "one with ray start --head, or leave out --address"
         ) from error
     try:
         yield ray

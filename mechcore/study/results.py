@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from glob import escape
 from importlib.metadata import version
 from pathlib import Path
@@ -17,7 +18,7 @@ from mechcore.errors import InputError
 from mechcore.files import check_can_write, write_atomically, write_json
 from mechcore.report import REPORT_FILES
 from mechcore.report.kinds import schemas_of
-from mechcore.study.engine import Results, Study
+from mechcore.study.engine import Study
 from mechcore.study.folder import CONFIG_FILE, TABLES_FOLDER
 from mechcore.study.kinds import STUDIES
 from mechcore.study.step import in_order, plain, versions
@@ -114,24 +115,16 @@ def opened(out: Path) -> Opened:
             f"{out}: no study in this folder (no {STUDY}); expected the --out of mechcore run"
         )
     content = _noted(out)
-    try:
-        kind, place = str(content["kind"]), str(content["store"])
-        settings = content["settings"]
-    except KeyError as error:
-        raise InputError(f"{path}: has no {error}; run the study again") from error
-    read = STUDIES[kind].read(settings, str(path))
-    return Opened(kind, read, Store(out / place), _written(out))
+    for name in ("kind", "store", "settings"):
+        if name not in content:
+            raise InputError(f"{path}: has no {name!r}; run the study again")
+    kind = str(content["kind"])
+    settings = STUDIES[kind].read(content["settings"], str(path))
+    return Opened(kind, settings, Store(out / str(content["store"])), _written(out))
 
 
 def write_results(study: Study, out: Path, kind: str, settings: Any, store: Store) -> list[Path]:
     """Bring the results of a finished study to ``out``; what it wrote before and not now goes.
-
-    Args:
-        study: the study.
-        out: its folder.
-        kind: of study.
-        settings: its settings.
-        store: holds the results.
 
     Returns:
         Each folder with results.
@@ -141,7 +134,11 @@ def write_results(study: Study, out: Path, kind: str, settings: Any, store: Stor
     wanted = {
         str(Path(folder) / name)
         for folder, results in found.items()
-        for name in (*results.files, *_tables(results), CONFIG_FILE)
+        for name in (
+            *results.files,
+            *(f"{TABLES_FOLDER}/{table}.csv" for table in results.tables),
+            CONFIG_FILE,
+        )
     }
     reports = {str(Path(folder) / name) for folder in found for name in REPORT_FILES.values()}
     for name in set(_written(out)) - wanted - reports:  # those are written over
@@ -155,7 +152,7 @@ def write_results(study: Study, out: Path, kind: str, settings: Any, store: Stor
         seconds[job.step.kind] = round(seconds.get(job.step.kind, 0.0) + spent, 1)
     for folder, results in found.items():
         for name, source in results.files.items():
-            _copy(source, out / folder / name)
+            write_atomically(out / folder / name, partial(shutil.copyfile, source))
         write_tables(out / folder / TABLES_FOLDER, results.tables, schemas)
         facts = {
             "kind": kind,
@@ -176,10 +173,6 @@ def add_written(out: Path, files: Iterable[Path]) -> None:
     names = {path.relative_to(out).as_posix() for path in files}
     _sweep(out, names)
     _note(out, written=sorted({*_written(out), *names}))
-
-
-def _tables(results: Results) -> list[str]:
-    return [f"{TABLES_FOLDER}/{name}.csv" for name in results.tables]
 
 
 def _noted(out: Path) -> dict[str, Any]:
@@ -225,10 +218,3 @@ def _sweep(out: Path, names: Iterable[str]) -> None:
     for path in (out / name for name in names):
         for left in path.parent.glob(f".????????.{escape(path.name)}"):
             left.unlink(missing_ok=True)
-
-
-def _copy(source: Path, target: Path) -> None:
-    def write(temporary: Path) -> None:
-        shutil.copyfile(source, temporary)
-
-    write_atomically(target, write)

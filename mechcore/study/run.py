@@ -53,12 +53,7 @@ def prepare(
 ) -> Prepared:
     """Check everything and work out what is left to do; nothing is written.
 
-    Args:
-        settings: of the study.
-        out: folder for the results.
-        kind: of study, a name in `mechcore.study.kinds.STUDIES`.
-        store: folder of the run store; None is ``store`` in ``out``.
-        device: where models are put.
+    Arguments are those of `run_study`; ``device`` is where models are put.
 
     Raises:
         InputError: the settings, a file or a folder cannot be used.

@@ -11,13 +11,12 @@ from __future__ import annotations
 import errno
 import json
 import os
-import platform
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from filelock import FileLock, Timeout
 
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.files import appearing, check_can_write, write_json
-from mechcore.study.fingerprints import digest_of, hash_file
+from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
+from mechcore.study.manifest import Manifest, this_machine
 from mechcore.study.step import Job
 
 MANIFEST = "manifest.json"
@@ -36,40 +36,9 @@ FORMAT = 2
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 """Those of writing."""
 
-_SETTLED = 2.0
-"""Seconds since a file's last change after which its digest is remembered: one more change could
-leave its times as they are, where clocks are coarse."""
-
 
 class StoreError(MechcoreError):
     """The store cannot be written; what is finished in it is safe."""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What an artefact is.
-
-    Attributes:
-        key: digest of ``recipe``.
-        kind: of the step.
-        name: of the job, for people.
-        recipe: everything that the job's result depends on.
-        files: SHA-256 by relative path.
-        bytes: size of all files.
-        seconds: time the work took; after an interruption, of the last part.
-        made: time of the end, ISO 8601 with its zone.
-        machine: where.
-    """
-
-    key: str
-    kind: str
-    name: str
-    recipe: Mapping[str, Any]
-    files: Mapping[str, str]
-    bytes: int
-    seconds: float
-    made: str
-    machine: Mapping[str, Any]
 
 
 class Damaged(MechcoreError):
@@ -79,25 +48,26 @@ class Damaged(MechcoreError):
 class Store:
     """A folder of artefacts; nothing is written before `create`.
 
-    Args:
-        path: the folder.
-
     Raises:
         InputError: the folder holds something else, or cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._digests: dict[tuple[Any, ...], str] = {}
+        self.hash_file = RememberedHashes()
         self._verified: set[str] = set()
         self._held: set[str] = set()
         self._check()
 
     def _check(self) -> None:
-        mark = self.path / MARK
-        if mark.is_file():
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
+        # Listed before it is looked for, as another process may be making it.
+        listed = self.path.iterdir() if self.path.exists() else ()
+        there = {each.name for each in listed if not each.name.startswith(".")}
+        if self.exists:
             try:
-                found = json.loads(mark.read_text())["format"]
+                found = json.loads((self.path / MARK).read_text())["format"]
             except (ValueError, KeyError, TypeError, RecursionError):
                 found = None
             if found != FORMAT:
@@ -105,21 +75,13 @@ class Store:
                     f"store {self.path}: has format {found!r}; this version reads {FORMAT}; choose "
                     "another --store"
                 )
-            return
-        known = {"objects", PARTIAL, "locks", STUDIES}
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"store {self.path}: is a file; expected a folder (--store)")
-        if self.path.exists():
-            there = {each.name for each in self.path.iterdir() if not each.name.startswith(".")}
-            if mark.is_file():  # another process has just made it
-                self._check()
-                return
-            if there - known:
-                raise InputError(
-                    f"store {self.path}: the folder is not empty and is no store of mechcore; "
-                    "choose another --store"
-                )
-        check_can_write(self.path)
+        elif there - {"objects", PARTIAL, "locks", STUDIES}:
+            raise InputError(
+                f"store {self.path}: the folder is not empty and is no store of mechcore; "
+                "choose another --store"
+            )
+        else:
+            check_can_write(self.path)
 
     @property
     def exists(self) -> bool:
@@ -132,20 +94,6 @@ class Store:
             # Locked so that no other process takes the temporary file for a leftover.
             with self.lock(_key_of(Path(MARK))), self.writing("the store"):
                 write_json(self.path / MARK, {"format": FORMAT})
-
-    def hash_file(self, path: Path) -> str:
-        """SHA-256 of any file, remembered as long as the file does not change."""
-        now, stat = time.time(), path.stat()
-        state = (
-            *(path.resolve(), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns),
-            *(stat.st_ino, stat.st_dev),
-        )
-        if state in self._digests:
-            return self._digests[state]
-        digest = hash_file(path)
-        if now - max(stat.st_mtime, stat.st_ctime) > _SETTLED:
-            self._digests[state] = digest
-        return digest
 
     # -- finding ----------------------------------------------------------------------------------
 
@@ -251,22 +199,26 @@ class Store:
             StoreError: the disk is full, or the folder can no longer be written.
         """
         started = time.monotonic()
-        for path in self._unfinished(key):
+        # What is left of attempts to make it, or to remove it.
+        for path in (*self.folder(key).parent.glob(f".*.{key}"), *self.partial(key).glob(".*")):
             _discard(path)
         with self.writing(name), appearing(self.folder(key)) as folder:
             yield folder
-            seconds = round(time.monotonic() - started, 3)
-            files, size = _contents(folder)
-            made = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-            content = asdict(
-                Manifest(key, kind, name, recipe, files, size, seconds, made, _machine())
+            files = sorted(path for path in folder.rglob("*") if path.is_file())
+            manifest = Manifest(
+                key,
+                kind,
+                name,
+                recipe,
+                {path.relative_to(folder).as_posix(): hash_file(path) for path in files},
+                bytes=sum(path.stat().st_size for path in files),
+                seconds=round(time.monotonic() - started, 3),
+                made=time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+                machine=this_machine(),
             )
+            content = asdict(manifest)
             write_json(folder / MANIFEST, content | {"digest": digest_of(content)})
         self._verified.add(key)
-
-    def _unfinished(self, key: str) -> list[Path]:
-        """What is left of attempts to make ``key``, or to remove it."""
-        return [*self.folder(key).parent.glob(f".*.{key}"), *self.partial(key).glob(".*")]
 
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
@@ -284,49 +236,40 @@ class Store:
     @contextmanager
     def lock(self, key: str, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
         """Hold the lock of ``key``; ``waiting`` is called once if another process has it."""
-        with self.writing("a lock"):
-            lock = self._lock_file(key)
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                waiting()
-                lock.acquire()
-        with self._holding(key, lock):
+        with self._acquired(key, 0) as free:
+            if free:
+                yield
+                return
+        waiting()
+        with self._acquired(key, -1):
             yield
 
+    def _if_free(self, key: str) -> AbstractContextManager[bool]:
+        """Hold the lock of ``key``, unless this store does, or say that another process has it."""
+        return nullcontext(True) if key in self._held else self._acquired(key, 0)
+
     @contextmanager
-    def _if_free(self, key: str) -> Iterator[bool]:
-        """Hold the lock of ``key``, or say that another process has it."""
-        if key in self._held:
-            yield True
-            return
+    def _acquired(self, key: str, timeout: float) -> Iterator[bool]:
+        """Hold the lock of ``key``, or say that it was not free within so many seconds."""
+        path = self.path / "locks" / f"{key}.lock"
+        lock, free = FileLock(path), True
         with self.writing("a lock"):
-            lock, free = self._lock_file(key), True
+            path.parent.mkdir(parents=True, exist_ok=True)
             try:
-                lock.acquire(timeout=0)
+                lock.acquire(timeout)
             except Timeout:
                 free = False
         if not free:
             yield False
             return
-        with self._holding(key, lock):
-            yield True
-
-    def _lock_file(self, key: str) -> FileLock:
-        path = self.path / "locks" / f"{key}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(path)
-
-    @contextmanager
-    def _holding(self, key: str, lock: FileLock) -> Iterator[None]:
         self._held.add(key)
         try:
-            yield
+            yield True
         finally:
             self._held.discard(key)
             # While it is held: whoever has opened the file, and gets its lock, sees that its name
             # is gone, and begins again (filelock since 3.24).
-            Path(lock.lock_file).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             lock.release()
 
     def partial(self, key: str) -> Path:
@@ -395,11 +338,7 @@ class Store:
     # -- removing ---------------------------------------------------------------------------------
 
     def remove(self, key: str) -> bool:
-        """Remove an artefact, and the state of its making; not while another process is at it.
-
-        Returns:
-            Whether it was removed.
-        """
+        """Remove an artefact, and the state of its making; False while another process has it."""
         with self._if_free(key) as free:
             if not free:
                 return False
@@ -444,12 +383,6 @@ class Store:
                     _discard(path)
 
 
-def _contents(folder: Path) -> tuple[dict[str, str], int]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    digests = {path.relative_to(folder).as_posix(): hash_file(path) for path in files}
-    return digests, sum(path.stat().st_size for path in files)
-
-
 def _key_of(path: Path) -> str:
     """The key of a temporary file or folder, in its name or in that of its folder."""
     if path.parent.parent.name == PARTIAL:
@@ -462,15 +395,3 @@ def _discard(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-def _machine() -> dict[str, Any]:
-    import torch
-
-    return {
-        "host": platform.node(),
-        "system": platform.platform(terse=True),
-        "processor": platform.processor() or platform.machine(),
-        "cores": torch.get_num_threads(),
-        "process": os.getpid(),
-    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -67,7 +68,8 @@ def log_run(
         raise InputError(f"mode: found {mode!r}; expected 'offline' or 'online'")
     place = Path(run.path if directory is None else directory).resolve()
     with _own_environment(place / "wandb"):
-        wandb = _wandb()
+        check_installed()
+        wandb: Any = import_module("wandb")
         if mode == "online" and not wandb.login(prompt=False):
             raise InputError(
                 "wandb: not logged in; run `wandb login` first, set WANDB_API_KEY, or use offline "
@@ -158,13 +160,6 @@ def check_installed() -> None:
     """
     if find_spec("wandb") is None:
         raise InputError("wandb is not installed; install it with: pip install 'mechcore[wandb]'")
-
-
-def _wandb() -> Any:
-    check_installed()
-    import wandb
-
-    return wandb
 
 
 @contextmanager

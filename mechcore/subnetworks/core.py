@@ -144,20 +144,11 @@ def head_frequency(masks: Sequence[Mask], targets: Sequence[float]) -> pd.DataFr
     rows = []
     for target in sorted(set(targets)):
         chosen = [set(m.kept) for m, t in zip(masks, targets, strict=True) if t == target]
-        for component in shape.components:
-            count = sum(component in kept for kept in chosen)
-            rows.append(
-                {
-                    "component": str(component),
-                    "layer": component.layer,
-                    "head": component.head,
-                    "target_sparsity": target,
-                    "n_seeds": len(chosen),
-                    "count": count,
-                    "frequency": count / len(chosen),
-                }
-            )
-    return pd.DataFrame(rows).astype({"head": "Int64"})
+        for c in shape.components:
+            count = sum(c in kept for kept in chosen)
+            rows.append((str(c), c.layer, c.head, target, len(chosen), count, count / len(chosen)))
+    columns = ["component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency"]
+    return pd.DataFrame(rows, columns=columns).astype({"head": "Int64"})
 
 
 @dataclass(frozen=True)
@@ -173,8 +164,7 @@ class RankAgreement:
 def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
     """Spearman's rho between the head frequencies at the lowest and the highest sparsity.
 
-    Args:
-        frequency: a table of `head_frequency`.
+    ``frequency`` is a table of `head_frequency`.
 
     Raises:
         InputError: the table has fewer than two sparsities.
@@ -191,8 +181,7 @@ def frequency_agreement(frequency: pd.DataFrame) -> RankAgreement:
 def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
     """How many heads are kept by i seeds at the lowest and by j seeds at the highest sparsity.
 
-    Args:
-        frequency: a table of `head_frequency`.
+    ``frequency`` is a table of `head_frequency`.
 
     Returns:
         One row per pair of counts, those that no head has included: low_sparsity, high_sparsity,
@@ -206,16 +195,9 @@ def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
     seeds = frequency.groupby("target_sparsity")["n_seeds"].first()
     counts = np.zeros((seeds[low] + 1, seeds[high] + 1), dtype=int)
     np.add.at(counts, (table[low].to_numpy(), table[high].to_numpy()), 1)
-    return pd.DataFrame(
-        {
-            "low_sparsity": low,
-            "high_sparsity": high,
-            "low_count": i,
-            "high_count": j,
-            "n_heads": int(n),
-        }
-        for (i, j), n in np.ndenumerate(counts)
-    )
+    rows = [(low, high, i, j, int(n)) for (i, j), n in np.ndenumerate(counts)]
+    columns = ["low_sparsity", "high_sparsity", "low_count", "high_count", "n_heads"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def head_overlap(masks: Sequence[Mask], names: Sequence[str]) -> pd.DataFrame:
@@ -244,16 +226,9 @@ def head_overlap(masks: Sequence[Mask], names: Sequence[str]) -> pd.DataFrame:
         possible = np.arange(min(len(a), len(b)) + 1)
         chance = stats.hypergeom.pmf(possible, n_heads, len(a), len(b))
         jaccards = [_jaccard(int(n), len(a), len(b)) for n in possible]
-        rows.append(
-            {
-                "first": first,
-                "second": second,
-                "shared": len(a & b),
-                "either": len(a | b),
-                "jaccard": _jaccard(len(a & b), len(a), len(b)),
-                "expected": float(np.dot(chance, jaccards)),
-            }
-        )
+        jaccard = _jaccard(len(a & b), len(a), len(b))
+        expected = float(np.dot(chance, jaccards))
+        rows.append((first, second, len(a & b), len(a | b), jaccard, expected))
     columns = ["first", "second", "shared", "either", "jaccard", "expected"]
     return pd.DataFrame(rows, columns=columns)
 

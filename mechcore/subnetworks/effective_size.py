@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_integer_dtype
 
-from mechcore.data.readers import read_table, texts_of
+from mechcore.data.readers import read_table, texts_of, without_repeats
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
 from mechcore.files import unguarded
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema
@@ -331,11 +331,6 @@ def _without_missing(path: Path, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _json(path: Path) -> Any:
-    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len(dict(pairs)) < len(pairs):
-            raise ValueError(f"a key occurs twice among {_list(key for key, _ in pairs)}")
-        return dict(pairs)
-
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repeats)
         json.dumps(content, ensure_ascii=False).encode()  # half characters fail here

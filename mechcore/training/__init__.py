@@ -14,31 +14,22 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.training.fresh import new_model
-    from mechcore.training.history import HISTORY_FILE, best_step, read_history
-    from mechcore.training.objectives import Objective, accuracies, answering, classification
-    from mechcore.training.run import train, train_answering, train_classifier
-    from mechcore.training.run_folder import SETTINGS_FILE, STATE_FOLDER, checkpoint_path
-    from mechcore.training.settings import PRESETS, TrainSettings, train_settings
+    from mechcore.training.fresh import new_model as new_model
+    from mechcore.training.history import HISTORY_FILE as HISTORY_FILE
+    from mechcore.training.history import best_step as best_step
+    from mechcore.training.history import read_history as read_history
+    from mechcore.training.objectives import Objective as Objective
+    from mechcore.training.objectives import accuracies as accuracies
+    from mechcore.training.objectives import answering as answering
+    from mechcore.training.objectives import classification as classification
+    from mechcore.training.run import train as train
+    from mechcore.training.run import train_answering as train_answering
+    from mechcore.training.run import train_classifier as train_classifier
+    from mechcore.training.run_folder import SETTINGS_FILE as SETTINGS_FILE
+    from mechcore.training.run_folder import STATE_FOLDER as STATE_FOLDER
+    from mechcore.training.run_folder import checkpoint_path as checkpoint_path
+    from mechcore.training.settings import PRESETS as PRESETS
+    from mechcore.training.settings import TrainSettings as TrainSettings
+    from mechcore.training.settings import train_settings as train_settings
 
 attach(__name__)
-
-__all__ = [
-    "HISTORY_FILE",
-    "PRESETS",
-    "SETTINGS_FILE",
-    "STATE_FOLDER",
-    "Objective",
-    "TrainSettings",
-    "accuracies",
-    "answering",
-    "best_step",
-    "checkpoint_path",
-    "classification",
-    "new_model",
-    "read_history",
-    "train",
-    "train_answering",
-    "train_classifier",
-    "train_settings",
-]

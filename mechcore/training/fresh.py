@@ -77,7 +77,10 @@ def new_model(
         keeps = not from_scratch and {*map(normal_name, wanted)} == {
             *map(normal_name, own_classes or ())
         }
-        _name_classes(config, cast(Sequence[str], own_classes) if keeps else wanted)
+        names = cast(Sequence[str], own_classes) if keeps else wanted
+        config.id2label = dict(enumerate(names))
+        config.label2id = {each: i for i, each in enumerate(names)}
+        config.problem_type = None  # a base may be made for regression
     elif classes is not None:
         raise InputError(
             "classes: are for classifiers, and a prompt is for language models, whose classes are "
@@ -131,12 +134,6 @@ def _check_classes(
             '"0=entailment,1=neutral,2=contradiction"'
         )
     return wanted
-
-
-def _name_classes(config: Any, names: Sequence[str]) -> None:
-    config.id2label = dict(enumerate(names))
-    config.label2id = {name: i for i, name in enumerate(names)}
-    config.problem_type = None  # a base may be made for regression
 
 
 def _loader(base: str, config: Any, prompt: str | None) -> Any:

@@ -64,13 +64,8 @@ class BatchOrder(Sampler[int]):
 class Loop(Trainer):
     """The Trainer with mechcore's loss and order of examples.
 
-    Args:
-        model: the model, trained in place.
-        objective: what it learns.
-        encoded: the training examples.
-        settings: how to train.
-        total: optimiser steps.
-        arguments: the Trainer's own settings, from `arguments_for`.
+    It trains the model in place, for ``total`` optimiser steps; ``arguments`` are the Trainer's own
+    settings, from `arguments_for`.
     """
 
     def __init__(

@@ -181,17 +181,10 @@ def answering(
         InputError: the answers are not different single tokens that the tokenizer knows, or
             ``max_length`` is more than the model takes.
     """
-    columns = answer_ids(answers, tokenizer, prompt).values()
+    columns = tuple(answer_ids(answers, tokenizer, prompt).values())
     length = _length(model, tokenizer, max_length)
-    return Objective(
-        tokenizer,
-        length,
-        tuple(answers),
-        tuple(columns),
-        prompt,
-        dict(answers),
-        whole=whole,
-    )
+    classes = tuple(answers)
+    return Objective(tokenizer, length, classes, columns, prompt, dict(answers), whole=whole)
 
 
 def _all_logits(
@@ -225,20 +218,6 @@ def _length(
     return max_length or limit
 
 
-@torch.no_grad()
-def _right(
-    model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
-) -> Bool[Tensor, " example"]:
-    correct = objective.correct(encoded.examples)
-    right = torch.zeros(len(encoded), dtype=torch.bool)
-    for batch in encoded.batches(_EVALUATION_BATCH):
-        logits = objective.logits(model, batch)[:, list(objective.columns)]
-        index = batch["index"]
-        check_finite(logits, index)
-        right[index] = correct[index, logits.argmax(dim=1).cpu()]
-    return right
-
-
 def accuracies(
     model: PreTrainedModel, objective: Objective, encoded: EncodedExamples
 ) -> dict[str, float]:
@@ -249,7 +228,14 @@ def accuracies(
     Raises:
         NotFiniteError: a logit is not finite.
     """
-    with evaluating(model):
-        right = pd.Series(_right(model, objective, encoded).numpy())
-    by_subset = right.groupby(encoded.examples.frame["subset"], sort=False).mean()
-    return {ALL: float(right.mean()), **{str(k): float(v) for k, v in by_subset.items()}}
+    correct = objective.correct(encoded.examples)
+    right = torch.zeros(len(encoded), dtype=torch.bool)
+    with evaluating(model), torch.no_grad():
+        for batch in encoded.batches(_EVALUATION_BATCH):
+            logits = objective.logits(model, batch)[:, list(objective.columns)]
+            index = batch["index"]
+            check_finite(logits, index)
+            right[index] = correct[index, logits.argmax(dim=1).cpu()]
+    shares = pd.Series(right.numpy())
+    by_subset = shares.groupby(encoded.examples.frame["subset"], sort=False).mean()
+    return {ALL: float(shares.mean()), **{str(k): float(v) for k, v in by_subset.items()}}

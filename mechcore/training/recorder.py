@@ -37,12 +37,8 @@ from mechcore.training.stopping import has_ended, standing
 class Recorder(TrainerCallback):
     """Evaluates, writes checkpoints and the history, has the Trainer save its state, and ends it.
 
-    Args:
-        loop: the Trainer.
-        measured: data sets to measure accuracy on, by name.
-        out: the run's folder.
-        resumed: the step to go on after; 0 for a new run.
-        advance: called after every step.
+    Accuracy is measured on the data sets ``measured``; a run that was interrupted goes on after the
+    step ``resumed``, which is 0 for a new one; ``advance`` is called after every step.
     """
 
     def __init__(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pandas as pd
@@ -88,7 +88,8 @@ def train(
     for data in evaluations.values():
         objective.correct(data)
     begin(out, facts_of(model, objective, encoded, measured, settings), place)
-    if _is_finished(out, settings, total):
+    if has_ended(read_records(out), settings, total) and (out / FINAL).is_dir():
+        shutil.rmtree(out / STATE_FOLDER, ignore_errors=True)
         display.say(f"{out}: was finished before")
         _take_weights(model, out / FINAL, place)
         return read_history(out)
@@ -99,7 +100,10 @@ def train(
             MechcoreWarning,
             stacklevel=2,
         )
-    with _shown(progress):
+    # The rest of the steps may be passed over at once where there is a patience.
+    bar = display.bar if settings.patience is None else display.work
+    shown = display.shown() if progress and not display.is_shown() else nullcontext()
+    with shown:
         resumed = newest_state(out)
         remove_after(out, resumed)
         if resumed:
@@ -108,7 +112,7 @@ def train(
             own_randomness(place),
             unprepared(model),
             without_bars(),
-            _bar(total, settings) as advance,
+            bar("training", total) as advance,
         ):
             advance(resumed)
             loop = Loop(model, objective, encoded, settings, total, arguments)
@@ -136,43 +140,11 @@ def _check_weights(model: PreTrainedModel) -> None:
         )
 
 
-def _is_finished(out: Path, settings: TrainSettings, total: int) -> bool:
-    finished = has_ended(read_records(out), settings, total) and (out / FINAL).is_dir()
-    if finished and (out / STATE_FOLDER).is_dir():
-        shutil.rmtree(out / STATE_FOLDER)
-    return finished
-
-
 def _take_weights(model: PreTrainedModel, path: Path, device: torch.device) -> None:
     with without_bars():
         trained = type(model).from_pretrained(path, dtype=torch.float32)
     model.load_state_dict(trained.state_dict())
     nn.Module.to(model, device)
-
-
-@contextmanager
-def _bar(total: int, settings: TrainSettings) -> Iterator[display.Advance]:
-    """Progress in steps, or in shares where the rest of the steps may be passed over at once."""
-    if settings.patience is not None:
-        with display.work("training", total) as advance:
-            yield advance
-        return
-    with display.bar("training", total) as advance_one:
-
-        def advance_each(steps: float) -> None:
-            for _ in range(int(steps)):
-                advance_one()
-
-        yield advance_each
-
-
-@contextmanager
-def _shown(wanted: bool) -> Iterator[None]:
-    if wanted and not display.is_shown():
-        with display.shown():
-            yield
-    else:
-        yield
 
 
 def train_classifier(

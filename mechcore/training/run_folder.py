@@ -129,12 +129,9 @@ def _differences(before: Mapping[str, Any], now: Mapping[str, Any], path: str = 
             gone = {key: None for key in old if key not in value}
             found += _differences(old, {**value, **gone}, f"{where}.")
         elif old != value:
-            found.append(f"{where} ({_brief(old)} -> {_brief(value)})")
+            given = ["given" if isinstance(each, dict) else shown(each) for each in (old, value)]
+            found.append(f"{where} ({' -> '.join(given)})")
     return found
-
-
-def _brief(value: Any) -> str:
-    return "given" if isinstance(value, dict) else shown(value)
 
 
 # -- checkpoints ----------------------------------------------------------------------------------
@@ -205,13 +202,11 @@ def complete_state(out: Path, step: int, model: nn.Module, best: int | None = No
 
 def newest_state(out: Path) -> int:
     """The step of the newest complete state; 0 if there is none."""
-    folder = out / STATE_FOLDER
-    found = [] if not folder.is_dir() else [_step(path) for path in folder.iterdir()]
-    for step in sorted(found, reverse=True):
-        if step > 0 and _is_complete(state_path(out, step)):
+    folders = (out / STATE_FOLDER).glob("checkpoint-*")
+    for step in sorted((int(path.name.rpartition("-")[2]) for path in folders), reverse=True):
+        if _is_complete(state_path(out, step)):
             return step
-        if step > 0:
-            say(f"{state_path(out, step)}: is incomplete and passed over")
+        say(f"{state_path(out, step)}: is incomplete and passed over")
     return 0
 
 
@@ -219,11 +214,6 @@ def state_weights(out: Path, step: int) -> str:
     """Digest of the weights of a complete state."""
     content = json.loads((state_path(out, step) / _COMPLETE).read_text(encoding="utf-8"))
     return str(content["weights"])
-
-
-def _step(path: Path) -> int:
-    number = path.name.removeprefix("checkpoint-")
-    return int(number) if number.isdigit() else 0
 
 
 def _is_complete(path: Path) -> bool:

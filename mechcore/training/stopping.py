@@ -53,12 +53,7 @@ def watching(settings: TrainSettings, evaluations: Collection[str]) -> TrainSett
 
 
 def standing(records: Sequence[Mapping[str, Any]], settings: TrainSettings) -> Standing | None:
-    """Where a training stands after these evaluations; None without a patience, or before any.
-
-    Args:
-        records: evaluations in order, as the history holds them.
-        settings: from `watching`.
-    """
+    """Where a training stands after these evaluations; None without a patience, or before any."""
     if settings.patience is None:
         return None
     found: Standing | None = None

@@ -19,7 +19,6 @@ from scipy import stats
 
 from mechcore.ablation import ComponentSet, Search, ablate, find_superadditive, interactions
 from mechcore.ablation.engines import TreeEngine
-from mechcore.ablation.screening import Screen
 from mechcore.ablation.search import state_files
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
@@ -338,7 +337,7 @@ class Work:
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> Work:
     work = Work()
-    monkeypatch.setattr(Screen, "_gradient", work.watched("gradient", Screen._gradient))
+    monkeypatch.setattr(SCREENING, "_gradient", work.watched("gradient", SCREENING._gradient))
     monkeypatch.setattr(TreeEngine, "run", work.watched("batch", TreeEngine.run))
     return work
 

@@ -91,7 +91,6 @@ def test_its_examples_can_be_read(tmp_path: Path) -> None:
         ("[hard, hub]=>[]", "group 'both' is empty"),
         ("[hard, hub]=>[hub, hub]", "group 'both': found hub, hub; expected every name once"),
         ("[hard, hub]=>hub", r"groups\.both: found 'hub'"),
-        ("about: Mine.=>about: &a Mine.\nname: *a", "aliases .* are not accepted"),
         ("about: Mine.=>name: ' '", "name is ' '; expected one"),
     ],
 )

@@ -459,11 +459,11 @@ LABELS = ["a", "b"] * 6
         ({"labels": [*LABELS[:11], (1, [2])]}, "labels: found (1, [2]) in row 11; expected"),
         ({"groups": LABELS}, "class 'a' has 1 groups for 5 folds"),
         ({"groups": [1, 2]}, "groups: found 2 values; expected 12"),
-        ({"states": STATES[None]}, "states: found shape (1, 12, 3); expected [example, unit]"),
-        ({"states": STATES[:, :0]}, "states: found shape (12, 0)"),
+        ({"states": STATES[None]}, "states: shape (1, 12, 3); expected [example, unit]"),
+        ({"states": STATES[:, :0]}, "states: shape (12, 0)"),
         (
             {"states": np.where(np.arange(12)[:, None] == 7, np.inf, STATES)},
-            "states: row 7 is not finite, 1 rows",
+            "states: inf at example 7, unit 0",
         ),
         ({"classifier": "tree"}, "decode: classifier 'tree'; expected logistic or svm"),
         ({"folds": 1}, "decode: folds is 1; expected at least 2"),
@@ -491,7 +491,9 @@ def test_groups_that_cannot_be_spread_over_the_folds_are_refused() -> None:
 
 
 def test_errors_of_a_table_name_the_row() -> None:
-    with pytest.raises(InputError, match=r"^'sign' from \('z', 1\): states: row 0 is not finite"):
+    with pytest.raises(
+        InputError, match=r"^'sign' from \('z', 1\): states: -?inf at example 0, unit 0"
+    ):
         decode_table({("z", 1): STATES * np.inf}, {"sign": LABELS})
     with pytest.raises(InputError, match="0 sites and 1 variables; expected at least one of each"):
         decode_table({}, {"sign": LABELS})

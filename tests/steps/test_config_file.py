@@ -28,7 +28,7 @@ from mechcore.steps.config_file import located, read_config
 from mechcore.steps.config_template import template
 from mechcore.steps.study import STUDY
 from mechcore.study.step import plain
-from mechcore.yaml_file import LARGEST, parse_yaml
+from mechcore.yaml_file import parse_yaml
 
 
 def written(folder: Path, text: str | bytes, name: str = "study.yaml") -> Path:
@@ -109,30 +109,23 @@ def test_yaml_names_are_text(tmp_path: Path) -> None:
         ("seeds: [1]\nseeds: [2]", "'seeds' occurs twice.*line 2, column 1"),
         ("model: {source: a, 'source': b}", "'source' occurs twice"),
         ("data: {label_names: {1: a, '1': b}}", "'1' occurs twice"),
-        ("data: &x {train: a}\n", "not a usable|no such|expected"),
-        ("seeds: &x [1]\nsparsities: *x", r"aliases \(\*name\) are not accepted"),
-        ("a: &a [x]\nb: &b [*a, *a]\nc: [*b, *b]", "aliases"),
+        ("seeds: *x", "undefined alias.*line 1"),
+        ("seeds: &x [*x]", "Circular reference|recursive"),
         ("model: !!python/object/apply:os.system [ls]", "tags .*os.system.* not accepted"),
         ("seeds: !!int '42'", "tags"),
-        ("data: {ood_label: !!bool maybe}", "tags"),
         ("data: {ood_label: !!int ''}", "tags"),
-        ("data: {ood_label: !!timestamp x}", "tags"),
-        ("model: !!binary aGk=", "tags"),
-        ("seeds: !!set {1, 2}", "tags"),
         ("!mine\nseeds: [1]", "tags"),
-        ("? [1, 2]\n: 3", "a list or settings where a name belongs"),
-        ("? {a: b}\n: 3", "a list or settings where a name belongs"),
+        ("? [1, 2]\n: 3", "found unhashable key"),
+        ("? {a: b}\n: 3", "found unhashable key"),
         ("seeds: [1", "not a usable yaml file: .*line"),
         ("seeds:\n\t- 1", "not a usable yaml file"),
         ("a: b: c", "not a usable yaml file"),
         ("seeds: [1]\n---\nseeds: [2]", "expected a single document"),
         ("seeds: [" + "9" * 5000 + "]", "not a usable yaml file: .*4300"),
-        ("x: " + "[" * 21 + "]" * 21, "nested more than 20 levels"),
         ("[" * 50_000, "nested too deeply|maximum recursion"),
         ("- " * 3000 + "x", "nested too deeply|maximum recursion"),
         (b"seeds: [1]\x00", "not a usable yaml file"),
         (b"\xff\xfe\x00s", "not a usable yaml file: .*utf-8"),
-        ("x: '" + "a" * LARGEST + "'", f"is larger than {LARGEST} bytes"),
         ("- 1\n- 2", "found list; expected settings by name"),
         ("just words", "found str; expected settings by name"),
         ("5", "found int"),
@@ -141,9 +134,6 @@ def test_yaml_names_are_text(tmp_path: Path) -> None:
 def test_yaml_that_cannot_be_used_is_refused(
     tmp_path: Path, text: str | bytes, message: str
 ) -> None:
-    if message.startswith("not a usable|"):  # an anchor alone does no harm, but names no file
-        assert read(tmp_path, text + "model: {source: b}").data.train == str(tmp_path / "a")
-        return
     with pytest.raises(InputError, match=message) as caught:
         read(tmp_path, text)
     assert str(caught.value).startswith(f"{tmp_path / 'study.yaml'}: ")

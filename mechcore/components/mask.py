@@ -1,198 +1,25 @@
-"""Component names and masks over all components of a model.
-
-A component is one attention head (``L4.H0``) or one MLP layer (``L3.MLP``). A mask holds one value
-in [0, 1] per component: 1 keeps it, 0 ablates it (arXiv 2403.03942, section 3).
-"""
+"""Masks over all components of a model, and their files."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import total_ordering
-from numbers import Integral
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from mechcore.components.names import Component, ComponentLike, ModelShape, parse_components
 from mechcore.errors import InputError, MismatchError, reason
 from mechcore.files import write_safetensors, write_text
 from mechcore.identity import Identity
 
-KINDS = ("heads", "mlps", "all")
-"""Names of groups of components, see `ModelShape.kind`."""
-
 ANY_MODEL = "load it with any_model=True (--any-model)"
 """How to use a mask on another model than its own, for messages."""
-
-_NAME = re.compile(r"[Ll]?(\d+)\.(?:[Hh]?(\d+)|([Mm][Ll][Pp]))")
-
-
-@total_ordering
-@dataclass(frozen=True, init=False)
-class Component:
-    """One attention head, or one MLP layer when ``head`` is None. Ordered by layer, MLP last.
-
-    Args:
-        layer: number of the layer from 0, or the component's name.
-        head: number of the head from 0.
-
-    Raises:
-        InputError: a number is negative or no integer, or the name cannot be read.
-
-    >>> Component("4.0"), str(Component(3))
-    (Component(layer=4, head=0), 'L3.MLP')
-    """
-
-    layer: int
-    head: int | None = None
-
-    def __init__(self, layer: int | str, head: int | None = None) -> None:
-        if isinstance(layer, str) and head is None:
-            named = Component.parse(layer)
-            layer, head = named.layer, named.head
-        for name, value in (("layer", layer), ("head", 0 if head is None else head)):
-            if not isinstance(value, Integral) or isinstance(value, bool) or value < 0:
-                raise InputError(f"component: {name} is {value!r}; expected an integer from 0")
-        object.__setattr__(self, "layer", int(layer))
-        object.__setattr__(self, "head", None if head is None else int(head))
-
-    @classmethod
-    def parse(cls, name: ComponentLike) -> Component:
-        """Read ``L4.H0``, ``4.0``, ``L3.MLP`` or ``3.mlp``; components pass through.
-
-        Raises:
-            InputError: ``name`` is none of these.
-        """
-        if isinstance(name, Component):
-            return name
-        match = _NAME.fullmatch(name.strip()) if isinstance(name, str) else None
-        if match is None:
-            raise InputError(
-                f"component {name!r}: not a component name; write heads as L4.H0 or 4.0 "
-                "and MLP layers as L3.MLP"
-            )
-        return cls(int(match[1]), None if match[2] is None else int(match[2]))
-
-    @property
-    def is_head(self) -> bool:
-        """Whether this is an attention head."""
-        return self.head is not None
-
-    def __str__(self) -> str:
-        return f"L{self.layer}.MLP" if self.head is None else f"L{self.layer}.H{self.head}"
-
-    def __lt__(self, other: Component) -> bool:
-        return self._order < other._order
-
-    @property
-    def _order(self) -> tuple[int, float]:
-        return (self.layer, float("inf") if self.head is None else self.head)
-
-
-ComponentLike: TypeAlias = Component | str
-
-
-def parse_components(*names: ComponentLike | Iterable[ComponentLike]) -> list[Component]:
-    """Components of names and iterables of names; comma-separated strings are split.
-
-    Raises:
-        InputError: a name cannot be read.
-    """
-    found: list[Component] = []
-    for name in names:
-        if isinstance(name, Component):
-            found.append(name)
-        elif isinstance(name, str):
-            found.extend(Component.parse(part) for part in name.split(",") if part.strip())
-        elif isinstance(name, Iterable):
-            found.extend(parse_components(*name))
-        else:
-            raise InputError(
-                f"component {name!r}: found {type(name).__name__}; expected a name such as L4.H0 "
-                "or L3.MLP, or a list of names"
-            )
-    return found
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """How many layers and heads a model has, and whether its layers have an MLP."""
-
-    n_layers: int
-    n_heads: int
-    has_mlps: bool = True
-
-    @classmethod
-    def of(cls, model: Any) -> ModelShape:
-        """Read the shape from ``model.cfg`` of any TransformerLens model.
-
-        Raises:
-            InputError: ``model`` has no such configuration.
-        """
-        if isinstance(model, ModelShape):
-            return model
-        cfg = getattr(model, "cfg", None)
-        if cfg is None or not hasattr(cfg, "n_layers") or not hasattr(cfg, "n_heads"):
-            raise InputError(
-                f"model: found {type(model).__name__} without cfg.n_layers and cfg.n_heads; "
-                "expected a HookedTransformer, HookedEncoder or TransformerBridge: "
-                "pass it through mechcore.load_model first"
-            )
-        return cls(int(cfg.n_layers), int(cfg.n_heads), not getattr(cfg, "attn_only", False))
-
-    @property
-    def columns(self) -> int:
-        """Components per layer."""
-        return self.n_heads + self.has_mlps
-
-    @property
-    def heads(self) -> list[Component]:
-        """All heads, by layer."""
-        return [Component(la, h) for la in range(self.n_layers) for h in range(self.n_heads)]
-
-    @property
-    def mlps(self) -> list[Component]:
-        """All MLP layers."""
-        return [Component(layer) for layer in range(self.n_layers)] if self.has_mlps else []
-
-    @property
-    def components(self) -> list[Component]:
-        """All components, by layer, heads before the MLP: the order of a flattened mask."""
-        return sorted(self.heads + self.mlps)
-
-    def kind(self, name: str) -> list[Component]:
-        """The heads, the MLP layers, or all components, by a name in `KINDS`."""
-        return {"heads": self.heads, "mlps": self.mlps, "all": self.components}[name]
-
-    def index(self, component: ComponentLike) -> tuple[int, int]:
-        """Position of a component in a mask's last two axes.
-
-        Raises:
-            InputError: the model has no such component.
-        """
-        component = Component.parse(component)
-        column = self.n_heads if component.head is None else component.head
-        inside = component.layer < self.n_layers and (
-            self.has_mlps if component.head is None else component.head < self.n_heads
-        )
-        if not inside:
-            mlps = ", each with an MLP" if self.has_mlps else " and no MLPs"
-            raise InputError(
-                f"component {component}: out of range; the model has layers 0-"
-                f"{self.n_layers - 1} with heads 0-{self.n_heads - 1}{mlps}"
-            )
-        return component.layer, column
-
-    def __str__(self) -> str:
-        return f"{self.n_layers} layers x {self.n_heads} heads" + (
-            " with MLPs" if self.has_mlps else " without MLPs"
-        )
 
 
 class Mask:

@@ -1,4 +1,4 @@
-"""Labels as plain values that can be told apart, and as numbers."""
+"""States as a table of numbers; labels as plain values that can be told apart, and as numbers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,42 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from mechcore.errors import InputError
+
+
+def matrix_of(
+    states: Float[Tensor | np.ndarray, "example unit"], name: str = "states"
+) -> tuple[Float[np.ndarray, "example unit"], float]:
+    """States in float64, and the relative precision they came in; 0 for whole numbers.
+
+    Raises:
+        InputError: they are not a table of finite numbers, or empty; the message names them.
+    """
+    values = states.detach().cpu() if isinstance(states, Tensor) else np.asarray(states)
+    if values.ndim != 2 or 0 in values.shape:
+        raise InputError(
+            f"{name}: shape {tuple(values.shape)}; expected [example, unit], at least one of each: "
+            "flatten further axes, or take one position or head at a time"
+        )
+    if isinstance(values, Tensor):
+        precision = torch.finfo(values.dtype).eps if values.is_floating_point() else 0.0
+        values = values.double().numpy()
+    elif values.dtype.kind in "biuf":
+        precision = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 0.0
+        values = values.astype(float)
+    else:
+        raise InputError(f"{name}: found {values.dtype} values; expected numbers")
+    if not np.isfinite(values).all():
+        row, unit = np.argwhere(~np.isfinite(values))[0]
+        raise InputError(
+            f"{name}: {values[row, unit]} at example {row}, unit {unit}; expected finite numbers: "
+            "does the model overflow in its precision?"
+        )
+    return values, precision
 
 
 def label_values(name: str, values: Any, n: int | None = None) -> list[Hashable]:

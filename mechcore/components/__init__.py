@@ -1,0 +1,21 @@
+"""Component names and masks over all components of a model.
+
+A component is one attention head (``L4.H0``) or one MLP layer (``L3.MLP``). A mask holds one value
+in [0, 1] per component: 1 keeps it, 0 ablates it (arXiv 2403.03942, section 3).
+"""
+
+from typing import TYPE_CHECKING
+
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.components.mask import ANY_MODEL as ANY_MODEL
+    from mechcore.components.mask import Mask as Mask
+    from mechcore.components.mask import same_model as same_model
+    from mechcore.components.names import KINDS as KINDS
+    from mechcore.components.names import Component as Component
+    from mechcore.components.names import ComponentLike as ComponentLike
+    from mechcore.components.names import ModelShape as ModelShape
+    from mechcore.components.names import parse_components as parse_components
+
+attach(__name__)
