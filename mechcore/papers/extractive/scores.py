@@ -32,7 +32,7 @@ from mechcore.errors import InputError, MechcoreError
 from mechcore.models.running import hook_mlp_out, hook_z
 from mechcore.papers.extractive.alignment import align, places
 from mechcore.papers.extractive.deltas import WeightDelta, applied, check_fits, differentiable
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.informative import covered_names, hooks_needed, informative
 from mechcore.papers.extractive.passes import (
     Question,
