@@ -75,7 +75,7 @@ def model_facts(model: Any, source: str) -> dict[str, Any]:
 
 
 def gathered(
-    store: Store, jobs: Iterable[tuple[Job, Mapping[str, object]]]
+    store: Store, jobs: Iterable[tuple[Job, Mapping[str, str | int]]]
 ) -> dict[str, pd.DataFrame]:
     """Tables of finished jobs by name, those of one name below one another.
 

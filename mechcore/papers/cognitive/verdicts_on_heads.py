@@ -206,7 +206,8 @@ def responses(evidence: Evidence) -> Finding:
     seeds = evidence.trained_seeds(FINE_TUNED)
     heads = [_heads(evidence, "choice", seed) for seed in seeds.kept]
     above = [_n_above(each) for each in heads]
-    met, counts = over_seeds([_told(*pair) for pair in zip(heads, above, strict=True)])
+    below = [(each["high"] < _to_beat(each) + NEGLIGIBLE).all() for each in heads]
+    met, counts = over_seeds([ruled(*pair) for pair in zip(above, below, strict=True)])
     best = _best(heads)
     return seeds.finding(
         met,
@@ -245,10 +246,6 @@ def _n_above(heads: pd.DataFrame) -> int:
     right = (heads["accuracy"] * heads["n"]).round()
     exact = binom.sf(right - 1, heads["n"], _to_beat(heads))
     return int(((exact * len(heads) <= ALPHA) & (heads["p"] <= ALPHA)).sum())
-
-
-def _told(heads: pd.DataFrame, n_above: int) -> bool | None:
-    return ruled(n_above, (heads["high"] < _to_beat(heads) + NEGLIGIBLE).all())
 
 
 @beside

@@ -195,7 +195,8 @@ def separation(evidence: Evidence) -> Finding:
         base = float(of_base["silhouette"].iloc[0])
         above = [bool(each) for each in rows["silhouette"] > rows["null_95"]]
         rise = t_interval(rows["silhouette"] - base)
-        parts.append(_apart(above, rise))
+        rarely = 2 * sum(above) < len(above)
+        parts.append(ruled(all(above) and rise.low > 0, rarely or rise.high <= 0))
         sentences.append(
             f"By {variable}: {number(rows['silhouette'].mean())} fine-tuned (95th percentile of "
             f"its null {number(rows['null_95'].mean())}, above it in {sum(above)} of "
@@ -217,11 +218,6 @@ def _silhouettes(
 ) -> pd.DataFrame:
     where = {"arm": arm, "space": space, "variable": variable}
     return evidence.by_seed("cognitive_silhouette", seeds, **where)
-
-
-def _apart(above: Sequence[bool], rise: Interval) -> bool | None:
-    rarely = 2 * sum(above) < len(above)
-    return ruled(all(above) and rise.low > 0, rarely or rise.high <= 0)
 
 
 @beside

@@ -45,13 +45,14 @@ class EncodedFacts:
 
     def first(self, n: int) -> EncodedFacts:
         """The first ``n``, or all if there are fewer, with all options."""
-        rows = range(min(n, len(self)))
-        ids, completions, tokens = (
-            each[: len(rows)] for each in (self.prompt_ids, self.completion_ids, self.tokens)
-        )
-        answers = self.answers[: len(rows)]
+        n = min(n, len(self))
         return EncodedFacts(
-            self.facts.select(rows), ids, completions, self.option_ids, answers, tokens
+            self.facts.select(range(n)),
+            self.prompt_ids[:n],
+            self.completion_ids[:n],
+            self.option_ids,
+            self.answers[:n],
+            self.tokens[:n],
         )
 
 

@@ -12,6 +12,7 @@ import helpers
 import pandas as pd
 import pytest
 import torch
+from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -22,7 +23,6 @@ from mechcore.papers.extractive.facts import city_ordering, city_tasks, facts_ta
 from mechcore.papers.extractive.freezing import Freezing
 from mechcore.papers.extractive.recall import Ocr
 from mechcore.papers.extractive.report.page import REPORT
-from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from mechcore.papers.extractive.score_maps import Scores
 from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
 from mechcore.papers.extractive.study import STUDY, ExtractiveStudy, located, run
