@@ -1,15 +1,30 @@
-"""Bases of papers' studies: checkpoints that users bring, and what is told of them."""
+"""What the papers' studies share: checkpoints that users bring, results of jobs, a run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from mechcore.components import ModelShape
+from mechcore.files import read_csv
 from mechcore.models.running import n_parameters
 from mechcore.study.fingerprints import Hasher, checkpoint_content
+from mechcore.study.folder import TABLES_FOLDER
+from mechcore.study.step import Job, Work
+from mechcore.study.store import Store
 from mechcore.yaml_file import located_path
+
+BASE = "base"
+"""What the base is to a job: an input of the user's, or another job's result."""
+
+CHECKPOINT = "checkpoint"
+
+WITH_GRADIENT = 3.0
+"""A pass forward and back, in passes forward."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +46,15 @@ class Checkpoint:
         return checkpoint_content(self.source, None, hash_file)
 
 
+def checkpoint_of(work: Work, made: str = BASE) -> str:
+    """Where the model of a job is: what the job ``made`` left, or else the user's base."""
+    if made in work.job.needs:
+        return str(work.needed(made) / CHECKPOINT)
+    base = work.job.inputs[BASE]
+    assert isinstance(base, Checkpoint)
+    return base.source
+
+
 def located_base(source: str | None, folder: Path) -> str | None:
     """A directory made absolute, beginning at ``folder``; what is none there is a hub id."""
     if source is None:
@@ -48,3 +72,22 @@ def model_facts(model: Any, source: str) -> dict[str, Any]:
         "d_model": model.cfg.d_model,
         "n_parameters": n_parameters(model),
     }
+
+
+def gathered(
+    store: Store, jobs: Iterable[tuple[Job, Mapping[str, str | int]]]
+) -> dict[str, pd.DataFrame]:
+    """Tables of finished jobs by name, those of one name below one another.
+
+    Args:
+        store: holds the results.
+        jobs: each with what its rows are to say of it, in columns before the others.
+    """
+    parts: dict[str, list[pd.DataFrame]] = {}
+    for job, columns in jobs:
+        for path in sorted((store.whole(job.key) / TABLES_FOLDER).glob("*.csv")):
+            table = read_csv(path)
+            for place, (name, value) in enumerate(columns.items()):
+                table.insert(place, name, value)
+            parts.setdefault(path.stem, []).append(table)
+    return {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}

@@ -1,11 +1,15 @@
-"""What verdicts on a paper's claims stand on: a study's tables, seeds that count, intervals."""
+"""Judging a paper's claims: evidence from a study's tables, rules over seeds, and their wording.
+
+A rule is met (True), contradicted (False) or open (None).
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypeVar
+from functools import wraps
+from typing import Any, ClassVar, Literal, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -15,10 +19,14 @@ from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Interval
 from mechcore.tables import Column, Schema
 
+P = ParamSpec("P")
+
 Verdict: TypeAlias = Literal["supported", "not supported", "inconclusive"]
-SUPPORTED: Verdict = "supported"
-NOT_SUPPORTED: Verdict = "not supported"
-INCONCLUSIVE: Verdict = "inconclusive"
+_VERDICTS: Mapping[bool | None, Verdict] = {
+    True: "supported",
+    False: "not supported",
+    None: "inconclusive",
+}
 
 VERDICTS = Schema(
     "verdicts",
@@ -41,15 +49,20 @@ class InconclusiveError(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a claim.
+    """What became of a claim, or of a part of one.
 
     Attributes:
-        verdict: one of the three.
+        met: whether its rule is.
         figure: sentences with the numbers.
     """
 
-    verdict: Verdict
+    met: bool | None
     figure: str
+
+    @property
+    def verdict(self) -> Verdict:
+        """In words."""
+        return _VERDICTS[self.met]
 
 
 @dataclass(frozen=True)
@@ -80,37 +93,47 @@ class Seeds:
             raise InconclusiveError(" ".join(left_out))
         return Seeds(kept, left_out)
 
+    def finding(self, met: bool | None, *sentences: str) -> Finding:
+        """What these seeds say of a claim, and which were left out."""
+        return Finding(met, joined(*sentences, *self.left_out))
+
 
 @dataclass(frozen=True, eq=False)
 class Tables:
     """The tables of a study.
 
     Attributes:
+        study: whose they are, with its article.
+        columns: that are read, of each table, beside those that say what a row is of.
         tables: by name.
+
+    Raises:
+        InputError: a table lacks a column.
     """
 
+    study: ClassVar[str]
+    columns: ClassVar[Mapping[str, Sequence[str]]]
     tables: Mapping[str, pd.DataFrame]
 
-    def check(self, columns: Mapping[str, Sequence[str]], study: str) -> None:
-        """Make sure that the tables there are have these columns.
-
-        Args:
-            columns: of each table.
-            study: whose they are, with its article.
-
-        Raises:
-            InputError: a table lacks a column.
-        """
-        for name, needed in columns.items():
+    def __post_init__(self) -> None:
+        for name, needed in self.columns.items():
             table = self.tables.get(name)
             if table is None or table.empty:
                 continue
-            missing = [each for each in needed if each not in table]
-            if missing:
+            if missing := [each for each in needed if each not in table]:
                 raise InputError(
                     f"table {name}: no column {', '.join(missing)}, found "
-                    f"{', '.join(map(str, table.columns))}; give the tables of {study}"
+                    f"{', '.join(map(str, table.columns))}; give the tables of {self.study}"
                 )
+
+    def seeds(self, name: str, *kinds: Mapping[str, object]) -> Seeds:
+        """The seeds that rows of a table have, those of some kinds if given.
+
+        Raises:
+            InconclusiveError: there is no such table, or no row of a kind.
+        """
+        found = (self.rows(name, **where)["seed"] for where in kinds or ({},))
+        return Seeds(tuple(sorted({int(seed) for seeds in found for seed in seeds})))
 
     def rows(self, name: str, **where: object) -> pd.DataFrame:
         """The rows of a table that have these values.
@@ -181,9 +204,22 @@ def judged(claims: Iterable[tuple[str, Callable[[E], Finding]]], evidence: E) ->
         try:
             found = judge(evidence)
         except InconclusiveError as reason:
-            found = Finding(INCONCLUSIVE, str(reason))
+            found = Finding(None, str(reason))
         rows.append((claim, title, found.verdict, found.figure))
     return pd.DataFrame(rows, columns=VERDICTS.required)
+
+
+def beside(sentence: Callable[P, str]) -> Callable[P, str]:
+    """Make a sentence that decides nothing: empty where what it tells of is missing."""
+
+    @wraps(sentence)
+    def told(*args: P.args, **kwargs: P.kwargs) -> str:
+        try:
+            return sentence(*args, **kwargs)
+        except InconclusiveError:
+            return ""
+
+    return told
 
 
 def _values(where: Mapping[str, object]) -> str:
@@ -198,18 +234,32 @@ def row_interval(row: pd.Series[Any]) -> Interval:
     return Interval(math.nan, float(row["low"]), float(row["high"]))
 
 
-def over_seeds(met: Sequence[bool | None]) -> tuple[Verdict, str]:
-    """Of a rule that every seed has to meet: met, contradicted (False) or open (None) in each.
+def ruled(yes: Any, no: Any) -> bool | None:
+    """Met, or else contradicted, or else open."""
+    return True if yes else (False if no else None)
+
+
+def above_zero(interval: Interval) -> bool | None:
+    """Whether all of an interval is; contradicted where none of it is, open without ends."""
+    return ruled(interval.low > 0, interval.high <= 0)
+
+
+def all_of(met: Sequence[bool | None]) -> bool | None:
+    """True if all are met, False if one is contradicted, else None."""
+    return ruled(all(met), False in met)
+
+
+def over_seeds(met: Sequence[bool | None]) -> tuple[bool | None, str]:
+    """Of a rule that every seed has to meet.
 
     Returns:
-        "supported" if all meet it, "not supported" if more than half contradict it; and the counts
-        in a sentence.
+        Met if it is in all, contradicted if it is in more than half; and the counts in a sentence.
     """
     n, yes, no = len(met), met.count(True), met.count(False)
-    counts = f"Met in {yes} of {seeds_named(n)}, contradicted in {no}, open in {n - yes - no}."
     if yes == n:
-        return SUPPORTED, f"Met in {yes} of {seeds_named(n)}."
-    return (NOT_SUPPORTED if 2 * no > n else INCONCLUSIVE), counts
+        return True, f"Met in {yes} of {seeds_named(n)}."
+    counts = f"Met in {yes} of {seeds_named(n)}, contradicted in {no}, open in {n - yes - no}."
+    return ruled(False, 2 * no > n), counts
 
 
 def t_interval(values: Iterable[float]) -> Interval:

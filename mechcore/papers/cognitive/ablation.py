@@ -24,7 +24,6 @@ from jaxtyping import Bool, Float
 from transformers import PreTrainedTokenizerBase
 
 from mechcore.ablation import ablate, sets
-from mechcore.ablation.effects import Ablations, ComponentSet
 from mechcore.ablation.engines import Precision
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
@@ -204,7 +203,8 @@ def ablation_tables(
         )
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     shape, heads = ModelShape.of(model), sets.singles(model, mlps=False)
-    tables, masses = [], []
+    rows: list[dict[str, Any]] = []
+    masses = []
     for fill in fills:
         found = ablate(
             model,
@@ -217,16 +217,33 @@ def ablation_tables(
             batch_size=batch_size,
             seed=seed,
         )
-        drops = _drops(found, heads)
-        table = _head_table(fill, found, heads, drops, incongruent, n_resamples, seed)
-        tables.append(table)
-        parts = (("all", "", drops), ("incongruent", "incongruent_", drops[:, incongruent]))
-        for subset, prefix, part in parts:
-            significant = table[f"{prefix}low"].to_numpy() > 0
-            row = _mass(part, significant, shape, n_resamples, seed)
-            masses.append({"fill": fill, "subset": subset, **row})
+        drops = np.stack([found.drops(head, "accuracy") for head in heads])
+        of_head: list[dict[str, Any]] = [
+            {
+                "fill": fill,
+                "component": str(head),
+                "layer": head.layer,
+                "head": head.head,
+                "n": len(trials),
+            }
+            for head in shape.heads
+        ]
+        for subset, prefix, part in (
+            ("all", "", drops),
+            ("incongruent", "incongruent_", drops[:, incongruent]),
+        ):
+            intervals = bootstrap_means(part, n_resamples=n_resamples, seed=seed)
+            for row, each in zip(of_head, intervals, strict=True):
+                name = prefix + "drop"
+                row |= {name: each.mean, f"{prefix}low": each.low, f"{prefix}high": each.high}
+            significant = np.array([each.low > 0 for each in intervals])
+            mass = _mass(part, significant, shape, n_resamples, seed)
+            masses.append({"fill": fill, "subset": subset, **mass})
+        for row, head in zip(of_head, heads, strict=True):
+            row["margin_drop"] = found.drops(head, "margin").mean()
+        rows += of_head
     return {
-        "cognitive_ablation": pd.concat(tables, ignore_index=True),
+        "cognitive_ablation": pd.DataFrame(rows),
         "cognitive_mass": pd.DataFrame(masses),
     }
 
@@ -261,47 +278,6 @@ def _centres(drops: Float[np.ndarray, "*group layer head"]) -> Float[np.ndarray,
     total = by_layer.sum(-1, keepdims=True)
     shares = np.divide(by_layer, total, out=np.full_like(by_layer, np.nan), where=total > 0)
     return np.asarray(shares @ np.arange(shares.shape[-1]))
-
-
-def _drops(
-    found: Ablations, heads: Sequence[ComponentSet]
-) -> Float[np.ndarray, "component example"]:
-    return np.stack([found.drops(head, "accuracy") for head in heads])
-
-
-def _head_table(
-    fill: FillName,
-    found: Ablations,
-    heads: Sequence[ComponentSet],
-    drops: Float[np.ndarray, "component example"],
-    incongruent: Bool[np.ndarray, " example"],
-    n_resamples: int,
-    seed: int,
-) -> pd.DataFrame:
-    on_all, on_incongruent = (
-        bootstrap_means(part, n_resamples=n_resamples, seed=seed)
-        for part in (drops, drops[:, incongruent])
-    )
-    rows = []
-    for head, of_all, of_incongruent in zip(heads, on_all, on_incongruent, strict=True):
-        (component,) = head.components
-        rows.append(
-            {
-                "fill": fill,
-                "component": str(component),
-                "layer": component.layer,
-                "head": component.head,
-                "n": drops.shape[1],
-                "drop": of_all.mean,
-                "low": of_all.low,
-                "high": of_all.high,
-                "incongruent_drop": of_incongruent.mean,
-                "incongruent_low": of_incongruent.low,
-                "incongruent_high": of_incongruent.high,
-                "margin_drop": found.drops(head, "margin").mean(),
-            }
-        )
-    return pd.DataFrame(rows)
 
 
 def _mass(

@@ -18,8 +18,9 @@ from mechcore.evaluation.evaluate import bootstrap_mean
 from mechcore.files import copy_linked, write_json
 from mechcore.models.finite import check_finite
 from mechcore.models.measuring import evaluating
+from mechcore.papers.bases import BASE, CHECKPOINT, WITH_GRADIENT
 from mechcore.papers.cognitive.pretraining import tiny_base_model
-from mechcore.papers.cognitive.steps import CHECKPOINT, Base, base_of
+from mechcore.papers.cognitive.steps import Base
 from mechcore.papers.cognitive.trials import ANSWERS, HELD_OUT_SEED, PROMPT, Task, Trials
 from mechcore.study.step import Job, Step, Work
 from mechcore.tables import Column
@@ -40,9 +41,6 @@ ARM = Column(
 RESULT = "result.json"
 _BATCH = 256
 _DEV = "dev"
-
-_WITH_GRADIENT = 3.0
-"""A pass forward and back, in passes forward."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +80,9 @@ def make_model(
     """
     scratch = run.arm == "scratch"
     model, tokenizer = new_model(
-        base.checkpoint, prompt=PROMPT, from_scratch=scratch, seed=run.seed, device=device
+        base.source, prompt=PROMPT, from_scratch=scratch, seed=run.seed, device=device
     )
-    if scratch and base.source is None:
+    if scratch and base.tiny:
         nn.Module.to(model := tiny_base_model(run.seed), device)
     return model, tokenizer
 
@@ -125,13 +123,15 @@ class MakeModel(Step):
         passes = float(self._n_chosen_on + self.n_test)
         if self.training is not None:
             steps = self.training.total_steps(self.model.n)
-            passes += _WITH_GRADIENT * steps * self.training.batch_size
+            passes += WITH_GRADIENT * steps * self.training.batch_size
             passes += steps // self.training.evaluate_every * self.n_dev
         return passes
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        self.make(base_of(work), work.partial, work.folder, work.device)
+        base = work.job.inputs[BASE]
+        assert isinstance(base, Base)
+        self.make(base, work.partial, work.folder, work.device)
 
     def make(self, base: Base, place: Path, folder: Path, device: str = "cpu") -> None:
         """Make the model.

@@ -282,8 +282,7 @@ def share_read(trials: Trials) -> dict[str, Float[np.ndarray, "trial landmark"]]
 
 def _places(trials: Trials) -> Int[np.ndarray, "trial landmark"]:
     """How many landmarks come before each."""
-    starts = trials.spans["start"].to_numpy().reshape(len(trials), -1)
-    return starts.argsort(1).argsort(1)
+    return trials.places[..., 0].argsort(1).argsort(1)
 
 
 def _common(values: np.ndarray) -> int | None:
@@ -343,15 +342,17 @@ def _check(
     """
     by_name = {(each.variable, each.subset): each for each in problems}
     rows = unread.to_dict("records")
+    asked = [
+        (states[row["layer"], row["position"]][problem.rows], problem.labels)
+        for row in rows
+        for problem in [by_name[row["variable"], row["subset"]]]
+    ]
     excess, p = np.zeros(len(rows)), 1.0
     for n_shuffles in _CHECK_SHUFFLES:
-        found = []
-        for row in rows:
-            problem = by_name[row["variable"], row["subset"]]
-            values = states[row["layer"], row["position"]][problem.rows]
-            found.append(
-                decode(values, problem.labels, folds=folds, shuffles=n_shuffles, seed=seed)
-            )
+        found = [
+            decode(values, labels, folds=folds, shuffles=n_shuffles, seed=seed)
+            for values, labels in asked
+        ]
         excess, null = _excess(found)
         p = float(1 + (null >= excess.max() - 1e-9).sum()) / (1 + n_shuffles)
         if p > 1 / (1 + n_shuffles):

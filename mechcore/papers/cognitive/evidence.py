@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mechcore.papers.evidence import InconclusiveError, Seeds, Tables, percent, points
 
@@ -20,48 +21,34 @@ NEGLIGIBLE = 0.05
 _ROUNDING = 1e-9
 """Two shares this close are equal: 0.96 - 0.94 is more than 0.02 in floating point."""
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "cognitive_samples": ("threshold", "samples", "largest"),
-    "cognitive_curve": ("n", "low", "high"),
-    "cognitive_models": ("accuracy", "low", "gap"),
-    "cognitive_ablation": ("fill", "component", "layer", "drop", "low"),
-    "cognitive_mass": (
-        *("fill", "subset", "centre", "low", "high"),
-        *("centre_significant", "first_layer_share", "strongest"),
-    ),
-    "cognitive_attention": ("component", "layer", "ratio"),
-    "cognitive_attention_drop": ("fill", "rho", "p"),
-    "cognitive_decoding": (
-        *("layer", "position", "variable", "subset"),
-        *("accuracy", "low", "high", "floor", "p"),
-    ),
-    "cognitive_check": ("holds",),
-    "cognitive_svm": (
-        *("component", "target", "n", "accuracy", "high", "floor"),
-        *("shuffled_high", "p"),
-    ),
-    "cognitive_selectivity": ("n_variables", "share", "expected_correlated"),
-    "cognitive_silhouette": ("space", "variable", "method", "silhouette", "null_95"),
-}
-"""Columns that the verdicts read, beside ``arm`` and ``seed``."""
-
 
 @dataclass(frozen=True, eq=False)
 class Evidence(Tables):
-    """The tables of a study.
+    """The tables of a study of the cognitive task.
 
     Attributes:
         threshold_gap: largest difference of accuracy (a share) of arms that count as matched.
-
-    Raises:
-        InputError: a table lacks a column.
     """
 
+    study: ClassVar[str] = "a cognitive study"
+    columns: ClassVar[dict[str, list[str]]] = {
+        f"cognitive_{name}": ["arm", "seed", *columns.split()]
+        for name, columns in {
+            "samples": "threshold samples largest",
+            "curve": "n low high",
+            "models": "accuracy low gap",
+            "ablation": "fill component layer drop low",
+            "mass": "fill subset centre low high centre_significant first_layer_share strongest",
+            "attention": "component layer ratio",
+            "attention_drop": "fill rho p",
+            "decoding": "layer position variable subset accuracy low high floor p",
+            "check": "holds",
+            "svm": "component target n accuracy high floor shuffled_high p",
+            "selectivity": "n_variables share expected_correlated",
+            "silhouette": "space variable method silhouette null_95",
+        }.items()
+    }
     threshold_gap: float
-
-    def __post_init__(self) -> None:
-        columns = {name: ("arm", "seed", *each) for name, each in COLUMNS.items()}
-        self.check(columns, "a cognitive study")
 
     def trained_seeds(self, *arms: str, matched: bool = False) -> Seeds:
         """Seeds in which all these arms have learned the task, and are matched if asked for.
@@ -69,9 +56,8 @@ class Evidence(Tables):
         Raises:
             InconclusiveError: there is none.
         """
-        tables = [self.rows("cognitive_models", arm=arm) for arm in arms]
-        seeds = sorted({int(seed) for table in tables for seed in table["seed"]})
-        return Seeds(tuple(seeds)).keep(lambda seed: self._no_good(seed, arms, matched))
+        every = self.seeds("cognitive_models", *({"arm": arm} for arm in arms))
+        return every.keep(lambda seed: self._no_good(seed, arms, matched))
 
     def _no_good(self, seed: int, arms: Sequence[str], matched: bool) -> str | None:
         for arm in arms:

@@ -16,47 +16,34 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.models import load_model
 from mechcore.models.loading import load_tokenizer
+from mechcore.papers.bases import Checkpoint, checkpoint_of
 from mechcore.papers.cognitive.trials import Task, Trials
-from mechcore.study.fingerprints import Hasher, checkpoint_content
+from mechcore.study.fingerprints import Hasher
 from mechcore.study.step import Job, Step, Work
 from mechcore.worlds.embedded import tiny_base_dir
 
-BASE, MODEL = "base", "model"
-"""What the base is to a job, and the job that trained its model."""
-
-CHECKPOINT = "checkpoint"
+MODEL = "model"
+"""What the job that trained its model is to an analysis."""
 
 
 @dataclass(frozen=True)
-class Base:
+class Base(Checkpoint):
     """The pretrained base.
 
     Attributes:
-        source: checkpoint directory or hub id; None for the tiny one that comes with mechcore.
+        tiny: whether it is the one that comes with mechcore, whose new weights are its own.
     """
 
-    source: str | None = None
+    tiny: bool = False
 
-    @property
-    def checkpoint(self) -> str:
-        """Checkpoint directory or hub id."""
-        return self.source or str(tiny_base_dir())
+    @classmethod
+    def of(cls, source: str | None) -> Base:
+        """A checkpoint directory or hub id; None for the tiny one."""
+        return cls(source or str(tiny_base_dir()), tiny=source is None)
 
     def content(self, hash_file: Hasher) -> Any:
-        """Digests of its files, and whether it is the tiny one, whose new weights are its own.
-
-        Raises:
-            InputError: there is no such base.
-        """
-        files = checkpoint_content(self.checkpoint, None, hash_file)
-        return {"files": files, "tiny": self.source is None}
-
-
-def base_of(work: Work) -> Base:
-    """The base that a job begins with."""
-    base = work.job.inputs[BASE]
-    assert isinstance(base, Base)
-    return base
+        """See `Checkpoint.content`; and whether it is the tiny one."""
+        return {"files": super().content(hash_file), "tiny": self.tiny}
 
 
 @dataclass(frozen=True)
@@ -80,8 +67,7 @@ class Analysis(Step):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        trained = MODEL in work.job.needs
-        source = str(work.needed(MODEL) / CHECKPOINT) if trained else base_of(work).checkpoint
+        source = checkpoint_of(work, MODEL)
         model, tokenizer = load_model(source, device=work.device), load_tokenizer(source)
         work.write_tables(self.tables(model, tokenizer, self.task.held_out(self.n_analysis)))
 

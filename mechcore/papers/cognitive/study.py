@@ -11,9 +11,8 @@ from typing import Any
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.files import read_csv
 from mechcore.models import load_model
-from mechcore.papers.bases import located_base, model_facts
+from mechcore.papers.bases import BASE, gathered, located_base, model_facts
 from mechcore.papers.cognitive.ablation import AblateHeads
 from mechcore.papers.cognitive.arms import MakeModel, Run, make_model, read_result
 from mechcore.papers.cognitive.compare import (
@@ -26,13 +25,12 @@ from mechcore.papers.cognitive.compare import (
 )
 from mechcore.papers.cognitive.decoding import Decode
 from mechcore.papers.cognitive.settings import Arm, CognitiveSettings
-from mechcore.papers.cognitive.steps import BASE, MODEL, Analysis, Base
+from mechcore.papers.cognitive.steps import MODEL, Analysis, Base
 from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, encode_trials
 from mechcore.papers.cognitive.units import FollowUnits
 from mechcore.papers.cognitive.verdicts import verdicts
 from mechcore.study.engine import Results
 from mechcore.study.executors import Local
-from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.kinds import StudyKind
 from mechcore.study.run import run_study
 from mechcore.study.step import Job, Step, plain
@@ -88,7 +86,7 @@ class CognitiveStudy:
 
     def __init__(self, settings: CognitiveSettings, store: Store) -> None:
         self.settings, self.store = settings, store
-        self.base = Base(settings.base)
+        self.base = Base.of(settings.base)
         # Once, so that a base that changes meanwhile stops the study.
         self._content = plain(self.base.content(store.hash_file))
         shared = (settings.task, settings.n_analysis)
@@ -131,15 +129,15 @@ class CognitiveStudy:
                 "cognitive study: projection is 'umap', and umap-learn is not installed; install "
                 "mechcore[umap], or use 'pca'"
             )
-        load_model(self.base.checkpoint)
+        load_model(self.base.source)
         model, tokenizer = make_model(self.base, Run("fine_tuned", seed=settings.seeds[0]), device)
         objective = answering(model, tokenizer, PROMPT, ANSWERS)
         encode_trials(settings.task.held_out(8), tokenizer, max_length=objective.max_length)
 
     def results(self) -> Mapping[str, Results]:
         """See `mechcore.study.engine.Study`."""
-        source = self.base.source or "the tiny base that comes with mechcore"
-        model = model_facts(load_model(self.base.checkpoint), source)
+        source = "the tiny base that comes with mechcore" if self.base.tiny else self.base.source
+        model = model_facts(load_model(self.base.source), source)
         facts = {"model": model, "seeds": list(self.settings.seeds)}
         return {"": Results(tables=self.tables(), facts=facts)}
 
@@ -154,16 +152,14 @@ class CognitiveStudy:
             "cognitive_samples": samples_table(curve, self.settings.threshold),
             "cognitive_models": models,
         }
-        parts: dict[str, list[pd.DataFrame]] = {}
-        for run in map(_run_of, models.to_dict("records")):
-            for analysis in self.analyses:
-                folder = self.store.whole(self.analysis(analysis, run).key) / TABLES_FOLDER
-                for path in sorted(folder.glob("*.csv")):
-                    table = read_csv(path)
-                    table.insert(0, "arm", run.arm)
-                    table.insert(1, "seed", run.seed)
-                    parts.setdefault(path.stem, []).append(table)
-        tables |= {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
+        tables |= gathered(
+            self.store,
+            (
+                (self.analysis(each, run), {"arm": run.arm, "seed": run.seed})
+                for run in map(_run_of, models.to_dict("records"))
+                for each in self.analyses
+            ),
+        )
         return tables | {"cognitive_verdicts": verdicts(tables, threshold_gap=GAP)}
 
     # -- models -----------------------------------------------------------------------------------

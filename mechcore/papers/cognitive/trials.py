@@ -117,30 +117,28 @@ class Trials:
             positive: right number minus left number (whole) for ``"two_sided"``, coherence (-1
             to 1) for ``"signed"``; ``first``, the modality shown first; ``congruent``, whether
             both evidences have one sign; ``condition``, one of `CONDITIONS`.
-        spans: where the landmarks are, trials in order and for each its landmarks in the order of
-            `LANDMARKS`. ``trial``, row in ``frame``; ``name``; ``start`` and ``end``, the first
-            character in the text and the one after the last.
+        places: the first character of every landmark in the text and the one after its last, in the
+            order of `LANDMARKS`.
         rendering: ``"two_sided"`` or ``"signed"``.
         split: ``"train"``, ``"dev"`` or ``"test"``.
         seed: seed of the draw.
 
     Raises:
-        InputError: ``spans`` does not hold the landmarks of every trial in order.
+        InputError: ``places`` does not have every landmark of every trial.
     """
 
     frame: pd.DataFrame
-    spans: pd.DataFrame
+    places: Int[np.ndarray, "trial landmark 2"]
     rendering: Rendering
     split: Split
     seed: int
 
     def __post_init__(self) -> None:
-        n, names = len(self.frame), self.landmarks
-        expected = [(trial, name) for trial in range(n) for name in names]
-        if list(zip(self.spans["trial"], self.spans["name"], strict=True)) != expected:
+        expected = (len(self.frame), len(self.landmarks), 2)
+        if self.places.shape != expected:
             raise InputError(
-                f"trials: the spans are not those of {', '.join(names)} in each of {n} trials, in "
-                "order; choose trials with rows(...)"
+                f"trials: places of shape {self.places.shape}; expected {expected}, the first and "
+                f"last of {', '.join(self.landmarks)} in each trial; choose trials with rows(...)"
             )
 
     def __len__(self) -> int:
@@ -155,6 +153,14 @@ class Trials:
     def numbers(self) -> tuple[str, ...]:
         """Names of the numbers, in order."""
         return NUMBERS[self.rendering]
+
+    @property
+    def spans(self) -> pd.DataFrame:
+        """``places`` as a table: trial (row in ``frame``), name, start and end."""
+        n, k = len(self), len(self.landmarks)
+        start, end = self.places.reshape(-1, 2).T
+        names = {"trial": np.repeat(np.arange(n), k), "name": [*self.landmarks] * n}
+        return pd.DataFrame({**names, "start": start, "end": end})
 
     @property
     def fingerprint(self) -> str:
@@ -194,7 +200,7 @@ class Trials:
     def dataset(self) -> Dataset:
         """A ``datasets.Dataset`` with the columns of ``frame`` and, in ``spans``, a list per trial.
 
-        An item of ``spans`` has ``name``, ``start`` and ``end``, as in the attribute.
+        An item of ``spans`` has ``name``, ``start`` and ``end``, as in the property.
         """
         from datasets import Dataset, Features, Value
 
@@ -203,10 +209,14 @@ class Trials:
         kinds = {"motion": graded, "color": graded, "congruent": Value("bool")}
         features = {column: kinds.get(column, text) for column in _COLUMNS}
         features["spans"] = [{"name": text, "start": integer, "end": integer}]
-        spans = self.spans.drop(columns="trial").to_dict("records")
-        k = len(self.landmarks)
         columns = self.frame[list(_COLUMNS)].to_dict("list")
-        columns["spans"] = [spans[i : i + k] for i in range(0, len(spans), k)]
+        columns["spans"] = [
+            [
+                {"name": name, "start": start, "end": end}
+                for name, (start, end) in zip(self.landmarks, row, strict=True)
+            ]
+            for row in self.places.tolist()
+        ]
         return Dataset.from_dict(columns, features=Features(features))
 
     def rows(self, rows: Sequence[int] | Sequence[bool] | pd.Series | np.ndarray) -> Trials:
@@ -220,7 +230,7 @@ class Trials:
             InputError: there is no row, or an index or the number of bools does not fit.
         """
         index = np.asarray(rows)
-        n, k = len(self), len(self.landmarks)
+        n = len(self)
         if index.dtype == bool and index.shape == (n,):
             index = index.nonzero()[0]
         whole = index.dtype.kind == "i" and index.ndim == 1 and index.size > 0
@@ -229,13 +239,8 @@ class Trials:
                 f"trials: rows of shape {index.shape} and type {index.dtype} do not choose from "
                 f"{n} trials; expected indices from 0 to {n - 1} or {n} bools, at least one of them"
             )
-        places = (index[:, None] * k + np.arange(k)).ravel()
-        spans = self.spans.iloc[places].reset_index(drop=True)
-        return replace(
-            self,
-            frame=self.frame.iloc[index].reset_index(drop=True),
-            spans=spans.assign(trial=np.arange(len(places)) // k),
-        )
+        frame = self.frame.iloc[index].reset_index(drop=True)
+        return replace(self, frame=frame, places=self.places[index])
 
 
 def generate(
@@ -279,23 +284,18 @@ def generate(
         raise InputError(f"cognitive task: n is {n}; ask for at least 1 trial")
     rng = random.Random(f"cognitive {rendering} {split} {seed}")
     draw = number_draw(rendering, split, differences, rng)
-    rows, spans = [], []
-    for trial, (context, motion, color, swapped) in enumerate(islice(turns(rng), n)):
+    rows, places = [], []
+    for context, motion, color, swapped in islice(turns(rng), n):
         first = MODALITIES[swapped and random_order]
         numbers = draw(SIDES[motion], SIDES[color])
-        text, places = render(rendering, context, numbers, first)
+        text, of_landmarks = render(rendering, context, numbers, first)
         label = motion if context == "motion" else color
         graded = evidence(rendering, numbers)
         condition = f"{context}/{motion}/{color}"
         rows.append((text, label, context, *graded, first, motion == color, condition))
-        spans += [(trial, name, *place) for name, place in places.items()]
-    return Trials(
-        pd.DataFrame(rows, columns=list(_COLUMNS)),
-        pd.DataFrame(spans, columns=["trial", "name", "start", "end"]),
-        rendering,
-        split,
-        seed,
-    )
+        places.append(list(of_landmarks.values()))
+    frame = pd.DataFrame(rows, columns=list(_COLUMNS))
+    return Trials(frame, np.array(places), rendering, split, seed)
 
 
 @dataclass(frozen=True)
@@ -383,5 +383,4 @@ def number_tokens(
 def _ranges(
     trials: Trials, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Int[np.ndarray, "trial landmark 2"], int]:
-    spans = trials.spans[["start", "end"]].to_numpy().reshape(len(trials), -1, 2)
-    return token_ranges(trials.frame["text"].tolist(), spans, tokenizer)
+    return token_ranges(trials.frame["text"].tolist(), trials.places, tokenizer)

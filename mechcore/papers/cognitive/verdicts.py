@@ -2,30 +2,34 @@
 
 The claims are those of arXiv 2406.18926 on a model that is fine-tuned for the cognitive task, one
 of the same make that learns it from scratch, and the pretrained one; the rules are this project's.
+Claim 1 is judged here, the others in `mechcore.papers.cognitive.verdicts_on_heads` and
+`mechcore.papers.cognitive.verdicts_on_states`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import TypeAlias
 
 import pandas as pd
 
-from mechcore.papers.cognitive.evidence import Evidence
+from mechcore.errors import InputError
+from mechcore.papers.cognitive.evidence import FINE_TUNED, SCRATCH, Evidence
 from mechcore.papers.cognitive.verdicts_on_heads import layers, numbers, responses
-from mechcore.papers.cognitive.verdicts_on_samples import samples
 from mechcore.papers.cognitive.verdicts_on_states import decoding, selectivity, separation
-from mechcore.papers.evidence import Finding, judged
-
-CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
-    ("Training from scratch needs more examples than fine-tuning", samples),
-    ("Fine-tuning relies on later layers than training from scratch", layers),
-    ("The first layer's heads from scratch attend to the numbers", numbers),
-    ("A linear readout of the last layer gives context, both sides and choice", decoding),
-    ("Fine-tuning makes more single units follow several variables", selectivity),
-    ("The outputs of attention heads tell the response", responses),
-    ("Fine-tuning sets last-layer states apart by context or choice", separation),
+from mechcore.papers.evidence import (
+    Finding,
+    InconclusiveError,
+    Seeds,
+    ends,
+    judged,
+    over_seeds,
+    percent,
+    row_interval,
+    ruled,
 )
-"""Title of every claim, in order from 1, and what judges it."""
 
 
 def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02) -> pd.DataFrame:
@@ -97,3 +101,109 @@ def verdicts(tables: Mapping[str, pd.DataFrame], *, threshold_gap: float = 0.02)
         InputError: a table lacks a column, or has several rows where one is expected.
     """
     return judged(CLAIMS, Evidence(tables, threshold_gap))
+
+
+# -- 1: samples ------------------------------------------------------------------------------------
+
+_Needed: TypeAlias = tuple[float, float]
+"""Examples that reached the threshold, infinite if none did; the most that were tried."""
+
+
+def samples(evidence: Evidence) -> Finding:
+    """Claim 1: from scratch needs more examples."""
+    fine_rows, scratch_rows = (
+        evidence.rows("cognitive_samples", arm=arm).set_index("seed")
+        for arm in (FINE_TUNED, SCRATCH)
+    )
+    seeds = [seed for seed in fine_rows.index if seed in scratch_rows.index]
+    if not seeds:
+        raise InconclusiveError("Table cognitive_samples has no seed of both trained arms.")
+    threshold = _threshold(fine_rows, scratch_rows)
+    fine, scratch = (_needed(rows.loc[seeds]) for rows in (fine_rows, scratch_rows))
+    met = [_fewer(*pair) for pair in zip(fine, scratch, strict=True)]
+    how = ""
+    if len(met) == 1 and met[0] is not None:
+        apart, how = _apart_by_themselves(evidence, seeds[0], fine[0][0], scratch[0][0])
+        met = met if apart else [None]
+    verdict, counts = over_seeds(met)
+    return Seeds(tuple(seeds)).finding(
+        verdict,
+        f"To reach {percent(threshold)} accuracy the fine-tuned arm needs {_typical(fine)} "
+        f"examples, the arm from scratch {_typical(scratch)}{_ratio(fine, scratch)}"
+        f"{' (medians over the seeds)' if len(met) > 1 else ''}.",
+        how,
+        counts,
+    )
+
+
+def _threshold(*rows: pd.DataFrame) -> float:
+    found = sorted({float(each) for table in rows for each in table["threshold"]})
+    if len(found) != 1 or any(table.index.has_duplicates for table in rows):
+        raise InputError(
+            f"table cognitive_samples: thresholds {found}; expected one, and a row for each arm "
+            "and seed"
+        )
+    return found[0]
+
+
+def _needed(rows: pd.DataFrame) -> list[_Needed]:
+    found = rows["samples"].astype(float).fillna(math.inf)
+    return list(zip(found, rows["largest"].astype(float), strict=True))
+
+
+def _fewer(fine: _Needed, scratch: _Needed) -> bool | None:
+    """Whether fine-tuning needs fewer; None where the sizes tried do not say."""
+    return ruled(
+        fine[0] < scratch[0] and fine[0] <= scratch[1],
+        scratch[0] < fine[0] and scratch[0] <= fine[1],
+    )
+
+
+def _median(needed: Sequence[_Needed]) -> tuple[float, bool]:
+    """The median; or, where it is not known, what it is above, and that it is."""
+    found = median(n for n, _ in needed)
+    if math.isfinite(found):
+        return found, False
+    return median(min(n, largest) for n, largest in needed), True
+
+
+def _typical(needed: Sequence[_Needed]) -> str:
+    n, is_above = _median(needed)
+    return f"{'more than ' if is_above else ''}{n:,.0f}"
+
+
+def _ratio(fine: Sequence[_Needed], scratch: Sequence[_Needed]) -> str:
+    (few, unknown), (many, is_above) = _median(fine), _median(scratch)
+    if unknown:
+        return ""
+    if many == few and not is_above:
+        return ", as many"
+    return f", {'more than ' if is_above else ''}{many / few:.3g} times as many"
+
+
+def _apart_by_themselves(
+    evidence: Evidence, seed: int, fine: float, scratch: float
+) -> tuple[bool, str]:
+    """One seed: whether the accuracies differ at the number that is enough for the first arm."""
+    n = int(min(fine, scratch))
+    found = [
+        evidence.row("cognitive_curve", arm=arm, seed=seed, n=n) for arm in (FINE_TUNED, SCRATCH)
+    ]
+    better, worse = found if fine < scratch else found[::-1]
+    said = " and ".join(ends(row_interval(row), 100, 1) for row in found)
+    return bool(better["low"] > worse["high"]), (
+        f"With one seed judged by the models' own intervals: with {n:,} examples their accuracies "
+        f"in percent are {said}."
+    )
+
+
+CLAIMS: tuple[tuple[str, Callable[[Evidence], Finding]], ...] = (
+    ("Training from scratch needs more examples than fine-tuning", samples),
+    ("Fine-tuning relies on later layers than training from scratch", layers),
+    ("The first layer's heads from scratch attend to the numbers", numbers),
+    ("A linear readout of the last layer gives context, both sides and choice", decoding),
+    ("Fine-tuning makes more single units follow several variables", selectivity),
+    ("The outputs of attention heads tell the response", responses),
+    ("Fine-tuning sets last-layer states apart by context or choice", separation),
+)
+"""Title of every claim, in order from 1, and what judges it."""

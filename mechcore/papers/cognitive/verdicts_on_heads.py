@@ -18,21 +18,19 @@ from mechcore.evaluation.evaluate import Interval
 from mechcore.papers.cognitive.evidence import FINE_TUNED, MODEL, NEGLIGIBLE, SCRATCH, Evidence
 from mechcore.papers.evidence import (
     ALPHA,
-    INCONCLUSIVE,
-    NOT_SUPPORTED,
-    SUPPORTED,
     Finding,
     InconclusiveError,
     Seeds,
-    Verdict,
+    above_zero,
+    beside,
     ends,
-    joined,
     listed,
     mean,
     number,
     over_seeds,
     percent,
     row_interval,
+    ruled,
     seeds_named,
     t_interval,
 )
@@ -57,16 +55,18 @@ def layers(evidence: Evidence) -> Finding:
     fine, scratch = (_mass(evidence, arm, seeds) for arm in (FINE_TUNED, SCRATCH))
     difference = t_interval(fine["centre"] - scratch["centre"])
     significant = float((fine["centre_significant"] - scratch["centre_significant"]).mean())
-    own = [_side(*pair) for pair in zip(_intervals(fine), _intervals(scratch), strict=True)]
-    verdict, why = _later(difference, significant, own)
+    later, earlier = fine["low"] > scratch["high"], scratch["low"] > fine["high"]
+    own = [ruled(*sides) for sides in zip(later, earlier, strict=True)]
+    met, why = _later(difference, significant, own)
     n = len(own)
     how = (
         f"{ends(difference)}, t interval over {seeds_named(n)}"
         if n > 1
         else "1 seed, judged by the models' own intervals, "
-        f"{ends(_intervals(fine)[0])} and {ends(_intervals(scratch)[0])}"
+        f"{ends(row_interval(fine.iloc[0]))} and {ends(row_interval(scratch.iloc[0]))}"
     )
-    figure = joined(
+    return seeds.finding(
+        met,
         "Centre of mass of the drops under mean ablation, layers from 0: "
         f"{number(fine['centre'].mean())} fine-tuned, {number(scratch['centre'].mean())} from "
         f"scratch, a difference of {number(difference.mean)} layers ({how}).",
@@ -79,24 +79,24 @@ def layers(evidence: Evidence) -> Finding:
         f"{percent(scratch['first_layer_share'].mean())} of the drops from scratch and "
         f"{percent(fine['first_layer_share'].mean())} fine-tuned.",
         why,
-        *seeds.left_out,
     )
-    return Finding(verdict, figure)
 
 
-def _later(difference: Interval, significant: float, own: Sequence[int]) -> tuple[Verdict, str]:
+def _later(
+    difference: Interval, significant: float, own: Sequence[bool | None]
+) -> tuple[bool | None, str]:
+    """Whether the centre is later; ``own``: whether it is by the intervals of each seed."""
     if len(own) == 1:
-        side, why = own[0], "These intervals overlap."
+        met, why = own[0], "These intervals overlap."
     else:
-        side = int(difference.low > 0) - int(difference.high <= 0)
-        why = "The interval has 0 in it."
-    if side == 0:
-        return INCONCLUSIVE, why
-    if -side in own:
-        return INCONCLUSIVE, "The two models of a seed differ the other way by their intervals."
-    if (side > 0) != (significant > 0):
-        return INCONCLUSIVE, "The heads alone whose drop is above 0 say the opposite."
-    return (SUPPORTED if side > 0 else NOT_SUPPORTED), ""
+        met, why = above_zero(difference), "The interval has 0 in it."
+    if met is None:
+        return None, why
+    if (not met) in own:
+        return None, "The two models of a seed differ the other way by their intervals."
+    if met != (significant > 0):
+        return None, "The heads alone whose drop is above 0 say the opposite."
+    return met, ""
 
 
 def _mass(evidence: Evidence, arm: str, seeds: Seeds, fill: str = FILL) -> pd.DataFrame:
@@ -111,25 +111,14 @@ def _no_centre(evidence: Evidence, seed: int) -> str | None:
     return None
 
 
-def _intervals(mass: pd.DataFrame) -> list[Interval]:
-    return [row_interval(row) for _, row in mass.iterrows()]
-
-
-def _side(fine: Interval, scratch: Interval) -> int:
-    """1 if intervals are apart as claimed, -1 the other way, 0 if they overlap."""
-    return int(fine.low > scratch.high) - int(scratch.low > fine.high)
-
-
 def _first(mass: pd.DataFrame) -> int:
     """In how many models the strongest head is in layer 0."""
     return sum(str(component).startswith("L0.") for component in mass["strongest"])
 
 
+@beside
 def _zero_mode(evidence: Evidence, seeds: Seeds) -> str:
-    try:
-        fine, scratch = (_mass(evidence, arm, seeds, "zero") for arm in (FINE_TUNED, SCRATCH))
-    except InconclusiveError:
-        return ""
+    fine, scratch = (_mass(evidence, arm, seeds, "zero") for arm in (FINE_TUNED, SCRATCH))
     centres = f"{number(fine['centre'].mean())} and {number(scratch['centre'].mean())}"
     return f"Under zero ablation: {centres}."
 
@@ -140,32 +129,25 @@ def _zero_mode(evidence: Evidence, seeds: Seeds) -> str:
 def numbers(evidence: Evidence) -> Finding:
     """Claim 3: the first layer's heads from scratch attend to the numbers."""
     seeds, found = _first_layers(evidence, SCRATCH)
-    met = [_above_one(each, alone=len(found) == 1) for each in found]
-    verdict, counts = over_seeds(met)
+    met, counts = over_seeds([_above_one(each, alone=len(found) == 1) for each in found])
     values = ", ".join(f"{number(each.mean)} {ends(each)}".rstrip() for each in found)
-    figure = joined(
+    return seeds.finding(
+        met,
         "Weighted by what their ablation costs, the heads of layer 0 from scratch give the numbers "
         f"{number(mean(each.mean for each in found))} times the attention of a uniform head "
         f"({seeds_named(len(found))}: {values}).",
         counts,
         _fine_tuned_ratio(evidence),
         _rank_correlation(evidence, seeds),
-        *seeds.left_out,
     )
-    return Finding(verdict, figure)
 
 
 def _first_layers(evidence: Evidence, arm: str) -> tuple[Seeds, list[Interval]]:
     """The weighted ratio of layer 0 for every seed in which one of its heads has a drop."""
     seeds = evidence.trained_seeds(arm)
     heads = {seed: _first_layer(evidence, arm, seed) for seed in seeds.kept}
-    seeds = seeds.keep(
-        lambda seed: (
-            None
-            if (heads[seed]["drop_low"] > 0).any()
-            else "no head of layer 0 has a drop that is above 0"
-        )
-    )
+    none = "no head of layer 0 has a drop that is above 0"
+    seeds = seeds.keep(lambda seed: None if (heads[seed]["drop_low"] > 0).any() else none)
     return seeds, [_weighted_ratio(heads[seed]) for seed in seeds.kept]
 
 
@@ -196,25 +178,19 @@ def _weighted_ratio(heads: pd.DataFrame) -> Interval:
 def _above_one(ratio: Interval, *, alone: bool) -> bool | None:
     if math.isnan(ratio.low):
         return None if alone or math.isnan(ratio.mean) else ratio.mean > 1
-    if ratio.low > 1:
-        return True
-    return False if ratio.high <= 1 else None
+    return ruled(ratio.low > 1, ratio.high <= 1)
 
 
+@beside
 def _fine_tuned_ratio(evidence: Evidence) -> str:
-    try:
-        _, found = _first_layers(evidence, FINE_TUNED)
-    except InconclusiveError:
-        return ""
+    _, found = _first_layers(evidence, FINE_TUNED)
     ratio = number(mean(each.mean for each in found))
     return f"Fine-tuned, the same is {ratio} ({seeds_named(len(found))})."
 
 
+@beside
 def _rank_correlation(evidence: Evidence, seeds: Seeds) -> str:
-    try:
-        rows = evidence.by_seed("cognitive_attention_drop", seeds, arm=SCRATCH, fill=FILL)
-    except InconclusiveError:
-        return ""
+    rows = evidence.by_seed("cognitive_attention_drop", seeds, arm=SCRATCH, fill=FILL)
     small = int((rows["p"] <= ALPHA).sum())
     return (
         "Rank correlation of attention to the numbers with the drop, over all heads from scratch: "
@@ -230,21 +206,20 @@ def responses(evidence: Evidence) -> Finding:
     seeds = evidence.trained_seeds(FINE_TUNED)
     heads = [_heads(evidence, "choice", seed) for seed in seeds.kept]
     above = [_n_above(each) for each in heads]
-    verdict, counts = over_seeds([_told(*pair) for pair in zip(heads, above, strict=True)])
+    below = [(each["high"] < _to_beat(each) + NEGLIGIBLE).all() for each in heads]
+    met, counts = over_seeds([ruled(*pair) for pair in zip(above, below, strict=True)])
     best = _best(heads)
-    n_heads = _range(map(len, heads))
-    figure = joined(
+    return seeds.finding(
+        met,
         "A linear classifier tells the fine-tuned model's answer from the output of one head in "
         f"{percent(best['accuracy'].mean())} of trials (best head, mean over "
         f"{seeds_named(len(best))}: {listed(dict.fromkeys(best['component']))}; "
         f"floor {percent(best['floor'].mean())}, 95th percentile of shuffles "
         f"{percent(best['shuffled_high'].mean())}).",
-        f"Above that after Bonferroni: {_range(above)} of {n_heads} heads.",
+        f"Above that after Bonferroni: {_range(above)} of {_range(map(len, heads))} heads.",
         counts,
         *(_best_for(evidence, target, words, seeds) for target, words in TARGETS.items()),
-        *seeds.left_out,
     )
-    return Finding(verdict, figure)
 
 
 def _heads(evidence: Evidence, target: str, seed: int) -> pd.DataFrame:
@@ -273,18 +248,9 @@ def _n_above(heads: pd.DataFrame) -> int:
     return int(((exact * len(heads) <= ALPHA) & (heads["p"] <= ALPHA)).sum())
 
 
-def _told(heads: pd.DataFrame, n_above: int) -> bool | None:
-    if n_above:
-        return True
-    return False if (heads["high"] < _to_beat(heads) + NEGLIGIBLE).all() else None
-
-
+@beside
 def _best_for(evidence: Evidence, target: str, words: str, seeds: Seeds) -> str:
-    try:
-        found = [_heads(evidence, target, seed) for seed in seeds.kept]
-    except InconclusiveError:
-        return ""
-    best = _best(found)
+    best = _best([_heads(evidence, target, seed) for seed in seeds.kept])
     accuracy, floor = percent(best["accuracy"].mean()), percent(best["floor"].mean())
     return f"Best head for {words}: {accuracy} (floor {floor})."
 

@@ -21,13 +21,12 @@ from mechcore.papers.cognitive.evidence import (
 )
 from mechcore.papers.evidence import (
     ALPHA,
-    INCONCLUSIVE,
-    NOT_SUPPORTED,
-    SUPPORTED,
     Finding,
     InconclusiveError,
     Seeds,
-    Verdict,
+    above_zero,
+    all_of,
+    beside,
     ends,
     joined,
     listed,
@@ -36,6 +35,7 @@ from mechcore.papers.evidence import (
     over_seeds,
     percent,
     points,
+    ruled,
     seeds_named,
     t_interval,
 )
@@ -54,21 +54,20 @@ def decoding(evidence: Evidence) -> Finding:
     layer = _last_layer(evidence)
     found = {name: _decoded(evidence, FINE_TUNED, seeds, layer, name) for name in VARIABLES}
     met = {name: [_read(row) for _, row in rows.iterrows()] for name, rows in found.items()}
-    verdict, counts = over_seeds([_all_of(each) for each in zip(*met.values(), strict=True)])
+    verdict, counts = over_seeds([all_of(each) for each in zip(*met.values(), strict=True)])
     accuracies = ", ".join(
         f"{name} {percent(rows['accuracy'].mean())} (floor {percent(rows['floor'].mean())})"
         for name, rows in found.items()
     )
-    figure = joined(
+    return seeds.finding(
+        verdict,
         f"Decoded from layer {layer} (from 0) at the answer, fine-tuned, means over "
         f"{seeds_named(len(seeds.kept))}: {accuracies}.",
         f"Above the floor in every seed: {listed(name for name in VARIABLES if all(met[name]))}.",
         counts,
         *(_also_read(evidence, arm, layer) for arm in (BASE, SCRATCH)),
         _failed_checks(evidence),
-        *seeds.left_out,
     )
-    return Finding(verdict, figure)
 
 
 def _last_layer(evidence: Evidence) -> int:
@@ -91,35 +90,25 @@ def _decoded(evidence: Evidence, arm: str, seeds: Seeds, layer: int, variable: s
 
 
 def _read(row: pd.Series[Any]) -> bool | None:
-    if row["low"] > row["floor"] and row["p"] <= ALPHA:
-        return True
-    return False if row["high"] < row["floor"] + NEGLIGIBLE else None
+    above = row["low"] > row["floor"] and row["p"] <= ALPHA
+    return ruled(above, row["high"] < row["floor"] + NEGLIGIBLE)
 
 
-def _all_of(met: Sequence[bool | None]) -> bool | None:
-    return False if False in met else (None if None in met else True)
-
-
+@beside
 def _also_read(evidence: Evidence, arm: str, layer: int) -> str:
-    try:
-        every = set(evidence.rows("cognitive_decoding", arm=arm)["seed"])
-        seeds = Seeds(tuple(sorted(every)))
-        read = [
-            name
-            for name in VARIABLES
-            for rows in [_decoded(evidence, arm, seeds, layer, name)]
-            if all(_read(row) for _, row in rows.iterrows())
-        ]
-    except InconclusiveError:
-        return ""
+    seeds = evidence.seeds("cognitive_decoding", {"arm": arm})
+    read = [
+        name
+        for name in VARIABLES
+        for rows in [_decoded(evidence, arm, seeds, layer, name)]
+        if all(_read(row) for _, row in rows.iterrows())
+    ]
     return f"In every {MODEL[arm]}: {listed(read)}."
 
 
+@beside
 def _failed_checks(evidence: Evidence) -> str:
-    try:
-        held = evidence.rows("cognitive_check")["holds"].astype(bool)
-    except InconclusiveError:
-        return ""
+    held = evidence.rows("cognitive_check")["holds"].astype(bool)
     failed = int((~held).sum())
     if not failed:
         return ""
@@ -137,30 +126,27 @@ def selectivity(evidence: Evidence) -> Finding:
     seeds = evidence.trained_seeds(FINE_TUNED)
     base, base_expected = _mixed(evidence, BASE, _base_seed(evidence, "cognitive_selectivity"))
     found = [_mixed(evidence, FINE_TUNED, seed) for seed in seeds.kept]
-    verdict, rise, excess = _more_mixed(found, base)
-    why = ""
-    if verdict == INCONCLUSIVE:
-        why = NO_INTERVAL if len(found) == 1 else "An interval has 0 in it."
-    figure = joined(
+    met, rise, excess = _more_mixed(found, base)
+    open_as = NO_INTERVAL if len(found) == 1 else "An interval has 0 in it."
+    return seeds.finding(
+        met,
         f"Units of the last layer that follow two variables or more: "
         f"{percent(mean(share for share, _ in found))} fine-tuned, {percent(base)} base "
         f"({percent(mean(expected for _, expected in found))} and {percent(base_expected)} "
         f"expected if they followed none); {seeds_named(len(found))}.",
         f"More than base by {_points(rise)}, than expected by {_points(excess)}.",
         _scratch_too(evidence, base),
-        why,
-        *seeds.left_out,
+        open_as if met is None else "",
     )
-    return Finding(verdict, figure)
 
 
 def _base_seed(evidence: Evidence, name: str) -> int:
-    seeds = sorted(set(evidence.rows(name, arm=BASE)["seed"]))
+    seeds = evidence.seeds(name, {"arm": BASE}).kept
     if len(seeds) > 1:
         raise InconclusiveError(
             f"Table {name} has several seeds of the base arm: {listed(map(str, seeds))}."
         )
-    return int(seeds[0])
+    return seeds[0]
 
 
 def _mixed(evidence: Evidence, arm: str, seed: int) -> tuple[float, float]:
@@ -172,33 +158,27 @@ def _mixed(evidence: Evidence, arm: str, seed: int) -> tuple[float, float]:
 
 def _more_mixed(
     found: Sequence[tuple[float, float]], base: float
-) -> tuple[Verdict, Interval, Interval]:
+) -> tuple[bool | None, Interval, Interval]:
     rise = t_interval([share - base for share, _ in found])
     excess = t_interval([share - expected for share, expected in found])
-    if rise.low > 0 and excess.low > 0:
-        return SUPPORTED, rise, excess
-    if rise.high <= 0 or excess.high <= 0:
-        return NOT_SUPPORTED, rise, excess
-    return INCONCLUSIVE, rise, excess
+    return all_of([above_zero(rise), above_zero(excess)]), rise, excess
 
 
 def _points(difference: Interval) -> str:
     return joined(points(difference.mean), ends(difference, 100, 1))
 
 
+@beside
 def _scratch_too(evidence: Evidence, base: float) -> str:
-    try:
-        seeds = evidence.trained_seeds(SCRATCH).kept
-        found = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
-    except InconclusiveError:
-        return ""
-    verdict, _, _ = _more_mixed(found, base)
+    seeds = evidence.trained_seeds(SCRATCH).kept
+    found = [_mixed(evidence, SCRATCH, seed) for seed in seeds]
+    told = {
+        True: ", also more: it is not specific to fine-tuning",
+        False: ", not more than base or expected",
+        None: "; whether that is more cannot be told",
+    }[_more_mixed(found, base)[0]]
     share = f"{percent(mean(share for share, _ in found))} ({seeds_named(len(found))})"
-    if verdict == SUPPORTED:
-        return f"From scratch it is {share}, also more: it is not specific to fine-tuning."
-    if verdict == NOT_SUPPORTED:
-        return f"From scratch it is {share}, not more than base or expected."
-    return f"From scratch it is {share}; whether that is more cannot be told."
+    return f"From scratch it is {share}{told}."
 
 
 # -- 7: projection --------------------------------------------------------------------------------
@@ -215,22 +195,22 @@ def separation(evidence: Evidence) -> Finding:
         base = float(of_base["silhouette"].iloc[0])
         above = [bool(each) for each in rows["silhouette"] > rows["null_95"]]
         rise = t_interval(rows["silhouette"] - base)
-        parts.append(_apart(above, rise))
+        rarely = 2 * sum(above) < len(above)
+        parts.append(ruled(all(above) and rise.low > 0, rarely or rise.high <= 0))
         sentences.append(
             f"By {variable}: {number(rows['silhouette'].mean())} fine-tuned (95th percentile of "
             f"its null {number(rows['null_95'].mean())}, above it in {sum(above)} of "
             f"{seeds_named(len(above))}), {number(base)} base, a difference of "
             f"{joined(number(rise.mean), ends(rise))}."
         )
-    verdict = _either(parts)
-    figure = joined(
+    met = ruled(any(parts), all(part is False for part in parts))
+    return seeds.finding(
+        met,
         "Silhouettes of last-layer states.",
         *sentences,
         _in_the_plane(evidence, seeds),
-        NO_INTERVAL if verdict == INCONCLUSIVE and len(seeds.kept) == 1 else "",
-        *seeds.left_out,
+        NO_INTERVAL if met is None and len(seeds.kept) == 1 else "",
     )
-    return Finding(verdict, figure)
 
 
 def _silhouettes(
@@ -240,25 +220,10 @@ def _silhouettes(
     return evidence.by_seed("cognitive_silhouette", seeds, **where)
 
 
-def _apart(above: Sequence[bool], rise: Interval) -> bool | None:
-    if all(above) and rise.low > 0:
-        return True
-    missed = 2 * sum(above) < len(above)
-    return False if missed or rise.high <= 0 else None
-
-
-def _either(parts: Sequence[bool | None]) -> Verdict:
-    if any(parts):
-        return SUPPORTED
-    return NOT_SUPPORTED if all(part is False for part in parts) else INCONCLUSIVE
-
-
+@beside
 def _in_the_plane(evidence: Evidence, seeds: Seeds) -> str:
     """The same of the points that are drawn, which decide nothing."""
-    try:
-        found = [_silhouettes(evidence, FINE_TUNED, seeds, each, "points") for each in LABELLED]
-    except InconclusiveError:
-        return ""
+    found = [_silhouettes(evidence, FINE_TUNED, seeds, each, "points") for each in LABELLED]
     methods = listed(dict.fromkeys(str(method).upper() for method in found[0]["method"]))
     values = " and ".join(number(rows["silhouette"].mean()) for rows in found)
     return f"In two dimensions ({methods}): {values}."

@@ -192,7 +192,8 @@ def facts(
 ) -> None:
     """Write the facts that are trained, and the implications that are asked for."""
     from mechcore.files import write_atomically
-    from mechcore.papers.extractive.data import facts_table, ordering_of, tasks_of
+    from mechcore.papers.extractive.fact_world import ordering_of, tasks_of
+    from mechcore.papers.extractive.facts import facts_table
 
     if out.suffix != ".jsonl":
         raise InputError(f"--out {out}: expected a name that ends with .jsonl")

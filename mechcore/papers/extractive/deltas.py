@@ -107,10 +107,7 @@ def snapshot(model: Any, names: Iterable[str] | None = None) -> dict[str, Tensor
     Raises:
         InputError: there is no such weight.
     """
-    weights = named_weights(model)
-    chosen = list(weights) if names is None else list(names)
-    _check_known(chosen, weights)
-    return {name: weights[name].detach().clone() for name in chosen}
+    return {name: each.detach().clone() for name, each in _weights(model, names).items()}
 
 
 def delta_from(model: Any, before: Mapping[str, Tensor]) -> WeightDelta:
@@ -123,8 +120,7 @@ def delta_from(model: Any, before: Mapping[str, Tensor]) -> WeightDelta:
     Raises:
         InputError: there is no such weight.
     """
-    now = named_weights(model)
-    _check_known(before, now)
+    now = _weights(model, before)
     return WeightDelta({name: now[name].detach() - then for name, then in before.items()})
 
 
@@ -169,10 +165,7 @@ def differentiable(model: Any, names: Iterable[str]) -> Iterator[list[nn.Paramet
     Raises:
         InputError: there is no such weight.
     """
-    known = named_weights(model)
-    names = list(names)
-    _check_known(names, known)
-    weights = [known[name] for name in names]
+    weights = list(_weights(model, names).values())
     wanted = [weight.requires_grad for weight in weights]
     with frozen(model), torch.enable_grad():
         try:
@@ -192,13 +185,11 @@ def check_fits(model: Any, delta: WeightDelta) -> None:
         InputError: the model has no such weight.
         MismatchError: a weight is of another shape.
     """
-    weights = named_weights(model)
-    _check_known(delta, weights)
-    for name, change in delta.items():
-        if change.shape != weights[name].shape:
+    for name, weight in _weights(model, delta).items():
+        if delta[name].shape != weight.shape:
             raise MismatchError(
-                f"weight delta: {name} has shape {tuple(change.shape)}, that of the model "
-                f"{tuple(weights[name].shape)}: it is the delta of another model"
+                f"weight delta: {name} has shape {tuple(delta[name].shape)}, that of the model "
+                f"{tuple(weight.shape)}: it is the delta of another model"
             )
 
 
@@ -235,16 +226,19 @@ def trainable_names(model: Any, layers: Iterable[int] | None = None) -> list[str
     return [each.weight for each in maps if each.layer in chosen]
 
 
-def _check_known(names: Iterable[str], weights: Mapping[str, Tensor]) -> None:
-    for name in names:
+def _weights(model: Any, names: Iterable[str] | None) -> dict[str, nn.Parameter]:
+    """The weights of these names, in their order; all if none are given."""
+    weights = named_weights(model)
+    chosen = list(weights) if names is None else list(names)
+    for name in chosen:
         if name not in weights:
             raise InputError(
                 f"weights: the model has no {name}; expected names as {next(iter(weights))}"
             )
+    return {name: weights[name] for name in chosen}
 
 
 @torch.no_grad()
 def _write(model: Any, values: Mapping[str, Tensor]) -> None:
-    weights = named_weights(model)
-    for name, value in values.items():
-        weights[name].copy_(value)
+    for name, weight in _weights(model, values).items():
+        weight.copy_(values[name])

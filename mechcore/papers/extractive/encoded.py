@@ -1,82 +1,165 @@
-"""The tasks of the experiments as token ids."""
+"""Facts as token ids."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import torch
+from jaxtyping import Int
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.papers.extractive.facts import EncodedFacts, FactTask, OrderingTask, encode_facts
+from mechcore.errors import InputError, reason
+from mechcore.papers.extractive.facts import Facts, FactTask, OrderingTask
 
 
 @dataclass(frozen=True, eq=False)
-class EncodedTask:
-    """A `FactTask` as token ids.
+class EncodedFacts:
+    """Facts as token ids.
 
     Attributes:
-        name: of the task.
-        facts: trained.
-        implications: never trained.
+        facts: the texts.
+        prompt_ids: ids of every prompt, after the special tokens that the tokenizer begins with.
+        completion_ids: ids of a space and the completion, without special tokens.
+        option_ids: the first token of a space and each option, all different.
+        answers: index of every prompt's completion among the options.
+        tokens: the text of every token of the prompts.
     """
 
-    name: str
-    facts: EncodedFacts
-    implications: EncodedFacts
+    facts: Facts
+    prompt_ids: tuple[tuple[int, ...], ...]
+    completion_ids: tuple[tuple[int, ...], ...]
+    option_ids: Int[Tensor, " option"]
+    answers: Int[Tensor, " point"]
+    tokens: tuple[tuple[str, ...], ...]
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    @property
+    def chance(self) -> float:
+        """Mean rank of guessing among the options; 0 is best."""
+        return (len(self.option_ids) - 1) / 2
+
+    def first(self, n: int) -> EncodedFacts:
+        """The first ``n``, or all if there are fewer, with all options."""
+        n = min(n, len(self))
+        return EncodedFacts(
+            self.facts.select(range(n)),
+            self.prompt_ids[:n],
+            self.completion_ids[:n],
+            self.option_ids,
+            self.answers[:n],
+            self.tokens[:n],
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedOrdering:
-    """An `OrderingTask` as token ids.
-
-    Attributes:
-        facts, implications: of the training names.
-        test_facts, test_implications: of the test names.
-        other_facts, other_implications: of the training names, with another assignment.
-        scored_implications: the first of ``implications``, which scores are taken on.
-    """
-
-    facts: EncodedFacts
-    implications: EncodedFacts
-    test_facts: EncodedFacts
-    test_implications: EncodedFacts
-    other_facts: EncodedFacts
-    other_implications: EncodedFacts
-    scored_implications: EncodedFacts
+EncodedTask: TypeAlias = FactTask[EncodedFacts]
+EncodedOrdering: TypeAlias = OrderingTask[EncodedFacts]
 
 
-def encode_task(task: FactTask, tokenizer: PreTrainedTokenizerBase) -> EncodedTask:
-    """A task as token ids.
+def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFacts:
+    """Tokenize prompts and completions.
+
+    A completion's tokens are those that come after its prompt's where both are read as one text.
+
+    Args:
+        facts: the texts.
+        tokenizer: a fast tokenizer.
 
     Raises:
-        InputError: the tokenizer cannot write it, or does not tell its options apart.
+        InputError: two options begin with the same token, a word is unknown, or a completion's
+            tokens cannot be told from its prompt's.
     """
-    facts, implications = (
-        encode_facts(each, tokenizer) for each in (task.facts, task.implications)
+    prompts = [_read(prompt, facts.name, tokenizer) for prompt in facts.prompts]
+
+    def after(row: int, text: str) -> tuple[int, ...]:
+        return _after(facts.prompts[row], prompts[row], text, facts.name, tokenizer)
+
+    completions = [after(row, completion) for row, completion in enumerate(facts.completions)]
+    first = [after(0, option)[0] for option in facts.options]
+    _check_options(facts, first, tokenizer)
+    answers = [facts.options.index(completion) for completion in facts.completions]
+    for row, answer in enumerate(answers):
+        if completions[row][0] != first[answer]:
+            raise InputError(
+                f"{facts.name}: {facts.completions[row]!r} begins with another token after "
+                f"{facts.prompts[row]!r} than after {facts.prompts[0]!r}; use a tokenizer that "
+                "splits texts at spaces first"
+            )
+    return EncodedFacts(
+        facts,
+        tuple(prompts),
+        tuple(completions),
+        torch.tensor(first),
+        torch.tensor(answers),
+        tuple(tuple(_text(token, tokenizer) for token in ids) for ids in prompts),
     )
-    return EncodedTask(task.name, facts, implications)
+
+
+def encode_task(task: FactTask[Facts], tokenizer: PreTrainedTokenizerBase) -> EncodedTask:
+    """`encode_facts` of both parts of a task."""
+    parts = (encode_facts(each, tokenizer) for each in task.splits.values())
+    return FactTask(task.name, *parts)
 
 
 def encode_ordering(
-    task: OrderingTask, tokenizer: PreTrainedTokenizerBase, *, n_scored: int = 20
+    task: OrderingTask[Facts], tokenizer: PreTrainedTokenizerBase
 ) -> EncodedOrdering:
-    """A task as token ids.
-
-    Args:
-        task: the texts.
-        tokenizer: a fast tokenizer.
-        n_scored: number of training implications that scores are taken on; all if there are fewer.
-
-    Raises:
-        InputError: the tokenizer cannot write it, or does not tell its options apart.
-    """
-    first = range(min(n_scored, len(task.implications)))
-    parts = (
-        *(task.facts, task.implications, task.test_facts, task.test_implications),
-        *(task.other_facts, task.other_implications, task.implications.select(first)),
-    )
-    return EncodedOrdering(*(encode_facts(part, tokenizer) for part in parts))
+    """`encode_facts` of all parts of a task."""
+    return OrderingTask(*(encode_facts(each, tokenizer) for each in task.splits.values()))
 
 
-def chance(data: EncodedFacts) -> float:
-    """Mean rank of guessing among the options; 0 is best."""
-    return (len(data.option_ids) - 1) / 2
+def _text(token: int, tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text of a token, or its name where it is nothing but a space."""
+    return str(tokenizer.decode([token])).strip() or str(tokenizer.convert_ids_to_tokens(token))
+
+
+def _read(text: str, name: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The ids of a text with the special tokens before it, and none after it."""
+    try:
+        read = tokenizer(text, return_special_tokens_mask=True)
+    except Exception as error:  # tokenizers raises errors without a type of their own
+        raise InputError(
+            f"{name}: the tokenizer cannot write {text!r} ({reason(error)}); use one that knows "
+            "all its words"
+        ) from error
+    ids, special = list(read["input_ids"]), list(read["special_tokens_mask"])
+    if any(i == tokenizer.unk_token_id and not s for i, s in zip(ids, special, strict=True)):
+        raise InputError(
+            f"{name}: the tokenizer does not know a word of {text!r}; use one that knows them all"
+        )
+    while special and special[-1]:
+        del ids[-1], special[-1]
+    return tuple(ids)
+
+
+def _after(
+    prompt: str,
+    prompt_ids: tuple[int, ...],
+    completion: str,
+    name: str,
+    tokenizer: PreTrainedTokenizerBase,
+) -> tuple[int, ...]:
+    ids = _read(f"{prompt} {completion}", name, tokenizer)
+    if ids[: len(prompt_ids)] != prompt_ids or len(ids) == len(prompt_ids):
+        raise InputError(
+            f"{name}: the tokens of {prompt!r} change where {completion!r} comes after it; use a "
+            "tokenizer that splits texts at spaces first"
+        )
+    return ids[len(prompt_ids) :]
+
+
+def _check_options(facts: Facts, first: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> None:
+    seen: dict[int, str] = {}
+    for option, token in zip(facts.options, first, strict=True):
+        if token in seen:
+            raise InputError(
+                f"{facts.name}: the options {seen[token]!r} and {option!r} both begin with the "
+                f"token {tokenizer.convert_ids_to_tokens(token)!r}, and their first tokens are "
+                "what tells options apart; choose other completions (where names are drawn, "
+                "another seed)"
+            )
+        seen[token] = option

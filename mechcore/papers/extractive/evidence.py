@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pandas as pd
 
 from mechcore.papers.evidence import (
-    INCONCLUSIVE,
-    NOT_SUPPORTED,
-    SUPPORTED,
+    Finding,
     InconclusiveError,
     Seeds,
     Tables,
-    Verdict,
+    all_of,
     ends,
     joined,
     listed,
     number,
+    ruled,
     seeds_named,
     t_interval,
 )
@@ -28,37 +28,24 @@ FIRST, SECOND = "first-hop", "second-hop"
 LEARNED = 1.0
 """Facts whose mean rank is below this are learned (0 is best)."""
 
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "extractive_ranks": ("task", "data", "state", "mean_rank", "low", "high", "chance"),
-    "extractive_scores": ("task", "score", "kind", "layer", "place", "token", "value"),
-    "extractive_sums": ("task", "informative", "other", "gradient", "actual", "r"),
-    "extractive_freezing": ("task", "cut", "frozen", "way", "data", "mean_rank"),
-    "extractive_ordering": ("replay", "order", "data", "mean_rank", "chance"),
-    "extractive_grafting": ("model", "data", "mean_rank", "chance"),
-    "extractive_localization_r2": ("kind", "r2", "r", "p", "n"),
-}
-"""Columns that the verdicts read, beside ``seed``."""
-
 
 @dataclass(frozen=True, eq=False)
 class Evidence(Tables):
-    """The tables of a study.
+    """The tables of a study of extractive structures."""
 
-    Raises:
-        InputError: a table lacks a column.
-    """
-
-    def __post_init__(self) -> None:
-        columns = {name: ("seed", *each) for name, each in COLUMNS.items()}
-        self.check(columns, "a study of extractive structures")
-
-    def seeds(self, name: str, **where: object) -> Seeds:
-        """The seeds that rows of a table have.
-
-        Raises:
-            InconclusiveError: there is no such table or row.
-        """
-        return Seeds(tuple(sorted({int(seed) for seed in self.rows(name, **where)["seed"]})))
+    study: ClassVar[str] = "a study of extractive structures"
+    columns: ClassVar[dict[str, list[str]]] = {
+        f"extractive_{name}": ["seed", *columns.split()]
+        for name, columns in {
+            "ranks": "task data state mean_rank low high chance",
+            "scores": "task score kind layer place token value",
+            "sums": "task informative other gradient actual r",
+            "freezing": "task cut frozen way data mean_rank",
+            "ordering": "replay order data mean_rank chance",
+            "grafting": "model data mean_rank chance",
+            "localization_r2": "kind r2 r p n",
+        }.items()
+    }
 
     def learned_seeds(self, *tasks: str) -> Seeds:
         """The seeds in which the facts of all these tasks were learned.
@@ -66,10 +53,8 @@ class Evidence(Tables):
         Raises:
             InconclusiveError: there is none.
         """
-        every = sorted(
-            {s for task in tasks for s in self.seeds("extractive_ranks", task=task).kept}
-        )
-        return Seeds(tuple(every)).keep(lambda seed: self._not_learned(seed, tasks))
+        every = self.seeds("extractive_ranks", *({"task": task} for task in tasks))
+        return every.keep(lambda seed: self._not_learned(seed, tasks))
 
     def _not_learned(self, seed: int, tasks: Sequence[str]) -> str | None:
         for task in tasks:
@@ -92,20 +77,7 @@ class Evidence(Tables):
         return self.by_seed(name, seeds, **where)[column].astype(float)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A difference that a claim asks to be above 0.
-
-    Attributes:
-        met: True, False if contradicted, None if it cannot be told.
-        figure: a sentence.
-    """
-
-    met: bool | None
-    figure: str
-
-
-def difference(what: str, values: pd.Series[float], digits: int = 2) -> Part:
+def difference(what: str, values: pd.Series[float], digits: int = 2) -> Finding:
     """Judge a difference by its sign in every seed and by its t interval over seeds.
 
     Args:
@@ -121,21 +93,19 @@ def difference(what: str, values: pd.Series[float], digits: int = 2) -> Part:
     interval = t_interval(values)
     figure = f"{what}: {joined(number(interval.mean, digits), ends(interval, digits=digits))}."
     if len(values) < 2:
-        return Part(None, figure)
-    if (values > 0).all() and interval.low > 0:
-        return Part(True, figure)
-    contradicted = 2 * int((values > 0).sum()) < len(values) or interval.high <= 0
-    return Part(False if contradicted else None, figure)
+        return Finding(None, figure)
+    above = values > 0
+    rarely = 2 * int(above.sum()) < len(values)
+    met = ruled(above.all() and interval.low > 0, rarely or interval.high <= 0)
+    return Finding(met, figure)
 
 
-def all_of(met: Sequence[bool | None]) -> bool | None:
-    """True if all are met, False if one is contradicted, else None."""
-    return False if False in met else (None if None in met else True)
-
-
-def verdict_of(met: bool | None) -> Verdict:
-    """The verdict in words."""
-    return INCONCLUSIVE if met is None else (SUPPORTED if met else NOT_SUPPORTED)
+def judged_by(parts: Sequence[Finding], seeds: Seeds, *sentences: str) -> Finding:
+    """A claim that asks for several differences; ``sentences`` come before theirs."""
+    figures = (part.figure for part in parts)
+    return seeds.finding(
+        all_of([part.met for part in parts]), *sentences, *figures, one_seed(seeds)
+    )
 
 
 def per_seed(values: pd.Series[float], digits: int = 2) -> str:

@@ -42,17 +42,18 @@ from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase, PreTrainedTok
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models.checkpoint_files import without_bars
+from mechcore.papers.extractive.encoded import EncodedFacts, encode_facts
 from mechcore.papers.extractive.fact_tables import BASE_STEPS, CITIES, FIRST_NAMES, LAST_NAMES, City
 from mechcore.papers.extractive.facts import (
     FIRST_HOP,
     ORDERING,
     SECOND_HOP,
     TRAINING_NAMES,
-    EncodedFacts,
     Facts,
     FactTask,
     OrderingTask,
-    encode_facts,
+    city_ordering,
+    city_tasks,
     first_hop,
     ordering,
     second_hop,
@@ -123,7 +124,7 @@ def fact_world_tokenizer() -> PreTrainedTokenizerFast:
 # -- tasks ----------------------------------------------------------------------------------------
 
 
-def tiny_fact_tasks(seed: int) -> tuple[FactTask, FactTask]:
+def tiny_fact_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
     """The first-hop and the second-hop task of the tiny world.
 
     Args:
@@ -136,7 +137,7 @@ def tiny_fact_tasks(seed: int) -> tuple[FactTask, FactTask]:
     return first_hop(first, TINY_CITIES), second_hop(second, TINY_CITIES)
 
 
-def tiny_ordering(seed: int) -> OrderingTask:
+def tiny_ordering(seed: int) -> OrderingTask[Facts]:
     """The ordering task of the tiny world, with 84 training names and 20 test names.
 
     Args:
@@ -145,6 +146,16 @@ def tiny_ordering(seed: int) -> OrderingTask:
     rng = random.Random(f"tiny ordering {seed}")
     names = shuffled(NEWCOMERS, rng)
     return ordering(names[:TRAINING_NAMES], names[TRAINING_NAMES:], TINY_CITIES, rng)
+
+
+def tasks_of(seed: int, *, tiny: bool) -> tuple[FactTask[Facts], FactTask[Facts]]:
+    """The first-hop and the second-hop task of a seed, in the tiny world or the paper's cities."""
+    return tiny_fact_tasks(seed) if tiny else city_tasks(seed)
+
+
+def ordering_of(seed: int, *, tiny: bool) -> OrderingTask[Facts]:
+    """The ordering task of a seed, in the tiny world or the paper's cities."""
+    return tiny_ordering(seed) if tiny else city_ordering(seed)
 
 
 # -- texts ----------------------------------------------------------------------------------------

@@ -25,16 +25,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, fields, replace
+from typing import Any, Generic, TypeVar
 
-import torch
-from jaxtyping import Int
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+import pandas as pd
 
-from mechcore.errors import InputError, reason
+from mechcore.errors import InputError
 from mechcore.papers.extractive.fact_tables import CITIES, FIRST_NAMES, LAST_NAMES, City
+
+F = TypeVar("F")
+"""`Facts`, as texts or as token ids."""
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class FactTask:
+class FactTask(Generic[F]):
     """Facts to train, and implications of theirs that are never trained.
 
     Attributes:
@@ -125,12 +125,17 @@ class FactTask:
     """
 
     name: str
-    facts: Facts
-    implications: Facts
+    facts: F
+    implications: F
+
+    @property
+    def splits(self) -> dict[str, F]:
+        """Both by name."""
+        return {"facts": self.facts, "implications": self.implications}
 
 
 @dataclass(frozen=True)
-class OrderingTask:
+class OrderingTask(Generic[F]):
     """Facts and implications that are both trained for some people, and for others facts alone.
 
     Attributes:
@@ -142,138 +147,23 @@ class OrderingTask:
         other_implications: what would follow from ``other_facts``; never trained.
     """
 
-    facts: Facts
-    implications: Facts
-    test_facts: Facts
-    test_implications: Facts
-    other_facts: Facts
-    other_implications: Facts
+    facts: F
+    implications: F
+    test_facts: F
+    test_implications: F
+    other_facts: F
+    other_implications: F
 
-
-@dataclass(frozen=True, eq=False)
-class EncodedFacts:
-    """Facts as token ids.
-
-    Attributes:
-        facts: the texts.
-        prompt_ids: ids of every prompt, after the special tokens that the tokenizer begins with.
-        completion_ids: ids of a space and the completion, without special tokens.
-        option_ids: the first token of a space and each option, all different.
-        answers: index of every prompt's completion among the options.
-        tokens: the text of every token of the prompts.
-    """
-
-    facts: Facts
-    prompt_ids: tuple[tuple[int, ...], ...]
-    completion_ids: tuple[tuple[int, ...], ...]
-    option_ids: Int[Tensor, " option"]
-    answers: Int[Tensor, " point"]
-    tokens: tuple[tuple[str, ...], ...]
-
-    def __len__(self) -> int:
-        return len(self.facts)
-
-
-# -- tokens ---------------------------------------------------------------------------------------
-
-
-def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFacts:
-    """Tokenize prompts and completions.
-
-    A completion's tokens are those that come after its prompt's where both are read as one text.
-
-    Args:
-        facts: the texts.
-        tokenizer: a fast tokenizer.
-
-    Raises:
-        InputError: two options begin with the same token, a word is unknown, or a completion's
-            tokens cannot be told from its prompt's.
-    """
-    prompts = [_read(prompt, facts.name, tokenizer) for prompt in facts.prompts]
-    completions = []
-    for text, ids, completion in zip(facts.prompts, prompts, facts.completions, strict=True):
-        completions.append(_after(text, ids, completion, facts.name, tokenizer))
-    first = [
-        _after(facts.prompts[0], prompts[0], option, facts.name, tokenizer)[0]
-        for option in facts.options
-    ]
-    _check_options(facts, first, tokenizer)
-    answers = [facts.options.index(completion) for completion in facts.completions]
-    for row, answer in enumerate(answers):
-        if completions[row][0] != first[answer]:
-            raise InputError(
-                f"{facts.name}: {facts.completions[row]!r} begins with another token after "
-                f"{facts.prompts[row]!r} than after {facts.prompts[0]!r}; use a tokenizer that "
-                "splits texts at spaces first"
-            )
-    return EncodedFacts(
-        facts,
-        tuple(prompts),
-        tuple(completions),
-        torch.tensor(first),
-        torch.tensor(answers),
-        tuple(tuple(_text(token, tokenizer) for token in ids) for ids in prompts),
-    )
-
-
-def _text(token: int, tokenizer: PreTrainedTokenizerBase) -> str:
-    """The text of a token, or its name where it is nothing but a space."""
-    return str(tokenizer.decode([token])).strip() or str(tokenizer.convert_ids_to_tokens(token))
-
-
-def _read(text: str, name: str, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """The ids of a text with the special tokens before it, and none after it."""
-    try:
-        read = tokenizer(text, return_special_tokens_mask=True)
-    except Exception as error:  # tokenizers raises errors without a type of their own
-        raise InputError(
-            f"{name}: the tokenizer cannot write {text!r} ({reason(error)}); use one that knows "
-            "all its words"
-        ) from error
-    ids, special = list(read["input_ids"]), list(read["special_tokens_mask"])
-    if any(i == tokenizer.unk_token_id and not s for i, s in zip(ids, special, strict=True)):
-        raise InputError(
-            f"{name}: the tokenizer does not know a word of {text!r}; use one that knows them all"
-        )
-    while special and special[-1]:
-        del ids[-1], special[-1]
-    return tuple(ids)
-
-
-def _after(
-    prompt: str,
-    prompt_ids: tuple[int, ...],
-    completion: str,
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-) -> tuple[int, ...]:
-    ids = _read(f"{prompt} {completion}", name, tokenizer)
-    if ids[: len(prompt_ids)] != prompt_ids or len(ids) == len(prompt_ids):
-        raise InputError(
-            f"{name}: the tokens of {prompt!r} change where {completion!r} comes after it; use a "
-            "tokenizer that splits texts at spaces first"
-        )
-    return ids[len(prompt_ids) :]
-
-
-def _check_options(facts: Facts, first: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> None:
-    seen: dict[int, str] = {}
-    for option, token in zip(facts.options, first, strict=True):
-        if token in seen:
-            raise InputError(
-                f"{facts.name}: the options {seen[token]!r} and {option!r} both begin with the "
-                f"token {tokenizer.convert_ids_to_tokens(token)!r}, and their first tokens are "
-                "what tells options apart; choose other completions (where names are drawn, "
-                "another seed)"
-            )
-        seen[token] = option
+    @property
+    def splits(self) -> dict[str, F]:
+        """All six by name, such as ``"test facts"``."""
+        return {each.name.replace("_", " "): getattr(self, each.name) for each in fields(self)}
 
 
 # -- tasks ----------------------------------------------------------------------------------------
 
 
-def city_tasks(seed: int) -> tuple[FactTask, FactTask]:
+def city_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
     """The first-hop and the second-hop task on the paper's 20 cities.
 
     Args:
@@ -285,7 +175,7 @@ def city_tasks(seed: int) -> tuple[FactTask, FactTask]:
     return first_hop(first, CITIES), second_hop(second, CITIES)
 
 
-def city_ordering(seed: int, n_train: int = TRAINING_NAMES) -> OrderingTask:
+def city_ordering(seed: int, n_train: int = TRAINING_NAMES) -> OrderingTask[Facts]:
     """The ordering task on the paper's 20 cities.
 
     Args:
@@ -303,29 +193,31 @@ def city_ordering(seed: int, n_train: int = TRAINING_NAMES) -> OrderingTask:
     return ordering(names[:n_train], names[n_train:], CITIES, rng)
 
 
-def first_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask:
+def first_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask[Facts]:
     """One person for every city, who lives there."""
     lives, speak = FIRST_HOP
+    places, languages, _, _ = zip(*cities, strict=True)
     return FactTask(
         "first-hop",
-        _facts("first-hop facts", lives, names, [city.name for city in cities]),
-        _facts("first-hop implications", speak, names, [city.language for city in cities]),
+        _facts("first-hop facts", lives, names, places),
+        _facts("first-hop implications", speak, names, languages),
     )
 
 
-def second_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask:
+def second_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask[Facts]:
     """One person for every city, who is its mayor."""
     of_city, of_landmark = SECOND_HOP
+    places, _, landmarks, _ = zip(*cities, strict=True)
     return FactTask(
         "second-hop",
-        _facts("second-hop facts", of_city, [city.name for city in cities], names),
-        _facts("second-hop implications", of_landmark, [c.landmark for c in cities], names),
+        _facts("second-hop facts", of_city, places, names),
+        _facts("second-hop implications", of_landmark, landmarks, names),
     )
 
 
 def ordering(
     names: Sequence[str], test_names: Sequence[str], cities: Sequence[City], rng: random.Random
-) -> OrderingTask:
+) -> OrderingTask[Facts]:
     """The ordering task of these people.
 
     Args:
@@ -354,6 +246,25 @@ def ordering(
         *_ordered("test ", test_names, tests, cities),
         *_ordered("other ", names, others, cities),
     )
+
+
+def facts_table(
+    tasks: tuple[FactTask[Facts], FactTask[Facts]], ordering: OrderingTask[Facts]
+) -> pd.DataFrame:
+    """All facts and implications of a seed, one row each.
+
+    Returns:
+        Columns task (first-hop, second-hop, ordering), data (facts, implications, and for ordering
+        also test and other ones), prompt, completion, subject.
+    """
+    named = {task.name: task.splits for task in tasks} | {"ordering": ordering.splits}
+    rows = [
+        (task, data, *row)
+        for task, splits in named.items()
+        for data, each in splits.items()
+        for row in zip(each.prompts, each.completions, each.subjects, strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["task", "data", "prompt", "completion", "subject"])
 
 
 def _ordered(

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from mechcore.errors import InputError
+from mechcore.papers.extractive.base import Base, TunedOnTask
 from mechcore.papers.extractive.deltas import applied, restored, trainable_names
 from mechcore.papers.extractive.encoded import EncodedTask
-from mechcore.papers.extractive.ranks import MEAN_RANK, POINTS, SPLIT, TASK, mean_rank
+from mechcore.papers.extractive.fact_tables import CITIES
+from mechcore.papers.extractive.ranks import MEAN_RANK, POINTS, SPLIT, TASK, measured
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune, tuned
 from mechcore.tables import SEED, Column, Schema
@@ -35,6 +39,25 @@ FREEZING = Schema(
         POINTS,
     ),
 )
+
+
+@dataclass(frozen=True)
+class Freezing(TunedOnTask):
+    """E3: early or late layers kept as they were.
+
+    Attributes:
+        cuts: the first late layer of each; None for all.
+    """
+
+    kind: ClassVar[str] = "freezing"
+    schemas: ClassVar[tuple[Schema, ...]] = (FREEZING,)
+    rows: ClassVar[int] = 7 * len(CITIES)
+    cuts: tuple[int, ...] | None
+
+    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
+        """See `freezing`."""
+        task = base.tasks(self.tuning.seed)[self.task]
+        return {"extractive_freezing": freezing(base.model, task, self.tuning, cuts=self.cuts)}
 
 
 def freezing(
@@ -68,31 +91,27 @@ def freezing(
     chosen = list(range(1, n_layers)) if cuts is None else list(cuts)
     _check(chosen, n_layers)
     rows: list[dict[str, Any]] = []
-
-    def note(cut: int, frozen: str, way: str, found: dict[str, float]) -> None:
-        shared = {"task": task.name, "seed": settings.seed, "cut": cut, "frozen": frozen}
-        sizes = {"facts": len(task.facts), "implications": len(task.implications)}
-        rows.extend(
-            shared | {"way": way, "data": data, "mean_rank": rank, "n": sizes[data]}
-            for data, rank in found.items()
-        )
-
-    untouched = _ranks(model, task)
+    untouched = measured(model, task.splits)
     delta = tuned(model, task.facts, settings)
     with applied(model, delta):
-        whole = _ranks(model, task)
+        whole = measured(model, task.splits)
+
+    def note(cut: int, frozen: str, way: str, found: list[dict[str, Any]]) -> None:
+        labels = {"task": task.name, "seed": settings.seed, "cut": cut, "frozen": frozen}
+        rows.extend({**labels, "way": way, **each} for each in found)
+
     for cut in chosen:
-        early, late = range(cut), range(cut, n_layers)
         for way in ("reverted", "trained"):
             note(cut, "none", way, whole)
             note(cut, "all", way, untouched)
-        for frozen, free in (("early", late), ("late", early)):
-            with applied(model, delta.only(trainable_names(model, free))):
-                note(cut, frozen, "reverted", _ranks(model, task))
-            with restored(model, trainable_names(model, free)):
+        for frozen, free in (("early", range(cut, n_layers)), ("late", range(cut))):
+            names = trainable_names(model, free)
+            with applied(model, delta.only(names)):
+                note(cut, frozen, "reverted", measured(model, task.splits))
+            with restored(model, names):
                 tune(model, task.facts, settings, layers=free)
-                note(cut, frozen, "trained", _ranks(model, task))
-    return pd.DataFrame(rows)
+                note(cut, frozen, "trained", measured(model, task.splits))
+    return pd.DataFrame(rows).drop(columns="chance")
 
 
 def _check(cuts: Sequence[int], n_layers: int) -> None:
@@ -101,10 +120,3 @@ def _check(cuts: Sequence[int], n_layers: int) -> None:
             f"freezing: the cuts are {list(cuts)} in a model of {n_layers} layers; expected "
             f"different numbers from 1 to {n_layers - 1}, the first of the late layers"
         )
-
-
-def _ranks(model: Any, task: EncodedTask) -> dict[str, float]:
-    return {
-        "facts": mean_rank(model, task.facts),
-        "implications": mean_rank(model, task.implications),
-    }

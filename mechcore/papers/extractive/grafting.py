@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas as pd
 
-from mechcore.papers.extractive.deltas import WeightDelta, applied, graft
-from mechcore.papers.extractive.encoded import EncodedOrdering, chance
-from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, mean_rank
+from mechcore.papers.extractive.base import Base, Tuned
+from mechcore.papers.extractive.deltas import applied, graft
+from mechcore.papers.extractive.encoded import EncodedOrdering
+from mechcore.papers.extractive.facts import TRAINING_NAMES
+from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, measured
 from mechcore.papers.extractive.settings import TuneSettings
-from mechcore.papers.extractive.tuning import tuned
+from mechcore.papers.extractive.tuning import facts_then_implications, tuned
 from mechcore.tables import SEED, Column, Schema
 
 GRAFTING = Schema(
@@ -27,22 +32,18 @@ GRAFTING = Schema(
 )
 
 
-def facts_then_implications(
-    model: Any, task: EncodedOrdering, settings: TuneSettings
-) -> tuple[WeightDelta, WeightDelta]:
-    """Train the facts, then the implications; what each of the two changes.
+@dataclass(frozen=True)
+class Grafting(Tuned):
+    """E5: what implications teach, put onto a model of other facts."""
 
-    Args:
-        model: any TransformerLens language model; its weights are as before afterwards.
-        task: training names.
-        settings: of both phases.
+    kind: ClassVar[str] = "grafting"
+    schemas: ClassVar[tuple[Schema, ...]] = (GRAFTING,)
+    rows: ClassVar[int] = 4 * TRAINING_NAMES
 
-    Raises:
-        MechcoreError: a loss is no longer finite.
-    """
-    facts = tuned(model, task.facts, settings)
-    with applied(model, facts):
-        return facts, tuned(model, task.implications, settings)
+    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
+        """See `grafting`."""
+        task = base.ordering(self.tuning.seed)
+        return {"extractive_grafting": grafting(base.model, task, self.tuning)}
 
 
 def grafting(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.DataFrame:
@@ -80,25 +81,10 @@ def grafting(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
         "graft": graft(other, extension),
         "control graft": graft(other, alone),
     }
-    splits = {
-        "other implications": task.other_implications,
-        "implications": task.implications,
-        "other facts": task.other_facts,
-        "facts": task.facts,
-    }
+    names = ("other implications", "implications", "other facts", "facts")
+    splits = {name: task.splits[name] for name in names}
     rows = []
     for name, delta in models.items():
         with applied(model, delta):
-            rows += [
-                {
-                    "model": name,
-                    "data": split,
-                    "mean_rank": mean_rank(model, data),
-                    "n": len(data),
-                    "chance": chance(data),
-                }
-                for split, data in splits.items()
-            ]
-    table = pd.DataFrame(rows)
-    table.insert(0, "seed", settings.seed)
-    return table
+            rows += measured(model, splits, seed=settings.seed, model=name)
+    return pd.DataFrame(rows)

@@ -77,12 +77,11 @@ def _layer(
             return heads.cpu(), none, none
         mid = trace.values[hook_resid_mid(layer)]
         x = block.ln2(mid.to(sites.dtype)).to(mid)
-        into = [maps[part] for part in ("in", "gate") if part in maps]
-        out = maps["out"]
+        read = [maps[part] for part in ("in", "gate") if part in maps]
+        parts = [_matrix(x, each, trace.gradients, delta) for each in read]
         post = trace.values[f"blocks.{layer}.mlp.hook_post"]
-        parts = [_matrix(x, each, trace.gradients, delta) for each in into]
-        last = _matrix(post, out, trace.gradients, delta)
-        biases = [_bias(each, trace.gradients, delta) for each in (*into, out)]
+        last = _matrix(post, maps["out"], trace.gradients, delta)
+        biases = [_bias(each, trace.gradients, delta) for each in (*read, maps["out"])]
         return heads.cpu(), torch.stack([*parts, last, *biases]).sum(0).cpu(), last.cpu()
 
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
+from mechcore.papers.extractive.base import Base, Tuned
 from mechcore.papers.extractive.deltas import WeightDelta, applied
-from mechcore.papers.extractive.encoded import EncodedOrdering
-from mechcore.papers.extractive.facts import EncodedFacts
-from mechcore.papers.extractive.grafting import facts_then_implications
+from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering
+from mechcore.papers.extractive.fact_tables import CITIES
+from mechcore.papers.extractive.facts import TRAINING_NAMES
 from mechcore.papers.extractive.results import PARTS
 from mechcore.papers.extractive.score_maps import correlation
 from mechcore.papers.extractive.scores import extractive_scores
 from mechcore.papers.extractive.settings import TuneSettings
-from mechcore.papers.extractive.tuning import tuned
+from mechcore.papers.extractive.tuning import facts_then_implications, tuned
 from mechcore.tables import SEED, Column, Schema
 
 LOCALIZATION = Schema(
@@ -43,19 +47,39 @@ LOCALIZATION_R2 = Schema(
 _COMPONENT = ["kind", "component", "layer", "head"]
 
 
+@dataclass(frozen=True)
+class Localization(Tuned):
+    """E6: where implications are learned, and where new facts are read out.
+
+    Attributes:
+        compat: ``"paper"`` for the published code's informative score.
+    """
+
+    kind: ClassVar[str] = "localization"
+    schemas: ClassVar[tuple[Schema, ...]] = (LOCALIZATION, LOCALIZATION_R2)
+    rows: ClassVar[int] = 2 * TRAINING_NAMES + len(CITIES)
+    compat: Literal["paper"] | None
+
+    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
+        """See `localization`."""
+        task = base.ordering(self.tuning.seed)
+        scores, squared = localization(base.model, task, self.tuning, compat=self.compat)
+        return {"extractive_localization": scores, "extractive_localization_r2": squared}
+
+
 def localization(
     model: Any,
     task: EncodedOrdering,
     settings: TuneSettings,
     *,
     compat: Literal["paper"] | None = None,
+    n_scored: int = 20,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Compare where implications are learned with where new facts are read out.
 
     With W_F trained on the facts and W_FI on their implications after that:
 
-    - informative: at W_F, for the change W_FI - W_F, on training implications
-      (``task.scored_implications``);
+    - informative: at W_F, for the change W_FI - W_F, on training implications;
     - downstream: at W_FI, for the change that training the test facts makes from there, on the test
       implications.
 
@@ -64,6 +88,7 @@ def localization(
         task: training names and test names.
         settings: of every training.
         compat: ``"paper"`` for the published code's informative score.
+        n_scored: training implications that scores are taken on, the first; all if there are fewer.
 
     Returns:
         One row per component: seed, kind (mlp, head), component, layer, head (-1 for MLPs),
@@ -78,9 +103,8 @@ def localization(
     """
     facts, extension = facts_then_implications(model, task, settings)
     with applied(model, facts):
-        informative = _by_component(
-            model, task.scored_implications, extension, "informative", compat
-        )
+        trained = task.implications.first(n_scored)
+        informative = _by_component(model, trained, extension, "informative", compat)
     with applied(model, facts + extension):
         new = tuned(model, task.test_facts, settings)
         downstream = _by_component(model, task.test_implications, new, "downstream", compat)

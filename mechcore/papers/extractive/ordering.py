@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import pandas as pd
 
+from mechcore.papers.extractive.base import Base, Tuned
 from mechcore.papers.extractive.deltas import restored, trainable_names
-from mechcore.papers.extractive.encoded import EncodedOrdering, chance
-from mechcore.papers.extractive.facts import EncodedFacts
-from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, mean_rank
+from mechcore.papers.extractive.encoded import EncodedOrdering
+from mechcore.papers.extractive.fact_tables import CITIES
+from mechcore.papers.extractive.facts import TRAINING_NAMES
+from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, measured
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune
 from mechcore.tables import SEED, Column, Schema
@@ -39,6 +42,20 @@ _PHASES: Mapping[Order, tuple[str, ...]] = {
 """What is trained, one after another; nothing stands for both at once."""
 
 
+@dataclass(frozen=True)
+class Ordering(Tuned):
+    """E4: facts and implications learned in each order."""
+
+    kind: ClassVar[str] = "ordering"
+    schemas: ClassVar[tuple[Schema, ...]] = (ORDERING,)
+    rows: ClassVar[int] = 3 * (2 * TRAINING_NAMES + len(CITIES))
+
+    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
+        """See `ordering`."""
+        task = base.ordering(self.tuning.seed)
+        return {"extractive_ordering": ordering(base.model, task, self.tuning)}
+
+
 def ordering(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.DataFrame:
     """Train facts and implications of some names in each order, then only the facts of others.
 
@@ -64,35 +81,25 @@ def ordering(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
     Source: arXiv 2412.04614, section 5; replay is this project's.
     """
     rows: list[dict[str, Any]] = []
+    labels = {"seed": settings.seed, "replay": settings.replay > 0}
+    trained, tested = (
+        {name: task.splits[name] for name in (f"{which}facts", f"{which}implications")}
+        for which in ("", "test ")
+    )
     for order in _PHASES:
         with restored(model, trainable_names(model)):
             _learn(model, task, order, settings)
-            trained = {"facts": task.facts, "implications": task.implications}
-            rows += [{"order": order, **_measured(model, *each)} for each in trained.items()]
+            rows += measured(model, trained, **labels, order=order)
             tune(model, task.test_facts, replace(settings, replay=0))
-            tested = {"test facts": task.test_facts, "test implications": task.test_implications}
-            rows += [{"order": order, **_measured(model, *each)} for each in tested.items()]
-    table = pd.DataFrame(rows)
-    table.insert(0, "seed", settings.seed)
-    table.insert(1, "replay", settings.replay > 0)
-    return table
+            rows += measured(model, tested, **labels, order=order)
+    return pd.DataFrame(rows)
 
 
 def _learn(model: Any, task: EncodedOrdering, order: Order, settings: TuneSettings) -> None:
-    splits = {"facts": task.facts, "implications": task.implications}
     plain = replace(settings, replay=0)
     if order == "joint":
-        tune(model, list(splits.values()), plain)
+        tune(model, [task.facts, task.implications], plain)
         return
-    first, second = (splits[name] for name in _PHASES[order])
+    first, second = (task.splits[name] for name in _PHASES[order])
     tune(model, first, plain)
     tune(model, second, settings, replay=first)
-
-
-def _measured(model: Any, name: str, data: EncodedFacts) -> dict[str, Any]:
-    return {
-        "data": name,
-        "mean_rank": mean_rank(model, data),
-        "n": len(data),
-        "chance": chance(data),
-    }

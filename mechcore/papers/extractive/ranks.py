@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.tables import Column
 
 TASK = Column("task", "text", "``first-hop`` or ``second-hop``")
@@ -119,3 +119,19 @@ def rewards(model: Any, data: EncodedFacts) -> Float[Tensor, " point"]:
 def mean_rank(model: Any, data: EncodedFacts) -> float:
     """Mean of `ranks`; chance is half the number of options less a half (9.5 of 20)."""
     return float(ranks(model, data).double().mean())
+
+
+def measured(
+    model: Any, splits: Mapping[str, EncodedFacts], /, **labels: object
+) -> list[dict[str, Any]]:
+    """Rows of a table: labels, then data (the split's name), mean_rank, n (points) and chance."""
+    return [
+        {
+            **labels,
+            "data": name,
+            "mean_rank": mean_rank(model, data),
+            "n": len(data),
+            "chance": data.chance,
+        }
+        for name, data in splits.items()
+    ]

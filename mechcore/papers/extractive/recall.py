@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import bootstrap_mean
+from mechcore.files import write_json
+from mechcore.papers.bases import WITH_GRADIENT
+from mechcore.papers.extractive.base import Base, Experiment
 from mechcore.papers.extractive.deltas import WeightDelta, delta_from, restored, trainable_names
-from mechcore.papers.extractive.encoded import EncodedTask, chance
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts, EncodedTask
+from mechcore.papers.extractive.fact_tables import CITIES
 from mechcore.papers.extractive.ranks import (
     CHANCE,
     MEAN_RANK,
@@ -25,7 +29,10 @@ from mechcore.papers.extractive.ranks import (
 )
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.papers.extractive.tuning import tune
+from mechcore.study.step import Job
 from mechcore.tables import SEED, Column, Schema, estimate
+
+CHOSEN = "chosen.json"
 
 _RATE = Column("learning_rate", "number", "learning rate", shown="exact")
 _EPOCHS = Column("epochs", "number", "epochs of the training", shown="exact")
@@ -60,6 +67,34 @@ GRID = Schema(
         Column("chosen", "flag", "whether it has the best rank of facts"),
     ),
 )
+
+
+@dataclass(frozen=True)
+class Ocr(Experiment):
+    """E1: out-of-context reasoning, which chooses how scores and freezing are trained.
+
+    Attributes:
+        task: ``"first-hop"`` or ``"second-hop"``.
+        grid: settings of the training to choose from, all of one seed.
+        n_resamples: of bootstrap intervals.
+    """
+
+    kind: ClassVar[str] = "ocr"
+    schemas: ClassVar[tuple[Schema, ...]] = (RANKS, GRID)
+    task: str
+    grid: tuple[TuneSettings, ...]
+    n_resamples: int
+
+    def cost(self, job: Job) -> float:
+        """See `Step.cost`."""
+        return WITH_GRADIENT * len(CITIES) * sum(tuning.epochs for tuning in self.grid)
+
+    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
+        """See `recall`; the chosen setting goes into ``chosen.json``."""
+        task = base.tasks(self.grid[0].seed)[self.task]
+        found = recall(base.model, task, self.grid, n_resamples=self.n_resamples)
+        write_json(folder / CHOSEN, asdict(found.chosen))
+        return {"extractive_ranks": found.ranks, "extractive_grid": found.grid}
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +150,7 @@ def recall(
     for settings in grid:
         with restored(model, trainable_names(model)) as weights:
             loss = float(tune(model, task.facts, settings)["loss"].iloc[-1])
-            facts, implied = (mean_rank(model, each) for each in (task.facts, task.implications))
+            facts, implied = (mean_rank(model, each) for each in task.splits.values())
             tried.append((settings.learning_rate, settings.epochs, loss, facts, implied))
             if best_key is None or (facts, loss) < best_key:
                 after = _states(model, task, "after", n_resamples)
@@ -134,10 +169,9 @@ def recall(
 
 
 def _states(model: Any, task: EncodedTask, state: str, n_resamples: int) -> list[dict[str, Any]]:
-    splits = {"facts": task.facts, "implications": task.implications}
     return [
         {"data": name, "state": state, **_measured(model, data, n_resamples)}
-        for name, data in splits.items()
+        for name, data in task.splits.items()
     ]
 
 
@@ -150,5 +184,5 @@ def _measured(model: Any, data: EncodedFacts, n_resamples: int) -> dict[str, Any
         "reward": float(rewards(model, data).double().mean()),
         "n": len(data),
         "n_options": len(data.option_ids),
-        "chance": chance(data),
+        "chance": data.chance,
     }

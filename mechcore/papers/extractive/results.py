@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ import pandas as pd
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore.components import Component, ModelShape
+from mechcore.components import ModelShape
 from mechcore.papers.extractive.alignment import Places
 from mechcore.papers.extractive.ranks import TASK
 from mechcore.tables import COMPONENT, LAYER, SEED, Column, Schema
@@ -42,6 +43,11 @@ SCORES = Schema(
 )
 
 
+def _sums(values: Float[Tensor, "point ..."]) -> Float[Tensor, " point"]:
+    """Sums over all but the first axis, in float64."""
+    return values.flatten(1).double().sum(1)
+
+
 @dataclass(frozen=True, eq=False)
 class Scores:
     """Scores of one kind, in logits; 0 at positions that a prompt does not have."""
@@ -52,7 +58,12 @@ class Scores:
     @property
     def total(self) -> Float[Tensor, " point"]:
         """Sum over everything."""
-        return self.heads.flatten(1).double().sum(1) + self.mlps.flatten(1).double().sum(1)
+        return _sums(self.heads) + _sums(self.mlps)
+
+    @property
+    def size(self) -> Float[Tensor, " point"]:
+        """Sum of absolute values."""
+        return _sums(self.heads.abs()) + _sums(self.mlps.abs())
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,30 +128,23 @@ class ExtractiveScores:
             its total; for tokens see `Places`; the error is missing with one prompt.
         """
         n_points = len(self.places.columns)
-        counts = np.bincount(
-            [column for columns in self.places.columns for column in columns],
-            minlength=len(self.places.names),
-        )
+        counts = np.bincount([*chain(*self.places.columns)], minlength=len(self.places.names))
         rows = []
-        for kind in KINDS:
-            heads, mlps = self.by_place(kind)
+        for score in KINDS:
+            heads, mlps = self.by_place(score)
             for component in self.shape.components:
-                layer, head = component.layer, component.head
-                values = mlps[:, layer] if head is None else heads[:, layer, head]
+                kind, head = ("mlp", -1) if component.head is None else ("head", component.head)
+                layer = component.layer
+                values = mlps[:, layer] if kind == "mlp" else heads[:, layer, head]
                 mean = values.mean(0)
                 error = np.full(len(mean), np.nan)
                 if n_points > 1:
                     error = values.std(0, ddof=1) / np.sqrt(n_points)
                 rows += [
-                    (kind, *_described(component), place, token, *numbers)
+                    (score, kind, str(component), layer, head, place, token, *numbers)
                     for place, (token, *numbers) in enumerate(
                         zip(self.places.names, mean, error, counts, strict=True)
                     )
                 ]
         names = ["score", "kind", "component", "layer", "head", "place", "token"]
         return pd.DataFrame(rows, columns=[*names, "value", "se", "n"])
-
-
-def _described(component: Component) -> tuple[str, str, int, int]:
-    kind, head = ("mlp", -1) if component.head is None else ("head", component.head)
-    return kind, str(component), component.layer, head

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 from scipy.stats import pearsonr
 
+from mechcore.papers.extractive.base import Base, TunedOnTask
 from mechcore.papers.extractive.deltas import WeightDelta
 from mechcore.papers.extractive.encoded import EncodedTask
+from mechcore.papers.extractive.fact_tables import CITIES
 from mechcore.papers.extractive.ranks import POINTS, TASK
+from mechcore.papers.extractive.results import SCORES
 from mechcore.papers.extractive.scores import extractive_scores
+from mechcore.papers.extractive.tuning import tuned
 from mechcore.tables import SEED, Column, Schema
 
 SUMS = Schema(
@@ -28,6 +35,36 @@ SUMS = Schema(
         POINTS,
     ),
 )
+
+
+@dataclass(frozen=True)
+class Scores(TunedOnTask):
+    """E2: extractive scores on the implications of facts.
+
+    Attributes:
+        counterfactuals: prompts that upstream scores are averaged over.
+        compat: ``"paper"`` for the published code's informative score.
+    """
+
+    kind: ClassVar[str] = "scores"
+    schemas: ClassVar[tuple[Schema, ...]] = (SCORES, SUMS)
+    rows: ClassVar[int] = 3 * len(CITIES)
+    counterfactuals: int
+    compat: Literal["paper"] | None
+
+    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
+        """See `score_maps`."""
+        model, task = base.model, base.tasks(self.tuning.seed)[self.task]
+        delta = tuned(model, task.facts, self.tuning)
+        scores, sums = score_maps(
+            model,
+            task,
+            delta,
+            counterfactuals=self.counterfactuals,
+            seed=self.tuning.seed,
+            compat=self.compat,
+        )
+        return {"extractive_scores": scores, "extractive_sums": sums}
 
 
 def score_maps(

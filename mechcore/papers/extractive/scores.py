@@ -29,10 +29,9 @@ from torch.nn import functional as F
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
-from mechcore.models.running import hook_mlp_out, hook_z
 from mechcore.papers.extractive.alignment import align, places
 from mechcore.papers.extractive.deltas import WeightDelta, applied, check_fits, differentiable
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.informative import covered_names, hooks_needed, informative
 from mechcore.papers.extractive.passes import (
     Question,
@@ -122,14 +121,11 @@ def extractive_scores(
 
 def _check_sums(scores: ExtractiveScores, dtype: torch.dtype) -> None:
     """Make sure that informative scores and the rest sum to the gradient, up to rounding."""
-    parts = scores.informative
-    size = parts.heads.abs().double().flatten(1).sum(1) + parts.mlps.abs().double().flatten(1).sum(
-        1
-    )
-    total = parts.total + scores.other
-    allowed = _ROUNDING.get(dtype, _COARSE) * (size + scores.other.abs() + scores.gradient.abs())
-    if not bool(((total - scores.gradient).abs() <= allowed + 1e-9).all()):  # nor if it is NaN
-        worst = int((total - scores.gradient).abs().argmax())
+    total = scores.informative.total + scores.other
+    size = scores.informative.size + scores.other.abs() + scores.gradient.abs()
+    off = (total - scores.gradient).abs()
+    if not bool((off <= _ROUNDING.get(dtype, _COARSE) * size + 1e-9).all()):  # nor if it is NaN
+        worst = int(off.argmax())
         raise MechcoreError(
             f"extractive scores: those of prompt {worst} sum to {float(total[worst]):.6g} logits, "
             f"the derivatives of the weights to {float(scores.gradient[worst]):.6g}; expected the "
@@ -204,12 +200,12 @@ def _batch(
 
 def _summed(sites: Sites, products: Callable[[str], Tensor]) -> Scores:
     """Sums over the last axis of products at every component's output."""
-    layers = range(sites.shape.n_layers)
-    heads = torch.stack([products(hook_z(layer)).sum(-1).cpu() for layer in layers], dim=1)
+    found = [products(name).sum(-1).cpu() for name in sites.outputs]
+    n_layers = sites.shape.n_layers
+    heads = torch.stack(found[:n_layers], dim=1).transpose(2, 3)
     if not sites.shape.has_mlps:
-        return Scores(heads.transpose(2, 3), heads.new_zeros(heads.shape[:3]))
-    mlps = torch.stack([products(hook_mlp_out(layer)).sum(-1).cpu() for layer in layers], dim=1)
-    return Scores(heads.transpose(2, 3), mlps)
+        return Scores(heads, heads.new_zeros(heads[:, :, 0].shape))
+    return Scores(heads, torch.stack(found[n_layers:], dim=1))
 
 
 def _mean_outputs(
@@ -247,11 +243,8 @@ def _counterfactuals(
 ) -> list[list[int]]:
     """Rows of the counterfactual prompts of every prompt."""
     if not isinstance(wanted, (int, np.integer)):
-        chosen = [list(map(int, each)) for each in wanted]
-        known = range(len(data))
-        if len(chosen) != len(data) or any(
-            not each or any(row not in known for row in each) for each in chosen
-        ):
+        chosen, known = [list(map(int, each)) for each in wanted], {*range(len(data))}
+        if len(chosen) != len(data) or not all(each and {*each} <= known for each in chosen):
             raise InputError(
                 f"extractive scores: counterfactuals of {len(chosen)} prompts given; expected a "
                 f"list for each of {len(data)}, not empty, of rows from 0 to {len(data) - 1}"

@@ -7,30 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
-
 from mechcore.errors import InputError
-from mechcore.files import read_csv
-from mechcore.papers.bases import Checkpoint, located_base, model_facts
-from mechcore.papers.extractive.evidence import FIRST, SECOND
-from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
-from mechcore.papers.extractive.steps import (
+from mechcore.papers.bases import (
     BASE,
     CHECKPOINT,
-    CHOSEN,
-    Base,
-    Freezing,
-    Grafting,
-    Localization,
-    Ocr,
-    Ordering,
-    Scores,
-    TrainBase,
+    Checkpoint,
+    gathered,
+    located_base,
+    model_facts,
 )
+from mechcore.papers.extractive.base import Base, TrainBase
+from mechcore.papers.extractive.evidence import FIRST, SECOND
+from mechcore.papers.extractive.freezing import Freezing
+from mechcore.papers.extractive.grafting import Grafting
+from mechcore.papers.extractive.localization import Localization
+from mechcore.papers.extractive.ordering import Ordering
+from mechcore.papers.extractive.recall import CHOSEN, Ocr
+from mechcore.papers.extractive.score_maps import Scores
+from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.verdicts import verdicts
 from mechcore.study.engine import Results
 from mechcore.study.executors import Local
-from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.kinds import StudyKind
 from mechcore.study.run import run_study
 from mechcore.study.step import Input, Job, Step
@@ -120,11 +117,7 @@ class ExtractiveStudy:
 
     def results(self) -> Mapping[str, Results]:
         """See `mechcore.study.engine.Study`."""
-        parts: dict[str, list[pd.DataFrame]] = {}
-        for job in self.jobs():
-            for path in sorted((self.store.whole(job.key) / TABLES_FOLDER).glob("*.csv")):
-                parts.setdefault(path.stem, []).append(read_csv(path))
-        tables = {name: pd.concat(found, ignore_index=True) for name, found in parts.items()}
+        tables = gathered(self.store, ((job, {}) for job in self.jobs()))
         tables["extractive_verdicts"] = verdicts(tables)
         source = named = self.settings.base
         if source is None:
@@ -187,24 +180,11 @@ def run(
     """Do the experiments, judge the claims, and write tables, figures and the report.
 
     Called again it goes on: what is done is in the store, and only what depends on a change of
-    settings is done again.
-
-    Args:
-        settings: the study.
-        out: folder for the results.
-        workers: jobs that are done at the same time, see `mechcore.study.executors.Local`.
-        threads: cores for each job; None shares those there are. Another number can change the
-            last bits of results.
-        store: folder of the run store; None is ``store`` in ``out``.
-        device: where models are run and fine-tuned; another one can change the last bits of
-            results.
+    settings is done again. See `mechcore.study.run.run_study`, and `mechcore.study.executors.Local`
+    for ``workers``, ``threads`` (its ``cpus``) and ``device``.
 
     Returns:
         The report.
-
-    Raises:
-        InputError: the folder holds something else, or the base cannot be used.
-        StudyError: jobs failed; all that do not need them were done.
     """
     executor = Local(workers, threads, device)
     return run_study(settings, out, kind=KIND, store=store, executor=executor)[0]

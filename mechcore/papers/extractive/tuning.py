@@ -20,12 +20,13 @@ from torch.nn import functional as F
 from mechcore.errors import InputError, MechcoreError
 from mechcore.papers.extractive.deltas import (
     WeightDelta,
+    applied,
     delta_from,
     differentiable,
     restored,
     trainable_names,
 )
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts, EncodedOrdering
 from mechcore.papers.extractive.ranks import next_token_logits, prompt_batch
 from mechcore.papers.extractive.settings import TuneSettings
 
@@ -111,6 +112,24 @@ def tuned(
     with restored(model, names) as before:
         tune(model, data, settings, layers=layers, replay=replay, on_epoch=on_epoch)
         return delta_from(model, before)
+
+
+def facts_then_implications(
+    model: Any, task: EncodedOrdering, settings: TuneSettings
+) -> tuple[WeightDelta, WeightDelta]:
+    """Train the facts, then the implications; what each of the two changes.
+
+    Args:
+        model: any TransformerLens language model; its weights are as before afterwards.
+        task: training names.
+        settings: of both phases.
+
+    Raises:
+        MechcoreError: a loss is no longer finite.
+    """
+    facts = tuned(model, task.facts, settings)
+    with applied(model, facts):
+        return facts, tuned(model, task.implications, settings)
 
 
 Row = tuple[tuple[int, ...], tuple[int, ...]]

@@ -15,21 +15,18 @@ from mechcore.papers.evidence import (
     Finding,
     InconclusiveError,
     Seeds,
-    joined,
     number,
     over_seeds,
     percent,
+    ruled,
 )
 from mechcore.papers.extractive.evidence import (
     FIRST,
     SECOND,
     Evidence,
-    Part,
-    all_of,
     difference,
-    one_seed,
+    judged_by,
     per_seed,
-    verdict_of,
 )
 
 ENTITY = r"subject -\d+"
@@ -92,12 +89,14 @@ def _places(rows: pd.DataFrame) -> tuple[float, float, float]:
     )
 
 
-def _share_gap(what: str, mass: pd.DataFrame, sign: int = 1) -> Part:
+def _share_gap(what: str, mass: pd.DataFrame, sign: int = 1) -> Finding:
     return difference(f"{what}, in points", 100 * sign * (mass["entity"] - mass["last"]), 1)
 
 
-def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Part], seeds: Seeds) -> Finding:
-    figure = joined(
+def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Finding], seeds: Seeds) -> Finding:
+    return judged_by(
+        parts,
+        seeds,
         "Positive scores of MLPs.",
         *(
             f"{name.capitalize()}: {percent(mass['entity'].mean())} at the name or place, "
@@ -105,11 +104,7 @@ def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Part], seeds: Seed
             f"{number(mass['centre'].mean())} (from 0; {per_seed(mass['centre'])} in each seed)."
             for name, mass in maps
         ),
-        *(part.figure for part in parts),
-        one_seed(seeds),
-        *seeds.left_out,
     )
-    return Finding(verdict_of(all_of([part.met for part in parts])), figure)
 
 
 # -- 10: localisation -----------------------------------------------------------------------------
@@ -117,18 +112,18 @@ def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Part], seeds: Seed
 
 def localization(evidence: Evidence) -> Finding:
     """Claim 10."""
-    seeds = evidence.seeds("extractive_localization_r2", kind="mlp")
+    seeds = evidence.seeds("extractive_localization_r2", {"kind": "mlp"})
     found = {kind: _correlated(evidence, seeds, kind) for kind in ("mlp", "head")}
-    figure = joined(
+    return seeds.finding(
+        found["mlp"].met,
         "Correlation over components of informative scores, where implications are learned, and "
         "downstream ones, where new facts are read out.",
         f"MLPs: {found['mlp'].figure}",
         f"Heads, which decide nothing: {found['head'].figure}",
     )
-    return Finding(verdict_of(found["mlp"].met), figure)
 
 
-def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Part:
+def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Finding:
     rows = evidence.by_seed("extractive_localization_r2", seeds, kind=kind)
     if rows["r"].isna().any():
         raise InconclusiveError(
@@ -138,13 +133,13 @@ def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Part:
     met = part.met
     if len(rows) == 1:
         r, p = float(rows["r"].iloc[0]), float(rows["p"].iloc[0])
-        met = r > 0 if p <= ALPHA else None
+        met = ruled(p <= ALPHA and r > 0, p <= ALPHA)
     shown = "; ".join(
         f"{number(row['r'])} (p {number(row['p'], 3)}, {int(row['n'])} of them)"
         for _, row in rows.iterrows()
     )
     figure = f"r\u00b2 {number(float(rows['r2'].mean()))}, r in each seed {shown}, {part.figure}"
-    return Part(met, figure)
+    return Finding(met, figure)
 
 
 # -- 11: the linear estimate ----------------------------------------------------------------------
@@ -156,11 +151,12 @@ def linear(evidence: Evidence) -> Finding:
     seeds = evidence.seeds(name).keep(lambda seed: _not_raised(evidence, seed))
     tables = {task: evidence.by_seed(name, seeds, task=task) for task in (FIRST, SECOND)}
     ratios = {task: rows["gradient"] / rows["actual"] for task, rows in tables.items()}
-    met = [
-        all(1 / WITHIN <= float(ratio[seed]) <= WITHIN for ratio in ratios.values())
-        for seed in seeds.kept
-    ]
-    verdict, counts = over_seeds(met)
+    met, counts = over_seeds(
+        [
+            all(1 / WITHIN <= float(ratio[seed]) <= WITHIN for ratio in ratios.values())
+            for seed in seeds.kept
+        ]
+    )
     changes = " ".join(
         f"{task.capitalize()}: estimated {per_seed(rows['gradient'])}, actual "
         f"{per_seed(rows['actual'])}, correlation over prompts {per_seed(rows['r'])}."
@@ -170,13 +166,12 @@ def linear(evidence: Evidence) -> Finding:
         float((rows["informative"] + rows["other"] - rows["gradient"]).abs().max())
         for rows in tables.values()
     )
-    figure = joined(
+    return seeds.finding(
+        met,
         f"Change of the reward of implications, in each seed. {changes}",
         f"Scores miss the estimate that they sum to by {number(off, 5)} at most.",
         counts,
-        *seeds.left_out,
     )
-    return Finding(verdict, figure)
 
 
 def _not_raised(evidence: Evidence, seed: int) -> str | None:

@@ -126,7 +126,7 @@ def test_arms_begin_where_they_should(small: CognitiveSettings, base: Path) -> N
     stored = AutoModelForCausalLM.from_pretrained(base).state_dict()
 
     def weights(run: Run) -> dict[str, Any]:
-        return make_model(Base(small.base), run)[0].state_dict()
+        return make_model(Base.of(small.base), run)[0].state_dict()
 
     fine_tuned = weights(Run("fine_tuned", 8, 3, 1e-3))
     assert all(torch.equal(fine_tuned[name], stored[name]) for name in stored)
@@ -139,7 +139,7 @@ def test_arms_begin_where_they_should(small: CognitiveSettings, base: Path) -> N
 
 
 def test_answers_of_the_two_words_and_of_all(small: CognitiveSettings) -> None:
-    model, tokenizer = make_model(Base(small.base), Run("base"))
+    model, tokenizer = make_model(Base.of(small.base), Run("base"))
     trials = generate(80, 0, split="test")
     found = right_answers(model, answering(model, tokenizer, PROMPT, ANSWERS), trials)
     assert found["congruent"].tolist() == trials.frame["congruent"].tolist()
@@ -148,7 +148,7 @@ def test_answers_of_the_two_words_and_of_all(small: CognitiveSettings) -> None:
 
 
 def test_logits_that_are_not_finite_are_no_answers(small: CognitiveSettings) -> None:
-    model, tokenizer = make_model(Base(small.base), Run("base"))
+    model, tokenizer = make_model(Base.of(small.base), Run("base"))
     with torch.no_grad():
         model.get_output_embeddings().weight[:] = float("inf")
     with pytest.raises(NotFiniteError, match=r"^logits: not finite"):
@@ -222,7 +222,7 @@ def test_an_interrupted_training_goes_on_from_what_it_left(
 ) -> None:
     """Killed when the training is over, before the model is measured."""
     made = Run("scratch", 8, 3, 1e-2)
-    step, base = MakeModel.of(small, made), Base(small.base)
+    step, base = MakeModel.of(small, made), Base.of(small.base)
 
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt

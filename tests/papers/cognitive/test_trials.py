@@ -442,11 +442,11 @@ def test_rows_that_are_not_there_are_refused(rows: Any) -> None:
         generate(8, 0).rows(rows)
 
 
-def test_spans_of_other_trials_are_refused() -> None:
+def test_places_of_other_trials_are_refused() -> None:
     trials = generate(8, 0)
-    for spans in (trials.spans[:-1], trials.spans[::-1], trials.spans.assign(name="x")):
-        with pytest.raises(InputError, match=r"not those of context, motion_left, .* of 8 trials"):
-            Trials(trials.frame, spans, "two_sided", "train", 0)
+    for places in (trials.places[:-1], trials.places[:, 1:], trials.places[..., 0]):
+        with pytest.raises(InputError, match=r"expected \(8, 6, 2\), .* of context, motion_left"):
+            Trials(trials.frame, places, "two_sided", "train", 0)
 
 
 # -- tokens ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import torch
 from papers.extractive.tiny import KINDS, Decoder, decoder, facts
 
 from mechcore.papers.extractive.deltas import snapshot
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts
 
 
 @pytest.fixture(scope="session")

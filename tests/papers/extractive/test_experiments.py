@@ -26,7 +26,6 @@ from mechcore.papers.extractive.deltas import WeightDelta, applied, restored
 from mechcore.papers.extractive.encoded import (
     EncodedOrdering,
     EncodedTask,
-    chance,
     encode_ordering,
     encode_task,
 )
@@ -77,7 +76,7 @@ def people() -> EncodedOrdering:
         some("other implications", "{} if a", NAMES, turned[1]),
     )
     tokenizer = helpers.word_tokenizer(segments=False)
-    return encode_ordering(OrderingTask(*parts), tokenizer, n_scored=3)
+    return encode_ordering(OrderingTask(*parts), tokenizer)
 
 
 def of(table: pd.DataFrame, **where: Any) -> pd.DataFrame:
@@ -92,14 +91,28 @@ def rank(table: pd.DataFrame, **where: Any) -> float:
 
 
 def test_chance_is_the_mean_rank_of_guessing(task: EncodedTask) -> None:
-    assert chance(task.facts) == np.mean([0, 1, 2, 3])
+    assert task.facts.chance == np.mean([0, 1, 2, 3])
 
 
 def test_scores_are_taken_on_the_first_implications(people: EncodedOrdering) -> None:
-    assert people.scored_implications.facts.prompts == people.implications.facts.prompts[:3]
-    assert people.scored_implications.facts.options == people.implications.facts.options
-    assert people.test_facts.facts.name == "test facts"
-    assert people.other_implications.facts.name == "other implications"
+    whole = people.implications
+    some, prompts = whole.first(3), whole.facts.prompts
+    assert (some.facts.prompts, some.facts.options) == (prompts[:3], whole.facts.options)
+    assert (some.prompt_ids, some.completion_ids, some.tokens) == (
+        whole.prompt_ids[:3],
+        whole.completion_ids[:3],
+        whole.tokens[:3],
+    )
+    assert torch.equal(some.option_ids, whole.option_ids)
+    assert torch.equal(some.answers, whole.answers[:3])
+    assert whole.first(20).facts == whole.facts
+
+
+def test_splits_are_named(people: EncodedOrdering) -> None:
+    assert [name for name, each in people.splits.items() if each.facts.name == name] == [
+        *("facts", "implications", "test facts", "test implications"),
+        *("other facts", "other implications"),
+    ]
 
 
 # -- E1 -------------------------------------------------------------------------------------------
@@ -361,7 +374,7 @@ def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering
     facts = weights_after(model, people.facts)
     both = weights_after(model, people.facts, people.implications)
     last = weights_after(model, people.facts, people.implications, people.test_facts)
-    table, squared = localization(model, people, FAST)
+    table, squared = localization(model, people, FAST, n_scored=3)
 
     def scores(at: dict[str, torch.Tensor], to: dict[str, torch.Tensor], data: Any) -> Any:
         with restored(model):
@@ -369,7 +382,7 @@ def test_localization_compares_components(tiny: Decoder, people: EncodedOrdering
             delta = WeightDelta({name: to[name] - at[name] for name in tiny.names})
             return extractive_scores(model, data, delta, counterfactuals=0)
 
-    stored = scores(facts, both, people.scored_implications).informative
+    stored = scores(facts, both, people.implications.first(3)).informative
     read = scores(both, last, people.test_implications).downstream
     rows = table.set_index("component")
     for column, found in (("informative", stored), ("downstream", read)):

@@ -10,6 +10,7 @@ from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
+from mechcore.papers.extractive.encoded import encode_facts
 from mechcore.papers.extractive.fact_world import (
     NEWCOMERS,
     PEOPLE,
@@ -24,7 +25,7 @@ from mechcore.papers.extractive.fact_world import (
     tiny_ordering,
     train_fact_base,
 )
-from mechcore.papers.extractive.facts import Facts, encode_facts
+from mechcore.papers.extractive.facts import Facts
 
 KINDS = {
     "home": 600,

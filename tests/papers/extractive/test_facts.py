@@ -16,12 +16,12 @@ from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from mechcore.errors import InputError
+from mechcore.papers.extractive.encoded import encode_facts
 from mechcore.papers.extractive.fact_tables import CITIES, FIRST_NAMES, LAST_NAMES, City
 from mechcore.papers.extractive.facts import (
     Facts,
     city_ordering,
     city_tasks,
-    encode_facts,
     first_hop,
     ordering,
     second_hop,

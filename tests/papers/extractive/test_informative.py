@@ -8,7 +8,7 @@ from papers.extractive.tiny import Decoder
 from mechcore.models.linear_maps import linear_maps
 from mechcore.models.running import named_weights
 from mechcore.papers.extractive.deltas import WeightDelta
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.informative import covered_names, hooks_needed, informative
 from mechcore.papers.extractive.passes import Question, Sites, look_back
 from mechcore.papers.extractive.ranks import prompt_batch

@@ -12,7 +12,7 @@ from torch import Tensor
 from mechcore.errors import InputError, MechcoreError
 from mechcore.models.running import named_weights
 from mechcore.papers.extractive.deltas import restored
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.ranks import (
     all_option_logits,
     mean_rank,

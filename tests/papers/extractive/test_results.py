@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.papers.extractive.alignment import Places
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.results import KINDS, ExtractiveScores, Scores
 from mechcore.papers.extractive.scores import extractive_scores
 

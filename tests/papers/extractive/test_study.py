@@ -12,18 +12,19 @@ import helpers
 import pandas as pd
 import pytest
 import torch
+from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast
 
 from mechcore.errors import InputError, MechcoreError
-from mechcore.papers.extractive.data import facts_table
-from mechcore.papers.extractive.facts import city_ordering, city_tasks
+from mechcore.papers.extractive.facts import city_ordering, city_tasks, facts_table
+from mechcore.papers.extractive.freezing import Freezing
+from mechcore.papers.extractive.recall import Ocr
 from mechcore.papers.extractive.report.page import REPORT
-from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
+from mechcore.papers.extractive.score_maps import Scores
 from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
-from mechcore.papers.extractive.steps import Freezing, Ocr, Scores
 from mechcore.papers.extractive.study import STUDY, ExtractiveStudy, located, run
 from mechcore.papers.extractive.tuning import TuneSettings
 from mechcore.study import executors
@@ -336,6 +337,20 @@ def test_the_cognitive_study_has_no_part_in_it() -> None:
     assert not [name for name in used if name.startswith("mechcore.papers.cognitive")]
 
 
+def test_an_edit_of_an_experiment_does_no_other_again(
+    small: ExtractiveSettings, done: Path
+) -> None:
+    own = {
+        each: f"mechcore.papers.extractive.{'recall' if each == 'ocr' else each}"
+        for each in EXPERIMENTS
+        if each != "scores"  # of which localization makes use
+    } | {"scores": "mechcore.papers.extractive.score_maps"}
+    for job in jobs_of(small, Store(done / "store")).values():
+        used = set(job.recipe["code"]) & set(own.values())
+        reads = {own["scores"]} if job.step.kind == "localization" else set()
+        assert used == {own[job.step.kind]} | reads, job.name
+
+
 # -- settings -------------------------------------------------------------------------------------
 
 
@@ -374,7 +389,7 @@ def test_a_failing_job_is_named_and_the_others_are_kept(
 
     out, settings = tmp_path / "out", replace(small, experiments=("ocr", "grafting"))
     with monkeypatch.context() as patch:
-        patch.setattr("mechcore.papers.extractive.steps.recall", failing)
+        patch.setattr("mechcore.papers.extractive.recall.recall", failing)
         with pytest.raises(StudyError, match=r"ocr first-hop seed=3: the loss is nan") as raised:
             run(settings, out)
     names = [each.job.name for each in raised.value.failures]
@@ -396,7 +411,7 @@ def test_half_precision_is_used(
         seen.add(next(model.parameters()).dtype)
         raise MechcoreError("enough")
 
-    monkeypatch.setattr("mechcore.papers.extractive.steps.recall", looking)
+    monkeypatch.setattr("mechcore.papers.extractive.recall.recall", looking)
     with pytest.raises(MechcoreError, match="enough"):
         run(replace(least, precision="bfloat16"), tmp_path / "out")
     assert seen == {torch.bfloat16}

@@ -19,7 +19,7 @@ from mechcore.papers.extractive.deltas import (
     snapshot,
     trainable_names,
 )
-from mechcore.papers.extractive.facts import EncodedFacts
+from mechcore.papers.extractive.encoded import EncodedFacts
 from mechcore.papers.extractive.tuning import TuneSettings, completion_loss, tune, tuned
 
 RATE = 1e-3

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from mechcore.models import load_model
 from mechcore.models.running import named_weights
 from mechcore.papers.extractive.deltas import WeightDelta, trainable_names
-from mechcore.papers.extractive.facts import EncodedFacts, Facts, encode_facts
+from mechcore.papers.extractive.encoded import EncodedFacts, encode_facts
+from mechcore.papers.extractive.facts import Facts
 
 KINDS = ("bridge", "llama", "hooked")
 FACTS = Facts(

@@ -1,0 +1,155 @@
+"""What the experiments of a study of extractive structures have in common: their base.
+
+Each experiment stands beside the function that does its work, so that an edit of one does no other
+again.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pandas as pd
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.models import Backend, load_model
+from mechcore.models.loading import load_tokenizer
+from mechcore.models.vocabulary import check_vocabulary
+from mechcore.papers.bases import BASE, CHECKPOINT, WITH_GRADIENT, checkpoint_of
+from mechcore.papers.extractive.encoded import (
+    EncodedOrdering,
+    EncodedTask,
+    encode_ordering,
+    encode_task,
+)
+from mechcore.papers.extractive.fact_world import (
+    BATCH,
+    fact_world_tokenizer,
+    ordering_of,
+    tasks_of,
+    train_fact_base,
+)
+from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.study.step import Job, Step, Work
+
+if TYPE_CHECKING:
+    from mechcore.papers.extractive.settings import Precision
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base with its tokenizer, which is asked about the tiny world or the paper's cities."""
+
+    model: Any
+    tokenizer: PreTrainedTokenizerBase
+    tiny: bool
+
+    @classmethod
+    def load(
+        cls, source: str, backend: Backend, precision: Precision, device: str, *, tiny: bool
+    ) -> Base:
+        """Load a base.
+
+        Raises:
+            InputError: it cannot be loaded, or is no language model.
+        """
+        model = load_model(
+            source, backend=backend, device=device, dtype=precision, task="language-model"
+        )
+        tokenizer = fact_world_tokenizer() if tiny else load_tokenizer(source)
+        if not tiny:
+            check_vocabulary(source, tokenizer, model)
+        return cls(model, tokenizer, tiny)
+
+    def tasks(self, seed: int) -> dict[str, EncodedTask]:
+        """The first-hop and the second-hop task of a seed, by name.
+
+        Raises:
+            InputError: the tokenizer cannot write one, or does not tell its options apart.
+        """
+        tasks = tasks_of(seed, tiny=self.tiny)
+        return {task.name: encode_task(task, self.tokenizer) for task in tasks}
+
+    def ordering(self, seed: int) -> EncodedOrdering:
+        """The ordering task of a seed.
+
+        Raises:
+            InputError: the tokenizer cannot write it, or does not tell its options apart.
+        """
+        return encode_ordering(ordering_of(seed, tiny=self.tiny), self.tokenizer)
+
+
+@dataclass(frozen=True)
+class TrainBase(Step):
+    """Pretrain the tiny base of a seed.
+
+    Attributes:
+        seed: of the world, the weights and the order of texts.
+        steps: optimiser steps.
+    """
+
+    kind: ClassVar[str] = BASE
+    seed: int
+    steps: int
+
+    def cost(self, job: Job) -> float:
+        """See `Step.cost`."""
+        return WITH_GRADIENT * self.steps * BATCH
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        train_fact_base(work.folder / CHECKPOINT, self.seed, steps=self.steps, progress=False)
+
+
+@dataclass(frozen=True)
+class Experiment(Step):
+    """An experiment on a base, whose weights are as before afterwards.
+
+    Attributes:
+        backend: that runs the base.
+        precision: of its weights and activations.
+    """
+
+    backend: Backend
+    precision: Precision
+
+    @abstractmethod
+    def tables(self, base: Base, folder: Path) -> Mapping[str, pd.DataFrame]:
+        """The tables of the experiment by name; what else is kept goes into ``folder``."""
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        source, tiny = checkpoint_of(work), BASE in work.job.needs
+        base = Base.load(source, self.backend, self.precision, work.device, tiny=tiny)
+        work.write_tables(self.tables(base, work.folder))
+
+
+@dataclass(frozen=True)
+class Tuned(Experiment):
+    """An experiment with one setting for all of its trainings.
+
+    Attributes:
+        rows: that are trained in each epoch, about; what else is done is little beside it.
+        tuning: how facts are trained, and the seed.
+    """
+
+    rows: ClassVar[int]
+    tuning: TuneSettings
+
+    def cost(self, job: Job) -> float:
+        """See `Step.cost`."""
+        return WITH_GRADIENT * self.rows * self.tuning.epochs
+
+
+@dataclass(frozen=True)
+class TunedOnTask(Tuned):
+    """Such an experiment on one of the two tasks of out-of-context reasoning.
+
+    Attributes:
+        task: ``"first-hop"`` or ``"second-hop"``.
+    """
+
+    task: str
