@@ -244,7 +244,8 @@ def effective_size(
     from mechcore.files import read_csv
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
-    from mechcore.steps.config import EMBEDDED, Analyses, SizesConfig
+    from mechcore.steps.analyses_config import Analyses, SizesConfig
+    from mechcore.steps.config import EMBEDDED
     from mechcore.steps.sizes import checkpoint_series, size_tables
     from mechcore.study.folder import write_tables
     from mechcore.study.run import run_study
