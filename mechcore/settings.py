@@ -355,14 +355,14 @@ def with_values(settings: S, values: Mapping[str, Any]) -> S:
     return replace(settings, **changes) if changes else settings  # type: ignore[type-var]
 
 
-def differences(before: Any, after: Any, place: str = "") -> Iterator[str]:
+def changed(before: Any, after: Any, place: str = "") -> Iterator[str]:
     """Names, with dots, of the settings in which two instances of a class differ."""
     for name, entry in entries(type(before)).items():
         old, new = getattr(before, name), getattr(after, name)
         if old == new:
             continue
         if entry.group is not None and isinstance(old, entry.group) and type(old) is type(new):
-            yield from differences(old, new, f"{place}{name}.")
+            yield from changed(old, new, f"{place}{name}.")
         else:
             yield f"{place}{name}"
 
@@ -379,7 +379,7 @@ def origins(*stages: tuple[str, Any]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for (_, before), (origin, after) in pairwise(stages):
-        for name in differences(before, after):
+        for name in changed(before, after):
             found = {n: o for n, o in found.items() if not n.startswith(f"{name}.")}
             found[name] = origin
     return found

@@ -141,10 +141,13 @@ class DataConfig:
         example="[{path: mnli.tsv, labels: [neutral], max: 1000}]",
     )
     id: str | tuple[Source, ...] | None = setting(
-        None, "In-domain test examples, likewise.", "--id", place=True
+        None, "In-domain test examples, likewise a file or several sources.", "--id", place=True
     )
     ood: str | tuple[Source, ...] | None = setting(
-        None, "Out-of-domain test examples, likewise.", "--ood", place=True
+        None,
+        "Out-of-domain test examples, likewise a file or several sources.",
+        "--ood",
+        place=True,
     )
     columns: Mapping[str, str] = setting(
         {},
@@ -153,7 +156,7 @@ class DataConfig:
         example="{text_a: premise, text_b: hypothesis}",
     )
     label_names: Mapping[str, str] = setting(
-        {}, "Meaning of labels.", "--label-names", example='{"0": entailment, "1": neutral}'
+        {}, "Meanings of labels.", "--label-names", example='{"0": entailment, "1": neutral}'
     )
     groups: Mapping[str, tuple[str, ...]] = setting(
         {},
@@ -171,10 +174,10 @@ class DataConfig:
         4000, "Training examples to draw at most, by subset.", "--max-train", least=1, all=True
     )
     max_id: int | None = setting(
-        2000, "In-domain examples, likewise.", "--max-id", least=1, all=True
+        2000, "In-domain examples to draw at most, by subset.", "--max-id", least=1, all=True
     )
     max_ood: int | None = setting(
-        2000, "Out-of-domain examples, likewise.", "--max-ood", least=1, all=True
+        2000, "Out-of-domain examples to draw at most, by subset.", "--max-ood", least=1, all=True
     )
     seed: int = setting(0, "Seed of the draws of examples.", "--data-seed", least=0, most=2**32 - 1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from glob import escape
@@ -121,7 +121,9 @@ def opened(out: Path) -> Opened:
     return Opened(kind, read, Store(out / place), _written(out))
 
 
-def write_results(study: Study, out: Path, kind: str, settings: Any, store: Store) -> list[Path]:
+def write_results(
+    study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
+) -> list[Path]:
     """Bring the results of a finished study to ``out``; what it wrote before and not now goes.
 
     Args:
@@ -130,6 +132,7 @@ def write_results(study: Study, out: Path, kind: str, settings: Any, store: Stor
         kind: of study.
         settings: its settings.
         store: holds the results.
+        origins: where settings that are not defaults came from, by their names with dots.
 
     Returns:
         Each folder with results.
@@ -160,6 +163,7 @@ def write_results(study: Study, out: Path, kind: str, settings: Any, store: Stor
             "versions": versions(),
             "command": " ".join(["mechcore", *sys.argv[1:]]),
             "settings": plain(settings),
+            "origins": dict(origins),
             "seconds": seconds,
             "jobs": {job.name: job.key for job in jobs},
         }

@@ -93,7 +93,7 @@ def test_own_bases_train_at_lower_rates() -> None:
         ({"sizes": ()}, r"sizes is \[\]"),
         (
             {"seeds": (1, 1)},
-            r"seeds is \[1, 1\]; expected different values, at least one, each a whole number from 0",
+            r"seeds is \[1, 1\]; expected different values, at least one, each a whole",
         ),
         ({"seeds": (-1,)}, "seeds is .* from 0"),
         ({"threshold": 0.5}, "threshold is 0.5; expected a number above 0.5 and below 1"),

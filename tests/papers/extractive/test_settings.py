@@ -44,7 +44,7 @@ pytestmark = pytest.mark.once
         ({"cuts": ()}, r"cuts is \[\]"),
         (
             {"cuts": (2, 0)},
-            r"cuts is \[2, 0\]; expected different values, at least one, each a whole number from 1",
+            r"cuts is \[2, 0\]; expected different values, at least one, each a whole",
         ),
         ({"precision": "float16"}, "precision is 'float16'; expected 'float32' or 'bfloat16'"),
         ({"backend": "nnsight"}, "backend is 'nnsight'; expected 'bridge' or 'hooked'"),
