@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 from mechcore.pruning import PruneSettings, Subnetwork
-from mechcore.steps.config import Analyses, DataConfig, StudyConfig
+from mechcore.steps.analyses_config import Analyses
+from mechcore.steps.config import DataConfig, StudyConfig
 from mechcore.study.engine import perform
 from mechcore.study.executors import Executor, Local
 from mechcore.study.ray_executor import OnRay

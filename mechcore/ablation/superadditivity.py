@@ -75,7 +75,8 @@ def interactions(
         The columns of `INTERACTIONS`, a row per set, subset and metric. ``floor`` marks accuracies
         with next to nothing left to lose: the joint accuracy is under `FLOOR`, or the single drops
         add up to more than the full model's accuracy, so that the interaction is cut off from
-        above; ``ceiling`` the same at the other end, where ablating helps. Empty if there is no such set.
+        above; ``ceiling`` the same at the other end, where ablating helps. Empty if there is
+        no such set.
 
     Raises:
         InputError: unknown correction.

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
 import typer
 
 from mechcore import progress
-from mechcore.cli.options import (
-    MeansOptions,
-    ModelOptions,
-    Options,
-    TaskOptions,
-    TestOptions,
-    TrainOptions,
-    data_config,
-    grouped,
-    split,
+from mechcore.cli.options import From, Given, grouped, split
+from mechcore.cli.shared import (
+    MODEL,
+    TASK,
+    TEST,
+    TRAIN,
+    AnyModel,
+    Means,
+    Resume,
+    load,
+    means_of,
+    must_not_exist,
+    show,
 )
-from mechcore.cli.shared import AnyModel, Resume, load, means_of, must_not_exist, show
 from mechcore.errors import InputError
+from mechcore.steps.analyses_config import SearchConfig
+from mechcore.steps.config import StudyConfig
 
-FillName: TypeAlias = Annotated[
-    str,
-    typer.Option(
-        "--fill", help="What replaces an ablated output: mean, zero, resample or a registered fill."
-    ),
-]
+_COMMON = (*MODEL, *TRAIN, *TEST, *TASK, "analyses.fill")
 
 MOST_CONTROLS = 10_000
 """Each costs as much as any other set."""
 
 
 @dataclass(frozen=True)
-class SetOptions(Options):
+class SetOptions:
     """What is ablated."""
 
     components: Annotated[
@@ -116,12 +115,8 @@ class SetOptions(Options):
 @grouped
 def ablate(
     chosen: SetOptions,
-    model: ModelOptions,
-    train: TrainOptions,
-    test: TestOptions,
-    files: TaskOptions,
-    means: MeansOptions,
-    fill: FillName = "mean",
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*_COMMON, "n_resamples"))],
+    means: Means = None,
     engine: Annotated[
         Literal["auto", "tree", "reference"],
         typer.Option("--engine", help="tree shares work between sets; reference runs any model."),
@@ -130,9 +125,6 @@ def ablate(
         Literal["float32", "bfloat16"],
         typer.Option("--precision", help="Of the tree's matrix products."),
     ] = "float32",
-    n_resamples: Annotated[
-        int, typer.Option("--resamples", help="Bootstrap resamples.", min=1)
-    ] = 1000,
     resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
         "mechcore-ablation"
@@ -148,12 +140,14 @@ def ablate(
     from mechcore.steps.ablation import sweep_tables
     from mechcore.tables import write_tables
 
+    config = given.settings
+    fill = config.analyses.fill
     needs_means = FILLS[fill].needs_means
-    needs_train = needs_means and means.means is None
+    needs_train = needs_means and means is None
     roles = ("train", "id", "ood") if needs_train else ("id", "ood")
-    inputs = load(model, data_config(files, train, test), roles)
+    inputs = load(given, roles)
     with progress.shown():
-        kinds = chosen.kinds(ModelShape.of(inputs.model), files.data_seed, inputs.model)
+        kinds = chosen.kinds(ModelShape.of(inputs.model), config.data.seed, inputs.model)
         tables, found = sweep_tables(
             inputs,
             means_of(inputs, means) if needs_means else None,
@@ -161,8 +155,8 @@ def ablate(
             fill=fill,
             engine=engine,
             precision=precision,
-            batch_size=test.batch_size,
-            n_resamples=n_resamples,
+            batch_size=config.batch_size,
+            n_resamples=config.n_resamples,
             state=out,
         )
     write_tables(out, tables)
@@ -182,27 +176,12 @@ def ablate(
 
 @grouped
 def superadditive(
-    model: ModelOptions,
-    train: TrainOptions,
-    test: TestOptions,
-    files: TaskOptions,
-    means: MeansOptions,
+    given: Annotated[Given[StudyConfig], From(StudyConfig, _COMMON)],
+    how: Annotated[Given[SearchConfig], From(SearchConfig)],
+    means: Means = None,
     components: Annotated[
         str, typer.Option("--components", help="To choose from: heads, mlps, all, or names.")
     ] = "all",
-    role: Annotated[
-        Literal["id", "ood"], typer.Option("--search-on", help="Which of the test data.")
-    ] = "ood",
-    subset: Annotated[
-        str, typer.Option("--subset", help="Subset of that data; all: every one.")
-    ] = "all",
-    max_size: Annotated[
-        int, typer.Option("--max-size", help="Components of the largest sets.", min=2)
-    ] = 3,
-    n_pairs: Annotated[
-        int, typer.Option("--pairs", help="Pairs ablated exactly, the best by screening.", min=1)
-    ] = 100,
-    fill: FillName = "mean",
     precision: Annotated[
         Literal["float32", "bfloat16"],
         typer.Option("--precision", help="Of the sweeps' matrix products."),
@@ -217,44 +196,46 @@ def superadditive(
     from mechcore.components import KINDS, ModelShape
     from mechcore.tables import write_tables
 
-    states = state_files(out, max_size)
+    config, search = given.settings, how.settings
+    states = state_files(out, search.max_size)
     _check_out(out, states[0], resume)
     from mechcore.masking.fills import FILLS
 
-    needs_means = FILLS[fill].needs_means
-    roles = ("train", role) if needs_means and means.means is None else (role,)
-    inputs = load(model, data_config(files, train, test), roles)
+    needs_means = FILLS[config.analyses.fill].needs_means
+    role = search.role
+    roles = ("train", role) if needs_means and means is None else (role,)
+    inputs = load(given, roles)
     shape = ModelShape.of(inputs.model)
     options: dict[str, Any] = {
         "components": shape.kind(components) if components in KINDS else split(components),
-        "subset": subset,
-        "max_size": max_size,
-        "n_pairs": n_pairs,
+        "subset": search.subset,
+        "max_size": search.max_size,
+        "n_pairs": search.n_pairs,
     }
     check_search(shape, inputs.data[role], **options)  # before means, which take time
     with progress.shown():
-        search = find_superadditive(
+        result = find_superadditive(
             inputs.model,
             inputs.data[role],
             means_of(inputs, means) if needs_means else None,
             **options,
-            fill=fill,
-            seed=files.data_seed,
+            fill=config.analyses.fill,
+            seed=config.data.seed,
             class_labels=inputs.config.class_labels,
-            batch_size=test.batch_size,
+            batch_size=config.batch_size,
             role=role,
             precision=precision,
             state=out,
         )
-    write_tables(out, {"superadditive": search.found, "screening": search.screening})
+    write_tables(out, {"superadditive": result.found, "screening": result.screening})
     for path in states:
         path.unlink(missing_ok=True)
-    shown = search.found.query("subset == 'all' and metric == 'margin'")
+    shown = result.found.query("subset == 'all' and metric == 'margin'")
     show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
     print(
-        f"{search.n_pairs} pairs: {search.n_screened_out} screened out by gradients, the others "
-        f"ablated (rank correlation with the prediction {search.rank_correlation:.2f}); "
-        f"{search.n_tested} sets ablated in all; intervals are from the half of the data that the "
+        f"{result.n_pairs} pairs: {result.n_screened_out} screened out by gradients, the others "
+        f"ablated (rank correlation with the prediction {result.rank_correlation:.2f}); "
+        f"{result.n_tested} sets ablated in all; intervals are from the half of the data that the "
         "search did not see"
     )
     print(f"tables: {out}")

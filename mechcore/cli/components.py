@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mechcore import progress
-from mechcore.cli.options import FileOptions, ModelOptions, data_config, grouped, split
-from mechcore.cli.shared import load, must_not_exist
+from mechcore.cli.options import From, Given, grouped, split
+from mechcore.cli.shared import FILES, MODEL, load, must_not_exist
 from mechcore.errors import InputError
+from mechcore.steps.config import StudyConfig
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
 
 @grouped
 def heads(
-    model: ModelOptions,
-    files: FileOptions,
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *FILES))],
     data: Annotated[str | None, typer.Option("--data", help="File of texts.")] = None,
     max_examples: Annotated[
         int, typer.Option("--max-examples", help="Examples at most; 0: all.", min=0)
@@ -61,7 +61,7 @@ def heads(
         must_not_exist(gallery, file=True)
         if gallery.suffix != ".html":
             raise InputError(f"{gallery}: expected the ending .html (--gallery)")
-    if model.model is not None and data is None:
+    if given.settings.model.source is not None and data is None:
         raise InputError("--data is missing; name a file of texts for the checkpoint")
     from mechcore.attention import Thresholds, explain
     from mechcore.components import Component, ModelShape
@@ -70,8 +70,9 @@ def heads(
     from mechcore.steps import tables as steps
 
     thresholds = Thresholds(min_mass, min_ratio)
-    chosen = replace(data_config(files), train=data, max_train=max_examples or None)
-    inputs = load(model, chosen, ("train",), answers=False)
+    texts_of = {"data.train": data, "data.max_train": max_examples or None}
+    chosen = replace(given, values={**given.values, **texts_of})
+    inputs = load(chosen, ("train",), answers=False)
     texts = inputs.data["train"]
     wanted = [Component.parse(name) for name in split(why)]
     unknown = [str(head) for head in wanted if head not in ModelShape.of(inputs.model).heads]

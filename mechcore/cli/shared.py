@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mechcore.cli.options import MeansOptions, ModelOptions
+from mechcore.cli.options import Given
 from mechcore.errors import InputError
+
+if TYPE_CHECKING:
+    from mechcore.steps.config import ModelConfig, StudyConfig
+
+MODEL = ("model",)
+FILES = ("data.columns", "data.label_names", "data.seed")
+TASK = (*FILES, "data.task", "data.folder")
+TRAIN = ("data.train", "data.max_train")
+TEST_DATA = (
+    *("data.id", "data.ood", "data.ood_label", "data.ood_subsets", "data.max_id", "data.max_ood"),
+)
+TEST = (*TEST_DATA, "batch_size")
+PRUNING = ("prune", "seeds", "sparsities")
+"""Settings of the main study that several commands have options for."""
 
 Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 
@@ -18,19 +32,40 @@ AnyModel: TypeAlias = Annotated[
 ]
 
 
-def load(model: ModelOptions, data: Any, roles: tuple[str, ...], *, answers: bool = True) -> Any:
+Means: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--means", help="Means from mechcore means; else computed on --train."),
+]
+
+
+def check_embedded(given: Given[StudyConfig], model: ModelConfig) -> None:
+    """Refuse an embedded model beside one of the user's own.
+
+    Raises:
+        InputError: both are named.
+    """
+    if "model.embedded" in given.values and model.source is not None:
+        raise InputError(
+            f"--embedded {model.embedded} and the model {model.source} exclude each other: an "
+            "embedded model is used where no other is named; leave one of them out"
+        )
+
+
+def load(given: Given[StudyConfig], roles: tuple[str, ...], *, answers: bool = True) -> Any:
     """The model and data of the options; ``answers``: whether the model's are needed."""
     from mechcore.steps.inputs import load_inputs
 
-    return load_inputs(model.config(), data, roles, answers=answers)
+    config = given.settings
+    check_embedded(given, config.model)
+    return load_inputs(config.model, config.data, roles, answers=answers)
 
 
-def means_of(inputs: Any, options: MeansOptions) -> Any:
+def means_of(inputs: Any, means: Path | None) -> Any:
     """Means from a file, or computed on the training data."""
     from mechcore.masking.means import MeanActivations
 
-    if options.means is not None:
-        return MeanActivations.load(options.means, inputs.model)
+    if means is not None:
+        return MeanActivations.load(means, inputs.model)
     return MeanActivations.compute(inputs.model, inputs.data["train"])
 
 

@@ -2,163 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from mechcore import progress
-from mechcore.cli.options import (
-    ModelOptions,
-    Options,
-    PruneOptions,
-    ResourceOptions,
-    StoreOptions,
-    TaskOptions,
-    TestOptions,
-    TrackingOptions,
-    TrainOptions,
-    grouped,
-    run_config,
+from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
+from mechcore.cli.options import From, Given, grouped
+from mechcore.cli.shared import (
+    MODEL,
+    PRUNING,
+    TASK,
+    TEST,
+    TRAIN,
+    check_embedded,
+    must_not_exist,
+    show,
+    show_missing,
+    show_run,
 )
-from mechcore.cli.shared import must_not_exist, show, show_missing, show_run
 from mechcore.errors import InputError
+from mechcore.settings import origins
+from mechcore.steps.config import Resources, StudyConfig
+
+_FURTHER = (
+    *("method", "n_resamples", "analyses.fill", "analyses.ablation.max_non_core"),
+    "analyses.effective_size.tolerance",
+)
 
 
 @grouped
 def run(
-    model: ModelOptions,
-    train: TrainOptions,
-    test: TestOptions,
-    files: TaskOptions,
-    prune: PruneOptions,
+    given: Annotated[
+        Given[StudyConfig],
+        From(StudyConfig, (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, *_FURTHER)),
+    ],
     resources: ResourceOptions,
-    keep: StoreOptions,
-    tracking: TrackingOptions,
+    how: RunOptions,
     config: Annotated[
         Path | None,
         typer.Argument(help="Study as YAML, see mechcore init; the options below beat it."),
     ] = None,
-    max_non_core: Annotated[
-        int | None,
-        typer.Option("--max-non-core", help="Heads outside the core to ablate (16).", min=0),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", help="Folder for the results; by default the study's name."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Only list the jobs with their time and memory."),
-    ] = False,
 ) -> None:
     """A whole study: evaluate, prune, core, head categories, ablations, one report.
 
     Run it again to go on after an interruption: what is done is kept, and only what depends on a
     change is done again.
     """
-    from mechcore.steps.config import Resources, StudyConfig
-    from mechcore.study.kinds import DEFAULT, read_study
+    from mechcore.study.kinds import DEFAULT, STUDIES, read_study
 
-    kind, base = (DEFAULT, None) if config is None else read_study(config)
-    place = out or Path("mechcore-out" if config is None else config.stem)
-    tracking.check()
-    if not isinstance(base, StudyConfig | None):
-        _refuse((model, train, test, files, prune), kind)
-        if dry_run:
-            _show_jobs(base, place, kind, keep.store)
-            return
-        for report in _run(base, place, kind, keep, resources.over(Resources())):
-            print(f"report: {report}")
-            tracking.log(report.parent)
+    kind, base = (DEFAULT, StudyConfig()) if config is None else read_study(config)
+    stages = [("defaults", STUDIES[kind].settings()), (f"file {config}", base)]
+    out = "mechcore-out" if config is None else config.stem
+    how.check()
+    if not isinstance(base, StudyConfig):
+        if given.values:
+            raise InputError(
+                f"{given.options()[0]} is for the main study, and the file describes one of kind "
+                f"{kind!r}; write its settings into the file"
+            )
+        used = resources.over(Resources())
+        how.do(kind, base, used, out=out, origins=origins(*stages))
         return
-    study = run_config(model, files, train, test, prune, max_non_core, base)
+    study = given.over(base)
+    check_embedded(given, study.model)
     study = replace(study, resources=resources.over(study.resources))
-    if resources.device is not None and study.model.device_map is not None:
+    if resources.values.get("device") is not None and study.model.device_map is not None:
         raise InputError(
-            f"--device {resources.device} and device_map {study.model.device_map} exclude each "
-            "other: a map says itself which devices are used; leave one of them out"
+            f"--device {study.resources.device} and device_map {study.model.device_map} exclude "
+            "each other: a map says itself which devices are used; leave one of them out"
         )
-    if dry_run:
-        _show_estimate(study, place, keep.store)
-        return
-    for report in _run(study, place, DEFAULT, keep, study.resources):
-        show_run(report.parent)
-        print(f"report: {report}")
-        tracking.log(report.parent)
-
-
-def _run(settings: Any, out: Path, kind: str, keep: StoreOptions, resources: Any) -> Iterator[Path]:
-    """Do a study; each of its reports, after the name of its folder where there are several."""
-    from mechcore.study.run import run_study
-
-    with progress.shown():
-        executor = keep.executed(resources)
-        reports = run_study(settings, out, kind=kind, store=keep.store, executor=executor)
-    for report in reports:
-        if len(reports) > 1:
-            print(f"{report.parent.name}:")
-        yield report
-
-
-def _show_jobs(settings: Any, out: Path, kind: str, store: Path | None) -> None:
-    """The jobs known by now."""
-    from mechcore.study.run import prepare
-
-    prepared = prepare(settings, out, kind=kind, store=store)
-    waiting = {job.key for job in prepared.pending}
-    for job in prepared.jobs:
-        print(f"{'to do' if job.key in waiting else 'done'}: {job.name}")
-    print(f"{len(waiting)} of {len(prepared.jobs)} jobs known by now are to do")
-
-
-def _refuse(options: Iterable[Options], kind: str) -> None:
-    """Refuse options of the main study where a file describes one of another kind."""
-    given = sorted(name for group in options for name in group.given)
-    if given:
-        raise InputError(
-            f"--{given[0].replace('_', '-')} is for the main study, and the file describes one of "
-            f"kind {kind!r}; write its settings into the file"
-        )
-
-
-def _show_estimate(study: Any, out: Path, store: Path | None) -> None:
-    """The jobs that are left, and what they will cost."""
-    from mechcore.steps.bench import bench_of
-    from mechcore.steps.estimate import estimate
-    from mechcore.study.executors import threads
-    from mechcore.study.run import prepare
-
-    place = study.resources.place
-    prepared = prepare(study, out, store=store, device=place)
-    n, done = len(prepared.jobs), len(prepared.jobs) - len(prepared.pending)
-    if not prepared.pending:
-        print(f"all {n} jobs are done; a run would only write the results")
-        return
-    with threads(study.resources.cpus):
-        table = estimate(prepared.pending, prepared.jobs, bench_of(prepared.store, place))
-    shown = table.assign(
-        time=table["seconds"].map(progress.duration),
-        memory=table["memory"].map(lambda gib: f"{gib:.1f} GiB" if gib else ""),
-    )
-    show(shown[["kind", "name", "time", "memory"]])
-    print(
-        f"{n} jobs, {done} of them done before; about "
-        f"{progress.duration(table['seconds'].sum())} for the others one after another, "
-        f"measured on this machine; at most {table['memory'].max():.1f} GiB at once"
-    )
+    found = origins(*stages, (COMMAND_LINE, study))
+    how.do(DEFAULT, study, study.resources, out=out, origins=found, show=show_run)
 
 
 def init(
     file: Annotated[Path, typer.Argument(help="File to write, .yaml.")] = Path("study.yaml"),
+    kind: Annotated[str, typer.Option("--kind", help="Kind of study.")] = "heuristic-core",
 ) -> None:
-    """Write a study's configuration with every setting explained."""
+    """Write a study's settings, each with its default and what it means, as a file to edit."""
     from mechcore.files import write_text
-    from mechcore.steps.config_template import template
+    from mechcore.study.template import template
 
-    text = template(file)
+    text = template(file, kind)
     must_not_exist(file, file=True)
     write_text(file, text)
     print(f"study: {file} (edit it, then: mechcore run {file})")

@@ -9,23 +9,15 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.options import (
-    CompareOptions,
-    GridOptions,
-    MeansOptions,
-    ModelOptions,
-    PruneOptions,
-    TaskOptions,
-    TestOptions,
-    TrainOptions,
-    data_config,
-    grouped,
-    numbers,
-    run_config,
-    split,
-)
+from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
+    MODEL,
+    PRUNING,
+    TASK,
+    TEST,
+    TRAIN,
     AnyModel,
+    Means,
     Resume,
     load,
     mask_files,
@@ -37,13 +29,15 @@ from mechcore.cli.shared import (
     show_subnetworks,
 )
 from mechcore.errors import InputError
+from mechcore.steps.analyses_config import Analyses, SizesConfig
+from mechcore.steps.config import EMBEDDED, StudyConfig
+
+_SERIES = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING)
 
 
 @grouped
 def means(
-    model: ModelOptions,
-    train: TrainOptions,
-    files: TaskOptions,
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *TRAIN, *TASK))],
     include_padding: Annotated[
         bool, typer.Option("--include-padding", help="Pool padding in, as the authors did.")
     ] = False,
@@ -56,7 +50,7 @@ def means(
     from mechcore.masking.means import MeanActivations
 
     must_not_exist(out, file=True)
-    inputs = load(model, data_config(files, train), ("train",))
+    inputs = load(given, ("train",))
     with progress.shown():
         found = MeanActivations.compute(
             inputs.model,
@@ -70,12 +64,8 @@ def means(
 
 @grouped
 def prune(
-    model: ModelOptions,
-    train: TrainOptions,
-    test: TestOptions,
-    files: TaskOptions,
-    prune: PruneOptions,
-    means: MeansOptions,
+    given: Annotated[Given[StudyConfig], From(StudyConfig, _SERIES)],
+    means: Means = None,
     method: Annotated[
         str,
         typer.Option(
@@ -96,10 +86,10 @@ def prune(
 
     check_methods([method])
     state = _state_file(out, resume)
-    config = run_config(model, files, train, test, prune)
-
-    untested = model.model is not None and test.id is None and test.ood is None
-    inputs = load(model, config.data, ("train",) if untested else ("train", "id", "ood"))
+    config = given.settings
+    data = config.data
+    untested = config.model.source is not None and data.id is None and data.ood is None
+    inputs = load(given, ("train",) if untested else ("train", "id", "ood"))
     check_sparsities([method], config, inputs.model)
     with progress.shown():
         averages = means_of(inputs, means)
@@ -121,12 +111,10 @@ def prune(
 
 @grouped
 def compare(
-    model: ModelOptions,
-    train: TrainOptions,
-    test: TestOptions,
-    files: TaskOptions,
-    prune: CompareOptions,
-    means: MeansOptions,
+    given: Annotated[
+        Given[StudyConfig], From(StudyConfig, _SERIES, defaults={"sparsities": (0.3, 0.5, 0.7)})
+    ],
+    means: Means = None,
     methods: Annotated[
         str, typer.Option("--methods", help="Methods to compare, by commas.")
     ] = "l0,integrated,attribution,random,layer-matched",
@@ -149,8 +137,8 @@ def compare(
 
     chosen = check_methods(split(methods))
     state = _state_file(out, resume)
-    config = run_config(model, files, train, test, prune)
-    inputs = load(model, config.data, ("train", "id", "ood"))
+    config = given.settings
+    inputs = load(given, ("train", "id", "ood"))
     check_sparsities(chosen, config, inputs.model)
     found: list[Any] = []
     with progress.shown():
@@ -201,11 +189,14 @@ def core(
 
 @grouped
 def effective_size(
-    model: ModelOptions,
-    train: TrainOptions,
-    test: TestOptions,
-    files: TaskOptions,
-    prune: GridOptions,
+    given: Annotated[
+        Given[StudyConfig],
+        From(
+            StudyConfig,
+            (*_SERIES, "analyses.effective_size.tolerance"),
+            defaults={"sparsities": SizesConfig().sparsities},
+        ),
+    ],
     checkpoints: Annotated[
         str | None,
         typer.Option("--checkpoints", help="Checkpoints, or folders of them, by commas."),
@@ -221,9 +212,6 @@ def effective_size(
         list[str] | None,
         typer.Option("--group", help="For tables, once per group: NAME=SUBSET,SUBSET."),
     ] = None,
-    tolerance: Annotated[
-        float, typer.Option("--tolerance", help="Accuracy (share) that may be lost.")
-    ] = 0.03,
     out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
         "mechcore-sizes"
     ),
@@ -232,45 +220,46 @@ def effective_size(
 
     Run it again to go on after an interruption.
     """
-    if model.model is not None:
+    config = given.settings
+    if config.model.source is not None:
         raise InputError("--model is for one checkpoint; name the series with --checkpoints")
-    if "embedded" in model.given and checkpoints:
+    if "model.embedded" in given.values and checkpoints:
         raise InputError(
-            f"--embedded {model.embedded} and --checkpoints exclude each other: an embedded model "
-            "has its own; leave one of them out"
+            f"--embedded {config.model.embedded} and --checkpoints exclude each other: an embedded "
+            "model has its own; leave one of them out"
         )
     if (full is None) != (grid is None):
         raise InputError("--full and --grid belong together; give both, or neither")
     from mechcore.files import read_csv
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
-    from mechcore.steps.config import EMBEDDED, Analyses, SizesConfig
     from mechcore.steps.sizes import checkpoint_series, size_tables
     from mechcore.study.run import run_study
     from mechcore.subnetworks.effective_size import read_full, read_grid
     from mechcore.tables import write_tables
 
+    assert config.analyses.effective_size is not None
+    sizes = replace(config.analyses.effective_size, sparsities=config.sparsities)
     if full is not None and grid is not None:
         must_not_exist(out)
         groups = _groups(group or [])
-        tables = size_tables(read_full(full), read_grid(grid), groups, tolerance)
+        tables = size_tables(read_full(full), read_grid(grid), groups, sizes.tolerance)
         write_tables(out / "tables", tables)
         Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
         means = tables["mean_effective_size"]
     else:
         if group:
             raise InputError("--group is for --full and --grid; checkpoints have ID, OOD and mixed")
-        series = checkpoint_series(split(checkpoints), model.config())
-        sizes = SizesConfig(numbers("--sparsities", prune.sparsities, float), tolerance)
-        config = replace(
-            run_config(model, files, train, test, prune),
+        series = checkpoint_series(split(checkpoints), config.model)
+        study = replace(
+            config,
             model=list(series.values())[-1],
             checkpoints=tuple(split(checkpoints)) or (EMBEDDED,),
             sparsities=(),
             analyses=Analyses(heads=None, ablation=None, effective_size=sizes),
         )
         with progress.shown():
-            (report,) = run_study(config, out)
+            (report,) = run_study(study, out)
         print(f"report: {report}")
         show_missing(out, "missing_grid_masks")
         means = read_csv(out / "tables" / "mean_effective_size.csv")
@@ -281,10 +270,8 @@ def effective_size(
 
 @grouped
 def export(
-    model: ModelOptions,
-    train: TrainOptions,
-    files: TaskOptions,
-    means: MeansOptions,
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *TRAIN, *TASK))],
+    means: Means = None,
     mask: Annotated[
         Path | None, typer.Option("--mask", help="Mask file, as in masks/s0.50-seed42.safetensors.")
     ] = None,
@@ -304,11 +291,11 @@ def export(
         raise InputError("--mask is missing; name the mask file to export")
     must_not_exist(out)
     values = Mask.load(mask, any_model=any_model)
-    source = model.model
-    averages = None
+    model = given.settings.model
+    source, averages = model.source, None
     if fill == "mean" or source is None:
-        roles = ("train",) if fill == "mean" and means.means is None else ()
-        inputs = load(model, data_config(files, train), roles)
+        roles = ("train",) if fill == "mean" and means is None else ()
+        inputs = load(given, roles)
         source = inputs.config.source
         if fill == "mean":
             with progress.shown():

@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from mechcore import progress
-from mechcore.cli.options import TaskOptions, data_config, grouped
-from mechcore.cli.shared import show
-from mechcore.cli.training_options import (
-    AllTrainOptions,
-    BaseOptions,
-    FineTuneOptions,
-    TrainTestOptions,
-)
+from mechcore.cli.options import From, Given, grouped
+from mechcore.cli.shared import TASK, TEST_DATA, TRAIN, show
 from mechcore.errors import InputError
+from mechcore.steps.config import ModelConfig, StudyConfig
+from mechcore.training.settings import TrainSettings
+
+_BASE = tuple(
+    f"model.{name}"
+    for name in ("source", "class_labels", "prompt", "answers", "revision", "allow_pickle")
+)
 
 _MOST_ROWS = 20
 
 
 @grouped
 def train(
-    base: BaseOptions,
-    train: AllTrainOptions,
-    test: TrainTestOptions,
-    files: TaskOptions,
-    how: FineTuneOptions,
+    given: Annotated[
+        Given[StudyConfig],
+        From(StudyConfig, (*_BASE, *TRAIN, *TEST_DATA, *TASK), defaults={"data.max_train": None}),
+    ],
+    how: Annotated[Given[TrainSettings], From(TrainSettings)],
     device: Annotated[
         str | None,
         typer.Option("--device", help="cpu, cuda or mps; else cuda where there is one."),
@@ -42,10 +44,13 @@ def train(
     """
     from mechcore.files import check_can_write
 
-    settings = how.settings(test.batch_size, base.max_length)
-    _check_base(base)
+    if "checkpoint_every" in how.values:
+        every = {"evaluate_every": how.values["checkpoint_every"]}
+        how = replace(how, values={**every, **how.values})
+    settings, config = how.settings, given.settings
+    model, data = config.model, config.data
+    _check_base(model)
     check_can_write(out)
-    model, data = base.config(), data_config(files, train, test)
     import torch
 
     from mechcore.steps.config import TEST_ROLES
@@ -66,8 +71,8 @@ def train(
     print(f"checkpoints and history: {out}")
 
 
-def _check_base(base: BaseOptions) -> None:
-    if base.model is None:
+def _check_base(base: ModelConfig) -> None:
+    if base.source is None:
         raise InputError(
             "--model is missing; name the checkpoint to begin from, a directory or a hub id such "
             "as google-bert/bert-base-cased (mechcore train-world trains the embedded models)"

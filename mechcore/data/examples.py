@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from mechcore.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ALL = "all"
 """Name of the row over all examples in tables, and of the only subset of data without subsets."""
@@ -93,6 +95,8 @@ class Examples:
 
         Subsets keep their shares, rounded, and none is lost unless there are more than ``n``.
         """
+        import pandas as pd
+
         if n >= len(self):
             return self
         sizes = self.frame["subset"].value_counts()

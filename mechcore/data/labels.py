@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jaxtyping import Bool
-
 from mechcore.errors import InputError
 
 if TYPE_CHECKING:
+    from jaxtyping import Bool
     from torch import Tensor
 
 _GENERIC = re.compile(r"label_?\d+|\d+", re.IGNORECASE)

@@ -23,13 +23,13 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any, Literal
-
-import pandas as pd
-import pyarrow.parquet
+from typing import IO, TYPE_CHECKING, Any, Literal
 
 from mechcore.data.examples import ALL, Examples
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
     "text_a": ("text_a", "premise", "sentence1", "question1", "question", "sentence", "text"),
@@ -121,6 +121,8 @@ def examples_of(
     Raises:
         InputError: the table is empty, or lacks a column or value.
     """
+    import pandas as pd
+
     chosen = _choose_columns(path, table, columns or {}, labelled)
     used = table[list(dict.fromkeys(chosen.values()))]
     if skip_empty:
@@ -180,6 +182,8 @@ def read_table(path: Path) -> pd.DataFrame:
     Raises:
         InputError: there is no such file, or it cannot be read.
     """
+    import pyarrow.parquet
+
     kind = kind_of_file(path).removesuffix(".gz")
     try:
         if kind == ".jsonl":
@@ -193,6 +197,8 @@ def read_table(path: Path) -> pd.DataFrame:
 
 
 def _read_json_lines(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
     rows = []
     with _open_text(path) as file:
         for number, line in enumerate(file, 1):
@@ -225,6 +231,8 @@ def _open_text(path: Path) -> IO[str]:
 
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     """Read csv or tsv text."""
+    import pandas as pd
+
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
     if separator == "\t" and not _has_enclosed_cells(path):
         quoting = csv.QUOTE_NONE
@@ -328,6 +336,8 @@ def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _is_empty(value: Any) -> bool:
+    import pandas as pd
+
     if isinstance(value, str):
         return not value.strip()
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
@@ -361,6 +371,8 @@ def texts_of(path: Path | str, column: pd.Series) -> pd.Series:
     Raises:
         InputError: a cell is empty, or holds something that is no text, such as a list.
     """
+    import pandas as pd
+
     values = column.astype(object).tolist()
     numbers = [value for value in values if isinstance(value, float)]
     whole = len(numbers) == len(values) and all(map(float.is_integer, numbers))
@@ -375,6 +387,8 @@ def texts_of(path: Path | str, column: pd.Series) -> pd.Series:
 
 
 def _text(value: Any) -> str:
+    import pandas as pd
+
     if isinstance(value, str):
         if not value.strip():
             raise ValueError("empty; expected a value: remove the row")

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from pydantic import ConfigDict
 
 from mechcore.data.examples import ALL, Examples
@@ -26,6 +25,9 @@ from mechcore.data.readers import (
     read_examples,
 )
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LARGEST_SEED = 2**32 - 1
 _NONE_GIVEN = "label is -1 (none is given)"
@@ -139,6 +141,8 @@ def read_sources(
         InputError: a source is missing or unreadable, or a label or subset to be kept is not
             there, or two sources do not go together.
     """
+    import pandas as pd
+
     if not sources:
         raise InputError("sources: found none; expected at least one")
     parts = [_read(source, labelled) for source in sources]
@@ -301,6 +305,8 @@ def _all_of(source: Source, labelled: bool) -> Examples:
 
 def _named_table(data: Any) -> pd.DataFrame:
     """A table of a data set, with the names of labels where it knows them."""
+    import pandas as pd
+
     table = data.to_pandas()
     for column, feature in data.features.items():
         names = getattr(feature, "names", None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mechcore.errors import InputError, shown
+from mechcore.settings import Presets, check, setting
 
 if TYPE_CHECKING:
     from mechcore.components import ModelShape
@@ -23,72 +24,70 @@ READING = ("tolerance", "discretisation")
 class PruneSettings:
     """A pruning schedule; the defaults are the preset ``fast``.
 
-    Attributes:
-        steps: optimisation steps at sparsity 0.
-        steps_per_percent: further steps for every percent of the target sparsity.
-        ramp: share of ``steps`` over which the target rises linearly from 0.
-        ramp_per_percent: further steps of that rise for every percent of the target sparsity.
-        warmup: steps over which the learning rates rise; they then fall linearly to 0.
-        batch_size: examples per step.
-        lr: AdamW learning rate of log_alpha.
-        lr_lambda: AdamW learning rate of the multipliers.
-        log_alpha_mean: mean of the normal initialisation of log_alpha.
-        log_alpha_std: its standard deviation.
-        sparsity: the s of the Lagrangian: ``"expected"`` is the mean P(z = 0), with less variance;
-            ``"sampled"`` is 1 - mean z of the drawn mask, as in the authors' code.
-        clip: largest norm of a step's gradient on one mask's log_alpha; 0 leaves it as it is.
-        discretisation: how the trained scores become zeros and ones: ``"ranking"`` keeps the
-            highest over the whole model, exact to one component; ``"threshold"`` searches a
-            threshold on the deterministic mask in strides of 0.05, as in the paper.
-        tolerance: largest distance of the final s from its target that is accepted.
-        masks_per_pass: masks in one forward; more are run in turn, with the same result.
-        precision: of the masked forwards of training: ``"float32"``, ``"bfloat16"`` (autocast), or
-            ``"auto"``: bfloat16 on hardware with instructions for it. The scores, the losses and
-            the full model's answers stay in float32.
-        save_every: steps between the savings of an interruptible run.
+    Raises:
+        InputError: a value is out of its range.
     """
 
-    steps: int = 600
-    steps_per_percent: float = 0.0
-    ramp: float = 0.6
-    ramp_per_percent: float = 0.0
-    warmup: int = 20
-    batch_size: int = 32
-    lr: float = 0.05
-    lr_lambda: float = 0.1
-    log_alpha_mean: float = 4.0
-    log_alpha_std: float = 0.01
-    sparsity: Literal["expected", "sampled"] = "expected"
-    clip: float = 0.0
-    discretisation: Literal["ranking", "threshold"] = "ranking"
-    tolerance: float = 0.1
-    masks_per_pass: int = 8
-    precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    save_every: int = 50
+    steps: int = setting(600, "Optimisation steps of pruning at sparsity 0.", "--steps", least=1)
+    steps_per_percent: float = setting(
+        0.0, "Further steps for every percent of the target sparsity.", least=0
+    )
+    ramp: float = setting(
+        0.6, "Share of the steps over which the target rises linearly from 0.", above=0, most=1
+    )
+    ramp_per_percent: float = setting(
+        0.0, "Further steps of that rise for every percent of the target sparsity.", least=0
+    )
+    warmup: int = setting(
+        20, "Steps over which the learning rates rise; they then fall linearly to 0.", least=0
+    )
+    batch_size: int = setting(32, "Examples per step.", least=1)
+    lr: float = setting(0.05, "AdamW learning rate of log_alpha.", least=0)
+    lr_lambda: float = setting(0.1, "AdamW learning rate of the multipliers.", least=0)
+    log_alpha_mean: float = setting(
+        4.0, "Mean of the normal initialisation of log_alpha.", least=-1e6
+    )
+    log_alpha_std: float = setting(0.01, "Its standard deviation.", least=0)
+    sparsity: Literal["expected", "sampled"] = setting(
+        "expected",
+        "The s of the Lagrangian: expected is the mean P(z = 0), with less variance; sampled "
+        "is 1 - mean z of the drawn mask, as in the authors' code.",
+    )
+    clip: float = setting(
+        0.0,
+        "Largest norm of a step's gradient on one mask's log_alpha; 0 leaves it as it is.",
+        least=0,
+    )
+    discretisation: Literal["ranking", "threshold"] = setting(
+        "ranking",
+        "How the trained scores become zeros and ones: ranking keeps the highest over the "
+        "whole model, exact to one component; threshold searches a threshold on the "
+        "deterministic mask in strides of 0.05, as in the paper.",
+    )
+    tolerance: float = setting(
+        0.1, "Largest distance of the final s from its target that is accepted.", least=0
+    )
+    masks_per_pass: int = setting(
+        8, "Masks in one forward; more are run in turn, with the same result.", least=1
+    )
+    precision: Literal["float32", "bfloat16", "auto"] = setting(
+        "float32",
+        "Of the masked forwards of pruning: float32, bfloat16 (autocast), or auto: bfloat16 "
+        "on hardware with instructions for it. Scores, losses and the full model's answers "
+        "stay in float32.",
+        "--precision",
+    )
+    save_every: int = setting(50, "Steps between the savings of an interruptible run.", least=1)
+
+    presets: ClassVar[Presets[PruneSettings]]
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value, kind = getattr(self, field.name), type(field.default)
-            holds = isinstance(value, kind) or (kind is float and isinstance(value, int))
-            self._check(field.name, holds and not isinstance(value, bool), str(kind.__name__))
-        for name in ("steps", "batch_size", "masks_per_pass", "save_every"):
-            self._check(name, getattr(self, name) >= 1, "at least 1")
-        for name in (
-            "steps_per_percent", "ramp_per_percent", "warmup", "lr", "lr_lambda",
-            "log_alpha_std", "clip", "tolerance",
-        ):  # fmt: skip
-            self._check(name, 0 <= getattr(self, name) <= 1e6, "a number from 0 to 1e6")
-        self._check("log_alpha_mean", abs(self.log_alpha_mean) <= 1e6, "a number from -1e6 to 1e6")
-        self._check("ramp", 0 < self.ramp <= 1, "above 0, at most 1")
-        allowed = f"at most steps_per_percent ({self.steps_per_percent})"
-        self._check("ramp_per_percent", self.ramp_per_percent <= self.steps_per_percent, allowed)
-        for name, choices in _CHOICES.items():
-            self._check(name, getattr(self, name) in choices, " or ".join(map(repr, choices)))
-
-    def _check(self, name: str, holds: bool, expected: str) -> None:
-        if not holds:  # comparisons are False for NaN
-            found = getattr(self, name)
-            raise InputError(f"pruning: {name} is {found!r}; expected {expected}")
+        check(self, "pruning")
+        if self.ramp_per_percent > self.steps_per_percent:
+            raise InputError(
+                f"pruning: ramp_per_percent is {self.ramp_per_percent}; expected at most "
+                f"steps_per_percent ({self.steps_per_percent})"
+            )
 
     def total_steps(self, target: float) -> int:
         """Optimisation steps of a mask with this target sparsity."""
@@ -106,12 +105,6 @@ class PruneSettings:
         falling = (total - step) / max(1, total - self.warmup)
         return max(0.0, min(1.0, rising, falling))
 
-
-_CHOICES = {
-    "sparsity": ("expected", "sampled"),
-    "discretisation": ("ranking", "threshold"),
-    "precision": ("float32", "bfloat16", "auto"),
-}
 
 PRESETS: Mapping[str, PruneSettings] = {
     "fast": PruneSettings(),
@@ -133,6 +126,9 @@ PRESETS: Mapping[str, PruneSettings] = {
 is a short one for the same end, see docs/pruning.md."""
 
 
+PruneSettings.presets = Presets("pruning", PRESETS, "fast", "--schedule")
+
+
 def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> PruneSettings:
     """A preset, or other settings, with changes, for a model that needs another schedule.
 
@@ -142,14 +138,7 @@ def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> Prun
     >>> prune_settings("fast", steps=900, lr_lambda=0.7).total_steps(0.5)
     900
     """
-    if isinstance(preset, str):
-        if preset not in PRESETS:
-            raise InputError(f"pruning: unknown preset {preset!r}; expected {' or '.join(PRESETS)}")
-        preset = PRESETS[preset]
-    known = [field.name for field in fields(PruneSettings)]
-    if unknown := [name for name in changes if name not in known]:
-        raise InputError(f"pruning: unknown setting {unknown[0]!r}; expected {', '.join(known)}")
-    return replace(preset, **changes)
+    return PruneSettings.presets.make(preset, **changes)
 
 
 def check_runs(seeds: Sequence[int], sparsities: Sequence[float]) -> None:

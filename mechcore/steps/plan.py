@@ -26,16 +26,10 @@ from mechcore.steps.analyses import (
     Sizes,
     Sweep,
 )
+from mechcore.steps.analyses_config import SizesConfig
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
-from mechcore.steps.config import (
-    EMBEDDED,
-    TEST_ROLES,
-    TRAINED,
-    ModelConfig,
-    SizesConfig,
-    StudyConfig,
-)
+from mechcore.steps.config import EMBEDDED, TEST_ROLES, TRAINED, ModelConfig, StudyConfig
 from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
 from mechcore.steps.masks import (
     AcceptMasks,

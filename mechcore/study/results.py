@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -123,8 +123,18 @@ def opened(out: Path) -> Opened:
     return Opened(kind, settings, Store(out / str(content["store"])), _written(out))
 
 
-def write_results(study: Study, out: Path, kind: str, settings: Any, store: Store) -> list[Path]:
+def write_results(
+    study: Study, out: Path, kind: str, settings: Any, store: Store, origins: Mapping[str, str]
+) -> list[Path]:
     """Bring the results of a finished study to ``out``; what it wrote before and not now goes.
+
+    Args:
+        study: the study.
+        out: its folder.
+        kind: of study.
+        settings: its settings.
+        store: holds the results.
+        origins: where settings that are not defaults came from, by their names with dots.
 
     Returns:
         Each folder with results.
@@ -160,6 +170,7 @@ def write_results(study: Study, out: Path, kind: str, settings: Any, store: Stor
             "versions": versions(),
             "command": " ".join(["mechcore", *sys.argv[1:]]),
             "settings": plain(settings),
+            "origins": dict(origins),
             "seconds": seconds,
             "jobs": {job.name: job.key for job in jobs},
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from mechcore.errors import InputError
 from mechcore.report import build_report
 from mechcore.report.blocks import FIGURES_FOLDER
 from mechcore.report.kinds import REPORTS
+from mechcore.settings import changed
 from mechcore.study.engine import Study, perform
 from mechcore.study.executors import Executor
 from mechcore.study.kinds import DEFAULT, STUDIES
@@ -82,6 +84,7 @@ def run_study(
     kind: str = DEFAULT,
     store: str | Path | None = None,
     executor: Executor | None = None,
+    origins: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Do what is left of a study, and write its results and reports.
 
@@ -95,6 +98,8 @@ def run_study(
         kind: of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
         executor: where jobs are done; None is this process, with what the settings say of it.
+        origins: where settings that are not defaults came from, by their names with dots, for
+            ``config.json``; None: from Python.
 
     Returns:
         Each report.
@@ -118,7 +123,10 @@ def run_study(
         begin(out, kind, STUDIES[kind].located(settings, Path.cwd()), kept)
     perform(study, kept, executor, out)
     with kept.lock(place):
-        folders = write_results(study, out, kind, settings, kept)
+        if origins is None:
+            found = changed(STUDIES[kind].settings(), settings)
+            origins = dict.fromkeys(found, "Python")
+        folders = write_results(study, out, kind, settings, kept, origins)
         return [_report(out, folder) for folder in folders]
 
 

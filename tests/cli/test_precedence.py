@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from mechcore.cli import main
 from mechcore.papers.cognitive import CognitiveSettings
 from mechcore.papers.extractive.settings import ExtractiveSettings
 from mechcore.steps.config import StudyConfig
+from mechcore.study.executors import Local
+from mechcore.study.ray_executor import OnRay
 from mechcore.study.step import plain
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
@@ -43,18 +44,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def settings_of(
-    monkeypatch: pytest.MonkeyPatch, command: str, module: str = "mechcore.study.run"
-) -> Any:
+def settings_of(monkeypatch: pytest.MonkeyPatch, command: str) -> Any:
     """What a command would do a study of."""
+    return asked_by(monkeypatch, command)[0]
+
+
+def asked_by(monkeypatch: pytest.MonkeyPatch, command: str) -> tuple[Any, dict[str, Any]]:
+    """What a command would do a study of, and how."""
     found: list[Any] = []
 
-    def catch(settings: Any, *_: Any, **__: Any) -> None:
-        found.append(settings)
+    def catch(settings: Any, *_: Any, **how: Any) -> None:
+        found.append((settings, how))
         raise Stopped
 
-    name = "run_study" if module == "mechcore.study.run" else "run"
-    monkeypatch.setattr(importlib.import_module(module), name, catch)
+    monkeypatch.setattr("mechcore.study.run.run_study", catch)
     with pytest.raises(Stopped):
         main(command.split())
     return found[0]
@@ -125,9 +128,7 @@ def test_without_a_file_all_is_as_the_options_say(monkeypatch: pytest.MonkeyPatc
 def test_quick_beats_the_defaults_and_options_beat_quick(
     monkeypatch: pytest.MonkeyPatch, options: str, wanted: dict[str, Any]
 ) -> None:
-    found: CognitiveSettings = settings_of(
-        monkeypatch, f"cognitive run {options}", "mechcore.papers.cognitive"
-    )
+    found: CognitiveSettings = settings_of(monkeypatch, f"cognitive run {options}")
     assert {name: getattr(found, name) for name in wanted} == wanted
 
 
@@ -142,9 +143,7 @@ def test_quick_beats_the_defaults_and_options_beat_quick(
 def test_quick_of_extractive(
     monkeypatch: pytest.MonkeyPatch, options: str, wanted: dict[str, Any]
 ) -> None:
-    found: ExtractiveSettings = settings_of(
-        monkeypatch, f"extractive run {options}", "mechcore.papers.extractive.study"
-    )
+    found: ExtractiveSettings = settings_of(monkeypatch, f"extractive run {options}")
     assert {name: getattr(found, name) for name in wanted} == wanted
 
 
@@ -152,7 +151,6 @@ def test_options_of_trainings_beat_quick(monkeypatch: pytest.MonkeyPatch) -> Non
     found = settings_of(
         monkeypatch,
         "cognitive run --quick --steps 1500 --patience 6 --fine-tuned-rates 5e-4,1e-3",
-        "mechcore.papers.cognitive",
     )
     for arm in (found.fine_tuned, found.scratch):
         assert (arm.steps, arm.patience, arm.warmup_steps) == (1500, 6, 5)
@@ -160,9 +158,109 @@ def test_options_of_trainings_beat_quick(monkeypatch: pytest.MonkeyPatch) -> Non
     found = settings_of(
         monkeypatch,
         "extractive run --quick --ordering-epochs 16 --grafting-epochs 3 --replay 0",
-        "mechcore.papers.extractive.study",
     )
     assert (found.ordering.epochs, found.ordering.replay, found.grafting.epochs) == (16, 0, 3)
+
+
+# -- where settings came from ----------------------------------------------------------------------
+
+
+def origins_of(monkeypatch: pytest.MonkeyPatch, command: str) -> dict[str, str]:
+    found: dict[str, str] = asked_by(monkeypatch, command)[1]["origins"]
+    return found
+
+
+def test_settings_come_from_the_file_and_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert origins_of(monkeypatch, "run") == {}
+    wanted = dict.fromkeys(
+        ("model.dtype", "data.max_train", "data.max_id", "data.max_ood", "data.seed", "seeds",
+         "sparsities", "batch_size", "analyses.ablation.max_non_core", "resources.cpus"),
+        "file s.yaml",
+    )  # fmt: skip
+    prune = ("steps", "steps_per_percent", "ramp", "ramp_per_percent", "warmup", "batch_size", "lr")
+    prune += ("lr_lambda", "log_alpha_mean", "sparsity", "discretisation", "precision")
+    wanted |= dict.fromkeys((f"prune.{name}" for name in prune), "file s.yaml")
+    assert origins_of(monkeypatch, "run s.yaml") == wanted
+    changes = {"seeds": "command line", "prune.steps": "command line"}
+    changes |= {"analyses.fill": "command line", "resources.device": "command line"}
+    options = "--seeds 42,43,44 --steps 40 --fill zero --device cpu"
+    assert origins_of(monkeypatch, f"run s.yaml {options}") == wanted | changes
+
+
+def test_settings_of_other_kinds_come_from_a_base_and_quick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = origins_of(monkeypatch, "extractive run --base gpt2 --quick --replay 3 --seeds 7")
+    assert found["base"] == found["ordering.learning_rate"] == "--base"
+    assert found["base_steps"] == found["learning_rates"] == "--quick"
+    assert found["ordering.replay"] == found["seeds"] == "command line"
+    assert "precision" not in found
+
+
+# -- how studies are done --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["", "cognitive ", "extractive "])
+def test_every_kind_of_study_is_done_as_the_options_say(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    _, how = asked_by(monkeypatch, f"{kind}run --workers 2 --cpus 1 --device cpu --store here")
+    assert how["executor"] == Local(2, 1, "cpu")
+    assert how["store"] == Path("here")
+    _, how = asked_by(monkeypatch, f"{kind}run --workers 1 --gpus 0.5")
+    assert how["executor"] == Local(1, None, "cuda")
+
+
+@pytest.mark.parametrize("kind", ["", "cognitive ", "extractive "])
+def test_every_kind_of_study_can_be_given_to_ray(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
+    _, how = asked_by(monkeypatch, f"{kind}run --executor ray --address host:1 --cpus 2 --gpus 1")
+    assert how["executor"] == OnRay("host:1", 2, 1.0, "cuda")
+
+
+@pytest.mark.parametrize(
+    ("command", "job"),
+    [
+        ("run --seeds 1 --sparsities 0.5", "prune"),
+        ("cognitive run --quick --arms base --workers 1", "decoding base"),
+        ("extractive run --quick --experiments ocr", "ocr first-hop seed=0"),
+    ],
+)
+def test_a_dry_run_lists_the_jobs_and_writes_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, job: str
+) -> None:
+    before = sorted(here.iterdir())
+    with pytest.raises(SystemExit) as end:
+        main([*command.split(), "--dry-run"])
+    shown = capsys.readouterr()
+    assert end.value.code == 0, shown.err
+    assert job in shown.out
+    assert " jobs" in shown.out
+    assert sorted(here.iterdir()) == before
+
+
+@pytest.mark.parametrize("kind", ["", "cognitive ", "extractive "])
+def test_finished_studies_of_every_kind_are_logged(
+    here: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    logged: list[Any] = []
+    (here / "out").mkdir()
+    modules = ("mechcore.cli.study.show_run", "mechcore.papers.cognitive.command._show_results")
+    for name in (*modules, "mechcore.papers.extractive.command._show_results"):
+        monkeypatch.setattr(name, lambda folder: None)
+    monkeypatch.setattr("mechcore.study.tracking.check_installed", lambda: None)
+    monkeypatch.setattr(
+        "mechcore.study.tracking.log_run", lambda run, **how: logged.append((run, how))
+    )
+    monkeypatch.setattr(
+        "mechcore.study.run.run_study", lambda *_, **__: [Path("out") / "report.html"]
+    )
+    with pytest.raises(SystemExit) as end:
+        main(f"{kind}run --out out --wandb mine --wandb-mode online".split())
+    assert end.value.code == 0
+    assert logged == [(Path("out"), {"project": "mine", "mode": "online"})]
 
 
 # -- contradictions -------------------------------------------------------------------------------
@@ -180,6 +278,9 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
         ("run --schedule steps=10 --steps 20", "--schedule: steps is given as an option of its"),
         ("prune --schedule precision=bfloat16 --precision float32", "--schedule: precision is gi"),
         ("run s.yaml --steps 20 --schedule steps=20", "--schedule: steps is given as an option"),
+        ("cognitive run --address auto", "--address is for --executor ray"),
+        ("extractive run --executor ray --workers 2", "--workers is for jobs on this machine"),
+        ("cognitive run --wandb-mode online", "--wandb-mode is for --wandb"),
         ("run --wandb-mode offline", "--wandb-mode is for --wandb"),
         ("run s.yaml --wandb-mode online", "--wandb-mode is for --wandb"),
         ("run --schedule lr=1,lr=2", "--schedule 'lr=1,lr=2': lr occurs twice"),

@@ -8,14 +8,8 @@ from typing import Any
 from safetensors import safe_open
 
 from mechcore.pruning import PruneSettings
-from mechcore.steps.config import (
-    AblationConfig,
-    Analyses,
-    DataConfig,
-    HeadsConfig,
-    Resources,
-    StudyConfig,
-)
+from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig
+from mechcore.steps.config import DataConfig, Resources, StudyConfig
 
 CONFIG = StudyConfig(
     data=DataConfig(max_train=16, max_id=12, max_ood=12),

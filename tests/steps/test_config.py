@@ -15,17 +15,19 @@ from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings, prune_settings
+from mechcore.steps.analyses_config import (
+    AblationConfig,
+    Analyses,
+    HeadsConfig,
+    SearchConfig,
+    SizesConfig,
+)
 from mechcore.steps.base import MASKS, MEANS_FILE
 from mechcore.steps.config import (
     RESERVED,
-    AblationConfig,
-    Analyses,
     DataConfig,
-    HeadsConfig,
     ModelConfig,
     Resources,
-    SearchConfig,
-    SizesConfig,
     StudyConfig,
     check_name,
 )
@@ -53,7 +55,11 @@ from mechcore.training.settings import train_settings
         (StudyConfig, {"batch_size": 0}, "batch_size is 0"),
         (StudyConfig, {"n_resamples": 2**31}, f"from 1 to {2**31 - 1}"),
         (StudyConfig, {"n_resamples": 10**5000}, "is a number of many digits"),
-        (StudyConfig, {"checkpoints": ("",)}, "checkpoints is ''"),
+        (
+            StudyConfig,
+            {"checkpoints": ("",)},
+            r"checkpoints is \[''\]; expected a list, each of it text",
+        ),
         (ModelConfig, {"max_length": 0}, "model: max_length is 0"),
         (ModelConfig, {"source": " "}, "model: source is ' '; expected text"),
         (ModelConfig, {"source": "a\0b"}, "without control characters"),
@@ -62,8 +68,8 @@ from mechcore.training.settings import train_settings
         (ModelConfig, {"revision": "a\nb"}, "model: revision"),
         (ModelConfig, {"checkpoint": "../../etc"}, "model: checkpoint: the name '../../etc'"),
         (ModelConfig, {"checkpoint": ".."}, "cannot be used"),
-        (DataConfig, {"seed": -1}, "data seed -1"),
-        (DataConfig, {"seed": 2**32}, "data seed 4294967296"),
+        (DataConfig, {"seed": -1}, "data: seed is -1; expected a whole number from 0"),
+        (DataConfig, {"seed": 2**32}, "data: seed is 4294967296"),
         (DataConfig, {"max_ood": 0}, "data: max_ood is 0"),
         (DataConfig, {"train": "\t"}, "data: train"),
         (DataConfig, {"id": "x" * 256}, "data: id"),

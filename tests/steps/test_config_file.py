@@ -13,19 +13,13 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from mechcore.steps.config_template import template
 
 from mechcore.errors import InputError
 from mechcore.pruning.settings import prune_settings
-from mechcore.steps.config import (
-    AblationConfig,
-    Analyses,
-    DataConfig,
-    ModelConfig,
-    SizesConfig,
-    StudyConfig,
-)
+from mechcore.steps.analyses_config import AblationConfig, Analyses, SizesConfig
+from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.steps.config_file import located, read_config
-from mechcore.steps.config_template import template
 from mechcore.steps.study import STUDY
 from mechcore.study.step import plain
 from mechcore.yaml_file import parse_yaml
@@ -223,8 +217,8 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("prune: {preset: slow}", "prune: .*unknown preset 'slow'; expected fast or paper"),
         ("prune: {preset: [fast]}", r"prune: preset is \['fast'\]; expected a name"),
         ("prune: 5", "prune: found 5; expected a preset's name"),
-        ("prune: {steps: 1.5}", "steps is 1.5; expected int"),
-        ("prune: {steps: '9'}", "steps is '9'; expected int"),
+        ("prune: {steps: 1.5}", "steps is 1.5; expected a whole number"),
+        ("prune: {steps: '9'}", "steps is '9'; expected a whole number"),
         ("prune: null", "prune: found None"),
         ("seeds: 1", "seeds: found 1; expected a valid (tuple|array)"),
         ("seeds: ['1']", "seeds.0: found '1'; expected a valid integer"),

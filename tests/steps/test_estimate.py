@@ -13,9 +13,10 @@ from study.sources import data_config
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers
+from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig
 from mechcore.steps.base import MainStep, Size
 from mechcore.steps.bench import MODEL, Workbench, bench_of
-from mechcore.steps.config import AblationConfig, Analyses, HeadsConfig, ModelConfig, StudyConfig
+from mechcore.steps.config import ModelConfig, StudyConfig
 from mechcore.steps.estimate import estimate
 from mechcore.steps.plan import make_plan
 from mechcore.study.run import prepare

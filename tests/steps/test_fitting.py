@@ -19,19 +19,15 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
-from mechcore.steps.bench import bench_of
-from mechcore.steps.config import (
-    RESERVED,
+from mechcore.steps.analyses_config import (
     AblationConfig,
     Analyses,
-    DataConfig,
     HeadsConfig,
-    ModelConfig,
-    Resources,
     SearchConfig,
     SizesConfig,
-    StudyConfig,
 )
+from mechcore.steps.bench import bench_of
+from mechcore.steps.config import RESERVED, DataConfig, ModelConfig, Resources, StudyConfig
 from mechcore.steps.config_file import read_config
 from mechcore.steps.estimate import estimate
 from mechcore.steps.masks import Train

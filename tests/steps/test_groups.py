@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.steps.config import Analyses, DataConfig, StudyConfig
+from mechcore.steps.analyses_config import Analyses
+from mechcore.steps.config import DataConfig, StudyConfig
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import group_table

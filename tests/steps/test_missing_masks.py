@@ -20,7 +20,8 @@ from safetensors import safe_open
 from mechcore.cli import main
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
-from mechcore.steps.config import Analyses, DataConfig, SizesConfig, StudyConfig
+from mechcore.steps.analyses_config import Analyses, SizesConfig
+from mechcore.steps.config import DataConfig, StudyConfig
 from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study
 from mechcore.study.store import Store

@@ -15,16 +15,8 @@ from study.sources import checkpoint_like, data_config, write_data
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers, Sizes
-from mechcore.steps.config import (
-    AblationConfig,
-    Analyses,
-    DataConfig,
-    HeadsConfig,
-    ModelConfig,
-    Resources,
-    SizesConfig,
-    StudyConfig,
-)
+from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SizesConfig
+from mechcore.steps.config import DataConfig, ModelConfig, Resources, StudyConfig
 from mechcore.steps.masks import AcceptMasks, Describe
 from mechcore.steps.plan import Plan, make_plan
 from mechcore.study.step import Job

@@ -14,14 +14,8 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import PruneSettings
 from mechcore.steps.ablation import sweep_tables
-from mechcore.steps.config import (
-    AblationConfig,
-    Analyses,
-    DataConfig,
-    HeadsConfig,
-    ModelConfig,
-    StudyConfig,
-)
+from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig
+from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.steps.inputs import load_inputs
 from mechcore.study.run import run_study
 

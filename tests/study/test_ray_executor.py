@@ -16,7 +16,7 @@ import pytest
 from steps.small_study import CONFIG, files, results
 
 from mechcore.errors import InputError
-from mechcore.steps.config import Analyses, SizesConfig
+from mechcore.steps.analyses_config import Analyses, SizesConfig
 from mechcore.study.engine import StudyError
 from mechcore.study.ray_executor import OnRay
 from mechcore.study.run import run_study

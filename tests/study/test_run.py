@@ -25,15 +25,8 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.steps import analyses, masks
-from mechcore.steps.config import (
-    AblationConfig,
-    Analyses,
-    DataConfig,
-    HeadsConfig,
-    ModelConfig,
-    SizesConfig,
-    StudyConfig,
-)
+from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SizesConfig
+from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study

@@ -10,7 +10,8 @@ import pytest
 from study.sources import checkpoint_like, data_config, write_data
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.steps.config import Analyses, ModelConfig, StudyConfig
+from mechcore.steps.analyses_config import Analyses
+from mechcore.steps.config import ModelConfig, StudyConfig
 from mechcore.steps.plan import Plan, make_plan
 from mechcore.study.kinds import DEFAULT
 from mechcore.study.results import begin, check_out

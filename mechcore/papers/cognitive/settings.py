@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from pydantic import ConfigDict
 
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.text import Rendering
+from mechcore.settings import check, setting
 from mechcore.training import TrainSettings
 
 if TYPE_CHECKING:
@@ -22,32 +23,44 @@ _FEWEST = 40
 
 @dataclass(frozen=True)
 class ArmTraining:
-    """How an arm is trained at every number of samples.
-
-    Attributes:
-        learning_rates: the grid. All of it is tried with the first seed, and the rate with the
-            best accuracy on the development trials is that of the other seeds.
-        steps: most optimiser steps; the rate falls linearly to zero there.
-        epochs: most passes over the trials, where these are fewer steps.
-        batch_size: trials in a step; all of them where there are fewer.
-        warmup_steps: over which the rate rises, half of all steps at most.
-        evaluate_every: steps between evaluations on the development trials.
-        patience: evaluations without improvement after which training ends.
-        weight_decay: of AdamW.
-        precision: of forward and backward passes.
-    """
+    """How an arm is trained at every number of samples."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    learning_rates: tuple[float, ...]
-    steps: int = 1500
-    epochs: int = 100
-    batch_size: int = 32
-    warmup_steps: int = 100
-    evaluate_every: int = 100
-    patience: int = 6
-    weight_decay: float = 0.01
-    precision: Literal["float32", "bfloat16"] = "float32"
+    learning_rates: tuple[float, ...] = setting(
+        MISSING,
+        "Learning rates to choose from. All are tried with the first seed, and the rate with the "
+        "best accuracy on the development trials is that of the other seeds.",
+        "--{group}-rates",
+    )
+    steps: int = setting(
+        1500, "Most optimiser steps; the rate falls linearly to zero there.", "--steps", least=1
+    )
+    epochs: int = setting(
+        100, "Most passes over the trials, where these are fewer steps.", "--epochs"
+    )
+    batch_size: int = setting(
+        32, "Trials in a step; all of them where there are fewer.", "--batch-size"
+    )
+    warmup_steps: int = setting(
+        100,
+        "Steps over which the rate rises, half of all steps at most.",
+        "--warmup-steps",
+        least=0,
+    )
+    evaluate_every: int = setting(
+        100,
+        "Steps between evaluations on the development trials.",
+        "--evaluate-every",
+        least=1,
+    )
+    patience: int = setting(
+        6, "Evaluations without improvement after which training ends.", "--patience", least=1
+    )
+    weight_decay: float = setting(0.01, "Of AdamW.", least=0)
+    precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "Of forward and backward passes of training.", "--precision"
+    )
 
     def settings(self, n: int, seed: int, learning_rate: float) -> TrainSettings:
         """The settings of one training run on ``n`` trials.
@@ -77,78 +90,96 @@ class ArmTraining:
 class CognitiveSettings:
     """A study: the task, the arms, and the analyses.
 
-    Attributes:
-        base: checkpoint directory or hub id of a pretrained decoder in Hugging Face format; None
-            for the tiny one that comes with mechcore.
-        arms: which to make. ``"base"``, as it is; ``"fine_tuned"`` from it; ``"scratch"``, its
-            architecture with new weights.
-        sizes: numbers of training trials, increasing. A smaller set is the beginning of a larger
-            one of the same seed.
-        seeds: of the trials, their order and new weights; one run of each trained arm and size.
-        fine_tuned, scratch: how the two arms are trained.
-        threshold: accuracy whose number of samples is asked for.
-        n_dev: trials of the development split, that the end of a training is chosen on.
-        n_test: trials of the test split, that accuracy is measured on; as many of the development
-            split, if these are more than ``n_dev``, are what rates are chosen on. No trials of two
-            splits share a pair of numbers.
-        n_analysis: how many of them the analyses read.
-        rendering, random_order, differences: of the task, see
-            `mechcore.papers.cognitive.trials.generate`.
-        n_resamples: of bootstrap intervals.
-        sweep_precision: of the ablation of heads, see `mechcore.ablation.ablate`.
-        decoded_layers: whose states are decoded; None for all. The verdicts read the last.
-        shuffles: of labels, for decoding.
-        permutations: for selectivity of units.
-        alpha: level of a single test of selectivity.
-        projection: ``"umap"``, ``"pca"``, or ``"auto"``, UMAP where it is installed.
-
     Raises:
         InputError: a value is out of its range.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
-    base: str | None = None
-    arms: tuple[Arm, ...] = ARMS
-    sizes: tuple[int, ...] = (100, 400, 1600, 6400)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    fine_tuned: ArmTraining = ArmTraining((5e-4, 1e-3))
-    scratch: ArmTraining = ArmTraining((2e-3, 4e-3))
-    threshold: float = 0.9
-    n_dev: int = 400
-    n_test: int = 1600
-    n_analysis: int = 800
-    rendering: Rendering = "two_sided"
-    random_order: bool = False
-    differences: tuple[int, ...] | None = None
-    n_resamples: int = 1000
-    sweep_precision: Literal["float32", "bfloat16"] = "float32"
-    decoded_layers: tuple[int, ...] | None = None
-    shuffles: int = 20
-    permutations: int = 1000
-    alpha: float = 0.01
-    projection: Literal["auto", "umap", "pca"] = "auto"
+    base: str | None = setting(
+        None,
+        "Pretrained decoder in Hugging Face format, a directory or hub id (gpt2); else the tiny "
+        "one that comes with mechcore.",
+        "--base",
+    )
+    arms: tuple[Arm, ...] = setting(
+        ARMS,
+        "Models to compare: base, as it is; fine_tuned from it; scratch, its architecture with "
+        "new weights.",
+        "--arms",
+        distinct=True,
+    )
+    sizes: tuple[int, ...] = setting(
+        (100, 400, 1600, 6400),
+        "Numbers of training trials, increasing. A smaller set is the beginning of a larger one "
+        "of the same seed.",
+        "--sizes",
+    )
+    seeds: tuple[int, ...] = setting(
+        (0, 1, 2),
+        "Seeds of the trials, their order and new weights; one run of each trained arm and size.",
+        "--seeds",
+        least=0,
+        distinct=True,
+    )
+    fine_tuned: ArmTraining = setting(ArmTraining((5e-4, 1e-3)), "Training of the base.")
+    scratch: ArmTraining = setting(ArmTraining((2e-3, 4e-3)), "Training from new weights.")
+    threshold: float = setting(
+        0.9,
+        "Accuracy whose number of training trials is asked for; chance is 0.5.",
+        "--threshold",
+        above=0.5,
+        below=1,
+    )
+    n_dev: int = setting(
+        400, "Trials that the end of a training is chosen on, a multiple of 8.", "--dev"
+    )
+    n_test: int = setting(
+        1600,
+        "Test trials, a multiple of 8; rates are chosen on as many development trials. No trials "
+        "of two splits share a pair of numbers.",
+        "--test",
+    )
+    n_analysis: int = setting(800, "Test trials that analyses read.", "--analysis")
+    rendering: Rendering = setting("two_sided", "How trials are worded.", "--rendering")
+    random_order: bool = setting(
+        False, "Show colour first in half of the trials.", "--random-order"
+    )
+    differences: tuple[int, ...] | None = setting(
+        None, "Strengths of evidence to draw from; else all.", "--differences"
+    )
+    n_resamples: int = setting(1000, "Resamples of bootstrap intervals.", least=1)
+    sweep_precision: Literal["float32", "bfloat16"] = setting(
+        "float32", "Of the ablation of heads.", "--sweep-precision"
+    )
+    decoded_layers: tuple[int, ...] | None = setting(
+        None,
+        "Layers whose states are decoded, from 0; else all. The verdicts read the last.",
+        "--decoded-layers",
+    )
+    shuffles: int = setting(20, "Shuffles of labels, for decoding.", least=1)
+    permutations: int = setting(1000, "Permutations for selectivity of units.", least=1)
+    alpha: float = setting(
+        0.01,
+        "Level of a single test of selectivity, at least 1 / (1 + permutations).",
+        above=0,
+        below=1,
+    )
+    projection: Literal["auto", "umap", "pca"] = setting(
+        "auto", "Of states; auto is UMAP where it is installed.", "--projection"
+    )
 
     def __post_init__(self) -> None:
-        if not set(self.arms) <= set(ARMS) or len({*self.arms}) < len(self.arms) or not self.arms:
-            _refuse("arms", list(self.arms), f"some of {', '.join(ARMS)}, each once")
-        increasing = list(self.sizes) == sorted({*self.sizes})
-        if not increasing or not self.sizes or self.sizes[0] < 8:
+        check(self, "cognitive study")
+        if list(self.sizes) != sorted({*self.sizes}) or not self.sizes or self.sizes[0] < 8:
             _refuse("sizes", list(self.sizes), "increasing whole numbers from 8")
-        if not self.seeds or len({*self.seeds}) < len(self.seeds) or min(self.seeds) < 0:
-            _refuse("seeds", list(self.seeds), "different whole numbers from 0, at least one")
-        if not 0.5 < self.threshold < 1:
-            _refuse("threshold", self.threshold, "an accuracy above 0.5, which is chance, below 1")
         for name in ("n_dev", "n_test", "n_analysis"):
             if getattr(self, name) < 8 or getattr(self, name) % 8:
                 _refuse(name, getattr(self, name), "a multiple of 8, the number of conditions")
         if not _FEWEST <= self.n_analysis <= self.n_test:
             expected = f"from {_FEWEST} to n_test ({self.n_test}), 5 of every condition"
             _refuse("n_analysis", self.n_analysis, expected)
-        for name in ("n_resamples", "shuffles", "permutations"):
-            if getattr(self, name) < 1:
-                _refuse(name, getattr(self, name), "a whole number from 1")
-        if not 1 / (1 + self.permutations) <= self.alpha < 1:
+        if self.alpha < 1 / (1 + self.permutations):
             _refuse("alpha", self.alpha, "from 1 / (1 + permutations) to below 1")
         for arm in TRAINED:
             training = self.training(arm)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from mechcore import progress
-from mechcore.cli.options import Options, grouped, numbers, split
+from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
+from mechcore.cli.options import From, Given, grouped
 from mechcore.cli.shared import must_not_exist, run_table, show
 from mechcore.errors import InputError
+from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
+from mechcore.settings import origins
+from mechcore.steps.config import Resources
 
 app = typer.Typer(
     name="extractive",
@@ -22,153 +24,39 @@ app = typer.Typer(
 )
 
 
-@dataclass(frozen=True)
-class TuningOptions(Options):
-    """How facts are fine-tuned."""
-
-    learning_rates: Annotated[
-        str | None,
-        typer.Option("--learning-rates", help="To choose from, by the facts that are trained."),
-    ] = None
-    epochs: Annotated[
-        str | None, typer.Option("--epochs", help="Passes over the facts to choose from.")
-    ] = None
-    batch_size: Annotated[int | None, typer.Option("--batch-size", help="Facts in a step (8).")] = (
-        None
-    )
-    ordering_rate: Annotated[
-        float | None, typer.Option("--ordering-rate", help="Learning rate of ordering.")
-    ] = None
-    ordering_epochs: Annotated[
-        int | None, typer.Option("--ordering-epochs", help="Epochs of each of its phases.")
-    ] = None
-    replay: Annotated[
-        int | None,
-        typer.Option("--replay", help="Rows of old data in its steps, in a second run; 0: none."),
-    ] = None
-    grafting_rate: Annotated[
-        float | None,
-        typer.Option("--grafting-rate", help="Learning rate of grafting and localization."),
-    ] = None
-    grafting_epochs: Annotated[
-        int | None, typer.Option("--grafting-epochs", help="Epochs of each of their trainings.")
-    ] = None
-
-    def over(self, settings: Any) -> Any:
-        """Settings with what was asked for."""
-        changed: dict[str, Any] = {}
-        if self.learning_rates is not None:
-            changed["learning_rates"] = numbers("--learning-rates", self.learning_rates, float)
-        if self.epochs is not None:
-            changed["epochs"] = numbers("--epochs", self.epochs, int)
-        if self.batch_size is not None:
-            changed["batch_size"] = self.batch_size
-        given = {
-            "ordering": {
-                "learning_rate": self.ordering_rate,
-                "epochs": self.ordering_epochs,
-                "batch_size": self.batch_size,
-                "replay": self.replay,
-            },
-            "grafting": {
-                "learning_rate": self.grafting_rate,
-                "epochs": self.grafting_epochs,
-                "batch_size": self.batch_size,
-            },
-        }
-        for name, values in given.items():
-            known = {key: value for key, value in values.items() if value is not None}
-            changed[name] = replace(getattr(settings, name), **known)
-        return replace(settings, **changed)
-
-
 @app.command("run")
 @grouped
 def run(
-    tuning: TuningOptions,
-    base: Annotated[
-        str | None,
-        typer.Option(
-            "--base",
-            help="Pretrained decoder, a directory or hub id (gpt2); else tiny ones made here.",
-        ),
-    ] = None,
-    seeds: Annotated[
-        str | None, typer.Option("--seeds", help="Seeds of names and training (0,1,2).")
-    ] = None,
-    experiments: Annotated[
-        str | None,
-        typer.Option(
-            "--experiments",
-            help="Some of ocr, scores, freezing, ordering, grafting, localization; else all.",
-        ),
-    ] = None,
-    counterfactuals: Annotated[
-        int | None,
-        typer.Option("--counterfactuals", help="Prompts that upstream scores average over (10)."),
-    ] = None,
-    compat: Annotated[
-        Literal["paper"] | None,
-        typer.Option("--compat", help="paper: informative scores as the published code has them."),
-    ] = None,
-    cuts: Annotated[
-        str | None,
-        typer.Option("--cuts", help="First late layers of freezing (8,16,24); else all."),
-    ] = None,
-    precision: Annotated[
-        Literal["float32", "bfloat16"],
-        typer.Option("--precision", help="Of weights; bfloat16 loses small steps of training."),
-    ] = "float32",
-    backend: Annotated[
-        Literal["bridge", "hooked"],
-        typer.Option("--backend", help="TransformerBridge, or HookedTransformer (GPT-2 only)."),
-    ] = "bridge",
+    given: Annotated[
+        Given[ExtractiveSettings], From(ExtractiveSettings, without=("grafting.replay",))
+    ],
+    resources: ResourceOptions,
+    how: RunOptions,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Try all steps in a minute or two; figures mean nothing."),
     ] = False,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", help="Experiments side by side (a core each; 1 with --base)."),
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", help="Cores for each; else they are shared.")
-    ] = None,
-    device: Annotated[
-        str, typer.Option("--device", help="Where models are run and trained: cpu, cuda or mps.")
-    ] = "cpu",
-    store: Annotated[
-        Path | None, typer.Option("--store", help="Run store; else store/ in --out.")
-    ] = None,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the results.")] = Path(
-        "mechcore-extractive"
-    ),
 ) -> None:
     """A whole study: fine-tune on facts, score, freeze, reorder, graft, judge the paper's claims.
 
     Run it again to go on after an interruption.
     """
-    from mechcore.papers.extractive.settings import default_settings
+    from mechcore.papers.extractive.report.tables import KIND
 
-    settings = default_settings(base)
-    given: dict[str, Any] = {"compat": compat, "precision": precision, "backend": backend}
-    for name, text in (("seeds", seeds), ("cuts", cuts)):
-        if text is not None:
-            given[name] = numbers(f"--{name}", text, int)
-    if experiments is not None:
-        given["experiments"] = tuple(split(experiments))
-    if counterfactuals is not None:
-        given["counterfactuals"] = counterfactuals
-    settings = replace(tuning.over(settings.quick() if quick else settings), **given)
-    side_by_side = (1 if base else os.cpu_count() or 1) if workers is None else workers
-    from mechcore.papers.extractive.study import run as run_study
-
-    with progress.shown():
-        report = run_study(
-            settings, out, workers=side_by_side, threads=threads, store=store, device=device
-        )
-    _show_results(out)
-    print(f"report: {report}")
+    base = given.values.get("base")
+    first = default_settings(base)
+    start = first.quick() if quick else first
+    settings = given.over(start)
+    stages = (("defaults", ExtractiveSettings()), ("--base", first), ("--quick", start))
+    how.do(
+        KIND,
+        settings,
+        resources.over(Resources()),
+        out="mechcore-extractive",
+        origins=origins(*stages, (COMMAND_LINE, settings)),
+        workers=1 if base else os.cpu_count() or 1,
+        show=_show_results,
+    )
 
 
 def _show_results(out: Path) -> None:

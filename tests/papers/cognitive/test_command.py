@@ -53,7 +53,7 @@ def test_a_study_from_the_command_line(
         ("--scratch-rates 0", "learning_rate is 0.0; expected a number above 0"),
         ("--test 100", "n_test is 100; expected a multiple of 8"),
         ("--steps 0", "steps is 0; expected a whole number from 1"),
-        ("--evaluate-every 0", "evaluate_every is 0; expected a whole number from 1"),
+        ("--evaluate-every 0", "--evaluate-every is 0; expected a whole number from 1"),
         ("--analysis 16", "n_analysis is 16; expected from 40 to n_test (1600)"),
         ("--differences 0", "cognitive task: differences [0]; expected"),
         ("--workers 0", "workers is 0"),

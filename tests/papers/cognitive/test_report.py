@@ -16,6 +16,7 @@ from made_up_run import World, write_run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from mechcore.papers.cognitive.report.tables import COGNITIVE_TABLES
 from pages import Page
 from study_pages import (
     HOSTILE,
@@ -40,7 +41,6 @@ from mechcore.papers.cognitive.report import (
     state_figures,
     state_sections,
 )
-from mechcore.papers.cognitive.report.tables import COGNITIVE_TABLES
 from mechcore.report import build_report
 from mechcore.report.blocks import Gallery, Picture
 from mechcore.report.run_folder import RunFolder, read_run

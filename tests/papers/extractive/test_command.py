@@ -13,6 +13,7 @@ from mechcore.cli import main
 from mechcore.papers.extractive.fact_world import tiny_fact_tasks
 from mechcore.papers.extractive.facts import city_ordering, city_tasks
 from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
+from mechcore.study.executors import Local
 
 
 def call(command: str, *more: object) -> int:
@@ -27,15 +28,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ExtractiveSettings, dic
     """What studies were asked for; none is done, and each leaves two small tables."""
     found = []
 
-    def noting(settings: ExtractiveSettings, out: Path, **how: Any) -> Path:
+    def noting(settings: ExtractiveSettings, out: Path, **how: Any) -> list[Path]:
         found.append((settings, how))
         (out / "tables").mkdir(parents=True)
         (out / "config.json").write_text(json.dumps({"kind": "extractive"}))
         verdict = {"claim": 1, "title": "Known", "verdict": "supported", "figure": "0.50."}
         pd.DataFrame([verdict]).to_csv(out / "tables" / "extractive_verdicts.csv", index=False)
-        return out / "report.html"
+        return [out / "report.html"]
 
-    monkeypatch.setattr("mechcore.papers.extractive.study.run", noting)
+    monkeypatch.setattr("mechcore.study.run.run_study", noting)
     return found
 
 
@@ -47,7 +48,7 @@ def test_a_study_with_all_options(
         "--base gpt2 --seeds 3,4 --experiments ocr,scores --learning-rates 1e-5,1e-4 --epochs 4,8 "
         "--batch-size 4 --ordering-rate 2e-5 --ordering-epochs 3 --replay 2 --grafting-rate 3e-5 "
         "--grafting-epochs 5 --counterfactuals 7 --compat paper --cuts 4,8 --precision bfloat16 "
-        "--backend hooked --workers 2 --threads 1 --device cpu"
+        "--backend hooked --workers 2 --cpus 1 --device cpu"
     )
     assert call(f"run {options}", "--out", out, "--store", tmp_path / "store") == 0
     ((settings, how),) = asked
@@ -60,7 +61,8 @@ def test_a_study_with_all_options(
     assert settings.batch_size == ordering.batch_size == grafting.batch_size == 4
     assert (settings.counterfactuals, settings.compat, settings.cuts) == (7, "paper", (4, 8))
     assert (settings.precision, settings.backend) == ("bfloat16", "hooked")
-    assert how == {"workers": 2, "threads": 1, "device": "cpu", "store": tmp_path / "store"}
+    assert how["executor"] == Local(workers=2, cpus=1, device="cpu")
+    assert how["store"] == tmp_path / "store"
     shown = capsys.readouterr().out
     assert "Known" in shown
     assert f"report: {out / 'report.html'}" in shown
@@ -75,7 +77,7 @@ def test_a_study_without_options(asked: list[Any], tmp_path: Path) -> None:
         default_settings().quick(),
         default_settings("gpt2"),
     ]
-    assert asked[2][1]["workers"] == 1
+    assert asked[2][1]["executor"] == Local(workers=1)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +86,9 @@ def test_a_study_without_options(asked: list[Any], tmp_path: Path) -> None:
         ("--seeds 0,x", "--seeds '0,x': expected numbers separated by commas"),
         ("--cuts 1.5", "--cuts '1.5': expected numbers"),
         ("--experiments ocr,probing", "experiments is ['ocr', 'probing']; expected some of ocr,"),
-        ("--learning-rates 0", "learning_rate is 0.0; expected above 0"),
-        ("--epochs 0", "epochs is 0; expected at least 1"),
-        ("--ordering-rate 2", "learning_rate is 2.0"),
+        ("--learning-rates 0", "--learning-rates is [0.0]; expected different values"),
+        ("--epochs 0", "--epochs is [0]; expected different values"),
+        ("--ordering-rate 2", "--ordering-rate is 2.0; expected a number above 0 and below 1"),
         ("--counterfactuals 0", "counterfactuals is 0; expected a whole number from 1"),
         ("--compat code", "'code' is not"),
         ("--workers 0", "workers is 0"),

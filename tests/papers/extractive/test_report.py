@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
+from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from pages import Page
 from study_pages import (
     HOSTILE,
@@ -40,7 +41,6 @@ from mechcore.papers.extractive.report import (
 )
 from mechcore.papers.extractive.report.looks import GRAFTED, ORDERS
 from mechcore.papers.extractive.report.maps import head_map, token_columns, token_map
-from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from mechcore.report import build_report
 from mechcore.report.run_folder import RunFolder, read_run
 

@@ -1,0 +1,188 @@
+"""Options of every command that does a study, and doing one as they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from mechcore import progress
+from mechcore.cli.options import From, Given
+from mechcore.errors import InputError
+from mechcore.steps.config import Resources
+
+if TYPE_CHECKING:
+    from mechcore.study.executors import Executor
+
+ResourceOptions: TypeAlias = Annotated[Given[Resources], From(Resources)]
+
+COMMAND_LINE = "command line"
+"""Where settings come from that options give."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a study is done."""
+
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", help="Folder for the results; by default the study's name."),
+    ] = None
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help="Run store, which studies can share; else in --out."),
+    ] = None
+    executor: Annotated[
+        Literal["in-process", "ray"],
+        typer.Option("--executor", help="On this machine, or on the workers of Ray."),
+    ] = "in-process"
+    address: Annotated[
+        str | None,
+        typer.Option("--address", help="Ray cluster (auto, HOST:PORT); else one is started here."),
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="Jobs side by side on this machine, which share its cores."),
+    ] = None
+    wandb: Annotated[
+        str | None,
+        typer.Option("--wandb", help="Log the results to this project of Weights & Biases."),
+    ] = None
+    wandb_mode: Annotated[
+        Literal["offline", "online"] | None,
+        typer.Option("--wandb-mode", help="Into a folder to sync later (offline), or at once."),
+    ] = None
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Only list the jobs with their time and memory."),
+    ] = False
+
+    def check(self) -> None:
+        """Refuse what contradicts itself, before the work.
+
+        Raises:
+            InputError: options are for others that are not given, or a package is missing.
+        """
+        if self.executor != "ray" and self.address is not None:
+            raise InputError("--address is for --executor ray; name it, or leave the address out")
+        if self.executor == "ray" and self.workers is not None:
+            raise InputError(
+                "--workers is for jobs on this machine; with --executor ray, Ray has as many as "
+                "fit: leave it out"
+            )
+        if self.wandb is None and self.wandb_mode is not None:
+            raise InputError(
+                "--wandb-mode is for --wandb, which names the project to log to; add it, or leave "
+                "out --wandb-mode"
+            )
+        if self.wandb is not None:
+            from mechcore.study.tracking import check_installed
+
+            check_installed()
+
+    def do(
+        self,
+        kind: str,
+        settings: Any,
+        resources: Resources,
+        *,
+        out: str,
+        origins: Mapping[str, str],
+        workers: int = 1,
+        show: Callable[[Path], None] = lambda folder: None,
+    ) -> None:
+        """Do a study, or list its jobs.
+
+        Args:
+            kind: of study.
+            settings: the study.
+            resources: what one job may use.
+            out: folder for the results, unless another one is asked for.
+            origins: of the settings.
+            workers: jobs side by side, unless another number is asked for.
+            show: prints the main results in a folder.
+
+        Raises:
+            InputError: something cannot be used.
+            StudyError: jobs failed.
+        """
+        self.check()
+        folder = self.out or Path(out)
+        if self.dry_run:
+            _show_jobs(settings, folder, kind, self.store, resources)
+            return
+        from mechcore.study.run import run_study
+
+        executor = self._executor(resources, workers)
+        with progress.shown():
+            reports = run_study(
+                settings, folder, kind=kind, store=self.store, executor=executor, origins=origins
+            )
+        for report in reports:
+            if len(reports) > 1:
+                print(f"{report.parent.name}:")
+            show(report.parent)
+            print(f"report: {report}")
+            self._log(report.parent)
+
+    def _executor(self, resources: Resources, workers: int) -> Executor:
+        from mechcore.study.executors import Local
+
+        if self.executor == "ray":
+            from mechcore.study.ray_executor import OnRay
+
+            return OnRay(self.address, resources.cpus or 1, resources.gpus, resources.place)
+        side_by_side = workers if self.workers is None else self.workers
+        return Local(side_by_side, resources.cpus, resources.place)
+
+    def _log(self, run: Path) -> None:
+        if self.wandb is not None:
+            from mechcore.study.tracking import log_run
+
+            place = log_run(run, project=self.wandb, mode=self.wandb_mode or "offline")
+            print(f"Weights & Biases: {place}")
+
+
+def _show_jobs(
+    settings: Any, out: Path, kind: str, store: Path | None, resources: Resources
+) -> None:
+    """The jobs known by now, of the main study with what those that are left will cost."""
+    from mechcore.study.kinds import DEFAULT
+    from mechcore.study.run import prepare
+
+    prepared = prepare(settings, out, kind=kind, store=store, device=resources.place)
+    n, done = len(prepared.jobs), len(prepared.jobs) - len(prepared.pending)
+    if not prepared.pending:
+        print(f"all {n} jobs are done; a run would only write the results")
+    elif kind == DEFAULT:
+        _show_estimate(prepared, resources)
+    else:
+        waiting = {job.key for job in prepared.pending}
+        for job in prepared.jobs:
+            print(f"{'to do' if job.key in waiting else 'done'}: {job.name}")
+        print(f"{n - done} of {n} jobs known by now are to do")
+
+
+def _show_estimate(prepared: Any, resources: Resources) -> None:
+    from mechcore.cli.shared import show
+    from mechcore.steps.bench import bench_of
+    from mechcore.steps.estimate import estimate
+    from mechcore.study.executors import threads
+
+    n, done = len(prepared.jobs), len(prepared.jobs) - len(prepared.pending)
+    bench = bench_of(prepared.store, resources.place)
+    with threads(resources.cpus):
+        table = estimate(prepared.pending, prepared.jobs, bench)
+    shown = table.assign(
+        time=table["seconds"].map(progress.duration),
+        memory=table["memory"].map(lambda gib: f"{gib:.1f} GiB" if gib else ""),
+    )
+    show(shown[["kind", "name", "time", "memory"]])
+    print(
+        f"{n} jobs, {done} of them done before; about "
+        f"{progress.duration(table['seconds'].sum())} for the others one after another, "
+        f"measured on this machine; at most {table['memory'].max():.1f} GiB at once"
+    )

@@ -1,0 +1,385 @@
+"""Settings, each written once: a field of a frozen dataclass with its description.
+
+The Python argument, the option of the command line, the line in a file's template, the check of a
+value and the reference page all come from the field, which `setting` describes.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache, cached_property
+from itertools import pairwise
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from mechcore.errors import InputError, shown
+
+S = TypeVar("S")
+
+MOST_COUNTED = 2**31 - 1
+"""No count of examples, tokens, resamples, cores or seeds per job is larger."""
+
+_LARGEST = 1e6
+_LONGEST_NAME, _LONGEST_PATH = 255, 1000
+"""What file systems take."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is known of a setting beside its name, type and default.
+
+    Attributes:
+        help: what it is, for every place that shows it.
+        option: of the command line; none is made for an empty one. ``{group}`` is the name of the
+            settings that it is in. Settings with the same option are set together.
+        least: lowest value, or lowest one of a list.
+        above: excludes a lowest value instead.
+        most: highest value; where only a lowest is given, `MOST_COUNTED` or a million.
+        below: excludes a highest value instead.
+        distinct: a list with at least one value, each once.
+        place: the text names a file, folder or the like.
+        all: None takes all, which is written 0 on the command line.
+        example: of a value as a file has it, where the default shows too little.
+    """
+
+    help: str
+    option: str = ""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+    below: float | None = None
+    distinct: bool = False
+    place: bool = False
+    all: bool = False
+    example: str = ""
+
+    @property
+    def limited(self) -> bool:
+        """Whether numbers have a range."""
+        return any(each is not None for each in (self.least, self.above, self.most, self.below))
+
+    def _most(self, kind: type) -> float | None:
+        if self.most is None and self.below is None:
+            return MOST_COUNTED if kind is int else _LARGEST
+        return self.most
+
+    def range(self, kind: type) -> str:
+        """The range of numbers in words."""
+        low = f"above {_number(self.above)}" if self.above is not None else ""
+        most = self._most(kind)
+        if self.least is not None and most is not None:
+            return f"from {_number(self.least)} to {_number(most)}"
+        low = low or f"of at least {_number(self.least)}"
+        high = f"below {_number(self.below)}" if most is None else f"at most {_number(most)}"
+        return f"{low} and {high}"
+
+    def contains(self, value: float, kind: type) -> bool:
+        """Whether a number is in its range; NaN never is."""
+        most = self._most(kind)
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+            and (most is None or value <= most)
+        )
+
+
+def _number(value: float | None) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
+    """A field of a class of settings.
+
+    Args:
+        default: its value where none is given; `dataclasses.MISSING` if it has to be given.
+        help: see `Setting`.
+        option: see `Setting`.
+        more: the other attributes of `Setting`.
+    """
+    metadata = {_SETTING: Setting(help, option, **more)}
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+_SETTING = "mechcore"
+"""Key of a field's `Setting` in its metadata."""
+
+
+@dataclass(frozen=True)
+class Presets(Generic[S]):
+    """Settings of one class by name, to be taken as they are or with changes.
+
+    Attributes:
+        what: they are for, in messages.
+        named: the presets.
+        default: which of them is meant where none is named.
+        option: of the command line for changes that have no option of their own.
+        changed: other changes that some changes bring about.
+    """
+
+    what: str
+    named: Mapping[str, S]
+    default: str
+    option: str
+    changed: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda changes: changes)
+
+    def make(self, preset: str | S, **changes: Any) -> S:
+        """A preset, or other settings, with changes.
+
+        Raises:
+            InputError: the preset or a setting is unknown, or a value is out of its range.
+        """
+        if isinstance(preset, str):
+            if preset not in self.named:
+                raise InputError(
+                    f"{self.what}: unknown preset {preset!r}; expected {' or '.join(self.named)}"
+                )
+            preset = self.named[preset]
+        known = entries(type(preset))
+        if unknown := [name for name in changes if name not in known]:
+            raise InputError(
+                f"{self.what}: unknown setting {unknown[0]!r}; expected {', '.join(known)}"
+            )
+        return replace(preset, **self.changed(changes))  # type: ignore[type-var]
+
+    def read(self, value: Any) -> S | None:
+        """Settings from a file: a preset's name, or changes to a preset; None stays.
+
+        Raises:
+            InputError: it is neither.
+        """
+        if value is None or isinstance(value, type(self.named[self.default])):
+            return value
+        if isinstance(value, str):
+            return self.make(value)
+        if not isinstance(value, Mapping):
+            raise InputError(f"found {value!r}; expected a preset's name, or settings by name")
+        preset = value.get("preset", self.default)
+        if not isinstance(preset, str):
+            raise InputError(f"preset is {preset!r}; expected a name")
+        return self.make(preset, **{k: v for k, v in value.items() if k != "preset"})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A setting as it stands in its class.
+
+    Attributes:
+        name: of the field.
+        type: of its values.
+        default: its value where none is given; `dataclasses.MISSING` if it has to be given.
+        setting: its description.
+    """
+
+    name: str
+    type: Any
+    default: Any
+    setting: Setting
+
+    @cached_property
+    def choices(self) -> tuple[Any, ...]:
+        """What it may be, without None where this leaves it open."""
+        if get_origin(self.type) not in (Union, types.UnionType):
+            return (self.type,)
+        return tuple(kind for kind in get_args(self.type) if kind is not type(None))
+
+    @cached_property
+    def group(self) -> Any:
+        """The class of the settings that it holds; None for a single value."""
+        return next((t for t in self.choices if is_dataclass(t)), None)
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be None."""
+        return type(None) in get_args(self.type)
+
+    def check(self, what: str, value: Any) -> None:
+        """Make sure that a value can be used.
+
+        Raises:
+            InputError: it cannot.
+        """
+        if value is None and self.optional:
+            return
+        expected = [_problem(kind, value, self.setting) for kind in self.choices]
+        if "" not in expected:
+            said = " or ".join(dict.fromkeys(expected))
+            said += ", or none" if self.optional else ""
+            raise InputError(f"{what} is {_shown(value)}; expected {said}")
+
+
+def _problem(kind: Any, value: Any, setting: Setting) -> str:
+    """What a value should be that it is not; empty if all is well."""
+    origin = get_origin(kind)
+    if origin is Literal:
+        choices = get_args(kind)
+        return "" if value in choices else " or ".join(map(repr, choices))
+    if kind is bool:
+        return "" if isinstance(value, bool) else "True or False"
+    if kind in (int, float):
+        words = "a whole number" if kind is int else "a number"
+        holds = isinstance(value, int if kind is int else (int, float))
+        holds = holds and not isinstance(value, bool)
+        if setting.limited:
+            words += f" {setting.range(kind)}"
+            holds = holds and setting.contains(value, kind)
+        return "" if holds else words
+    if kind is str:
+        return _text_problem(value, setting)
+    if origin is tuple:
+        return _tuple_problem(get_args(kind), value, setting)
+    return ""
+
+
+def _text_problem(value: Any, setting: Setting) -> str:
+    if not isinstance(value, str):
+        return "text"
+    if not setting.place:
+        return ""
+    if not value.strip() or any(ord(c) < 32 for c in value):
+        return "text without control characters"
+    parts = [part.encode("utf-8", "surrogatepass") for part in value.split("/")]
+    if max(map(len, parts)) > _LONGEST_NAME or len(value) > _LONGEST_PATH:
+        return (
+            f"at most {_LONGEST_PATH} characters, and {_LONGEST_NAME} bytes for the name of a "
+            "file or folder"
+        )
+    return ""
+
+
+def _tuple_problem(kinds: tuple[Any, ...], value: Any, setting: Setting) -> str:
+    if not isinstance(value, (tuple, list)):
+        return "a list"
+    if kinds[-1] is not ...:
+        if len(value) != len(kinds):
+            return f"{len(kinds)} values"
+        kinds = kinds[:1]
+    kind = kinds[0]
+    wrong = any(_problem(kind, each, setting) for each in value)
+    if setting.distinct and (not value or len(set(value)) < len(value)):
+        wrong = True
+    if not wrong:
+        return ""
+    if get_origin(kind) is Literal and setting.distinct:
+        return f"some of {', '.join(get_args(kind))}, each once"
+    listed = "different values, at least one" if setting.distinct else "a list of values"
+    return f"{listed}, each {_problem(kind, None, setting)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        value = list(value)
+    try:
+        return shown(repr(value))
+    except ValueError:  # Python writes no number of more than 4300 digits
+        return "a number of many digits"
+
+
+def entries(kind: Any) -> Mapping[str, Entry]:
+    """The settings of a class by name, in order."""
+    return _entries(kind)
+
+
+@cache
+def _entries(kind: Any) -> Mapping[str, Entry]:
+    hints = get_type_hints(kind)
+    found = {}
+    for each in fields(kind):
+        factory = each.default_factory
+        default = each.default if factory is MISSING else factory()
+        described = each.metadata.get(_SETTING, Setting(""))
+        found[each.name] = Entry(each.name, hints[each.name], default, described)
+    return found
+
+
+def check(settings: Any, what: str) -> None:
+    """Make sure that every setting has a value that it can have.
+
+    Args:
+        settings: an instance of a class of settings.
+        what: they are of, for messages.
+
+    Raises:
+        InputError: one has none; the message names it, and what it can be.
+    """
+    for entry in entries(type(settings)).values():
+        entry.check(f"{what}: {entry.name}", getattr(settings, entry.name))
+
+
+def all_entries(kind: type, place: str = "") -> Iterator[tuple[str, Entry]]:
+    """Every setting of a class with those in its groups, by names with dots."""
+    for entry in entries(kind).values():
+        yield f"{place}{entry.name}", entry
+        if entry.group is not None:
+            yield from all_entries(entry.group, f"{place}{entry.name}.")
+
+
+def with_values(settings: S, values: Mapping[str, Any]) -> S:
+    """The same settings with other values, by names with dots.
+
+    Raises:
+        InputError: a value cannot be used, or is in settings that are left out.
+    """
+    changes: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        first, dot, rest = name.partition(".")
+        if dot:
+            inner.setdefault(first, {})[rest] = value
+        else:
+            changes[first] = value
+    for name, further in inner.items():
+        group = getattr(settings, name)
+        if group is None:
+            raise InputError(
+                f"{name}: {next(iter(further))} is set, but {name} is left out ({name}: null); "
+                "leave both out, or neither"
+            )
+        presets = getattr(type(group), "presets", None)
+        if presets is None:
+            changes[name] = with_values(group, further)
+        else:
+            changes[name] = presets.make(further.pop("preset", group), **further)
+    return replace(settings, **changes) if changes else settings  # type: ignore[type-var]
+
+
+def changed(before: Any, after: Any, place: str = "") -> Iterator[str]:
+    """Names, with dots, of the settings in which two instances of a class differ."""
+    for name, entry in entries(type(before)).items():
+        old, new = getattr(before, name), getattr(after, name)
+        if old == new:
+            continue
+        if entry.group is not None and isinstance(old, entry.group) and type(old) is type(new):
+            yield from changed(old, new, f"{place}{name}.")
+        else:
+            yield f"{place}{name}"
+
+
+def origins(*stages: tuple[str, Any]) -> dict[str, str]:
+    """Where each setting that is not a default came from.
+
+    Args:
+        stages: settings of one class as they were built up, each with where the changes to those
+            before came from: defaults first, the settings in use last.
+
+    >>> origins(("defaults", Setting("")), ("file", Setting("a")), ("options", Setting("a", "-b")))
+    {'help': 'file', 'option': 'options'}
+    """
+    found: dict[str, str] = {}
+    for (_, before), (origin, after) in pairwise(stages):
+        for name in changed(before, after):
+            found = {n: o for n, o in found.items() if not n.startswith(f"{name}.")}
+            found[name] = origin
+    return found

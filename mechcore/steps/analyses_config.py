@@ -1,0 +1,125 @@
+"""What a study can be asked to do with its subnetworks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict
+
+from mechcore.data.examples import ALL
+from mechcore.pruning.settings import PruneSettings, check_runs
+from mechcore.settings import check, setting
+
+_FORBID = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class HeadsConfig:
+    """Head categories and pictures of attention."""
+
+    __pydantic_config__ = _FORBID
+
+    max_examples: int = setting(512, "Examples on which attention is scored.", least=1)
+
+    def __post_init__(self) -> None:
+        check(self, "heads")
+
+
+@dataclass(frozen=True)
+class AblationConfig:
+    """Ablation of the core beside other heads."""
+
+    __pydantic_config__ = _FORBID
+
+    max_joint: int = setting(
+        4, "Core heads to ablate in pairs, those that matter most out of domain.", least=0
+    )
+    max_non_core: int = setting(
+        16,
+        "Heads outside the core to ablate for comparison, drawn at random.",
+        "--max-non-core",
+        least=0,
+    )
+
+    def __post_init__(self) -> None:
+        check(self, "ablation")
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """Search for superadditive sets, see `mechcore.find_superadditive`."""
+
+    __pydantic_config__ = _FORBID
+
+    role: Literal["id", "ood"] = setting(
+        "ood", "Which of the test data to search on.", "--search-on"
+    )
+    subset: str = setting(ALL, "Subset of that data; all: every one.", "--subset")
+    components: Literal["heads", "mlps", "all"] = setting("all", "Components to choose from.")
+    max_size: int = setting(3, "Components of the largest sets.", "--max-size", least=2)
+    n_pairs: int = setting(100, "Pairs ablated exactly, the best by screening.", "--pairs", least=1)
+
+    def __post_init__(self) -> None:
+        check(self, "search")
+
+
+@dataclass(frozen=True)
+class SizesConfig:
+    """Effective size over the checkpoints of a training run."""
+
+    __pydantic_config__ = _FORBID
+
+    sparsities: tuple[float, ...] = setting(
+        (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9),
+        "Grid of sparsities, in [0, 1), that every checkpoint is pruned to.",
+    )
+    tolerance: float = setting(
+        0.03,
+        "Accuracy (share) that a subnetwork may lose and still be faithful.",
+        "--tolerance",
+        least=0,
+        below=1,
+    )
+    seeds: tuple[int, ...] | None = setting(
+        None, "Seeds of the pruning runs; else those of the study."
+    )
+    prune: Annotated[PruneSettings | None, BeforeValidator(PruneSettings.presets.read)] = setting(
+        None, "The pruning schedule; else that of the study.", example="{preset: paper}"
+    )
+
+    def __post_init__(self) -> None:
+        check_runs((0,) if self.seeds is None else self.seeds, self.sparsities)
+        check(self, "effective_size")
+
+
+@dataclass(frozen=True)
+class Analyses:
+    """What is done with the subnetworks; null leaves an analysis out."""
+
+    __pydantic_config__ = _FORBID
+
+    heads: HeadsConfig | None = setting(HeadsConfig(), "Head categories.")
+    ablation: AblationConfig | None = setting(
+        AblationConfig(), "Single and joint ablation of the core."
+    )
+    sweep: Literal["heads", "mlps", "all"] | None = setting(
+        None, "Ablate each of these components alone."
+    )
+    search: SearchConfig | None = setting(
+        None,
+        "Search for superadditive sets.",
+        example="{role: ood, components: heads, max_size: 3}",
+    )
+    effective_size: SizesConfig | None = setting(
+        SizesConfig(), "Effective sizes of the study's checkpoints, if it has any."
+    )
+    fill: str = setting(
+        "mean",
+        "What replaces an ablated output: mean, zero, resample or a registered fill.",
+        "--fill",
+    )
+    more: Mapping[str, Mapping[str, Any]] = setting(
+        {}, "Steps that packages add, by name, each with its settings."
+    )

@@ -1,0 +1,84 @@
+"""The settings of a study, each with its default and what it means, as a file to begin with."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from mechcore.errors import InputError
+from mechcore.settings import Entry, entries
+from mechcore.study.kinds import DEFAULT, STUDIES
+from mechcore.study.step import plain
+from mechcore.yaml_file import YAML, parse_yaml
+
+_WIDTH = 100
+_HEAD = """\
+# A study of mechcore: mechcore run {name}
+# Whatever is left out has the value shown here. Relative paths begin at this file's folder.
+# mechcore run {name} --dry-run lists the jobs that there are to do.
+"""
+
+
+def template(file: Path, kind: str = DEFAULT) -> str:
+    """The text of a file of this name with the settings of a kind of study.
+
+    Raises:
+        InputError: it is not named as YAML is, or there is no such kind.
+    """
+    if file.suffix not in YAML:
+        raise InputError(f"{file}: expected a file that ends in {', '.join(YAML)}")
+    settings = STUDIES[kind].settings()
+    named = "" if kind == DEFAULT else f"\nkind: {kind}\n"
+    return "\n".join([_HEAD.format(name=file.name) + named, *_lines(settings, ""), ""])
+
+
+def _lines(settings: Any, indent: str) -> Iterator[str]:
+    """The lines of settings; groups follow their description."""
+    for entry in entries(type(settings)).values():
+        value = getattr(settings, entry.name)
+        if entry.group is None or value is None:
+            yield from _line(entry, value, indent)
+            continue
+        if not indent:
+            yield ""
+        yield from _comment(entry.setting.help, indent)
+        yield f"{indent}{entry.name}:"
+        presets = getattr(entry.group, "presets", None)
+        if presets is None:
+            yield from _lines(value, f"{indent}  ")
+        else:
+            named = " or ".join(presets.named)
+            yield f"{indent}  preset: {presets.default}  # {named}; what follows changes it"
+            yield from _lines(value, f"{indent}  # ")
+
+
+def _line(entry: Entry, value: Any, indent: str) -> Iterator[str]:
+    line, about = f"{indent}{entry.name}: {in_yaml(value)}", entry.setting.help
+    if not entry.setting.example and len(line) + len(about) + 4 <= _WIDTH:
+        yield f"{line}  # {about}"
+        return
+    yield from _comment(about, indent)
+    if entry.setting.example:
+        yield f"{indent}#   such as {entry.name}: {entry.setting.example}"
+    yield line
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    begin = f"{indent}# "
+    return textwrap.wrap(text, _WIDTH, initial_indent=begin, subsequent_indent=begin)
+
+
+def in_yaml(value: Any) -> str:
+    """A plain value, or one that settings can hold, in one line of YAML."""
+    value = plain(value)
+    if isinstance(value, Mapping):
+        inside = (f"{in_yaml(name)}: {in_yaml(each)}" for name, each in value.items())
+        return f"{{{', '.join(inside)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(in_yaml, value))}]"
+    if isinstance(value, str) and value.strip() and parse_yaml(f"x: [{value}]") == {"x": [value]}:
+        return value
+    return json.dumps(value, ensure_ascii=False)
