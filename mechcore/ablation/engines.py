@@ -101,9 +101,6 @@ class Job:
         ]
 
 
-_KEPT = ("full", "correct", "margin", "kl")
-
-
 class Kept:
     """Answers so far, [set, example], and which parts of the work they are of."""
 
