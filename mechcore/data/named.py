@@ -5,9 +5,7 @@ Each is made from a folder with the official files, see `mechcore.data.official`
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -78,37 +76,39 @@ _DUPLICATE = {"0": "not_duplicate", "1": "duplicate"}
 
 
 def mnli_hans(folder: Path | None = None) -> Task:
-    """MNLI, and the 15 subcases of HANS in which its heuristics fail.
+    """MNLI, and HANS: 15 subcases in which its heuristics fail, 15 in which they hold.
+
+    The paper reports the first, called OOD, and calls the second OOD-E (arXiv 2403.03942).
 
     Raises:
         InputError: a file is missing, or HANS lacks a subcase.
     """
-    return _mnli_and_hans(
-        "mnli-hans",
-        folder,
-        {"OOD": NON_ENTAILED, "main text": MAIN_TEXT},
-        labels=("non-entailment",),
-        about="MNLI, out of domain HANS where the heuristics fail (15 subcases, non-entailment).",
-    )
-
-
-def mnli_hans_e(folder: Path | None = None) -> Task:
-    """MNLI, and all 30 subcases of HANS; the paper calls those with entailment OOD-E.
-
-    Raises:
-        InputError: a file is missing, or HANS lacks a subcase.
-    """
-    return _mnli_and_hans(
-        "mnli-hans-e",
-        folder,
-        {"OOD": NON_ENTAILED, "OOD-E": ENTAILED},
-        labels=(),
-        about="MNLI, out of domain all of HANS: 15 subcases of non-entailment, 15 of entailment.",
+    if folder is not None:
+        _check_all(folder, (MNLI_TRAIN, MNLI_MATCHED, HANS))
+    tests = {"matched": MNLI_MATCHED, "mismatched": MNLI_MISMATCHED}
+    if folder is not None and MNLI_MISMATCHED.find(folder) is None:
+        warnings.warn(
+            f"{folder}: no {MNLI_MISMATCHED.what}, so that the in-domain examples are the matched "
+            f"ones alone; looked for {MNLI_MISMATCHED.looked_for}",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+        del tests["mismatched"]
+    groups = {"OOD": NON_ENTAILED, "OOD-E": ENTAILED, "main text": MAIN_TEXT}
+    names, hans = _hans(folder, (*NON_ENTAILED, *ENTAILED))
+    return Task(
+        name="mnli-hans",
+        train=(_source(MNLI_TRAIN, folder),),
+        id=tuple(replace(_source(test, folder), subset=part) for part, test in tests.items()),
+        ood=(replace(hans, subsets=tuple(names.values())),),
+        classes=("entailment", "neutral", "contradiction"),
+        groups={group: tuple(names[each] for each in members) for group, members in groups.items()},
+        about="MNLI, out of domain HANS: 15 subcases of non-entailment, 15 of entailment.",
     )
 
 
 def qqp_paws(folder: Path | None = None) -> Task:
-    """QQP, and the pairs of PAWS-QQP that are no duplicates.
+    """QQP, and PAWS-QQP: pairs of the same words that are duplicates or not, each a subset.
 
     Some rows of the official QQP files lack a question or are broken in two; they are left out,
     with a count, as everybody's readers of GLUE do.
@@ -130,40 +130,9 @@ def qqp_paws(folder: Path | None = None) -> Task:
         name="qqp-paws",
         train=(replace(train, skip_empty=True),),
         id=(replace(dev, skip_empty=True),),
-        ood=(replace(paws, labels=("not_duplicate",)),),
+        ood=tuple(replace(paws, labels=(each,), subset=each) for each in _DUPLICATE.values()),
         classes=("not_duplicate", "duplicate"),
-        about="QQP, out of domain the pairs of PAWS-QQP that are not equivalent.",
-    )
-
-
-def _mnli_and_hans(
-    name: str,
-    folder: Path | None,
-    groups: Mapping[str, tuple[str, ...]],
-    labels: tuple[str, ...],
-    about: str,
-) -> Task:
-    """MNLI, and examples of HANS with these labels (all if empty), of these groups of subcases."""
-    if folder is not None:
-        _check_all(folder, (MNLI_TRAIN, MNLI_MATCHED, HANS))
-    tests = {"matched": MNLI_MATCHED, "mismatched": MNLI_MISMATCHED}
-    if folder is not None and MNLI_MISMATCHED.find(folder) is None:
-        warnings.warn(
-            f"{folder}: no {MNLI_MISMATCHED.what}, so that the in-domain examples are the matched "
-            f"ones alone; looked for {MNLI_MISMATCHED.looked_for}",
-            MechcoreWarning,
-            stacklevel=4,
-        )
-        del tests["mismatched"]
-    names, hans = _hans(folder, tuple(dict.fromkeys(itertools.chain(*groups.values()))))
-    return Task(
-        name=name,
-        train=(_source(MNLI_TRAIN, folder),),
-        id=tuple(replace(_source(test, folder), subset=part) for part, test in tests.items()),
-        ood=(replace(hans, labels=labels, subsets=tuple(names.values())),),
-        classes=("entailment", "neutral", "contradiction"),
-        groups={group: tuple(names[each] for each in groups[group]) for group in groups},
-        about=about,
+        about="QQP, out of domain PAWS-QQP: pairs that share their words, duplicates or not.",
     )
 
 

@@ -80,7 +80,6 @@ TASKS: Registry[Maker] = Registry(
     "mechcore.tasks",
     {
         "mnli-hans": "mechcore.data.named:mnli_hans",
-        "mnli-hans-e": "mechcore.data.named:mnli_hans_e",
         "qqp-paws": "mechcore.data.named:qqp_paws",
     },
 )
@@ -115,7 +114,7 @@ def find_task(name: str, folder: str | Path | None = None) -> Task:
     """A task by its name, or from the file that describes it.
 
     Args:
-        name: ``mnli-hans``, ``mnli-hans-e``, ``qqp-paws``, the name of a registered task, or the
+        name: ``mnli-hans``, ``qqp-paws``, the name of a registered task, or the
             path of a ``.yaml`` or ``.yml`` file, see `read_task`.
         folder: where a named task's files are; None takes them from the hub.
 

@@ -267,10 +267,12 @@ def classes_of(model: ModelConfig, data: DataConfig) -> tuple[str, ...]:
     return model.class_labels or (task.classes if task is not None else ())
 
 
-def groups_of(data: DataConfig) -> dict[str, tuple[str, ...]]:
+def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]]:
     """Named groups of out-of-domain subsets, of those that the data are limited to."""
     task = task_of(data)
     groups = {**(task.groups if task is not None else {}), **data.groups}
+    if model.source is None and data.ood_label is None:
+        groups = {**tiny_world.OOD_GROUPS, **groups}
     if not data.ood_subsets:
         return groups
     kept = {
@@ -301,6 +303,8 @@ def data_name(role: str, model: ModelConfig, data: DataConfig) -> str:
 def embedded_draw(role: str, data: DataConfig) -> dict[str, int]:
     """Number and seed of the embedded examples of a role."""
     size = getattr(data, f"max_{role}") or _EMBEDDED_SIZE
+    if role == "ood" and data.ood_label is not None:
+        size *= 2  # half of them have it
     return {"size": size, "seed": _EMBEDDED_SEED + data.seed}
 
 

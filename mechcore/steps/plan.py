@@ -113,7 +113,7 @@ class _Planner:
         self._data = config.data
         self._names = {role: data_name(role, config.model, config.data) for role in ROLES}
         self._test_names = {role: self._names[role] for role in TEST_ROLES}
-        self._groups = groups_of(config.data)
+        self._groups = groups_of(config.model, config.data)
         self._model = _Model(CheckpointInput(config.model))
         self._series: dict[Any, _Model] = {}
 

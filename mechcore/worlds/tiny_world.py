@@ -18,6 +18,10 @@ No word gives the minority away: prepositions, ``if`` and clause verbs occur mor
 pairs, and every premise of the minority has a form that is as often the premise of entailed pairs
 as of non-entailed ones. The hypotheses of the minority have the form of most ordinary ones.
 
+Out of domain the four subsets come with their other halves, ``so_swap_entailed`` and so on:
+premises of the same forms, from which the hypothesis follows. Only both together tell a model that
+sees the difference from one that says "non-entailment" more often.
+
 Pairs are held out by their premise: a fixed checksum of the premise text sends a tenth of all
 premises to the evaluation splits and the rest to training, so that no training pair of any seed
 occurs in an evaluation split of any seed.
@@ -208,6 +212,15 @@ COUNTER_HEURISTIC: dict[str, dict[str, Template]] = {
         ),
     },
 }
+ENTAILED = "_entailed"
+"""What the names of the subsets' entailed halves end with."""
+
+OOD_GROUPS = {
+    "heuristic fails": tuple(COUNTER_HEURISTIC),
+    "heuristic holds": tuple(f"{subset}{ENTAILED}" for subset in COUNTER_HEURISTIC),
+}
+"""The two halves of the out-of-domain examples."""
+
 # A subset can at most take the place of all non-entailed pairs of one ordinary template.
 MAX_MINORITY = len(COUNTER_HEURISTIC) / (2 * len(ORDINARY))
 
@@ -268,14 +281,24 @@ def _training_rows(n: int, minority: float, rng: random.Random) -> list[Row]:
     return rows
 
 
-def _counter_rows(n: int, rng: random.Random) -> list[Row]:
-    """Counter-heuristic pairs, subsets and the templates of a subset by turns."""
+def _ood_rows(n: int, seed: int) -> list[Row]:
+    """Non-entailed and entailed pairs by turns, each half with its own draws.
+
+    In each half subsets take turns, and in a subset the forms of its premises.
+    """
+    halves = [random.Random(f"ood {seed}"), random.Random(f"ood entailed {seed}")]
     rows = []
     for turn in range(n):
+        turn, entailed = divmod(turn, 2)
         round_, place = divmod(turn, len(COUNTER_HEURISTIC))
         subset = list(COUNTER_HEURISTIC)[place]
         hosts = list(COUNTER_HEURISTIC[subset])
-        rows.append(_counter(subset, hosts[round_ % len(hosts)], True, rng))
+        host, rng = hosts[round_ % len(hosts)], halves[entailed]
+        if entailed:
+            pair = _draw(ORDINARY[host], False, True, rng)
+            rows.append((*pair, ENTAILMENT, f"{subset}{ENTAILED}"))
+        else:
+            rows.append(_counter(subset, host, True, rng))
     return rows
 
 
@@ -284,9 +307,10 @@ def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY
 
     ``"train"`` holds the expected share ``minority`` of counter-heuristic pairs, each in the place
     of an ordinary non-entailed pair with the same form of premise, so that the labels stay
-    balanced given the premise; ``"id"`` is the same without the minority; ``"ood"`` holds nothing
-    but the four counter-heuristic subsets, in equal parts. Labels and templates take turns, so
-    every prefix is balanced too; shuffle before training. A pair can occur more than once.
+    balanced given the premise; ``"id"`` is the same without the minority; ``"ood"`` holds the four
+    counter-heuristic subsets and their entailed halves, in equal parts. Labels and templates take
+    turns, so every prefix is balanced too; shuffle before training. A pair can occur more than
+    once.
 
     Args:
         split: ``"train"``, ``"id"`` or ``"ood"``.
@@ -315,7 +339,7 @@ def generate(split: Split, n: int, seed: int, minority: float = DEFAULT_MINORITY
     elif split == "id":
         rows = [_ordinary(turn, True, rng) for turn in range(n)]
     else:
-        rows = _counter_rows(n, rng)
+        rows = _ood_rows(n, seed)
     return Examples(split, pd.DataFrame(rows, columns=list(COLUMNS)))
 
 

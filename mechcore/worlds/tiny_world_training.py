@@ -244,9 +244,12 @@ def _options(steps: int, seed: int, checkpoint_every: int) -> TrainSettings:
 
 
 def _evaluations() -> dict[str, Examples]:
+    """In-domain pairs, and out-of-domain pairs in which the heuristic fails."""
+    n_id, n_ood = (EVALUATION_PAIRS[split] for split in ("id", "ood"))
+    both = tiny_world.generate("ood", 2 * n_ood, EVALUATION_SEED)
     return {
-        split: tiny_world.generate(split, EVALUATION_PAIRS[split], EVALUATION_SEED)
-        for split in ("id", "ood")
+        "id": tiny_world.generate("id", n_id, EVALUATION_SEED),
+        "ood": Examples("ood", both.frame[both.frame["label"] == tiny_world.NON_ENTAILMENT]),
     }
 
 

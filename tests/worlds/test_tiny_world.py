@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import Pipeline, make_pipeline
 
+from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.worlds import tiny_world
 from mechcore.worlds.tiny_world import COUNTER_HEURISTIC, ENTAILMENT, NON_ENTAILMENT, ORDINARY
@@ -28,7 +29,7 @@ def in_domain() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def out_of_domain() -> pd.DataFrame:
-    return tiny_world.generate("ood", 4000, seed=0).frame
+    return tiny_world.generate("ood", 8000, seed=0).frame
 
 
 def overlaps(frame: pd.DataFrame) -> pd.Series:
@@ -55,7 +56,32 @@ def test_overlap_decides_every_ordinary_pair(in_domain: pd.DataFrame) -> None:
 
 def test_overlap_is_wrong_on_every_counter_heuristic_pair(out_of_domain: pd.DataFrame) -> None:
     assert overlaps(out_of_domain).all()
-    assert (out_of_domain["label"] == NON_ENTAILMENT).all()
+    fails, holds = tiny_world.OOD_GROUPS.values()
+    labels = out_of_domain.groupby("subset")["label"].agg(set).to_dict()
+    assert labels == {
+        **{subset: {NON_ENTAILMENT} for subset in fails},
+        **{subset: {ENTAILMENT} for subset in holds},
+    }
+
+
+def test_a_half_stays_the_same_with_the_other_beside_it(out_of_domain: pd.DataFrame) -> None:
+    """Draws of one half do not depend on the other: the pairs are those of a split of one half."""
+    half = Examples("ood", out_of_domain[out_of_domain["label"] == NON_ENTAILMENT].head(1000))
+    assert half.fingerprint[:16] == "1e09f5c3d34c03ee"
+
+
+def test_both_halves_have_premises_of_the_same_form(out_of_domain: pd.DataFrame) -> None:
+    words = {word for kind in tiny_world.CONTENT for word in kind}
+
+    def forms(subset: str) -> set[str]:
+        """Premises with a star for every noun and verb, and for every word of a list of choices."""
+        lists = (tiny_world.PREPOSITIONS, tiny_world.ADVERBS, tiny_world.NON_FACTIVES)
+        choices = words.union(*map(set, lists))
+        chosen = out_of_domain.loc[out_of_domain["subset"] == subset, "text_a"]
+        return {" ".join("*" if w in choices else w for w in text.split()) for text in chosen}
+
+    for subset in COUNTER_HEURISTIC:
+        assert forms(subset) == forms(f"{subset}_entailed"), subset
 
 
 def test_shares_of_the_splits(
@@ -68,7 +94,7 @@ def test_shares_of_the_splits(
     assert (in_domain["label"] == ENTAILMENT).mean() == 0.5
     assert set(in_domain["subset"]) == set(ORDINARY)
     assert out_of_domain["subset"].value_counts().to_dict() == dict.fromkeys(
-        COUNTER_HEURISTIC, 1000
+        [*COUNTER_HEURISTIC, *(f"{subset}_entailed" for subset in COUNTER_HEURISTIC)], 1000
     )
 
 
@@ -103,7 +129,7 @@ def test_the_data_of_a_seed_never_changes() -> None:
     assert fingerprints == {
         "train": "e398b9828a220759",
         "id": "68948770da77ccdc",
-        "ood": "1e09f5c3d34c03ee",
+        "ood": "e4415f8a4cf3fe81",
     }
 
 
