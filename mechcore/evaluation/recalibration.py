@@ -40,8 +40,9 @@ from scipy.ndimage import gaussian_filter1d
 from mechcore.errors import InputError
 
 LEAST = 50
-"""Fewest examples of every label. In simulations intervals of 95 % cover 92 to 96 % with as many,
-and as little as 88 % with 12: the scores near the threshold, which decide, are then a handful."""
+"""Fewest examples of every label. In simulations (``benchmarks/roles.py``) intervals of 95 % cover
+90 to 94 % with as many, 93 to 95 % with 100 or more; with fewer, a handful of examples near the
+threshold decides."""
 
 FOLDS = 5
 ONE_LABEL = "one label only: lost information cannot be told from a moved threshold"

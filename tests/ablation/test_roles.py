@@ -1,0 +1,167 @@
+"""Rules of roles on drops made by hand; how often they are right is a benchmark's test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from mechcore.ablation import RoleSettings, component_roles, explain_role
+from mechcore.ablation.information import COLUMNS as INFORMATION
+from mechcore.ablation.roles import (
+    BOTH,
+    COLUMNS,
+    HARMFUL_IN,
+    HARMFUL_OUT,
+    IN,
+    IN_ONLY,
+    NONE,
+    OUT,
+    OUT_ONLY,
+    ROLES,
+    THRESHOLD,
+    UNDECIDED,
+)
+from mechcore.errors import InputError
+
+SMALL, LARGE = 0.002, 0.02
+"""Standard errors: that of drops known well, and that of drops of which little is known."""
+
+
+def table(drops: dict[str, tuple[float, float]], threshold: dict[str, float] | None = None) -> Any:
+    """Rows of drops in information with their standard errors, and of threshold drops."""
+    rows = []
+    for name, (drop, error) in drops.items():
+        row: dict[str, Any] = {"set": name, "reason": ""}
+        moved = (threshold or {}).get(name, 0.0)
+        for figure, value, spread in (("information", drop, error), ("threshold", moved, SMALL)):
+            row |= {
+                f"{figure}_drop": value,
+                f"{figure}_drop_low": value - 1.96 * spread,
+                f"{figure}_drop_high": value + 1.96 * spread,
+                f"{figure}_drop_se": spread,
+                f"{figure}_p": 2 * stats.norm.sf(abs(value) / max(spread, 1e-9)),
+            }
+        rows.append(row)
+    return pd.DataFrame(rows, columns=list(INFORMATION))
+
+
+CASES = {
+    # name: in domain, out of domain, role, sure
+    "L0.H0": ((0.05, SMALL), (0.03, SMALL), BOTH, True),
+    "L0.H1": ((0.05, SMALL), (-0.03, SMALL), HARMFUL_OUT, True),
+    "L0.H2": ((0.05, SMALL), (0.001, SMALL), IN_ONLY, True),
+    "L0.H3": ((0.05, SMALL), (0.02, LARGE), IN, False),  # neither a drop nor none
+    "L0.H4": ((0.001, SMALL), (0.05, SMALL), OUT_ONLY, True),
+    "L0.H5": ((-0.03, SMALL), (0.05, SMALL), OUT_ONLY, True),
+    "L0.H6": ((0.02, LARGE), (0.05, SMALL), OUT, False),
+    "L0.H7": ((-0.03, SMALL), (0.0, SMALL), HARMFUL_IN, True),
+    "L1.H0": ((0.0, SMALL), (0.0, SMALL), NONE, True),
+    "L1.H1": ((0.02, LARGE), (0.0, SMALL), NONE, False),
+    # Shown not to be 0, but less than a point.
+    "L1.H2": ((0.006, 0.0005), (0.0, SMALL), NONE, True),
+    # Two points of twenty are a minor share; of four they are not.
+    "L1.H3": ((0.2, SMALL), (0.02, 0.01), IN_ONLY, True),
+    "L1.H4": ((0.04, SMALL), (0.02, 0.01), IN, False),
+    "L1.H5": ((0.0, 0.0), (0.0, 0.0), NONE, True),  # not one answer changes
+}
+MOVED = {"L2.H0": 0.05, "L2.H1": -0.05}
+
+
+def all_cases() -> pd.DataFrame:
+    still = dict.fromkeys(MOVED, (0.0, SMALL))
+    inside, outside = ({name: case[i] for name, case in CASES.items()} | still for i in (0, 1))
+    return component_roles(table(inside), table(outside, MOVED))
+
+
+def test_every_rule() -> None:
+    found = all_cases()
+    assert tuple(found.columns) == COLUMNS
+    got = {row.component: (row.role, row.sure) for row in found.itertuples()}
+    expected = {name: case[2:] for name, case in CASES.items()}
+    assert got == expected | dict.fromkeys(MOVED, (THRESHOLD, True))
+    assert set(found["role"]) | {UNDECIDED} == set(ROLES)
+    assert (found["sure"] == (found["open"] == "")).all()
+    row = found.set_index("component").loc["L0.H3"]
+    assert row["open"] == (
+        "information out of domain: a drop of 2.0 points (-1.9 to 5.9) is neither shown nor ruled "
+        "out"
+    )
+
+
+def test_figures_are_those_of_the_tables_and_p_is_corrected_over_all_drops() -> None:
+    names = ["L0.H0", "L0.H1"]
+    inside = table(dict(zip(names, [(0.05, LARGE), (0.0, SMALL)], strict=True)))
+    outside = table(dict(zip(names, [(0.03, SMALL), (0.01, LARGE)], strict=True)), {"L0.H1": 0.004})
+    found = component_roles(inside, outside.iloc[::-1]).set_index("component")
+    assert found.loc["L0.H1", "information_drop_ood"] == 0.01
+    assert found.loc["L0.H0", "information_drop_low_id"] == pytest.approx(0.05 - 1.96 * LARGE)
+    p = np.array([2 * stats.norm.sf(z) for z in (2.5, 0, 15, 0, 0, 0, 0.5, 2)])
+    names = [
+        f"{figure}_p_adjusted_{place}"
+        for place in ("id", "ood")
+        for figure in ("information", "threshold")
+    ]
+    np.testing.assert_allclose(
+        found[names].to_numpy().ravel(), stats.false_discovery_control(p), rtol=1e-6
+    )
+
+
+def test_settings_decide() -> None:
+    # Nine drops of 2.5 standard errors are significant at 5 % when corrected with the others.
+    one = {"L0.H0": (0.05, LARGE)}
+    places = table(one), table(one)
+    assert component_roles(*places)["role"].tolist() == [BOTH]
+    strict = component_roles(*places, RoleSettings(alpha=0.01))
+    assert strict["role"].tolist() == [NONE]
+    assert not strict["sure"].any()
+    large = component_roles(table({"L0.H0": (0.05, SMALL)}), table({"L0.H0": (0.0, SMALL)}))
+    assert large["role"].tolist() == [IN_ONLY]
+    coarse = component_roles(
+        table({"L0.H0": (0.05, SMALL)}), table({"L0.H0": (0.0, SMALL)}), RoleSettings(least=0.1)
+    )
+    assert coarse["role"].tolist() == [NONE]
+    assert coarse["sure"].all()
+    for name in ("alpha", "least", "minor"):
+        with pytest.raises(InputError, match=f"{name} is 1; expected a share between 0 and 1"):
+            RoleSettings(**{name: 1})
+
+
+def test_missing_figures_are_no_role() -> None:
+    names = {"L0.H0": (0.05, SMALL), "L0.H1": (0.0, SMALL)}
+    unknown = pd.DataFrame(
+        [{"set": name, "reason": "one label only"} for name in names], columns=list(INFORMATION)
+    )
+    found = component_roles(table(names), unknown).set_index("component")
+    assert found["role"].to_dict() == {"L0.H0": IN, "L0.H1": UNDECIDED}
+    assert not found["sure"].any()
+    assert found.loc["L0.H0", "open"] == "information out of domain: one label only"
+    assert "an unknown amount out of domain" in explain_role(found.reset_index().iloc[1])
+
+
+def test_sentences() -> None:
+    found = all_cases().set_index("component", drop=False)
+    assert explain_role(found.loc["L0.H4"]) == (
+        "L0.H4 is needed out of domain only: without it the model loses information worth 0.1 "
+        "points (-0.3 to 0.5) in domain and 5.0 points (4.6 to 5.4) out of domain; by a moved "
+        "threshold it loses 0.0 points (-0.4 to 0.4) in domain and 0.0 points (-0.4 to 0.4) out of "
+        "domain."
+    )
+    assert explain_role(found.loc["L0.H3"]).endswith(
+        " Not sure: information out of domain: a drop of 2.0 points (-1.9 to 5.9) is neither shown "
+        "nor ruled out."
+    )
+    starts = {"L1.H0": "has no detectable effect:", "L2.H0": "moves the threshold:"}
+    for name, start in starts.items():
+        assert explain_role(found.loc[name]).startswith(f"{name} {start}")
+
+
+def test_tables_that_do_not_belong_together() -> None:
+    first, second = table({"L0.H0": (0.0, SMALL)}), table({"L0.H1": (0.0, SMALL)})
+    with pytest.raises(InputError, match=r"L0\.H0 is in one of the tables only"):
+        component_roles(first, second)
+    with pytest.raises(InputError, match=r"L0\.H0 comes twice"):
+        component_roles(pd.concat([first, first]), first)

@@ -1,0 +1,33 @@
+"""Lost information, moved thresholds and roles are told rightly as often as they should be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.in_process import benchmark
+
+
+@pytest.fixture
+def simulation(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return benchmark("roles", monkeypatch)
+
+
+@pytest.mark.parametrize("design", ["other biases", "other biases, skewed", "more noise"])
+def test_intervals_of_a_drop_that_is_0_have_it_in_them(simulation: Any, design: str) -> None:
+    assert 0.93 <= simulation.coverage(design, 2, 200, 1000) <= 0.97
+
+
+def test_and_those_of_three_labels(simulation: Any) -> None:
+    for design in ("other biases", "more noise"):
+        assert 0.92 <= simulation.coverage(design, 3, 100, 400) <= 0.98
+
+
+def test_planted_components_get_their_roles_and_idle_ones_none(simulation: Any) -> None:
+    tables = list(simulation.judged(2000, 7, 100))
+    for component, wanted in simulation.PLANTED.items():
+        roles = [table.set_index("component")["role"][component] for table in tables]
+        assert roles.count(wanted) >= 95
+    discoveries = np.mean([simulation.false_discoveries(table) for table in tables], axis=0)
+    assert (discoveries <= 0.05).all()
