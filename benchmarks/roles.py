@@ -153,7 +153,7 @@ if __name__ == "__main__":
             title = f"{name}, {n_labels} labels"
             print(f"{title:<32}", *(f"{share:<6.3f}" for share in shares), flush=True)
     for kept in (0.98, 0.9):
-        tables = list(judged(2000, 67, options.draws, kept=kept))
+        tables = list(judged(3000, 67, options.draws, kept=kept))
         print(f"\nroles, noise that correlates by {kept}")
         for component, wanted in PLANTED.items():
             roles = Counter(table.set_index("component")["role"][component] for table in tables)

@@ -144,16 +144,16 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
     """A row of `component_roles` in a sentence, with drops in points and their intervals.
 
     >>> print(explain_role(table.iloc[0]))  # doctest: +SKIP
-    L3.H10 is needed out of domain only: without it the model loses information worth 0.1 points
-    (-0.3 to 0.5) in domain and 4.1 points (2.2 to 6.0) out of domain; by a moved threshold ...
+    L3.H10 is needed out of domain only: without it the model gains 0.1 points of information
+    (-0.3 to 0.5) in domain and loses 4.1 points (2.2 to 6.0) out of domain; by a moved ...
     """
-    parts = []
-    for figure, verb in (
-        ("information", "without it the model loses information worth"),
-        ("threshold", "by a moved threshold it loses"),
-    ):
-        amounts = [f"{_points(row, figure, place)} {word}" for place, word in PLACES.items()]
-        parts.append(f"{verb} {' and '.join(amounts)}")
+    inside, outside = (_change(row, "information", place) for place in PLACES)
+    moved = (_change(row, "threshold", place) for place in PLACES)
+    parts = [
+        f"without it the model {inside.replace('points', 'points of information')} in domain and "
+        f"{outside} out of domain",
+        "by a moved threshold it {} in domain and {} out of domain".format(*moved),
+    ]
     doubt = f" Not sure: {row['open']}." if row["open"] else ""
     verb = {NONE: "has ", THRESHOLD: ""}.get(row["role"], "is ")
     return f"{row['component']} {verb}{row['role']}: {'; '.join(parts)}.{doubt}"
@@ -224,18 +224,25 @@ def _judge(state: Mapping[str, str]) -> tuple[str, list[str]]:
 # -- words ----------------------------------------------------------------------------------------
 
 
-def _points(row: Any, figure: str, place: str) -> str:
-    drop, low, high = (row[f"{figure}_{end}_{place}"] for end in ("drop", "drop_low", "drop_high"))
+def _drop(row: Any, figure: str, place: str) -> list[float]:
+    """A drop and the ends of its interval, in points."""
+    ends = ("drop", "drop_low", "drop_high")
+    return [round(100 * row[f"{figure}_{end}_{place}"], 1) + 0.0 for end in ends]  # no -0.0
+
+
+def _change(row: Any, figure: str, place: str) -> str:
+    drop, low, high = _drop(row, figure, place)
     if np.isnan(drop):
-        return "an unknown amount"
-    return f"{100 * drop:.1f} points ({100 * low:.1f} to {100 * high:.1f})"
+        return "changes by an unknown amount"
+    if drop < 0:
+        return f"gains {-drop:.1f} points ({0.0 - high:.1f} to {0.0 - low:.1f})"
+    return f"loses {drop:.1f} points ({low:.1f} to {high:.1f})"
 
 
 def _open(row: Any, figure: str, place: str) -> str:
     """What is not known of a drop, and why."""
     if np.isnan(row[f"{figure}_drop_{place}"]):
         return f"{figure} {PLACES[place]}: {row[f'reason_{place}']}"
-    return (
-        f"{figure} {PLACES[place]}: a drop of {_points(row, figure, place)} is neither shown nor "
-        "ruled out"
-    )
+    drop, low, high = _drop(row, figure, place)
+    figures = f"{drop:.1f} points ({low:.1f} to {high:.1f})"
+    return f"{figure} {PLACES[place]}: a drop of {figures} is neither shown nor ruled out"

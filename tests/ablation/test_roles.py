@@ -139,16 +139,19 @@ def test_missing_figures_are_no_role() -> None:
     assert found["role"].to_dict() == {"L0.H0": IN, "L0.H1": UNDECIDED}
     assert not found["sure"].any()
     assert found.loc["L0.H0", "open"] == "information out of domain: one label only"
-    assert "an unknown amount out of domain" in explain_role(found.reset_index().iloc[1])
+    assert "changes by an unknown amount out of domain" in explain_role(found.reset_index().iloc[1])
 
 
 def test_sentences() -> None:
     found = all_cases().set_index("component", drop=False)
     assert explain_role(found.loc["L0.H4"]) == (
-        "L0.H4 is needed out of domain only: without it the model loses information worth 0.1 "
-        "points (-0.3 to 0.5) in domain and 5.0 points (4.6 to 5.4) out of domain; by a moved "
-        "threshold it loses 0.0 points (-0.4 to 0.4) in domain and 0.0 points (-0.4 to 0.4) out of "
-        "domain."
+        "L0.H4 is needed out of domain only: without it the model loses 0.1 points of "
+        "information (-0.3 to 0.5) in domain and loses 5.0 points (4.6 to 5.4) out of domain; by a "
+        "moved threshold it loses 0.0 points (-0.4 to 0.4) in domain and loses 0.0 points (-0.4 to "
+        "0.4) out of domain."
+    )
+    assert "in domain and gains 3.0 points (2.6 to 3.4) out of domain" in explain_role(
+        found.loc["L0.H1"]
     )
     assert explain_role(found.loc["L0.H3"]).endswith(
         " Not sure: information out of domain: a drop of 2.0 points (-1.9 to 5.9) is neither shown "

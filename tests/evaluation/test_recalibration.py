@@ -196,7 +196,7 @@ def test_overconfident_scores_lose_no_accuracy_by_recalibration() -> None:
     parts = decompose(of_margins(margin), of_margins(margin)[None], TWO[label])
     assert parts.information.full == pytest.approx(0.75, abs=0.002)
     likeliest = brentq(lambda bias: expit(margin + bias).sum() - 1000, -20, 20)
-    assert balanced_accuracy_score(label, margin + likeliest > 0) < 0.70
+    assert balanced_accuracy_score(label, margin + likeliest > 0) < 0.71
 
 
 def test_a_constant_answer_has_no_information() -> None:
