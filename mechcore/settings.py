@@ -107,13 +107,13 @@ def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
         option: see `Setting`.
         more: the other attributes of `Setting`.
     """
-    metadata = {_SETTING: Setting(help, option, **more)}
+    metadata = {DESCRIBED: Setting(help, option, **more)}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-_SETTING = "mechcore"
+DESCRIBED = "mechcore"
 """Key of a field's `Setting` in its metadata."""
 
 
@@ -299,7 +299,7 @@ def _entries(kind: Any) -> Mapping[str, Entry]:
     for each in fields(kind):
         factory = each.default_factory
         default = each.default if factory is MISSING else factory()
-        described = each.metadata.get(_SETTING, Setting(""))
+        described = each.metadata.get(DESCRIBED, Setting(""))
         found[each.name] = Entry(each.name, hints[each.name], default, described)
     return found
 

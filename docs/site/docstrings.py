@@ -7,9 +7,13 @@ where the docstring's own module knows it. Both become links where the reference
 from __future__ import annotations
 
 import re
+from dataclasses import fields, is_dataclass
+from importlib import import_module
 from typing import Any
 
 import griffe
+
+from mechcore.settings import DESCRIBED, entries
 
 _NAME = re.compile(r"(?<![`\w\]])`(?P<name>[A-Za-z_]\w*(?:\.\w+)*)`(?![`\]])")
 
@@ -27,10 +31,22 @@ class Docstrings(griffe.Extension):
 
     def _visit(self, each: griffe.Object) -> None:
         if each.docstring is not None:
+            if isinstance(each, griffe.Class) and "dataclass" in each.labels:
+                each.docstring.value = with_settings(each.docstring.value, each.path)
             each.docstring.value = fenced(linked(each.docstring.value, each))
         for member in each.members.values():
             if isinstance(member, griffe.Object):
                 self._visit(member)
+
+
+def with_settings(text: str, path: str) -> str:
+    """The docstring of a class with what the fields of its settings say, as its attributes."""
+    module, _, name = path.rpartition(".")
+    kind = getattr(import_module(module), name, None)
+    if not is_dataclass(kind) or not any(DESCRIBED in each.metadata for each in fields(kind)):
+        return text
+    lines = [f"    {name}: {entry.setting.help}" for name, entry in entries(kind).items()]
+    return "\n".join([text, "", "Attributes:", *lines])
 
 
 def fenced(text: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any, Literal, get_args, get_origin
 from mechcore.settings import Entry, entries
 from mechcore.study.kinds import STUDIES
 from mechcore.study.template import in_yaml
-from mechcore.training.settings import TrainSettings
 
 PLACE = "<!-- settings -->"
 
@@ -23,27 +22,34 @@ def reference() -> str:
     """One section per kind of study, with a table for each group of settings."""
     sections = []
     for kind in STUDIES.names():
-        settings = STUDIES[kind].settings
-        sections.append(f"## {kind}\n\n" + "\n".join(_tables(settings, "")))
-    described = "## Training\n\nSettings of `mechcore train`, and of `training` in a study.\n"
-    return "\n".join([*sections, described, _table(TrainSettings)])
+        tables = "\n".join(_tables(STUDIES[kind].settings(), "", {}))
+        sections.append(f"## {kind}\n\n{tables}")
+    return "\n".join(sections)
 
 
-def _tables(kind: Any, place: str) -> Iterator[str]:
-    yield _table(kind)
-    for entry in entries(kind).values():
-        if entry.group not in (None, TrainSettings) and "prune" not in place + entry.name[:0]:
-            yield f"### {place}{entry.name}\n\n{entry.setting.help}\n"
-            yield from _tables(entry.group, f"{place}{entry.name}.")
+def _tables(settings: Any, place: str, shown: dict[Any, str]) -> Iterator[str]:
+    """The table of a class of settings, and those of its groups, each class once."""
+    kind = settings if isinstance(settings, type) else type(settings)
+    shown[kind] = place
+    yield _table(settings, kind)
+    for name, entry in entries(kind).items():
+        if entry.group is None:
+            continue
+        yield f"### {place}{name}\n\n{entry.setting.help}\n"
+        value = None if settings is kind else getattr(settings, name)
+        if entry.group in shown:
+            yield f"The same settings as of `{shown[entry.group].rstrip('.')}`.\n"
+        else:
+            yield from _tables(value or entry.group, f"{place}{name}.", shown)
 
 
-def _table(kind: Any) -> str:
+def _table(settings: Any, kind: Any) -> str:
     lines = ["| setting | type | default | option | meaning |", "|---|---|---|---|---|"]
-    group = getattr(kind, "__name__", "")
-    assert group
-    for entry in entries(kind).values():
-        cells = [f"`{entry.name}`", _type(entry.type), _default(entry), _option(entry)]
-        lines.append(f"| {' | '.join([*cells, _meaning(entry)])} |")
+    for name, entry in entries(kind).items():
+        value = entry.default if settings is kind else getattr(settings, name)
+        default = "see below" if entry.group and value is not None else f"`{in_yaml(value)}`"
+        cells = [f"`{name}`", _type(entry.type), default, _option(entry), _meaning(entry)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -60,12 +66,6 @@ def _type(hint: Any) -> str:
     return names.get(hint) or ("anything" if hint is Any else "settings")
 
 
-def _default(entry: Entry) -> str:
-    if entry.group is not None and entry.default is not None:
-        return "see below"
-    return f"`{in_yaml(entry.default)}`"
-
-
 def _option(entry: Entry) -> str:
     options = entry.setting.option.replace("{group}", "GROUP").split()
     return ", ".join(f"`{each}`" for each in options)
@@ -74,5 +74,7 @@ def _option(entry: Entry) -> str:
 def _meaning(entry: Entry) -> str:
     example = f" Such as `{entry.setting.example}`." if entry.setting.example else ""
     numbers = [kind for kind in entry.choices if kind in (int, float)]
-    limits = f" {entry.setting.range(numbers[0])}." if numbers and entry.setting.limited else ""
-    return (entry.setting.help + limits.capitalize() + example).replace("|", "\\|")
+    limits = ""
+    if numbers and entry.setting.limited:
+        limits = f" Expected {entry.setting.range(numbers[0])}."
+    return (entry.setting.help + limits + example).replace("|", "\\|")

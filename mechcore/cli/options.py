@@ -16,7 +16,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_orig
 import typer
 
 from mechcore.errors import InputError
-from mechcore.settings import Entry, Presets, Setting, all_entries, with_values
+from mechcore.settings import Entry, Presets, Setting, all_entries, entries, with_values
 
 S = TypeVar("S")
 
@@ -43,12 +43,12 @@ class From:
     def options(self) -> list[_Option]:
         """The options, each with all that it sets."""
         found: dict[str, _Option] = {}
+        defaults = {**_defaults(self.kind), **self.defaults}
         for name, entry, group in self._entries():
             flags = entry.setting.option.format(group=group.replace("_", "-"))
             if not flags or not self._wanted(name):
                 continue
-            default = self.defaults.get(name, entry.default)
-            known = found.setdefault(flags, _Option((), flags.split(), entry, default))
+            known = found.setdefault(flags, _Option((), flags.split(), entry, defaults.get(name)))
             found[flags] = replace(known, names=(*known.names, name))
         return list(found.values())
 
@@ -65,6 +65,19 @@ class From:
             place = name.split(".")
             yield name, entry, place[-2] if len(place) > 1 else ""
             yield from ((more, each, "") for more, each in _presets(f"{name}.", entry.group))
+
+
+def _defaults(kind: Any, of: Any = None, place: str = "") -> dict[str, Any]:
+    """Values of settings by name with dots where none are given; not those that a preset has."""
+    presets: Presets[Any] | None = getattr(kind, "presets", None)
+    if presets is not None:
+        return {f"{place}{_PRESET}": presets.default}
+    of, found = kind() if of is None else of, {}
+    for name, entry in entries(kind).items():
+        found[f"{place}{name}"] = value = getattr(of, name)
+        if entry.group is not None and value is not None:
+            found |= _defaults(entry.group, value, f"{place}{name}.")
+    return found
 
 
 def _presets(place: str, kind: Any) -> Iterator[tuple[str, Entry]]:
@@ -197,7 +210,7 @@ class Given(Generic[S]):
         return [each.flags[0] for each in self.made.options() if given & {*each.names}]
 
 
-def _given(made: From, texts: Mapping[_Key, Any]) -> Given[Any]:
+def _given(made: From, texts: Mapping[tuple[str, ...], Any]) -> Given[Any]:
     """What is on the command line, from typer's values by option."""
     values: dict[str, Any] = {}
     further: list[tuple[str, str, Any]] = []
@@ -223,10 +236,6 @@ def _given(made: From, texts: Mapping[_Key, Any]) -> Given[Any]:
             )
         values[name] = _plain(found)
     return Given(made, values)
-
-
-_Key = tuple[str, ...]
-_GIVEN = "COMMANDLINE"
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:

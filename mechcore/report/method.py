@@ -30,12 +30,14 @@ def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> lis
     versions = {"mechcore": config.get("mechcore", ""), **dict(config.get("versions") or {})}
     settings = dict(config.get("settings") or {})
     settings |= {name: config[name] for name in ("prune", "means") if name in config}
+    origins = dict(config.get("origins") or {})
     seconds = dict(config.get("seconds") or {})
     groups: Sequence[tuple[str, Iterable[tuple[str, Any]], bool]] = [
         ("Run", _flat(run), False),
         ("Model", _flat(model), False),
         ("Data", data, False),
         ("Settings", _flat(settings), True),
+        ("Origins of settings that are not defaults", origins.items(), True),
         ("Versions", versions.items(), False),
         (
             "Time by step (s)",

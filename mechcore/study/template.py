@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from mechcore.study.step import plain
 from mechcore.yaml_file import YAML, parse_yaml
 
 _WIDTH = 100
+_WORDS = re.compile(r"[A-Za-z][\w.-]*( [\w.-]+)*")
 _HEAD = """\
 # A study of mechcore: mechcore run {name}
 # Whatever is left out has the value shown here. Relative paths begin at this file's folder.
@@ -79,6 +81,6 @@ def in_yaml(value: Any) -> str:
         return f"{{{', '.join(inside)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(in_yaml, value))}]"
-    if isinstance(value, str) and value.strip() and parse_yaml(f"x: [{value}]") == {"x": [value]}:
+    if isinstance(value, str) and _WORDS.fullmatch(value) and parse_yaml(value) == value:
         return value
     return json.dumps(value, ensure_ascii=False)

@@ -58,7 +58,7 @@ from mechcore.training.settings import train_settings
         (
             StudyConfig,
             {"checkpoints": ("",)},
-            r"checkpoints is \[''\]; expected a list, each of it text",
+            r"checkpoints is \[''\]; expected a list of values, each text",
         ),
         (ModelConfig, {"max_length": 0}, "model: max_length is 0"),
         (ModelConfig, {"source": " "}, "model: source is ' '; expected text"),

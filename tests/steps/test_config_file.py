@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from mechcore.steps.config_template import template
 
 from mechcore.errors import InputError
 from mechcore.pruning.settings import prune_settings
@@ -21,7 +18,6 @@ from mechcore.steps.analyses_config import AblationConfig, Analyses, SizesConfig
 from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.steps.config_file import located, read_config
 from mechcore.steps.study import STUDY
-from mechcore.study.step import plain
 from mechcore.yaml_file import parse_yaml
 
 
@@ -187,8 +183,6 @@ assert HEADS is not None
 def test_other_files_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"expected a file that ends in \.yaml, \.yml$"):
         read(tmp_path, "seeds: [1]", name)
-    with pytest.raises(InputError, match="expected a file that ends"):
-        template(tmp_path / name)
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
@@ -321,57 +315,3 @@ def test_placing_a_study_twice_changes_nothing(tmp_path: Path) -> None:
     once = located(config, tmp_path)
     assert once.data.train == str(tmp_path / "t")
     assert located(once, tmp_path / "elsewhere") == once
-
-
-# -- templates ------------------------------------------------------------------------------------
-
-
-def settings(kind: Any, place: str = "") -> Iterator[str]:
-    """Names of all settings, with dots."""
-    for field in fields(kind):
-        value = getattr(kind, field.name)
-        inner = is_dataclass(value) and field.name != "prune"
-        yield from settings(value, f"{place}{field.name}.") if inner else [f"{place}{field.name}"]
-
-
-@pytest.mark.parametrize("name", ["study.yaml", "study.yml"])
-def test_a_template_is_the_default_study(tmp_path: Path, name: str) -> None:
-    text = template(tmp_path / name)
-    assert read(tmp_path, text, name) == StudyConfig()
-    assert f"mechcore run {name}" in text
-    assert max(map(len, text.splitlines())) <= 100
-
-
-def test_a_template_names_every_setting(tmp_path: Path) -> None:
-    text = template(tmp_path / "study.yaml")
-    for setting in settings(StudyConfig()):
-        last = setting.rpartition(".")[2]
-        assert re.search(rf"(?m)^[# ]*{last}:", text), setting
-
-
-def test_a_template_shows_every_default(tmp_path: Path) -> None:
-    content = parse_yaml(template(tmp_path / "study.yaml"))
-    wanted = plain(StudyConfig())
-    for left_out in ("prune", "models"):
-        assert content.pop(left_out, None) is None or left_out == "prune"
-        del wanted[left_out]
-    assert content == wanted
-
-
-def uncommented(text: str, *lines: str) -> str:
-    """A template with these lines, told by what they contain, put to use."""
-    for line in lines:
-        (found,) = re.findall(rf"(?m)^ *# +{line}.*$", text)
-        text = text.replace(found, found.replace("# ", "", 1))
-    return text
-
-
-def test_what_a_template_comments_out_can_be_used(tmp_path: Path) -> None:
-    text = template(tmp_path / "study.yaml")
-    changed = uncommented(text, "steps:", "precision:")
-    assert read(tmp_path, changed.replace(" 600", " 601")).prune.steps == 601
-    models = read(tmp_path, uncommented(text, "models:", "base:", "large:")).models
-    assert {key: model.source for key, model in models.items()} == {
-        "base": "my-bert-mnli",
-        "large": "my-bert-large-mnli",
-    }

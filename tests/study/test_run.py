@@ -644,6 +644,8 @@ def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     assert results(tmp_path / "both" / "a") == results(tmp_path / "a")
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
     assert facts["model"]["source"].endswith("step-0700")
+    assert {facts["origins"][name] for name in ("models", "seeds", "prune.steps")} == {"Python"}
+    assert "method" not in facts["origins"]
     # A model that is no longer part of it goes; a folder of someone else stays.
     (tmp_path / "both" / "mine").mkdir()
     (tmp_path / "both" / "mine" / "config.json").write_text("{}")

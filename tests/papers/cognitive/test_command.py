@@ -33,7 +33,11 @@ def test_a_study_from_the_command_line(
     assert "fine_tuned" in shown
     assert "inconclusive" in shown
     assert f"report: {out / 'report.html'}" in shown
-    settings = json.loads((out / "config.json").read_text())["settings"]
+    config = json.loads((out / "config.json").read_text())
+    settings, origins = config["settings"], config["origins"]
+    assert origins["arms"] == origins["fine_tuned.steps"] == origins["sizes"] == "command line"
+    assert origins["scratch.learning_rates"] == "--base"
+    assert not {"alpha", "threshold", "fine_tuned.epochs"} & set(origins)
     assert settings["arms"] == ["fine_tuned"]
     assert settings["fine_tuned"]["learning_rates"] == [0.001]
     assert settings["fine_tuned"]["warmup_steps"] == 0
