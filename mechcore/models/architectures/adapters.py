@@ -27,10 +27,22 @@ from mechcore.models.architectures.llama import Llama, Mistral, Qwen2
 from mechcore.models.padding import real_tokens_first
 
 
-def derived(family: type[Architecture], name: str) -> type[ArchitectureAdapter]:
-    """The adapter of the Hugging Face class ``name``, made from the family's language model's."""
-    assert family.language_model is not None
-    base: Any = factory.SUPPORTED_ARCHITECTURES[family.language_model]
+def derived(
+    family: type[Architecture], language_model: str, name: str
+) -> type[ArchitectureAdapter] | None:
+    """The adapter of a Hugging Face class, made from that of the family's language model.
+
+    Args:
+        family: has the head.
+        language_model: the Hugging Face class whose adapter to begin with.
+        name: of the class to bridge.
+
+    Returns:
+        The adapter; None if TransformerLens bridges no such language model.
+    """
+    base: Any = factory.SUPPORTED_ARCHITECTURES.get(language_model)
+    if base is None:
+        return None
     classifier = name.endswith("ForSequenceClassification")
 
     class Derived(base):
@@ -106,8 +118,8 @@ def _shield(hf_model: Any, causal: bool) -> None:
     hf_model.register_forward_pre_hook(normalise, with_kwargs=True)
 
 
-_OWN = {
-    name: derived(family, name)
+_OWN: dict[str, Any] = {
+    name: derived(family, str(family.language_model), name)
     for name, family in (
         ("BertForSequenceClassification", Bert),
         ("RobertaForSequenceClassification", Roberta),
