@@ -18,12 +18,10 @@ from typing import Any
 from transformer_lens.factories import architecture_adapter_factory as factory
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
 from transformer_lens.model_bridge.generalized_components import LinearBridge
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from mechcore.errors import InputError
-from mechcore.models.architectures.base import Architecture
-from mechcore.models.architectures.bert import Bert, Roberta
-from mechcore.models.architectures.gpt2 import GPT2
-from mechcore.models.architectures.llama import Llama, Mistral, Qwen2
+from mechcore.models.architectures.base import ARCHITECTURES, OWN, Architecture
 from mechcore.models.padding import real_tokens_first
 
 
@@ -119,15 +117,9 @@ def _shield(hf_model: Any, causal: bool) -> None:
 
 
 _OWN: dict[str, Any] = {
-    name: derived(family, str(family.language_model), name)
-    for name, family in (
-        ("BertForSequenceClassification", Bert),
-        ("RobertaForSequenceClassification", Roberta),
-        ("GPT2ForSequenceClassification", GPT2),
-        ("LlamaForSequenceClassification", Llama),
-        ("MistralForSequenceClassification", Mistral),
-        ("Qwen2ForSequenceClassification", Qwen2),
-    )
+    name: derived(ARCHITECTURES[kind], str(ARCHITECTURES[kind].language_model), name)
+    for kind in OWN
+    for name in [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[kind]]
 }
 
 

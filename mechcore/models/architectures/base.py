@@ -126,17 +126,18 @@ class Architecture:
         return model
 
 
+OWN = {
+    "bert": "mechcore.models.architectures.bert:Bert",
+    "roberta": "mechcore.models.architectures.bert:Roberta",
+    "gpt2": "mechcore.models.architectures.gpt2:GPT2",
+    "llama": "mechcore.models.architectures.llama:Llama",
+    "mistral": "mechcore.models.architectures.llama:Mistral",
+    "qwen2": "mechcore.models.architectures.llama:Qwen2",
+}
+"""Where mechcore's own families are."""
+
 ARCHITECTURES: Registry[type[Architecture]] = Registry(
-    "architecture",
-    "mechcore.architectures",
-    {
-        "bert": "mechcore.models.architectures.bert:Bert",
-        "roberta": "mechcore.models.architectures.bert:Roberta",
-        "gpt2": "mechcore.models.architectures.gpt2:GPT2",
-        "llama": "mechcore.models.architectures.llama:Llama",
-        "mistral": "mechcore.models.architectures.llama:Mistral",
-        "qwen2": "mechcore.models.architectures.llama:Qwen2",
-    },
+    "architecture", "mechcore.architectures", OWN
 )
 """Families by ``config.model_type``."""
 
