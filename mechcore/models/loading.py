@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import (
     AutoConfig,
@@ -25,7 +26,8 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, reason
 from mechcore.models import Backend
 from mechcore.models.architectures.adapters import register
-from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
+from mechcore.models.architectures.base import ARCHITECTURES, Architecture, architecture_of
+from mechcore.models.architectures.trial import Trial
 from mechcore.models.checkpoint_files import (
     Weights,
     check_config,
@@ -307,24 +309,25 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
 
 def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -> Any:
     config = hf_model.config
-    if adapter := architecture_of(config).adapter(architecture):
+    family = architecture_of(config)
+    if adapter := family.adapter(architecture):
         register({architecture: adapter})
         if architecture.endswith("ForSequenceClassification") and config.pad_token_id is None:
             config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
+    untried = type(family) is Architecture and architecture in SUPPORTED_ARCHITECTURES
+    trial = Trial(hf_model) if untried else None
     try:
         model = build_bridge_from_module(hf_model, architecture, hf_config=config, model_name=name)
     except ValueError as error:
         raise InputError(
-            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; families whose "
-            f"classifiers can be loaded are {', '.join(classifier_families())}"
+            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; classifiers that "
+            f"can be loaded are those of {', '.join(ARCHITECTURES)} and of the decoders whose "
+            "language models TransformerLens bridges"
         ) from error
     model.cfg.n_devices = len(devices_of(model))
+    if trial is not None:
+        trial.check(name, model)
     return model
-
-
-def classifier_families() -> list[str]:
-    """The families whose classifiers mechcore reads, by ``config.model_type``."""
-    return [name for name in ARCHITECTURES if ARCHITECTURES[name].language_model is not None]
 
 
 def _hooked(

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mechcore.models.architectures.base import architecture_of, unsupported
-from mechcore.models.architectures.layers import activation, embedding
+from mechcore.models.architectures.layers import activation, copied, embedding
 from mechcore.models.running import devices_of, kind_of
 from mechcore.models.stack import Activation, Layer, Linear, Norm, Stack
 
@@ -118,13 +118,8 @@ def _hooked_layer(block: Any, cfg: Any, layer: int) -> Layer:
 def _hooked_norm(module: Any, cfg: Any) -> Norm | None:
     if cfg.normalization_type is None:
         return None
-    weight, bias = (getattr(module, name, None) for name in "wb")
-    return Norm(
-        None if weight is None else weight.detach().clone(),
-        None if bias is None else bias.detach().clone(),
-        float(cfg.eps),
-        _HOOKED_NORMS[cfg.normalization_type],
-    )
+    weight, bias = (copied(getattr(module, name, None)) for name in "wb")
+    return Norm(weight, bias, float(cfg.eps), _HOOKED_NORMS[cfg.normalization_type])
 
 
 def _hooked_activation(model: Any) -> Activation:

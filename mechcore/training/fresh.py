@@ -18,13 +18,14 @@ from transformers import (
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
 )
 
 from mechcore.data.labels import are_generic, normal_name
 from mechcore.errors import InputError, MechcoreWarning, reason
-from mechcore.models.architectures.base import architecture_of
+from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import find_weights, read_weights
-from mechcore.models.loading import classifier_families, load_tokenizer, read_config
+from mechcore.models.loading import load_tokenizer, read_config
 from mechcore.training.machine import device_of
 
 _HEAD = ("classifier.", "score.")
@@ -139,10 +140,12 @@ def _check_classes(
 def _loader(base: str, config: Any, prompt: str | None) -> Any:
     kind = config.model_type
     if prompt is None:
-        if kind not in classifier_families():
+        architecture = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind, "")
+        if architecture_of(config).adapter(architecture) is None:
             raise InputError(
                 f"checkpoint {base}: is of the kind {kind!r}, of which mechcore reads no "
-                f"classifiers; expected one of {', '.join(classifier_families())}"
+                f"classifiers; expected one of {', '.join(ARCHITECTURES)}, or a decoder whose "
+                "language model TransformerLens bridges"
             )
         return AutoModelForSequenceClassification
     if kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:

@@ -18,19 +18,29 @@ from typing import Any
 from transformer_lens.factories import architecture_adapter_factory as factory
 from transformer_lens.model_bridge.architecture_adapter import ArchitectureAdapter
 from transformer_lens.model_bridge.generalized_components import LinearBridge
+from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
 
 from mechcore.errors import InputError
-from mechcore.models.architectures.base import Architecture
-from mechcore.models.architectures.bert import Bert, Roberta
-from mechcore.models.architectures.gpt2 import GPT2
-from mechcore.models.architectures.llama import Llama, Mistral, Qwen2
+from mechcore.models.architectures.base import ARCHITECTURES, OWN, Architecture
 from mechcore.models.padding import real_tokens_first
 
 
-def derived(family: type[Architecture], name: str) -> type[ArchitectureAdapter]:
-    """The adapter of the Hugging Face class ``name``, made from the family's language model's."""
-    assert family.language_model is not None
-    base: Any = factory.SUPPORTED_ARCHITECTURES[family.language_model]
+def derived(
+    family: type[Architecture], language_model: str, name: str
+) -> type[ArchitectureAdapter] | None:
+    """The adapter of a Hugging Face class, made from that of the family's language model.
+
+    Args:
+        family: has the head.
+        language_model: the Hugging Face class whose adapter to begin with.
+        name: of the class to bridge.
+
+    Returns:
+        The adapter; None if TransformerLens bridges no such language model.
+    """
+    base: Any = factory.SUPPORTED_ARCHITECTURES.get(language_model)
+    if base is None:
+        return None
     classifier = name.endswith("ForSequenceClassification")
 
     class Derived(base):
@@ -106,16 +116,10 @@ def _shield(hf_model: Any, causal: bool) -> None:
     hf_model.register_forward_pre_hook(normalise, with_kwargs=True)
 
 
-_OWN = {
-    name: derived(family, name)
-    for name, family in (
-        ("BertForSequenceClassification", Bert),
-        ("RobertaForSequenceClassification", Roberta),
-        ("GPT2ForSequenceClassification", GPT2),
-        ("LlamaForSequenceClassification", Llama),
-        ("MistralForSequenceClassification", Mistral),
-        ("Qwen2ForSequenceClassification", Qwen2),
-    )
+_OWN: dict[str, Any] = {
+    name: derived(ARCHITECTURES[kind], str(ARCHITECTURES[kind].language_model), name)
+    for kind in OWN
+    for name in [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[kind]]
 }
 
 

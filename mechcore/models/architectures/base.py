@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Architecture:
-    """A family of models; this one knows the least that lets mechcore run a language model.
+    """A family of models; this one is any that mechcore has no file on.
+
+    Decoders that TransformerLens bridges need no file to be run and masked, with or without a
+    classification head.
 
     Args:
         config: the Hugging Face configuration of the model at hand.
@@ -27,7 +30,7 @@ class Architecture:
     Attributes:
         encoder: whether positions attend to later ones too, and the head reads the first.
         language_model: the Hugging Face class whose TransformerLens adapter, with another head,
-            bridges the family's classifiers; None if mechcore reads no classifiers of it.
+            bridges the family's classifiers; None for that of its causal language models.
         head: components of the classification head and where Hugging Face has them.
         body_options: arguments that leave out what is no part of the model without its head.
         reads_pad_id: whether the padding token itself makes a difference, not its mask alone:
@@ -75,13 +78,21 @@ class Architecture:
         Returns:
             The adapter; None where TransformerLens has its own, or there is none.
         """
+        from transformers.models.auto.modeling_auto import (
+            MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+            MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        )
+
         from mechcore.models.architectures.adapters import derived
 
-        if self.language_model is None:
+        kind = self.config.model_type
+        bridged = self.language_model
+        if bridged is None and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+            bridged = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
+        body = self.encoder and name.endswith("Model")
+        if bridged is None or not (body or name.endswith("ForSequenceClassification")):
             return None
-        if name.endswith("ForSequenceClassification"):
-            return derived(type(self), name)
-        return derived(type(self), name) if self.encoder and name.endswith("Model") else None
+        return derived(type(self), bridged, name)
 
     def stack(self, model: Any) -> Stack:
         """The layers as functions of the weights, for the engine that shares prefixes.
@@ -115,17 +126,18 @@ class Architecture:
         return model
 
 
+OWN = {
+    "bert": "mechcore.models.architectures.bert:Bert",
+    "roberta": "mechcore.models.architectures.bert:Roberta",
+    "gpt2": "mechcore.models.architectures.gpt2:GPT2",
+    "llama": "mechcore.models.architectures.llama:Llama",
+    "mistral": "mechcore.models.architectures.llama:Mistral",
+    "qwen2": "mechcore.models.architectures.llama:Qwen2",
+}
+"""Where mechcore's own families are."""
+
 ARCHITECTURES: Registry[type[Architecture]] = Registry(
-    "architecture",
-    "mechcore.architectures",
-    {
-        "bert": "mechcore.models.architectures.bert:Bert",
-        "roberta": "mechcore.models.architectures.bert:Roberta",
-        "gpt2": "mechcore.models.architectures.gpt2:GPT2",
-        "llama": "mechcore.models.architectures.llama:Llama",
-        "mistral": "mechcore.models.architectures.llama:Mistral",
-        "qwen2": "mechcore.models.architectures.llama:Qwen2",
-    },
+    "architecture", "mechcore.architectures", OWN
 )
 """Families by ``config.model_type``."""
 

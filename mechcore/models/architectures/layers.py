@@ -91,25 +91,25 @@ def weight(component: Any) -> Tensor:
     return inner(component).weight.detach().clone()
 
 
+def copied(weight: Tensor | None) -> Tensor | None:
+    """A copy of a weight that may be missing."""
+    return None if weight is None else weight.detach().clone()
+
+
 def linear(component: Any) -> Linear:
     """A linear map of a bridge."""
     module = inner(component)
     matrix = weight(module)
-    bias = None if module.bias is None else module.bias.detach().clone()
-    return Linear(matrix.T.contiguous() if isinstance(module, Conv1D) else matrix, bias)
+    matrix = matrix.T.contiguous() if isinstance(module, Conv1D) else matrix
+    return Linear(matrix, copied(module.bias))
 
 
 def norm(component: Any) -> Norm:
     """A normalisation of a bridge, over d_model."""
     module = inner(component)
     rms = not isinstance(module, torch.nn.LayerNorm)
-    bias = getattr(module, "bias", None)
-    return Norm(
-        weight(module),
-        None if bias is None else bias.detach().clone(),
-        float(module.variance_epsilon if rms else module.eps),
-        rms,
-    )
+    eps = float(module.variance_epsilon if rms else module.eps)
+    return Norm(weight(module), copied(getattr(module, "bias", None)), eps, rms)
 
 
 def embedding(

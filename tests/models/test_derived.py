@@ -1,0 +1,117 @@
+"""Classifiers of decoders without a file of their own have Hugging Face's logits or do not load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import helpers
+import pytest
+import torch
+import transformers as hf
+from helpers import padded, reference_logits, texts
+
+from mechcore.components import Mask, ModelShape
+from mechcore.errors import InputError
+from mechcore.masking.interventions import masked
+from mechcore.models import load_model
+from mechcore.models.running import class_names, forward, is_causal, is_classifier
+
+SIZES: dict[str, Any] = {
+    "hidden_size": helpers.D_MODEL,
+    "num_hidden_layers": helpers.N_LAYERS,
+    "num_attention_heads": helpers.N_HEADS,
+    "max_position_embeddings": 48,
+}
+WIDE = {"intermediate_size": 24}
+SHARED = {**WIDE, "num_key_value_heads": 2, "head_dim": 4}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Arcee": SHARED,
+    "Bloom": {},
+    "Falcon": {},
+    "GPTBigCode": {"n_inner": 24},
+    "GPTJ": {"rotary_dim": 2, "n_inner": 24},
+    "GPTNeo": {"attention_types": [[["global", "local"], 1]], "intermediate_size": 24},
+    "GPTNeoX": WIDE,
+    "Gemma": SHARED,
+    "Gemma2": {**SHARED, "sliding_window": 48},
+    "Glm": SHARED,
+    "Glm4": SHARED,
+    "Mixtral": {**SHARED, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "Mpt": {},
+    "Nemotron": SHARED,
+    "OPT": {"ffn_dim": 24, "word_embed_proj_dim": 16},
+    "Olmo": {**WIDE, "num_key_value_heads": 2},
+    "Olmo2": {**WIDE, "num_key_value_heads": 2},
+    "Phi": WIDE,
+    "Phi3": {**WIDE, "num_key_value_heads": 2},
+    "Qwen3": SHARED,
+    "SmolLM3": {**WIDE, "num_key_value_heads": 2},
+    "Starcoder2": {**WIDE, "num_key_value_heads": 2},
+}
+
+
+def saved(family: str, folder: Path, **own: Any) -> Any:
+    """A tiny random classifier, saved with a tokenizer, as Hugging Face reads it back."""
+    names = {
+        "id2label": dict(enumerate(helpers.CLASSES)),
+        "label2id": {name: i for i, name in enumerate(helpers.CLASSES)},
+    }
+    special = {"pad_token_id": helpers.PAD, "bos_token_id": None, "eos_token_id": None}
+    config = getattr(hf, f"{family}Config")(
+        **SIZES, **names, **special, vocab_size=helpers.VOCABULARY, **own
+    )
+    model = getattr(hf, f"{family}ForSequenceClassification")(config)
+    helpers.randomise(model)
+    model.save_pretrained(folder)
+    helpers.word_tokenizer(segments=False).save_pretrained(folder)
+    return hf.AutoModelForSequenceClassification.from_pretrained(
+        folder, attn_implementation="eager"
+    ).eval()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_hugging_face_whatever_the_padding(family: str, tmp_path: Path) -> None:
+    reference = saved(family, tmp_path, **FAMILIES[family])
+    model = load_model(tmp_path)
+    assert is_classifier(model)
+    assert is_causal(model)
+    assert class_names(model) == list(helpers.CLASSES)
+    assert ModelShape.of(model) == ModelShape(helpers.N_LAYERS, helpers.N_HEADS)
+    expected = reference_logits(reference, texts())
+    assert expected.std(0).max() > 0.1
+    for side in ("right", "left"):
+        batch = padded(texts(), side, extra=2, noise=3)
+        with torch.no_grad():
+            found = forward(model, batch)
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+            with masked(model, Mask.full(model).without("0.1", "1.mlp"), fill="zero") as run:
+                assert (run(batch) - found).abs().max() > 1e-3
+
+
+@pytest.mark.once
+def test_a_head_is_masked_as_by_an_edit_of_its_weights(tmp_path: Path) -> None:
+    reference = saved("Qwen3", tmp_path, **FAMILIES["Qwen3"])
+    model, batch = load_model(tmp_path), padded(texts(), "left", extra=1)
+    with torch.no_grad():
+        reference.model.layers[0].self_attn.o_proj.weight[:, 4:8] = 0
+        reference.model.layers[1].mlp.down_proj.weight.zero_()
+        with masked(model, Mask.full(model).without("0.1", "1.mlp"), fill="zero") as run:
+            found = run(batch)
+    torch.testing.assert_close(found, reference_logits(reference, texts()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "LanguageModel"])
+@pytest.mark.parametrize("family", ["OpenAIGPT", "HunYuanDenseV1", "StableLm"])
+def test_a_family_that_is_bridged_otherwise_is_refused(
+    family: str, head: str, tmp_path: Path
+) -> None:
+    reference = saved(family, tmp_path, **({} if family == "OpenAIGPT" else SHARED))
+    if head == "LanguageModel":
+        model = hf.AutoModelForCausalLM.from_config(reference.config)
+        helpers.randomise(model)
+        model.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"its logits are not those of Hugging Face: they differ"):
+        load_model(tmp_path)
