@@ -199,10 +199,6 @@ def find_superadditive(
 def state_files(folder: str | Path, max_size: int) -> list[Path]:
     """The files of an interruptible search, the one that it begins with first.
 
-    Args:
-        folder: the search's ``state``.
-        max_size: components of the largest sets.
-
     Returns:
         That of the screening, of one sweep for every size of sets from 1, and of the report.
     """

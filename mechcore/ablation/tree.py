@@ -107,12 +107,8 @@ class Work:
 class TreeRunner:
     """Runs one batch through a model under all masks of a tree.
 
-    Args:
-        stack: the model.
-        shape: its layers and heads.
-        fills: what stands in for ablated outputs.
-        max_tokens: most tokens in one call of a layer, examples times masks times positions;
-            nodes of one level are run together up to there. One node always runs.
+    At most ``max_tokens`` tokens (examples times masks times positions) are in one call of a layer:
+    nodes of one level are run together up to there. One node always runs.
     """
 
     def __init__(self, stack: Stack, shape: ModelShape, fills: Fill, max_tokens: int) -> None:

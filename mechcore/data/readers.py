@@ -23,7 +23,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 from mechcore.data.examples import ALL, Examples
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
@@ -49,8 +49,6 @@ _TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
 
 UNDECIDED = "-"
 """Gold label of MNLI and SNLI examples on which the annotators did not agree."""
-
-_NO_AGREEMENT = f"gold label is {UNDECIDED!r} (no agreement among annotators)"
 
 _KINDS: Mapping[str, str] = {
     ".csv": ".csv",
@@ -111,7 +109,7 @@ def examples_of(
     label_names: Mapping[str, str] | None = None,
     labelled: bool = True,
     skip_empty: bool = False,
-    unlabelled: str = _NO_AGREEMENT,
+    unlabelled: str = f"gold label is {UNDECIDED!r} (no agreement among annotators)",
 ) -> Examples:
     """Examples from a table with rows numbered from 0.
 
@@ -131,10 +129,9 @@ def examples_of(
     for role in [role for role in ("text_a", "text_b") if role in frame]:
         _check_built(path, table, frame[role])
         frame[role] = _from_bytes(frame[role])
-    frame["text_b"] = frame.get("text_b", "")
-    frame["label"] = frame.get("label", "")
+    for role, default in (("text_b", ""), ("label", ""), ("subset", ALL)):
+        frame[role] = frame.get(role, default)
     frame["label"] = frame["label"].replace(dict(label_names or {}))
-    frame["subset"] = frame.get("subset", ALL)
     undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
         warnings.warn(
@@ -233,9 +230,8 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     """Read csv or tsv text."""
     import pandas as pd
 
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
-    if separator == "\t" and not _has_enclosed_cells(path):
-        quoting = csv.QUOTE_NONE
+    plain = separator == "\t" and not _has_enclosed_cells(path)
+    quoting = csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL
     options: dict[str, Any] = {"sep": separator, "quoting": quoting, "keep_default_na": False}
     table = pd.read_csv(path, dtype=str, **options)
     if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first fields for an index
@@ -355,9 +351,8 @@ def _from_bytes(texts: pd.Series) -> pd.Series:
 
 def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> None:
     """Make sure that texts are not what PAWS-QQP is built from: numbers of tokens."""
-    if texts.empty or not {"qid1", "qid2"} <= set(table.columns):
-        return
-    if all(map(_TOKEN_NUMBERS.fullmatch, texts)):
+    built = {"qid1", "qid2"} <= set(table.columns) and not texts.empty
+    if built and all(map(_TOKEN_NUMBERS.fullmatch, texts)):
         raise InputError(
             f"{path}: column {texts.name} has numbers of tokens, such as {shown(texts.iloc[0], 30)}"
             "; expected texts: build them with qqp_generate_data.py of PAWS, from the original "
@@ -389,17 +384,14 @@ def texts_of(path: Path | str, column: pd.Series) -> pd.Series:
 def _text(value: Any) -> str:
     import pandas as pd
 
-    if isinstance(value, str):
-        if not value.strip():
-            raise ValueError("empty; expected a value: remove the row")
-        if not value.isascii() and _SURROGATE.search(value):
-            raise ValueError(f"found half a character in {shown(value)!r}; expected Unicode text")
-        return value
     if not pd.api.types.is_scalar(value) or isinstance(value, bytes):
         raise ValueError(f"expected text, found {shown(repr(value))}")
-    if pd.isna(value):
+    if _is_empty(value):
         raise ValueError("empty; expected a value: remove the row")
-    return str(value)
+    text = str(value)
+    if not text.isascii() and _SURROGATE.search(text):
+        raise ValueError(f"found half a character in {shown(text)!r}; expected Unicode text")
+    return text
 
 
 def _list(names: Iterable[object], most: int = 20) -> str:

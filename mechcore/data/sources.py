@@ -132,10 +132,8 @@ def read_sources(
     Where there are several, those of a source that knows no subsets become one that has the
     source's name.
 
-    Args:
-        sources: where the examples come from.
-        name: what to call the data; see `sources_name` for the default.
-        labelled: whether a label is needed; without one, labels are empty where a source has none.
+    The data is called ``name``, or what `sources_name` says. Labels are empty where a source has
+    none and they need not be there (``labelled``).
 
     Raises:
         InputError: a source is missing or unreadable, or a label or subset to be kept is not

@@ -32,14 +32,7 @@ class OffTrackError(MechcoreError):
 
 
 class MaskTraining:
-    """One mask in training; call `draw` and `update` in turn until it `is_done`.
-
-    Args:
-        settings: the schedule.
-        shape: of the model.
-        target: sparsity aimed at.
-        seed: of the initialisation and the noise.
-    """
+    """One mask in training; call `draw` and `update` in turn until it `is_done`."""
 
     def __init__(
         self, settings: PruneSettings, shape: ModelShape, target: float, seed: int

@@ -385,7 +385,12 @@ class Sizes(MainStep):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         found = {step: work.table(str(step), "accuracy") for step in self.checkpoints}
-        missing = self._missing(work)
+        lost: list[pd.DataFrame] = []
+        for step in self.checkpoints:
+            path = work.needed(str(step)) / TABLES_FOLDER / "missing_masks.csv"
+            if path.is_file():
+                lost.append(MISSING_MASKS.read(path).assign(checkpoint=step))
+        missing = pd.concat(lost, ignore_index=True) if lost else None
         full, grid, groups = accuracies_by_checkpoint(found, self.groups)
         if grid.empty and missing is not None:
             raise MechcoreError(f"no mask reached its target: {'. '.join(missing['reason'])}")
@@ -393,11 +398,3 @@ class Sizes(MainStep):
         if missing is not None:
             columns = MISSING_GRID_MASKS.required
             work.write_tables({"missing_grid_masks": missing[columns].astype({"seed": int})})
-
-    def _missing(self, work: Work) -> pd.DataFrame | None:
-        lost: list[Any] = []
-        for step in self.checkpoints:
-            path = work.needed(str(step)) / TABLES_FOLDER / "missing_masks.csv"
-            if path.is_file():
-                lost.append(MISSING_MASKS.read(path).assign(checkpoint=step))
-        return pd.concat(lost, ignore_index=True) if lost else None

@@ -59,12 +59,8 @@ class Fitting:
         A classifier gets the classes of ``model.class_labels``, else those of the task, else the
         labels of the training data in alphabetical order.
 
-        Args:
-            model: what to begin with; with a prompt it is a language model.
-            data: the data, whose training examples need labels.
-            settings: of the training.
-            device: where the model is put.
-            roles: of the test data.
+        With a prompt the model is a language model. The training examples need labels; ``roles``
+        are those of the test data.
 
         Raises:
             InputError: a file or checkpoint cannot be used, or labels and classes do not match.

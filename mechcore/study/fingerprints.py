@@ -72,10 +72,7 @@ class RememberedHashes:
 def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:
     """What a checkpoint holds, as a JSON value.
 
-    Args:
-        source: directory, GGUF file or hub id.
-        revision: of a hub id.
-        hasher: of files.
+    ``source`` is a directory, GGUF file or hub id.
 
     Returns:
         Digests by file name; of a hub id its commit.

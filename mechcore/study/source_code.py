@@ -37,9 +37,6 @@ _VERSIONED = {*(name.replace("-", "_") for name in VERSIONED), *sys.stdlib_modul
 def code_digests(things: Iterable[object]) -> dict[str, str]:
     """Digests of the code of classes and functions.
 
-    Args:
-        things: classes, functions, or instances of classes.
-
     Returns:
         By the name of each module that takes part, those of base classes included; for what is
         defined in a notebook or a script, by its own name, without what it calls there.

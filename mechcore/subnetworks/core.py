@@ -108,11 +108,6 @@ def intersection_tail(n: int, sizes: Sequence[int], observed: int) -> float:
 
     The intersection of a set of size k with a random set is hypergeometric, so its distribution
     follows exactly from one set to the next.
-
-    Args:
-        n: how many things there are.
-        sizes: of the sets, at least one.
-        observed: size of the intersection.
     """
     probability = np.zeros(n + 1)
     probability[sizes[0]] = 1.0

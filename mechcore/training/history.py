@@ -1,18 +1,24 @@
-"""The history of a training run: its evaluations, and which of them is the best."""
+"""The history of a training run: its evaluations, which of them is the best, and when it ends."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.files import write_json
+from mechcore.training.settings import TrainSettings
 
 HISTORY_FILE = "history.json"
+
+_DIGITS = 9
+"""Differences of accuracies are rounded to them: 0.51 - 0.5 is above 0.01 in floating point."""
 
 
 def write_records(out: Path, records: Sequence[dict[str, Any]], best: int | None) -> None:
@@ -75,3 +81,66 @@ def best_step(out: str | Path) -> int | None:
         InputError: ``out`` holds no history, or a damaged one.
     """
     return _read(Path(out))[1]
+
+
+# -- patience -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a training stands after its latest evaluation.
+
+    Attributes:
+        best: step of the best evaluation.
+        accuracy: its accuracy, a share from 0 to 1.
+        waited: evaluations since then.
+    """
+
+    best: int
+    accuracy: float
+    waited: int
+
+
+def watching(settings: TrainSettings, evaluations: Collection[str]) -> TrainSettings:
+    """The settings with the name of the evaluation data set to watch, if any is watched.
+
+    Raises:
+        InputError: there is none of this name, or none at all.
+    """
+    if settings.patience is None:
+        return settings
+    if not evaluations:
+        raise InputError(
+            f"training: patience is {settings.patience}, and there are no evaluation data to "
+            "watch; expected at least one data set (evaluations in Python, --id or --ood on the "
+            "command line), or no patience"
+        )
+    name = next(iter(evaluations)) if settings.watch is None else settings.watch
+    if name not in evaluations:
+        raise InputError(
+            f"training: watch is {name!r}; expected the name of an evaluation data set: "
+            f"{', '.join(evaluations)}"
+        )
+    return replace(settings, watch=name)
+
+
+def standing(records: Sequence[Mapping[str, Any]], settings: TrainSettings) -> Standing | None:
+    """Where a training stands after these evaluations; None without a patience, or before any."""
+    if settings.patience is None:
+        return None
+    found: Standing | None = None
+    for record in records:
+        accuracy = record["accuracy"][settings.watch][ALL]
+        if found is None or round(accuracy - found.accuracy, _DIGITS) > settings.min_delta:
+            found = Standing(record["step"], accuracy, 0)
+        else:
+            found = replace(found, waited=found.waited + 1)
+    return found
+
+
+def has_ended(records: Sequence[Mapping[str, Any]], settings: TrainSettings, total: int) -> bool:
+    """Whether no step comes after these evaluations, of ``total`` steps at most."""
+    if records and records[-1]["step"] == total:
+        return True
+    now = standing(records, settings)
+    return now is not None and settings.patience is not None and now.waited >= settings.patience

@@ -18,7 +18,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import MechcoreError, NotFiniteError
 from mechcore.progress import say
-from mechcore.training.history import read_records, write_records
+from mechcore.training.history import has_ended, read_records, standing, write_records
 from mechcore.training.loop import Loop
 from mechcore.training.objectives import accuracies
 from mechcore.training.run_folder import (
@@ -31,7 +31,6 @@ from mechcore.training.run_folder import (
     state_weights,
     weights_digest,
 )
-from mechcore.training.stopping import has_ended, standing
 
 
 class Recorder(TrainerCallback):

@@ -17,7 +17,13 @@ from mechcore import progress as display
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.checkpoint_files import without_bars
-from mechcore.training.history import best_step, read_history, read_records
+from mechcore.training.history import (
+    best_step,
+    has_ended,
+    read_history,
+    read_records,
+    watching,
+)
 from mechcore.training.loop import Loop
 from mechcore.training.machine import arguments_for, device_of, own_randomness, unprepared
 from mechcore.training.objectives import Objective, answering, classification
@@ -33,7 +39,6 @@ from mechcore.training.run_folder import (
     state_path,
 )
 from mechcore.training.settings import TrainSettings
-from mechcore.training.stopping import has_ended, watching
 
 
 def train(

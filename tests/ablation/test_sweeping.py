@@ -79,8 +79,8 @@ def assert_equal(found: Ablations, expected: Ablations) -> None:
     assert list(found.without) == list(expected.without)
     assert torch.equal(found.full.logits, expected.full.logits)
     for each in expected.without:
-        for name in ("correct", "margin", "kl"):
-            values = (getattr(a.without[each], name) for a in (found, expected))
+        for name in ("correct", "margin", "kl", "logits"):
+            values = [getattr(a.without[each], name) for a in (found, expected)]
             np.testing.assert_array_equal(*values)
 
 

@@ -36,9 +36,9 @@ from mechcore.training import (
     train_classifier,
 )
 from mechcore.training import run as running
+from mechcore.training.history import Standing, has_ended, standing
 from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import newest_state
-from mechcore.training.stopping import Standing, has_ended, standing
 from mechcore.worlds import tiny_world
 
 pytestmark = pytest.mark.once
