@@ -44,13 +44,13 @@ def run(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.papers.cognitive.report.tables import KIND
-
     base = given.values.get("base")
     first = default_settings(base)
     start = first.quick() if quick else first
     settings = given.over(start)
     stages = (("defaults", CognitiveSettings()), ("--base", first), ("--quick", start))
+    from mechcore.papers.cognitive.study import KIND
+
     how.do(
         KIND,
         settings,

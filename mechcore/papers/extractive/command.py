@@ -41,13 +41,13 @@ def run(
 
     Run it again to go on after an interruption.
     """
-    from mechcore.papers.extractive.report.tables import KIND
-
     base = given.values.get("base")
     first = default_settings(base)
     start = first.quick() if quick else first
     settings = given.over(start)
     stages = (("defaults", ExtractiveSettings()), ("--base", first), ("--quick", start))
+    from mechcore.papers.extractive.study import KIND
+
     how.do(
         KIND,
         settings,
