@@ -202,6 +202,11 @@ class Schema:
         raise KeyError(f"{self.name}: no column {name}")
 
     @property
+    def names(self) -> list[str]:
+        """Names of its columns, in order."""
+        return [each.name for each in self.columns]
+
+    @property
     def required(self) -> list[str]:
         """Names of the columns that every such table has."""
         return [each.name for each in self.columns if not (each.optional or "*" in each.name)]

@@ -22,7 +22,7 @@ from mechcore.tables import Column, Schema
 P = ParamSpec("P")
 
 Verdict: TypeAlias = Literal["supported", "not supported", "inconclusive"]
-_VERDICTS: Mapping[bool | None, Verdict] = {
+_IN_WORDS: Mapping[bool | None, Verdict] = {
     True: "supported",
     False: "not supported",
     None: "inconclusive",
@@ -62,7 +62,7 @@ class Finding:
     @property
     def verdict(self) -> Verdict:
         """In words."""
-        return _VERDICTS[self.met]
+        return _IN_WORDS[self.met]
 
 
 @dataclass(frozen=True)

@@ -117,17 +117,12 @@ def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) 
         chosen: those whose learning rate was the best of the grid.
 
     Returns:
-        arm, n, seed, learning_rate, chosen, steps (of the best evaluation, whose weights were
-        kept), last_step, dev_accuracy (development trials), and on the test trials accuracy,
-        congruent, incongruent (of the two answers) and unrestricted (of all tokens), as shares,
-        and n_test.
+        The columns of `TRAINING`.
     """
     kept = {(run.arm, run.n, run.seed, run.learning_rate) for run in chosen}
     rows = [each for each in results if each["learning_rate"] is not None]
-    columns = [*_RUN, "chosen", "steps", "last_step", "dev_accuracy", "accuracy", "incongruent"]
-    columns += ["congruent", "unrestricted", "n_test"]
     marked = [{**each, "chosen": tuple(each[c] for c in _RUN) in kept} for each in rows]
-    return _ordered(pd.DataFrame(marked, columns=columns))
+    return _ordered(pd.DataFrame(marked, columns=TRAINING.names))
 
 
 def curve_table(chosen: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -137,38 +132,27 @@ def curve_table(chosen: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         chosen: results of the base and of the chosen runs.
 
     Returns:
-        arm, n, seed, learning_rate, steps, dev_accuracy, accuracy with its 95 % bootstrap interval
-        over trials (low, high), incongruent with its own, congruent, unrestricted (shares), n_test.
+        The columns of `CURVE`.
     """
-    columns = [*_RUN, "steps", "dev_accuracy", "accuracy", "low", "high", "incongruent"]
-    columns += ["incongruent_low", "incongruent_high", "congruent", "unrestricted", "n_test"]
-    return _ordered(pd.DataFrame(list(chosen), columns=columns).astype({"steps": "Int64"}))
+    table = pd.DataFrame(list(chosen), columns=CURVE.names)
+    return _ordered(table.astype({"steps": "Int64"}))
 
 
 def samples_table(curve: pd.DataFrame, threshold: float) -> pd.DataFrame:
     """Number of training trials that an accuracy takes.
 
     Returns:
-        One row per trained arm and seed: arm, seed, threshold, samples (the smallest number tried
-        from which on, at every larger one too, accuracy is at least the threshold; missing if
-        there is none), largest (the largest number tried).
+        The columns of `SAMPLES`, one row per trained arm and seed. From ``samples`` on, at every
+        larger number too, accuracy is at least the threshold; it is missing if there is none.
     """
     rows = []
     for (arm, seed), part in curve[curve["n"] > 0].groupby(["arm", "seed"], sort=False):
         part = part.sort_values("n")
         below = part.loc[part["accuracy"] < threshold, "n"]
         enough = part.loc[part["n"] > below.max(), "n"] if len(below) else part["n"]
-        rows.append(
-            {
-                "arm": arm,
-                "seed": seed,
-                "threshold": threshold,
-                "samples": int(enough.min()) if len(enough) else None,
-                "largest": int(part["n"].max()),
-            }
-        )
-    columns = ["arm", "seed", "threshold", "samples", "largest"]
-    return pd.DataFrame(rows, columns=columns).astype({"samples": "Int64"})
+        fewest = int(enough.min()) if len(enough) else None
+        rows.append((arm, seed, threshold, fewest, int(part["n"].max())))
+    return pd.DataFrame(rows, columns=SAMPLES.names).astype({"samples": "Int64"})
 
 
 def compared(curve: pd.DataFrame) -> pd.DataFrame:
@@ -184,9 +168,8 @@ def compared(curve: pd.DataFrame) -> pd.DataFrame:
         curve: see `curve_table`.
 
     Returns:
-        Rows of the curve, with step (whose weights were kept), gap (difference of the two arms'
-        test accuracies, a share; missing where there are not two) and matched (whether it is at
-        most `GAP`).
+        The columns of `MODELS`. The gap is missing where there are not two arms; they are matched
+        if it is at most `GAP`.
     """
     rows = [curve[curve["n"] == 0].assign(gap=float("nan"), matched=False)]
     for _, part in curve[curve["n"] > 0].groupby("seed", sort=False):
@@ -198,9 +181,7 @@ def compared(curve: pd.DataFrame) -> pd.DataFrame:
         rows.append(picked.assign(gap=gap, matched=gap is not None and bool(gap <= GAP + 1e-9)))
     found = pd.concat([each for each in rows if len(each)], ignore_index=True)
     found = found.rename(columns={"steps": "step"})
-    columns = ["arm", "seed", "n", "step", "learning_rate", "dev_accuracy", "accuracy", "low"]
-    columns += ["high", "incongruent", "unrestricted", "gap", "matched"]
-    return _ordered(found[columns].astype({"gap": float}), ["seed"])
+    return _ordered(found[MODELS.names].astype({"gap": float}), ["seed"])
 
 
 def _closest(part: pd.DataFrame, target: float, last: float) -> pd.DataFrame:

@@ -34,7 +34,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.svm import DECODED, FIGURES, SVM, svm_table
+from mechcore.papers.cognitive.svm import DECODED, SVM, svm_table
 from mechcore.papers.cognitive.text import MODALITIES
 from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
 from mechcore.probing import (
@@ -176,10 +176,9 @@ def decoding_tables(
     problems = _problems(trials, seed)
     parts = [_decoded(each, states, trials, folds, shuffles, seed) for each in problems]
     table = pd.concat(parts).sort_values(["layer", "column"], kind="stable", ignore_index=True)
-    names = ["layer", "position", "place", "variable", "subset", "n", *FIGURES, "read"]
     unread = table[table["read"] == "no"]
     return {
-        "cognitive_decoding": table[names],
+        "cognitive_decoding": table[DECODING.names],
         "cognitive_svm": svm_table(
             model,
             tokenizer,

@@ -49,8 +49,6 @@ SVM = Schema(
         *(replace(each, optional=True) if each.name == "floor" else each for each in DECODED),
     ),
 )
-FIGURES = tuple(column.name for column in DECODED)
-"""What tables of decoding take from `mechcore.probing.decode_table`."""
 
 
 def svm_table(
@@ -120,8 +118,7 @@ def svm_table(
     for row in records:
         head = row["site"]
         row |= {"component": str(head), "layer": head.layer, "head": head.head}
-    names = ["component", "layer", "head", "target", "n", "smallest", *FIGURES]
-    return pd.DataFrame(records, columns=names)
+    return pd.DataFrame(records, columns=SVM.names)
 
 
 def _even(frame: pd.DataFrame, target: str, seed: int) -> pd.DataFrame:

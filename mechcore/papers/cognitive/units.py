@@ -232,15 +232,13 @@ def selectivity_tables(
         alpha=alpha,
         seed=seed,
     )
-    names = ["n_variables", "units", "share", "expected_correlated", "with_interaction"]
-    counts = found.counts(VARIABLES)[names]
     facts = {"n_units": found.n_units, "alpha": alpha, "n": found.n_examples}
     terms = [*VARIABLES, *found.interactions]
     units = found.table.groupby("term")["selective"].sum().reindex(terms).astype(int)
     varying = 1 - len(found.constant) / found.n_units
     columns = {"units": units, "share": units / found.n_units, "expected": alpha * varying}
     return {
-        "cognitive_selectivity": counts.assign(**facts),
+        "cognitive_selectivity": found.counts(VARIABLES).assign(**facts)[SELECTIVITY.names],
         "cognitive_terms": pd.DataFrame(columns).rename_axis("term").reset_index(),
     }
 
@@ -324,10 +322,9 @@ def projection_tables(
         for space, where in spaces.items()
         for variable in ("context", "choice")
     ]
-    columns = ["space", "variable", "method", "silhouette", "null_mean", "null_95"]
     return {
         "cognitive_projection": points,
-        "cognitive_silhouette": pd.DataFrame(rows, columns=columns),
+        "cognitive_silhouette": pd.DataFrame(rows, columns=SILHOUETTE.names),
     }
 
 

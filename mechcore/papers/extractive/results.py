@@ -146,5 +146,4 @@ class ExtractiveScores:
                         zip(self.places.names, mean, error, counts, strict=True)
                     )
                 ]
-        names = ["score", "kind", "component", "layer", "head", "place", "token"]
-        return pd.DataFrame(rows, columns=[*names, "value", "se", "n"])
+        return pd.DataFrame(rows, columns=SCORES.names[2:])  # but for task and seed
