@@ -43,6 +43,7 @@ from mechcore.papers.cognitive.report import (
 )
 from mechcore.report import build_report
 from mechcore.report.blocks import Gallery, Picture
+from mechcore.report.kinds import schemas_of
 from mechcore.report.run_folder import RunFolder, read_run
 
 TITLES = (
@@ -84,6 +85,7 @@ WORLDS = {
     ),
 }
 TABLES = StudyTables("cognitive")
+SCHEMAS = schemas_of({"kind": "cognitive"})
 
 
 @pytest.fixture
@@ -303,8 +305,8 @@ def test_captions_say_n_and_seeds(folder: Path) -> None:
 
 def test_every_table_is_offered_with_its_section(folder: Path, page: Page) -> None:
     offered = [name for _, attrs in page.tags if (name := attrs.get("data-file"))]
-    assert sorted(offered) == sorted(f"{name}.csv" for name in COGNITIVE_TABLES)
-    assert {path.stem for path in (folder / "tables").iterdir()} == set(COGNITIVE_TABLES)
+    assert sorted(offered) == sorted(f"{name}.csv" for name in SCHEMAS)
+    assert {path.stem for path in (folder / "tables").iterdir()} == set(SCHEMAS)
 
 
 def test_names_of_heads_are_no_buttons(page: Page) -> None:
@@ -358,7 +360,7 @@ NEEDED = {
 
 
 @pytest.mark.usefixtures("no_drawing")
-@pytest.mark.parametrize("name", sorted(COGNITIVE_TABLES))
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
 @pytest.mark.parametrize("empty", [False, True])
 def test_a_missing_table_leaves_out_its_part_alone(least: Path, name: str, empty: bool) -> None:
     remove(least / "tables" / f"{name}.csv", empty=empty)

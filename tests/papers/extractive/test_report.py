@@ -42,6 +42,7 @@ from mechcore.papers.extractive.report import (
 from mechcore.papers.extractive.report.looks import GRAFTED, ORDERS
 from mechcore.papers.extractive.report.maps import head_map, token_columns, token_map
 from mechcore.report import build_report
+from mechcore.report.kinds import schemas_of
 from mechcore.report.run_folder import RunFolder, read_run
 
 TITLES = (
@@ -71,6 +72,7 @@ WORLDS = {
     ),
 }
 TABLES = StudyTables("extractive")
+SCHEMAS = schemas_of({"kind": "extractive"})
 
 
 @pytest.fixture
@@ -251,8 +253,8 @@ def test_the_method_explains_the_words_of_the_page(page: Page) -> None:
 
 def test_every_table_is_offered_with_its_section(folder: Path, page: Page) -> None:
     offered = [name for _, attrs in page.tags if (name := attrs.get("data-file"))]
-    assert sorted(offered) == sorted(f"{name}.csv" for name in EXTRACTIVE_TABLES)
-    assert {path.stem for path in (folder / "tables").iterdir()} == set(EXTRACTIVE_TABLES)
+    assert sorted(offered) == sorted(f"{name}.csv" for name in SCHEMAS)
+    assert {path.stem for path in (folder / "tables").iterdir()} == set(SCHEMAS)
 
 
 def test_captions_say_n_and_seeds(folder: Path) -> None:
@@ -311,7 +313,7 @@ MISSING = {
 
 
 @pytest.mark.usefixtures("no_drawing")
-@pytest.mark.parametrize("name", sorted(EXTRACTIVE_TABLES))
+@pytest.mark.parametrize("name", sorted(SCHEMAS))
 @pytest.mark.parametrize("empty", [False, True])
 def test_a_missing_table_leaves_out_its_part_alone(least: Path, name: str, empty: bool) -> None:
     remove(least / "tables" / f"{name}.csv", empty=empty)

@@ -27,6 +27,7 @@ from mechcore.papers.extractive.score_maps import Scores
 from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
 from mechcore.papers.extractive.study import STUDY, ExtractiveStudy, located, run
 from mechcore.papers.extractive.tuning import TuneSettings
+from mechcore.report.kinds import schemas_of
 from mechcore.study import executors
 from mechcore.study.engine import StudyError
 from mechcore.study.source_code import code_digests
@@ -117,10 +118,11 @@ def test_every_experiment_is_there(done: Path, small: ExtractiveSettings) -> Non
     jobs = study.jobs()
     assert len(manifests(done)) == len(jobs) == PER_SEED
     assert study.cost == sum(job.step.cost(job) for job in jobs)
-    assert {path.stem for path in (done / "tables").glob("*.csv")} == set(EXTRACTIVE_TABLES)
-    for name, columns in EXTRACTIVE_TABLES.items():
+    schemas = schemas_of({"kind": "extractive"})
+    assert {path.stem for path in (done / "tables").glob("*.csv")} == set(schemas)
+    for name, schema in schemas.items():
         found = table(done, name.removeprefix("extractive_"))
-        assert set(columns.names) <= set(found.columns), name
+        assert list(found.columns) == schema.required, name
         if name != "extractive_verdicts":
             assert set(found["seed"]) == {3}
     assert set(table(done, "ordering")["replay"]) == {False, True}
