@@ -87,9 +87,9 @@ def facts(run: RunFolder) -> Facts:
             parts.append(_masses(categories[name].iloc[0]))
         if name in singles:
             parts.append(_alone(singles[name]))
-        for table, (shown, rows_of) in joint.items():
+        for kind, (shown, rows_of) in joint.items():
             if rows := rows_of.get(name):
-                parts.append(Part(_JOINT[table], shown.header, sorted(shown.text_columns), rows))
+                parts.append(Part(_JOINT[kind], shown.header, sorted(shown.text_columns), rows))
         about[name] = About(
             _lead(run, name, categories.get(name)),
             parts,
