@@ -16,7 +16,6 @@ from made_up_run import World, write_run
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
-from mechcore.papers.cognitive.report.tables import COGNITIVE_TABLES
 from pages import Page
 from study_pages import (
     HOSTILE,

@@ -17,7 +17,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
-from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from pages import Page
 from study_pages import (
     HOSTILE,

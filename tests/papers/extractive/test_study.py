@@ -12,7 +12,6 @@ import helpers
 import pandas as pd
 import pytest
 import torch
-from mechcore.papers.extractive.report.tables import EXTRACTIVE_TABLES
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace

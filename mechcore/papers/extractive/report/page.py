@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from mechcore.papers.evidence import VERDICTS
+from mechcore.papers.extractive.freezing import Freezing
+from mechcore.papers.extractive.grafting import Grafting
+from mechcore.papers.extractive.localization import Localization
+from mechcore.papers.extractive.ordering import Ordering
+from mechcore.papers.extractive.recall import Ocr
 from mechcore.papers.extractive.report import words
 from mechcore.papers.extractive.report.section import extractive_sections
 from mechcore.papers.extractive.report.summary import CLAIMS, extractive_tiles
-from mechcore.papers.extractive.steps import (
-    Freezing,
-    Grafting,
-    Localization,
-    Ocr,
-    Ordering,
-    Scores,
-)
+from mechcore.papers.extractive.score_maps import Scores
 from mechcore.report.kinds import StudyReport, Words
 
 _STEPS = (Ocr, Scores, Freezing, Ordering, Grafting, Localization)
