@@ -31,7 +31,12 @@ METRICS: tuple[Metric, ...] = ("accuracy", "margin")
 
 SET = Column("set", "text", "the ablated components, or a name for them", header="ablated")
 SIZE = Column("size", "whole", "components in the set")
-METRIC = Column("metric", "text", "``accuracy`` or ``margin``")
+METRIC = Column(
+    "metric",
+    "text",
+    "``accuracy`` or ``margin``",
+    names={"accuracy": "accuracy (points)", "margin": "margin (nats)"},
+)
 ABLATION = Schema(
     "ablation",
     "What every ablated set of components costs, on every subset of the data.",

@@ -27,7 +27,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.report.figures import data_sets, of_data, subsets_of
+from mechcore.report.groups import data_sets, of_data, subsets_of
 from mechcore.wording import role_name
 
 _UNITS = {"accuracy": "points", "margin": "nats"}

@@ -6,33 +6,24 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.ablation.effects import ABLATION, SET
+from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.report import ablation_figures, figures
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, not_run
-from mechcore.report.figures import data_sets, subsets_of
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    Paragraph,
+    Section,
+    Shown,
+    Table,
+    not_run,
+    table_of,
+)
+from mechcore.report.groups import PLACED, data_sets, placed, subsets_of
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.summary import interaction_sentences
-from mechcore.wording import (
-    ALL,
-    effect,
-    number,
-    percent,
-    role_name,
-    whole,
-    with_interval,
-)
-
-INTERACTION_HEADER = (
-    "set",
-    "data",
-    "metric",
-    "joint drop",
-    "sum of single drops",
-    "interaction",
-    "interval says",
-)
-INTERACTION_WORDS = frozenset({0, 1, 2, 6})
-
-_METRICS = {"accuracy": "accuracy (points)", "margin": "margin (nats)"}
+from mechcore.tables import Column
+from mechcore.wording import ALL, effect, role_name, with_interval
 
 
 def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
@@ -109,31 +100,9 @@ def _every_component(sweep: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
 
 
 def _ablation_table(ablation: pd.DataFrame, caption: str, folded: bool) -> Table:
-    overall = ablation[ablation["subset"] == ALL]
-    rows = []
-    for _, row in overall.iterrows():
-        accuracy_drop, margin_drop = drops(row)
-        accuracy, margin = percent(row["accuracy"]), number(row["margin"])
-        numbers = [whole(row["n"]), accuracy, accuracy_drop, margin, margin_drop]
-        rows.append([row["set"], place(row), *numbers])
-    header = ["ablated", "data", "n", "accuracy", "accuracy drop (points)"]
-    header += ["margin (nats)", "margin drop (nats)"]
-    return Table(caption, header, rows, frozenset({0, 1}), folded)
-
-
-def place(row: pd.Series) -> str:
-    """The data set of a row."""
-    return f"{row['data']} ({role_name(row['role'])})"
-
-
-def drops(row: pd.Series) -> tuple[str, str]:
-    """Drops of accuracy and margin with their intervals."""
-    return _drop(row, "accuracy"), _drop(row, "margin")
-
-
-def _drop(row: pd.Series, metric: str) -> str:
-    drop, low, high = (row[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
-    return with_interval(drop, low, high, metric)
+    overall = placed(ablation[ablation["subset"] == ALL])
+    shown: list[Shown] = ["set", PLACED, "n", "accuracy", "accuracy_drop", "margin", "margin_drop"]
+    return table_of(overall, ABLATION, caption, shown, folded=folded)
 
 
 # -- interactions -------------------------------------------------------------------------------
@@ -186,26 +155,24 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
             "Dot plot of one set's interaction by subset; its numbers are in interactions.csv.",
         )
     caption = "Interactions over all examples, with intervals; every subset is in interactions.csv"
-    yield _interaction_table(overall, caption, folded=len(overall) > 40)
+    yield interaction_table(overall, caption, folded=len(overall) > 40)
 
 
-def _interaction_table(overall: pd.DataFrame, caption: str, folded: bool) -> Table:
-    rows = [interaction_cells(row) for _, row in overall.iterrows()]
-    return Table(caption, INTERACTION_HEADER, rows, INTERACTION_WORDS, folded)
-
-
-def interaction_cells(row: pd.Series) -> list[str]:
-    """A row of a table of interactions, as in `INTERACTION_HEADER`."""
-    metric = row["metric"]
-    return [
-        row["set"],
-        place(row),
-        _METRICS.get(metric, metric),
-        effect(row["joint_drop"], metric, unit=False),
-        effect(row["sum_of_single_drops"], metric, unit=False),
-        with_interval(row["interaction"], row["low"], row["high"], metric),
-        _verdict(row),
-    ]
+def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool = False) -> Table:
+    """Interactions, each in the unit of its metric."""
+    rows, metrics = placed(overall), overall["metric"]
+    sides = {
+        INTERACTIONS[name].heading: [
+            effect(*row, unit=False) for row in zip(rows[name], metrics, strict=True)
+        ]
+        for name in ("joint_drop", "sum_of_single_drops")
+    }
+    parts = zip(*(rows[name] for name in ("interaction", "low", "high", "metric")), strict=True)
+    values = [with_interval(*row) for row in parts]
+    rows["verdict"] = [_verdict(row) for _, row in rows.iterrows()]
+    shown: list[Shown] = [SET.called("set"), PLACED, "metric", *sides.items()]
+    shown += [("interaction", values), Column("verdict", "text", header="interval says")]
+    return table_of(rows, INTERACTIONS, caption, shown, folded=folded)
 
 
 def _verdict(row: pd.Series) -> str:

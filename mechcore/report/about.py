@@ -9,16 +9,12 @@ from typing import Any
 
 import pandas as pd
 
+from mechcore.ablation.effects import ABLATION
 from mechcore.components import Component
-from mechcore.report.ablation_sections import (
-    INTERACTION_HEADER,
-    INTERACTION_WORDS,
-    drops,
-    interaction_cells,
-    place,
-)
+from mechcore.report.ablation_sections import interaction_table
 from mechcore.report.attention_views import pattern_properties
-from mechcore.report.figures import data_sets, of_data
+from mechcore.report.blocks import Shown, Table, table_of
+from mechcore.report.groups import PLACED, data_sets, of_data, placed
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import ALL, DASH, count, number, percent, sparsity, whole
 
@@ -75,8 +71,10 @@ def components_of(run: RunFolder) -> list[str]:
 
 def facts(run: RunFolder) -> Facts:
     """What the run says of every component."""
-    shared: list[list[str]] = []
-    joint = {name: _by_member(run.table(name), shared) for name in _JOINT}
+    shared: list[Sequence[str]] = []
+    joint = {
+        name: _by_member(table, shared) for name in _JOINT if (table := run.table(name)) is not None
+    }
     categories = _by_name(run.table("head_categories"), "component")
     frequency = _by_name(run.table("head_frequency"), "component")
     singles = _by_name(run.singles, "set")
@@ -89,9 +87,9 @@ def facts(run: RunFolder) -> Facts:
             parts.append(_masses(categories[name].iloc[0]))
         if name in singles:
             parts.append(_alone(singles[name]))
-        for table, title in _JOINT.items():
-            if rows := joint[table].get(name):
-                parts.append(Part(title, INTERACTION_HEADER, sorted(INTERACTION_WORDS), rows))
+        for kind, (shown, rows_of) in joint.items():
+            if rows := rows_of.get(name):
+                parts.append(Part(_JOINT[kind], shown.header, sorted(shown.text_columns), rows))
         about[name] = About(
             _lead(run, name, categories.get(name)),
             parts,
@@ -100,24 +98,25 @@ def facts(run: RunFolder) -> Facts:
     return Facts(about, shared)
 
 
-def _by_member(table: pd.DataFrame | None, shared: list[list[str]]) -> dict[str, list[int]]:
-    """The rows of interactions that a component is in; appends the rows themselves to ``shared``.
+def _by_member(
+    table: pd.DataFrame, shared: list[Sequence[str]]
+) -> tuple[Table, dict[str, list[int]]]:
+    """Interactions, and which of them a component is in; appends the rows to ``shared``.
 
     Rows are over all examples, sets with the largest interaction first: a long list begins with
     what matters.
     """
     found: dict[str, list[int]] = {}
-    if table is None:
-        return found
     overall = table[table["subset"] == ALL]
     margin = overall[overall["metric"] == "margin"]
     size = margin["interaction"].abs().groupby(margin["set"]).max()
     order = overall["set"].map(size).sort_values(ascending=False, kind="stable").index
-    for _, row in overall.loc[order].iterrows():
-        for member in row["set"].split("+"):
-            found.setdefault(member, []).append(len(shared))
-        shared.append(interaction_cells(row))
-    return found
+    for i, members in enumerate(overall.loc[order, "set"].str.split("+"), len(shared)):
+        for member in members:
+            found.setdefault(member, []).append(i)
+    shown = interaction_table(overall.loc[order])
+    shared += shown.rows
+    return shown, found
 
 
 def _column(table: pd.DataFrame | None, name: str) -> Iterable[str]:
@@ -207,10 +206,9 @@ def _ends(row: pd.Series, name: str) -> str:
 
 def _alone(singles: pd.DataFrame) -> Part:
     """All examples first, in each data set."""
-    rows = []
-    for role, data in data_sets(singles):
-        part = of_data(singles, role, data)
-        part = part.loc[(part["subset"] != ALL).sort_values(kind="stable").index]
-        rows += [[place(row), row["subset"], *drops(row)] for _, row in part.iterrows()]
-    header = ["data", "subset", "accuracy drop (points)", "margin drop (nats)"]
-    return Part("Ablated alone, with intervals", header, [0, 1], rows)
+    parts = [of_data(singles, role, data) for role, data in data_sets(singles)]
+    ordered = [p.loc[(p["subset"] != ALL).sort_values(kind="stable").index] for p in parts]
+    shown: list[Shown] = [PLACED, "subset", "accuracy_drop", "margin_drop"]
+    table = table_of(placed(pd.concat(ordered)), ABLATION, "", shown)
+    title = "Ablated alone, with intervals"
+    return Part(title, table.header, sorted(table.text_columns), table.rows)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from mechcore.report.blocks import Finding, Paragraph, Section, Table, Tile, not_run
+from mechcore.report.blocks import Finding, Paragraph, Section, Shown, Tile, not_run, table_of
 from mechcore.report.run_folder import RunFolder
+from mechcore.tables import Column
 from mechcore.wording import number
 
 SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
@@ -32,13 +33,10 @@ class Claims:
         title, table = "Verdicts", run.filled(self.table)
         if table is None:
             return not_run(VERDICTS, title, "the verdicts on the claims")
-        rows = [
-            [number(row["claim"], 0), row["title"], row["verdict"], row["figure"]]
-            for _, row in table.iterrows()
-        ]
         caption = "The claims, the verdicts on them, and the figures that decide"
-        header = ["claim", "what is claimed", "verdict", "figures"]
-        words = Table(caption, header, rows, frozenset({0, 1, 2, 3}))
+        shown: list[Shown] = [Column("claim", "text"), "title", "verdict", "figure"]
+        rows = table.assign(claim=[number(claim, 0) for claim in table["claim"]])
+        words = table_of(rows, run.schemas[self.table], caption, shown)
         return Section(VERDICTS, title, [words], [f"{self.table}.csv"])
 
     def findings(self, run: RunFolder) -> Iterator[Finding]:

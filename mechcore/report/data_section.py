@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
-from mechcore.report.figures import of_data, subsets_of
+from mechcore.report.groups import of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
     ALL,

@@ -41,11 +41,10 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
+from mechcore.report.groups import FULL, data_sets, of_data, subsets_of
 from mechcore.report.run_folder import SINGLE
 from mechcore.wording import ALL, number, role_name, sparsity
 
-FULL = "full"
-"""Name of the full model among the subnetworks."""
 JOINT, NON_CORE = "joint", "non-core"
 
 _CATEGORY_LOOK = {
@@ -65,26 +64,6 @@ _KIND_LABEL = {SINGLE: "one core head", JOINT: "several heads at once", NON_CORE
 def category_look(name: str) -> tuple[str, str]:
     """Colour and short name of a category of keys."""
     return _CATEGORY_LOOK.get(name, (GREY, name[:4]))
-
-
-def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """(role, data) of every data set of a table, in-domain first."""
-    pairs = list(dict.fromkeys(zip(frame["role"], frame["data"], strict=True)))
-    return sorted(pairs, key=lambda pair: pair[0] != "id")
-
-
-def of_data(frame: pd.DataFrame, role: str, data: str, subset: str | None = None) -> pd.DataFrame:
-    """The rows of one data set, and of one subset where it is given."""
-    chosen = (frame["role"] == role) & (frame["data"] == data)
-    if subset is not None:
-        chosen &= frame["subset"] == subset
-    return frame[chosen]
-
-
-def subsets_of(frame: pd.DataFrame, role: str, data: str) -> list[str]:
-    """Subsets of a data set, all examples first."""
-    names = list(dict.fromkeys(of_data(frame, role, data)["subset"]))
-    return sorted(names, key=lambda name: name != ALL)
 
 
 @styled

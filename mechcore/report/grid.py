@@ -12,7 +12,8 @@ from matplotlib.colors import Normalize, to_hex
 
 from mechcore.components import Component
 from mechcore.report.drawing import ink
-from mechcore.report.figures import category_look, data_sets, of_data
+from mechcore.report.figures import category_look
+from mechcore.report.groups import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
     ALL,

@@ -1,4 +1,4 @@
-"""Groups of subsets in words: which subsets a mean is over."""
+"""Data sets of a table, their subsets, and groups of subsets."""
 
 from __future__ import annotations
 
@@ -6,12 +6,41 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from mechcore.report.figures import FULL, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
-from mechcore.wording import ALL, count, listed, percent, subsets_named
+from mechcore.tables import Column
+from mechcore.wording import ALL, count, listed, percent, role_name, subsets_named
 
+FULL = "full"
+"""Name of the full model among the subnetworks."""
+PLACED = Column("place", "text", "data set with its role", header="data")
 MIXED = "mixed"
 """The group of all subsets, in-domain and out-of-domain."""
+
+
+def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """(role, data) of every data set of a table, in-domain first."""
+    pairs = list(dict.fromkeys(zip(frame["role"], frame["data"], strict=True)))
+    return sorted(pairs, key=lambda pair: pair[0] != "id")
+
+
+def of_data(frame: pd.DataFrame, role: str, data: str, subset: str | None = None) -> pd.DataFrame:
+    """The rows of one data set, and of one subset where it is given."""
+    chosen = (frame["role"] == role) & (frame["data"] == data)
+    if subset is not None:
+        chosen &= frame["subset"] == subset
+    return frame[chosen]
+
+
+def subsets_of(frame: pd.DataFrame, role: str, data: str) -> list[str]:
+    """Subsets of a data set, all examples first."""
+    names = list(dict.fromkeys(of_data(frame, role, data)["subset"]))
+    return sorted(names, key=lambda name: name != ALL)
+
+
+def placed(table: pd.DataFrame) -> pd.DataFrame:
+    """With the column ``place``, the data set of a row and its role."""
+    pairs = zip(table["data"], table["role"], strict=True)
+    return table.assign(place=[f"{data} ({role_name(role)})" for data, role in pairs])
 
 
 def proper_subsets(table: pd.DataFrame, role: str, data: str) -> list[str]:

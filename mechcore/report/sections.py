@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.attention.labels import HEAD_CATEGORIES
 from mechcore.report import figures, subnetwork_figures
 from mechcore.report.ablation_sections import ablation_section, interactions_section
 from mechcore.report.accuracy_section import accuracy_section
 from mechcore.report.attention_views import attention_view
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, View, not_run
+from mechcore.report.blocks import (
+    Block,
+    Gallery,
+    Paragraph,
+    Section,
+    Shown,
+    Table,
+    View,
+    not_run,
+    table_of,
+)
 from mechcore.report.data_section import data_section
-from mechcore.report.figures import data_sets
-from mechcore.report.groups import proper_subsets
+from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.search_section import search_section
 from mechcore.report.size_section import missing_table, size_section
 from mechcore.report.summary import core_row, core_sentences, missing_sentences
 from mechcore.report.training_section import training_section
+from mechcore.tables import COMPONENT, Column
 from mechcore.wording import (
     SIGNIFICANT,
     number,
     p_value,
-    percent,
-    role_name,
     sparsity,
     subsets_named,
     whole,
@@ -72,33 +82,18 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
             "head_frequency.csv.",
         )
         blocks.append(picture)
-    header = ["subnetwork", "target", "seed", "sparsity", "head sparsity", "heads kept"]
-    header += ["MLPs kept", "KL (nats)", "in-domain", "out-of-domain"]
-    rows = [
-        [
-            row["subnetwork"],
-            sparsity(row["target_sparsity"]),
-            whole(row["seed"]),
-            percent(row["sparsity"]),
-            percent(row["head_sparsity"]),
-            whole(row["heads_kept"]),
-            whole(row["mlps_kept"]),
-            number(row["kl"], 3),
-            percent(row["id_accuracy"]),
-            percent(row["ood_accuracy"]),
-        ]
-        for _, row in subnetworks.iterrows()
-    ]
     caption = "Every subnetwork: what it keeps, its divergence from the full model's answers (KL), "
     caption += f"and its accuracy over all examples{_of_which(run)}"
-    kept = [[row["subnetwork"], row["kept"]] for _, row in subnetworks.iterrows()]
+    shown = ["subnetwork", "target_sparsity", "seed", "sparsity", "head_sparsity", "heads_kept"]
+    shown += ["mlps_kept", "kl", "id_accuracy", "ood_accuracy"]
+    schema = run.schemas["subnetworks"]
     blocks += [
-        Table(caption, header, rows),
-        Table("Components kept", ["subnetwork", "kept"], kept, frozenset({0, 1}), folded=True),
+        table_of(subnetworks, schema, caption, shown),
+        table_of(subnetworks, schema, "Components kept", ["subnetwork", "kept"], folded=True),
     ]
     missing = run.table("missing_masks")
     if missing is not None and len(missing):
-        blocks.append(missing_table(missing[["subnetwork", "reason"]]))
+        blocks.append(missing_table(run, "missing_masks"))
     blocks += _seeds(run, gallery)
     names: tuple[str, ...] = ("subnetworks", "missing_masks", "head_frequency", "joint_frequency")
     names += ("head_overlap", "accuracy_spread")
@@ -143,21 +138,10 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
         )
     spread = run.table("accuracy_spread")
     if spread is not None and len(spread):
-        header = ["data", "subset", "target", "seeds", "full model", "lowest", "mean", "highest"]
-        rows = [
-            [
-                f"{row['data']} ({role_name(row['role'])})",
-                row["subset"],
-                sparsity(row["target_sparsity"]),
-                whole(row["n_seeds"]),
-                *(percent(row[name]) for name in ("full", "low", "mean", "high")),
-                number(100 * row["spread"], 1),
-            ]
-            for _, row in spread.iterrows()
-        ]
         caption = "How far the accuracy of subnetworks of equal sparsity differs between seeds"
-        words = frozenset({0, 1})
-        yield Table(caption, [*header, "spread (points)"], rows, words, folded=True)
+        shown: list[Shown] = [PLACED, "subset", "target_sparsity", "n_seeds", "full", "low"]
+        shown += ["mean", "high", "spread"]
+        yield table_of(placed(spread), run.schemas["accuracy_spread"], caption, shown, folded=True)
 
 
 def _core(run: RunFolder, gallery: Gallery) -> Section:
@@ -183,15 +167,12 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
     core = run.table("core")
     if core is not None and len(core):
         categories = run.table("head_categories")
-        look = {} if categories is None else dict(categories[["component", "category"]].to_numpy())
-        rows = [
-            [row["component"], whole(row["n_subnetworks"]), look.get(row["component"], "")]
-            for _, row in core.iterrows()
-        ]
-        header = ["head", "in subnetworks", "attends to"]
-        if not look:
-            header, rows = header[:2], [row[:2] for row in rows]
-        blocks.append(Table("The core heads", header, rows, frozenset({0, 2})))
+        if categories is not None:
+            core = core.merge(categories[["component", "category"]], how="left", on="component")
+            core = core.fillna({"category": ""})
+        attends = Column("category", "text", header="attends to", optional=True)
+        shown: list[Shown] = ["component", "n_subnetworks", attends]
+        blocks.append(table_of(core, run.schemas["core"], "The core heads", shown))
     return Section("core", title, blocks, ["core.csv", "core_summary.csv"])
 
 
@@ -249,22 +230,22 @@ def mass_table(categories: pd.DataFrame, caption: str, folded: bool = False) -> 
         for column in map(str, categories.columns)
         if column.startswith("mass_")
     ]
-    header = ["head", "category", *names, "entropy (nats)"]
-    rows = [
-        [
-            row["component"],
-            row["category"],
-            *(_mass_cell(row, name) for name in names),
-            number(row["entropy"]),
-        ]
-        for _, row in categories.iterrows()
+    masses = [
+        (name, [_mass_cell(*row) for row in zip(*_mass_and_ratio(categories, name), strict=True)])
+        for name in names
     ]
     n = whole(categories["n_examples"].max())
     unit = "mass in % of attention (times the mass under uniform attention)"
-    return Table(f"{caption}, over {n} examples: {unit}", header, rows, frozenset({0, 1}), folded)
+    shown: list[Shown] = [COMPONENT.called("head"), "category", *masses, "entropy"]
+    title = f"{caption}, over {n} examples: {unit}"
+    return table_of(categories, HEAD_CATEGORIES, title, shown, folded=folded)
 
 
-def _mass_cell(row: pd.Series, category: str) -> str:
-    mass, ratio = row[f"mass_{category}"], row.get(f"ratio_{category}")
+def _mass_and_ratio(categories: pd.DataFrame, name: str) -> tuple[pd.Series, pd.Series]:
+    masses = categories[f"mass_{name}"]
+    return masses, categories.get(f"ratio_{name}", pd.Series(math.nan, masses.index))
+
+
+def _mass_cell(mass: float, ratio: float) -> str:
     times = f" ({number(ratio, 1)}\u00d7)" if pd.notna(ratio) else ""
     return number(100 * mass, 1) + times

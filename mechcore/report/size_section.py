@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pandas as pd
 
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
+from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
 from mechcore.report.groups import members_sentence
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.subnetwork_figures import effective_sizes
 from mechcore.report.summary import size_sentences
-from mechcore.wording import number, percent, percent_range, whole
+from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE, MEAN_EFFECTIVE_SIZE
+from mechcore.wording import whole
 
 _TITLE = "Effective size over training"
 FILES = ("mean_effective_size.csv", "effective_size.csv", "full.csv", "grid.csv")
@@ -40,47 +41,29 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
     missing = run.table("missing_grid_masks")
     if missing is None or len(missing) == 0:
         return Section("effective-size", _TITLE, blocks, FILES)
-    blocks.append(missing_table(missing[["checkpoint", "subnetwork", "reason"]]))
+    blocks.append(missing_table(run, "missing_grid_masks"))
     return Section("effective-size", _TITLE, blocks, (*FILES, "missing_grid_masks.csv"))
 
 
-def missing_table(missing: pd.DataFrame) -> Table:
+def missing_table(run: RunFolder, name: str) -> Table:
     """Masks that could not be used, and why."""
-    header = [str(name) for name in missing.columns]
-    words = frozenset(range(len(header)))
-    rows = missing.astype(str).to_numpy().tolist()
-    return Table("Masks that are missing, and why", header, rows, words)
+    shown = [each for each in ("checkpoint", "subnetwork", "reason") if each in run.tables[name]]
+    return table_of(run.tables[name], run.schemas[name], "Masks that are missing, and why", shown)
 
 
 def _mean_table(means: pd.DataFrame) -> Table:
-    header = ["group", "checkpoint", "effective size", "over seeds", "faithful", "full model"]
-    rows = [
-        [
-            row["group"],
-            row["checkpoint"],
-            percent(row["effective_size"]),
-            percent_range(row[["low", "high"]]),
-            f"{whole(row['n_faithful'])} of {whole(row['n_seeds'])}",
-            percent(row["full_accuracy"]),
-        ]
-        for _, row in means.iterrows()
-    ]
+    size = MEAN_EFFECTIVE_SIZE["effective_size"]
+    ranges = list(map(size.between, means["low"], means["high"]))
+    counts = zip(means["n_faithful"], means["n_seeds"], strict=True)
+    faithful = [f"{whole(n)} of {whole(seeds)}" for n, seeds in counts]
     caption = "Effective size, mean and range over seeds; how many seeds have a faithful "
     caption += "subnetwork; accuracy of the full model"
-    return Table(caption, header, rows, frozenset({0, 1}), folded=True)
+    shown: list[Shown] = ["group", "checkpoint", size, ("over seeds", ranges)]
+    shown += [("faithful", faithful), "full_accuracy"]
+    return table_of(means, MEAN_EFFECTIVE_SIZE, caption, shown, folded=True)
 
 
 def _seed_table(sizes: pd.DataFrame) -> Table:
-    header = ["group", "checkpoint", "seed", "effective size", "sparsity", "accuracy", "full model"]
-    rows = [
-        [
-            row["group"],
-            row["checkpoint"],
-            number(row["seed"], 0),
-            percent(row["effective_size"]),
-            *(percent(row[name]) for name in ("sparsity", "accuracy", "full_accuracy")),
-        ]
-        for _, row in sizes.iterrows()
-    ]
     caption = "Effective size of every seed: the sparsest faithful subnetwork and its accuracy"
-    return Table(caption, header, rows, frozenset({0, 1}), folded=True)
+    shown = ["group", "checkpoint", "seed", "effective_size", "sparsity", "accuracy"]
+    return table_of(sizes, EFFECTIVE_SIZE, caption, [*shown, "full_accuracy"], folded=True)

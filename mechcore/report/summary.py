@@ -9,8 +9,8 @@ import pandas as pd
 
 from mechcore.report.blocks import Finding, Tile
 from mechcore.report.data_section import majority_sentences
-from mechcore.report.figures import FULL, NON_CORE, data_sets, of_data
-from mechcore.report.groups import group_sentences, proper_subsets
+from mechcore.report.figures import NON_CORE
+from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.search_section import search_sentences
 from mechcore.report.training_section import training_sentences

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urldefrag
 import pytest
 
 import mechcore
+from mechcore.report.kinds import REPORTS, schemas_of
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = REPOSITORY / "docs"
@@ -197,3 +198,25 @@ def test_examples_in_docstrings_become_code() -> None:
     fenced = hook("docstrings").fenced
     text = "Text.\n\n>>> f(1)  # doctest: +SKIP\n2\n\nMore."
     assert fenced(text) == "Text.\n\n```pycon\n>>> f(1)\n2\n```\n\nMore."
+
+
+OLDER = {"extractive_scores"}
+"""Shortened for the docs."""
+
+
+def test_every_table_of_every_study_is_on_the_page() -> None:
+    page = hook("tables").reference()
+    schemas = [each for kind in REPORTS.names() for each in schemas_of({"kind": kind}).values()]
+    for schema in schemas:
+        assert f"### {schema.name}.csv" in page
+        assert f"| `{schema.columns[-1].name}` |" in page
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("tables/*/*.csv")), ids=lambda path: path.stem)
+def test_tables_of_the_docs_are_read_by_their_schemas(path: Path) -> None:
+    kind = path.parent.name.partition("-")[0]
+    schemas = schemas_of({"kind": kind if kind in REPORTS else None})
+    if path.stem in schemas and path.stem not in OLDER:
+        table = schemas[path.stem].read(path)
+        schemas[path.stem].check(table)
+        assert len(table)

@@ -1,7 +1,7 @@
 import pytest
 
 from mechcore.errors import InputError
-from mechcore.report.kinds import DEFAULT, REPORTS, report_of
+from mechcore.report.kinds import DEFAULT, REPORTS, report_of, schemas_of
 
 
 def test_a_run_that_names_no_kind_is_of_the_main_study() -> None:
@@ -16,4 +16,4 @@ def test_a_kind_that_nothing_installed_knows_is_refused(kind: object) -> None:
 
 def test_the_papers_are_found_by_their_entry_points() -> None:
     assert {"cognitive", "extractive"} <= set(REPORTS.names())
-    assert set(report_of({"kind": "extractive"}).tables) > {"extractive_ranks"}
+    assert set(schemas_of({"kind": "extractive"})) > {"extractive_ranks"}

@@ -16,12 +16,13 @@ from mechcore.files import write_csv
 from mechcore.pruning import Subnetwork
 from mechcore.pruning.settings import MAX_SEED
 from mechcore.report import build_report
-from mechcore.report.run_folder import TABLES, read_table
+from mechcore.report.kinds import schemas_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
 from mechcore.steps.tables import answer_tables
 from mechcore.subnetworks.effective_size import read_grid
 from mechcore.wording import number, whole
 
+SCHEMAS = schemas_of({})
 SEEDS = [2**53, 2**53 + 1, MAX_SEED - 1]
 """As floating-point numbers the first two are the same, and the last is too large for 64 bits."""
 
@@ -50,18 +51,18 @@ def test_seeds_of_tables_come_back_from_their_files(tmp_path: Path, name: str) -
     table = tables()[name]
     assert table["seed"].dropna().unique().tolist() == SEEDS
     write_csv(tmp_path / "a.csv", table)
-    back = read_table(tmp_path / "a.csv", TABLES[name])
+    back = SCHEMAS[name].read(tmp_path / "a.csv")
     assert back["seed"].dropna().tolist() == table["seed"].dropna().tolist()
     assert back["seed"].isna().tolist() == table["seed"].isna().tolist()
 
 
 def test_seeds_of_effective_sizes(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", tables()["accuracy"])
-    accuracy = read_table(tmp_path / "a.csv", TABLES["accuracy"])
+    accuracy = SCHEMAS["accuracy"].read(tmp_path / "a.csv")
     full, grid, groups = accuracies_by_checkpoint({1: accuracy})
     made = size_tables(full, grid, groups, 0.03)
     write_csv(tmp_path / "size.csv", made["effective_size"])
-    back = read_table(tmp_path / "size.csv", TABLES["effective_size"])
+    back = SCHEMAS["effective_size"].read(tmp_path / "size.csv")
     for table in (made["effective_size"], back):
         assert table.loc[table["group"] == "ID", "seed"].tolist() == SEEDS
     assert set(made["mean_effective_size"]["n_seeds"]) == {3}
@@ -85,8 +86,7 @@ def test_seeds_in_the_report(tmp_path: Path) -> None:
     page = build_report(tmp_path / "run").read_text(encoding="utf-8")
     for seed in SEEDS:
         assert str(seed) in page
-        assert f"{seed:,}" in page
+        assert f"{seed:,}" not in page  # the same text everywhere, to be searched for
     assert str(MAX_SEED) not in page
-    assert f"{MAX_SEED:,}" not in page
     assert number(SEEDS[1], 0) == "9007199254740993"
     assert whole(SEEDS[2]) == "9,223,372,036,854,775,807"

@@ -21,6 +21,7 @@ from mechcore.report.blocks import (
     Gallery,
     Paragraph,
     Section,
+    Shown,
     Table,
     not_run,
     table_of,
@@ -87,6 +88,6 @@ def _attending(attention: pd.DataFrame) -> Table:
     caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals: mean "
     caption += "over all tokens that see a number, and where it is measured at the last token alone"
     rows = by_model(strongest(attention, ["arm", "seed"], "ratio", _TOP))
-    shown = ["arm", "seed", HEAD, "mass", "uniform", "ratio", "answer_mass"]
+    shown: list[Shown] = ["arm", "seed", HEAD, "mass", "uniform", "ratio", "answer_mass"]
     schema = of_models(ATTENTION)
     return table_of(rows, schema, caption, [*shown, "answer_uniform"], folded=True)

@@ -126,8 +126,8 @@ def _samples(run: RunFolder, gallery: Gallery) -> Section:
     seeds = seeds_of(table)
     arms = by_arm(table.groupby("arm", sort=False)["largest"].max().reset_index())
     reached = {
-        (row.arm, row.seed): whole(row.samples) if pd.notna(row.samples) else "not reached"
-        for row in table.itertuples()
+        (arm, seed): whole(samples) if pd.notna(samples) else "not reached"
+        for arm, seed, samples in zip(table["arm"], table["seed"], table["samples"], strict=True)
     }
     by_seed = [
         (f"seed {number(seed, 0)}", [reached.get((arm, seed), DASH) for arm in arms["arm"]])

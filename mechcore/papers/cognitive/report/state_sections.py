@@ -71,7 +71,7 @@ def _unit_table(table: pd.DataFrame) -> Table:
 def _term_table(terms: pd.DataFrame) -> Table:
     means = over_seeds(terms, ["term"], ["share", "expected"])
     caption = "Share of units that follow each variable or product, mean and range over seeds"
-    shown = ["term", "arm", "share", OverSeeds("share"), "expected"]
+    shown: list[Shown] = ["term", "arm", "share", OverSeeds("share"), "expected"]
     rows = ordered(means, term=dict.fromkeys(terms["term"]))
     return table_of(rows, of_models(TERMS), caption, shown, folded=True)
 

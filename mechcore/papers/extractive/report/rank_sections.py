@@ -84,7 +84,8 @@ def _freezing_means(table: pd.DataFrame) -> Table:
     part = of(table, data=IMPLICATIONS)
     keys = ["task", "way", "cut"]
     means = means_over_seeds(part, [*keys, "frozen"], ["mean_rank"])
-    rows = sorted_parts(means.groupby(keys, as_index=False)["seeds"].max(), "task", "way")
+    counts = means.groupby(keys)["seeds"].max().reset_index()
+    rows = sorted_parts(counts, "task", "way")
     shown: list[Shown] = [*keys, SEEDS]
     for group, name in _FROZEN.items():
         found = rows[keys].merge(of(means, frozen=group), how="left", on=keys)

@@ -29,6 +29,7 @@ from mechcore.report.blocks import (
     OverSeeds,
     Paragraph,
     Section,
+    Shown,
     Table,
     not_run,
     table_of,
@@ -110,7 +111,7 @@ def _totals(scores: pd.DataFrame) -> Table:
     sums = scores.groupby([*keys, "seed"], sort=False)["value"].sum(min_count=1).reset_index()
     rows = ordered(means_over_seeds(sums, keys, ["value"]), task=TASKS, score=SCORE_ORDER)
     caption = "Scores summed over all components of a kind and all tokens: means over seeds"
-    shown = ["task", "score", PARTS[0].called("components"), SEEDS]
+    shown: list[Shown] = ["task", "score", PARTS[0].called("components"), SEEDS]
     shown += [SCORES["value"].called("sum", digits=2), OverSeeds("value")]
     return table_of(rows, SCORES, caption, shown)
 
@@ -122,7 +123,8 @@ def _strongest(scores: pd.DataFrame) -> Table:
     positive = [f"{s * n:.0f} of {n}" for s, n in zip(rows["positive"], rows["seeds"], strict=True)]
     caption = f"The {_TOP} components and tokens of each map with the largest scores, of either "
     caption += "sign: means over seeds, and in how many seeds the score is positive"
-    shown = [*_MAP, "component", "token", "value", OverSeeds("value"), ("positive in", positive)]
+    shown: list[Shown] = [*_MAP, "component", "token", "value", OverSeeds("value")]
+    shown.append(("positive in", positive))
     return table_of(rows, SCORES, caption, shown)
 
 
@@ -163,7 +165,8 @@ def sums_section(run: RunFolder, gallery: Gallery) -> Section:
     )
     rows = table.assign(sum=summed)
     total = SUMS["gradient"].alike("sum", "")
-    shown = ["task", "seed", "informative", "other", total, "gradient", "actual", "r", "n"]
+    shown: list[Shown] = ["task", "seed", "informative", "other", total, "gradient"]
+    shown += ["actual", "r", "n"]
     caption = (
         "Change of the reward (logits), means over prompts: by scores, to first order, and as "
     )
