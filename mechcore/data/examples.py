@@ -62,6 +62,14 @@ class Examples:
     def __len__(self) -> int:
         return len(self.frame)
 
+    def labelled(self, label: str) -> Examples:
+        """Those with this label.
+
+        Raises:
+            InputError: there is none.
+        """
+        return Examples(self.name, self.frame[self.frame["label"] == label])
+
     @property
     def two_segments(self) -> bool:
         """Whether any example has a second segment."""

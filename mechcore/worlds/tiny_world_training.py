@@ -249,7 +249,7 @@ def _evaluations() -> dict[str, Examples]:
     both = tiny_world.generate("ood", 2 * n_ood, EVALUATION_SEED)
     return {
         "id": tiny_world.generate("id", n_id, EVALUATION_SEED),
-        "ood": Examples("ood", both.frame[both.frame["label"] == tiny_world.NON_ENTAILMENT]),
+        "ood": both.labelled(tiny_world.NON_ENTAILMENT),
     }
 
 

@@ -36,6 +36,14 @@ def test_names_of_labels_and_subsets() -> None:
     assert examples.subset_names == ["late", "early"]
 
 
+def test_those_with_a_label() -> None:
+    examples = Examples("x", frame()).labelled("yes")
+    assert list(examples.frame["text_a"]) == ["a0", "a2", "a4"]
+    assert examples.label_names == ["yes"]
+    with pytest.raises(InputError, match="no example"):
+        Examples("x", frame()).labelled("perhaps")
+
+
 def test_two_segments_are_those_with_a_second_text() -> None:
     assert Examples("x", frame()).two_segments
     assert not Examples("x", frame(text_b="")).two_segments
