@@ -459,19 +459,13 @@ def test_other_decoders_sum_to_the_gradient(
             "no hook_resid_mid",
         ),
         (
-            hf.OpenAIGPTConfig,
-            hf.OpenAIGPTLMHeadModel,
-            {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 48},
-            "a norm after its MLP",
-        ),
-        (
             hf.GraniteConfig,
             hf.GraniteForCausalLM,
             SIZES | POSITIONS | GROUPED | {"residual_multiplier": 0.5},
             "scales what it adds",
         ),
     ],
-    ids=["norms after", "norms before and after", "parallel", "after the sum", "scaled"],
+    ids=["norms after", "norms before and after", "parallel", "scaled"],
 )
 def test_layers_of_another_kind_are_refused(
     config: Any, model: Any, sizes: dict[str, Any], message: str, data: EncodedFacts, tmp_path: Path

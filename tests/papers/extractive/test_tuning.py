@@ -229,13 +229,13 @@ def test_without_replay_other_data_are_not_read(tiny: Decoder, data: EncodedFact
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"learning_rate": 0.0}, "learning_rate is 0.0; expected above 0, below 1"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; expected a number above 0 and below 1"),
         ({"learning_rate": 1.0}, "learning_rate is 1.0"),
         ({"learning_rate": float("nan")}, "learning_rate is nan"),
-        ({"epochs": 0}, "epochs is 0; expected at least 1"),
-        ({"batch_size": 0}, "batch_size is 0; expected at least 1"),
-        ({"seed": -1}, "seed is -1; expected at least 0"),
-        ({"replay": -1}, "replay is -1; expected at least 0"),
+        ({"epochs": 0}, "epochs is 0; expected a whole number from 1"),
+        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1"),
+        ({"seed": -1}, "seed is -1; expected a whole number from 0"),
+        ({"replay": -1}, "replay is -1; expected a whole number from 0"),
     ],
 )
 def test_settings_out_of_range(options: dict[str, Any], message: str) -> None:
