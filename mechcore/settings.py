@@ -41,7 +41,8 @@ class Setting:
     Attributes:
         help: what it is, for every place that shows it.
         option: of the command line; none is made for an empty one. ``{group}`` is the name of the
-            settings that it is in. Settings with the same option are set together.
+            settings that it is in. Settings with the same option are set together. One that begins
+            with ``--no-`` is a flag, which sets an optional setting to None.
         least: lowest value, or lowest one of a list.
         above: excludes a lowest value instead.
         most: highest value; where only a lowest is given, `MOST_COUNTED` or a million.

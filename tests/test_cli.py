@@ -31,7 +31,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import Subnetwork
-from mechcore.steps.analyses import AblateCore
+from mechcore.steps.ablation import AblateCore
 from mechcore.steps.masks import FindMasks
 from mechcore.study.step import Work
 from mechcore.worlds import tiny_world
@@ -174,7 +174,7 @@ def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     # Run again, it does nothing twice.
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "17 of 17 jobs were done before" in capsys.readouterr().err
+    assert "21 of 21 jobs were done before" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
 
 
@@ -209,15 +209,17 @@ def test_the_same_results_from_columns_and_labels_of_other_names(files: Path) ->
 @pytest.mark.usefixtures("no_report")
 def test_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
     small = f"{QUICK} --max-train 24 --max-id 30 --max-ood 24 --max-non-core 1"
-    assert call(f"run --embedded decoder {small} --out decoder") == 0
+    assert call(f"demo decoder {small} --out decoder") == 0
     facts = json.loads(Path("decoder/config.json").read_text())
     assert "GPT2LMHeadModel" in json.dumps(facts["model"]) or facts["model"]["kind"] != "bridge"
     assert facts["settings"]["model"]["embedded"] == "decoder"
     full = pd.read_csv("decoder/tables/accuracy.csv").query("subnetwork == 'full'")
     assert full[full["subset"] == "all"]["accuracy"].min() > 0.9
-    assert call(f"run {small} --out encoder --ood-subsets so_swap,prep") == 0
+    assert call(f"demo {small} --no-sweep --out encoder --ood-subsets so_swap,prep") == 0
     rows = pd.read_csv("encoder/tables/accuracy.csv").query("role == 'ood'")
     assert set(rows["subset"]) == {"so_swap", "prep", "all"}
+    assert Path("decoder/tables/roles.csv").is_file()
+    assert not {"sweep", "information", "roles"} & set(tables(Path("encoder/tables")))
 
 
 @pytest.mark.usefixtures("no_report")
@@ -236,7 +238,7 @@ def test_run_again_to_go_on_or_to_change(
         assert call(f"{command} --out parts") == 130
     error = capsys.readouterr().err
     assert "Traceback" not in error
-    assert "run, effective-size and train go on when run again" in error
+    assert "extractive run, effective-size and train go on when run again" in error
     assert not Path("parts/tables").exists()
     with monkeypatch.context() as patch:
         patch.setattr(FindMasks, "run", interrupted)
@@ -263,14 +265,14 @@ def test_a_study_from_init_to_clean(
         ("  preset: fast", "#"),
         ("max_examples: 512", "max_examples: 8"),
         ("seeds: [42, 43, 44]", "seeds: [1, 2]"),
-        ("sweep: null", "sweep: mlps"),
+        ("sweep: all", "sweep: mlps"),
     ):
         assert before in text
         text = text.replace(before, after)
     Path("mine.yaml").write_text(text)
     assert call("run mine.yaml --dry-run") == 0
     told = capsys.readouterr().out
-    assert "18 jobs, 0 of them done before" in told
+    assert "21 jobs, 0 of them done before" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
@@ -278,22 +280,23 @@ def test_a_study_from_init_to_clean(
     singles = pd.read_csv("mine/tables/sweep.csv").query("role == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(6)]
     assert call("run mine.yaml --dry-run") == 0
-    assert capsys.readouterr().out == ("all 18 jobs are done; a run would only write the results\n")
+    assert capsys.readouterr().out == ("all 21 jobs are done; a run would only write the results\n")
     assert call("status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "18 of 18 jobs are done" in told
-    assert "18 results are what was written" in told
+    assert "21 of 21 jobs are done" in told
+    assert "21 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
     assert call("clean mine --dry-run") == 0
-    # Two prunings and their masks, four times answers, accuracies, core, pictures, ablation.
-    assert "would remove 12 results and 0 leftover files" in capsys.readouterr().out
+    # Two prunings and their masks, four times answers, accuracies, smallest, core, pictures,
+    # ablation.
+    assert "would remove 13 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("clean mine") == 0
-    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 12
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 13
     capsys.readouterr()
     assert call("status mine") == 0
-    assert "18 of 18 jobs are done" in capsys.readouterr().out
+    assert "21 of 21 jobs are done" in capsys.readouterr().out
 
 
 def test_a_target_out_of_reach_is_a_failed_step(

@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from mechcore.ablation.effects import ablation_table as ablation_table
     from mechcore.ablation.effects import as_sets as as_sets
     from mechcore.ablation.information import information_table as information_table
-    from mechcore.ablation.roles import RoleSettings as RoleSettings
     from mechcore.ablation.roles import component_roles as component_roles
     from mechcore.ablation.roles import explain_role as explain_role
+    from mechcore.ablation.roles import verdict as verdict
     from mechcore.ablation.search import Search as Search
     from mechcore.ablation.search import find_superadditive as find_superadditive
+    from mechcore.ablation.settings import RoleSettings as RoleSettings
     from mechcore.ablation.superadditivity import (
         interaction_from_accuracies as interaction_from_accuracies,
     )

@@ -8,18 +8,50 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.effects import Ablations, ComponentSet, place
+from mechcore.ablation.effects import SET, SIZE, Ablations, ComponentSet, place
 from mechcore.ablation.superadditivity import adjusted_p, paired_p
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import bootstrap_means
 from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
+from mechcore.tables import PLACE, Column, N, Schema, estimate
 
-FIGURES = ("balanced_accuracy", "information", "threshold", "auc")
+FIGURES = {
+    "balanced_accuracy": "drop in balanced accuracy, the sum of information and threshold",
+    "information": "drop in balanced accuracy after one bias per label is refitted",
+    "threshold": "the rest, which moving the threshold between the labels makes good",
+    "auc": "drop in the area under the curve of the margin, where there are two labels",
+}
 _OF_DROP = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p", "_p_adjusted")
-COLUMNS = (
-    *("set", "size", "data", "role", "subset", "n"),
-    *(figure + end for figure in FIGURES for end in _OF_DROP),
-    "reason",
+
+
+def _drop_columns(figure: str, meaning: str) -> tuple[Column, ...]:
+    drop = f"{figure}_drop"
+    return (
+        *estimate(drop, "points", meaning, low=f"{drop}_low", high=f"{drop}_high"),
+        Column(f"{drop}_se", "share", f"standard error of {drop}", shown="bare"),
+        Column(f"{figure}_p", "number", f"p of {drop} being 0, paired t test", shown="small"),
+        Column(
+            f"{figure}_p_adjusted",
+            "number",
+            "corrected over the sets of a subset (Benjamini-Hochberg)",
+            shown="small",
+        ),
+    )
+
+
+REASON = Column("reason", "text", "why figures are missing, where they are")
+INFORMATION = Schema(
+    "information",
+    "What ablating each set costs in information, and what by a moved threshold, on every subset "
+    "and group of subsets; positive: worse without it.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        *(column for each in FIGURES.items() for column in _drop_columns(*each)),
+        REASON,
+    ),
 )
 
 
@@ -66,7 +98,7 @@ def information_table(
                 for row, *values in zip(found, *columns.values(), strict=True):
                     row.update(zip(columns, values, strict=True))
         rows += [row | {"reason": reason} for row in found]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    return pd.DataFrame(rows, columns=INFORMATION.names)
 
 
 def _groups(

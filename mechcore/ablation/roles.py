@@ -30,14 +30,17 @@ their four drops together; p of the equivalence tests are corrected over compone
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
+from mechcore.ablation.information import REASON
+from mechcore.ablation.settings import RoleSettings
 from mechcore.errors import InputError
+from mechcore.tables import COMPONENT, Column, Schema, estimate
+from mechcore.wording import number
 
 BOTH = "needed in both"
 IN_ONLY = "needed in domain only"
@@ -53,37 +56,47 @@ ROLES = (BOTH, HARMFUL_OUT, IN_ONLY, IN, OUT_ONLY, OUT, HARMFUL_IN, THRESHOLD, N
 
 PLACES = {"id": "in domain", "ood": "out of domain"}
 _FIGURES = ("information", "threshold")
+_NAMED = 3
+"""Components of a group that a verdict names."""
 _ENDS = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
-COLUMNS = (
-    *("component", "role", "sure", "open"),
-    *(
-        f"{figure}_{end}_{place}"
-        for place in PLACES
-        for figure in _FIGURES
-        for end in ("drop", "drop_low", "drop_high", "p_adjusted")
+
+
+def _drop_columns(figure: str, place: str) -> tuple[Column, ...]:
+    low, high = (f"{figure}_drop_{end}_{place}" for end in ("low", "high"))
+    meaning = f"drop in {figure} {PLACES[place]} without the component; positive: worse without it"
+    return (
+        *estimate(f"{figure}_drop_{place}", "points", meaning, low=low, high=high),
+        Column(
+            f"{figure}_p_adjusted_{place}",
+            "number",
+            "its p, corrected over all components and their four drops (Benjamini-Hochberg)",
+            shown="small",
+        ),
+    )
+
+
+COMPONENT_ROLES = Schema(
+    "roles",
+    "The role of every component, judged by ablating it alone. In this table a role is that of a "
+    "component; in others it is that of the data.",
+    (
+        COMPONENT,
+        Column("role", "text", f"of the component: {', '.join(ROLES)}"),
+        Column("sure", "flag", "whether every part of the role is decided"),
+        Column("open", "text", "which parts are not, and why"),
+        *(
+            column
+            for place in PLACES
+            for figure in _FIGURES
+            for column in _drop_columns(figure, place)
+        ),
+        *(
+            REASON.alike(f"reason_{place}", f"{REASON.meaning}, {PLACES[place]}")
+            for place in PLACES
+        ),
+        Column("explanation", "text", "the role in a sentence"),
     ),
 )
-
-
-@dataclass(frozen=True)
-class RoleSettings:
-    """How roles are judged.
-
-    Attributes:
-        alpha: false discovery rate of the drops, and level of the equivalence tests.
-        least: least effect of interest, as a share of balanced accuracy.
-        minor: share of the drop in one domain up to which the drop in the other counts as absent.
-    """
-
-    alpha: float = 0.05
-    least: float = 0.01
-    minor: float = 0.25
-
-    def __post_init__(self) -> None:
-        for name in ("alpha", "least", "minor"):
-            value = getattr(self, name)
-            if not 0 < value < 1:
-                raise InputError(f"roles: {name} is {value}; expected a share between 0 and 1")
 
 
 def component_roles(
@@ -100,10 +113,8 @@ def component_roles(
         settings: how to judge.
 
     Returns:
-        One row per component with the columns `COLUMNS`, in the order of ``in_domain``: its role,
-        whether every part of it is decided (``sure``) and what is not (``open``), and its drops in
-        information and by a moved threshold as shares with intervals and corrected p. Positive
-        drops: worse without it.
+        The columns of `COMPONENT_ROLES`, one row per component in the order of ``in_domain``.
+        Drops are shares, positive where the model is worse without the component.
 
     Raises:
         InputError: a component comes twice, or the tables have different ones.
@@ -137,7 +148,8 @@ def component_roles(
         "; ".join(_open(row, *part.split("_")) for part in still_open)
         for (_, still_open), (_, row) in zip(judged, wide.iterrows(), strict=True)
     ]
-    return wide[list(COLUMNS)].reset_index(drop=True)
+    wide["explanation"] = [explain_role(row) for _, row in wide.iterrows()]
+    return wide[COMPONENT_ROLES.names].reset_index(drop=True)
 
 
 def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
@@ -157,6 +169,73 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
     doubt = f" Not sure: {row['open']}." if row["open"] else ""
     verb = {NONE: "has ", THRESHOLD: ""}.get(row["role"], "is ")
     return f"{row['component']} {verb}{row['role']}: {'; '.join(parts)}.{doubt}"
+
+
+def ranked(roles: pd.DataFrame) -> pd.DataFrame:
+    """The components that were found to do something, those that matter most out of domain first.
+
+    Args:
+        roles: of `component_roles`.
+
+    Returns:
+        The rows with a role other than no detectable effect or undecided, by the size of their
+        information drop out of domain; where that is not known, in domain.
+    """
+    found = roles[~roles["role"].isin([NONE, UNDECIDED])]
+    keys = [f"information_drop_{place}" for place in ("ood", "id")]
+    return found.sort_values(keys, key=lambda drop: -drop.abs(), kind="stable")
+
+
+def verdict(roles: pd.DataFrame) -> str:
+    """Which components are to blame, which carry the generalisation and which can go.
+
+    Args:
+        roles: of `component_roles`.
+
+    Returns:
+        One sentence, with changes in information in points and their intervals, negative where the
+        model is worse without the component. Where nothing is known of information in a domain, it
+        says why.
+    """
+    if roles.empty:
+        return "No component was ablated."
+    known = [place for place in PLACES if roles[f"information_drop_{place}"].notna().any()]
+    parts = []
+    if "ood" in known:
+        parts = [
+            _group(roles, (HARMFUL_OUT,), "ood", ("is", "are"), "harmful out of domain"),
+            _group(roles, (BOTH, OUT_ONLY, OUT), "ood", ("carries", "carry"), "the generalisation"),
+        ]
+    elif "id" in known:
+        parts = [_group(roles, (IN,), "id", ("is", "are"), "needed in domain")]
+    if len(known) == len(PLACES):
+        idle = roles[(roles["role"] == NONE) & roles["sure"]]
+        most = idle[[f"information_drop_{place}" for place in PLACES]].max(axis=None)
+        cost = f"each costs at most {max(100 * most, 0):.1f} points in domain or out of domain"
+        parts.append(f"{len(idle)} can go ({cost})" if len(idle) else "none is shown to be idle")
+    parts += [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]
+    return f"Of {len(roles)} components ablated alone, {'; '.join(parts)}."
+
+
+def _group(
+    roles: pd.DataFrame, wanted: tuple[str, ...], place: str, verbs: tuple[str, str], what: str
+) -> str:
+    """How many components have some of the roles, and what changes most without which."""
+    found = ranked(roles[roles["role"].isin(wanted)])
+    if found.empty:
+        return f"none is shown to {'be' if 'is' in verbs else verbs[1]} {what}"
+    named = [f"{row['component']} {_signed(row, place)}" for _, row in found[:_NAMED].iterrows()]
+    named[0] += " points of information without it"
+    if len(found) > _NAMED:
+        named.append(f"and {len(found) - _NAMED} more")
+    return f"{len(found)} {verbs[len(found) > 1]} {what} ({', '.join(named)})"
+
+
+def _signed(row: Any, place: str) -> str:
+    """The change in information without a component and its interval, in points."""
+    drop, low, high = _drop(row, "information", place)
+    change, worst, best = (number(0.0 - end, 1, signed=True) for end in (drop, high, low))
+    return f"{change} [{worst}, {best}]"
 
 
 # -- judging --------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ def _main(
 for _command in (
     study.init,
     study.run,
+    study.demo,
     study.status,
     study.clean,
     subnetworks.means,
@@ -108,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run, cognitive run, extractive run, effective-size and train go on when "
-            "run again, prune, compare, ablate and superadditive with --resume",
+            "interrupted; run, demo, cognitive run, extractive run, effective-size and train go on "
+            "when run again, prune, compare, ablate and superadditive with --resume",
             code,
         )
     sys.exit(code or 0)

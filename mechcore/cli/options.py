@@ -101,18 +101,23 @@ class _Option:
     default: Any
 
     @property
+    def leaves_out(self) -> bool:
+        """Whether it is a flag that leaves out what the setting asks for."""
+        return self.flags[0].startswith("--no-")
+
+    @property
     def type(self) -> Any:
         """What typer makes of the text."""
-        if bool in self.entry.choices:
+        if bool in self.entry.choices or self.leaves_out:
             return bool
         kinds = (int, float)
         return next((k for k in self.entry.choices if k in kinds or get_origin(k) is Literal), str)
 
     def parameter(self, name: str) -> inspect.Parameter:
         """The parameter of a typer command."""
-        flags = (
-            [f"{each}/--no-{each[2:]}" for each in self.flags] if self.type is bool else self.flags
-        )
+        flags = self.flags
+        if self.type is bool and not self.leaves_out:
+            flags = [f"{each}/--no-{each[2:]}" for each in flags]
         option = typer.Option(
             *flags, help=self._help(), show_default=False, metavar=self._metavar()
         )
@@ -132,6 +137,8 @@ class _Option:
 
     def _help(self) -> str:
         default, text = self.default, self.entry.setting.help
+        if self.leaves_out:
+            return f"Do not {text[0].lower()}{text[1:]}"
         if self.entry.setting.all:
             text = f"{text.removesuffix('.')}; 0: all."
         if isinstance(default, tuple):
@@ -148,6 +155,8 @@ class _Option:
             InputError: it cannot be used.
         """
         option, entry = self.flags[0], self.entry
+        if self.leaves_out:
+            return None
         if self.type is str:
             given = _from_text(entry, option, given)
         if entry.setting.all and given == 0:

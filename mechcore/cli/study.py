@@ -24,20 +24,26 @@ from mechcore.cli.shared import (
 )
 from mechcore.errors import InputError
 from mechcore.settings import origins
-from mechcore.steps.config import Resources, StudyConfig
+from mechcore.steps.config import Embedded, Resources, StudyConfig
 
 _FURTHER = (
     *("method", "n_resamples", "analyses.fill", "analyses.ablation.max_non_core"),
-    "analyses.effective_size.tolerance",
+    *("analyses.effective_size.tolerance", "analyses.sweep", "analyses.roles", "analyses.loss"),
 )
+
+
+_RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, *_FURTHER)
+_OWN = (
+    *("model.source", "model.embedded", "model.revision", "model.class_labels", "model.prompt"),
+    *("model.answers", "model.allow_pickle", "data.train", "data.id", "data.ood", "data.task"),
+    *("data.folder", "data.columns", "data.label_names"),
+)
+"""Settings for models and data of the user's own."""
 
 
 @grouped
 def run(
-    given: Annotated[
-        Given[StudyConfig],
-        From(StudyConfig, (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, *_FURTHER)),
-    ],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN)],
     resources: ResourceOptions,
     how: RunOptions,
     config: Annotated[
@@ -45,13 +51,18 @@ def run(
         typer.Argument(help="Study as YAML, see mechcore init; the options below beat it."),
     ] = None,
 ) -> None:
-    """A whole study: evaluate, prune, core, head categories, ablations, one report.
+    """A whole study: evaluate, prune, core, head categories, ablations, roles, one report.
 
     Run it again to go on after an interruption: what is done is kept, and only what depends on a
     change is done again.
     """
     from mechcore.study.kinds import DEFAULT, STUDIES, read_study
 
+    if config is None and not given.values.keys() & {"model.source", "model.embedded"}:
+        raise InputError(
+            "run: no model; name one with its data (--model DIR --train FILE --id FILE --ood FILE, "
+            "or --model DIR --task TASK), or study an embedded one: mechcore demo"
+        )
     kind, base = (DEFAULT, StudyConfig()) if config is None else read_study(config)
     stages = [("defaults", STUDIES[kind].settings()), (f"file {config}", base)]
     out = "mechcore-out" if config is None else config.stem
@@ -67,6 +78,35 @@ def run(
         return
     study = given.over(base)
     check_embedded(given, study.model)
+    _do(study, resources, how, out, stages)
+
+
+@grouped
+def demo(
+    given: Annotated[Given[StudyConfig], From(StudyConfig, _RUN, without=_OWN)],
+    resources: ResourceOptions,
+    how: RunOptions,
+    model: Annotated[
+        Embedded, typer.Argument(help="Which embedded model.", show_default=True)
+    ] = "encoder",
+) -> None:
+    """The whole study of an embedded model on embedded data, as mechcore run does it of yours."""
+    base = StudyConfig()
+    study = given.over(replace(base, model=replace(base.model, embedded=model)))
+    how.check()
+    _do(study, resources, how, "mechcore-demo", [("defaults", base)])
+
+
+def _do(
+    study: StudyConfig,
+    resources: Given[Resources],
+    how: RunOptions,
+    out: str,
+    stages: list[tuple[str, Any]],
+) -> None:
+    """Do the main study with what the command line says of resources."""
+    from mechcore.study.kinds import DEFAULT
+
     study = replace(study, resources=resources.over(study.resources))
     if resources.values.get("device") is not None and study.model.device_map is not None:
         raise InputError(

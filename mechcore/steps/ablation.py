@@ -1,46 +1,255 @@
-"""Ablation as a step of a study: which sets, on both kinds of data, into tables."""
+"""Ablation as steps of a study: which sets, on both kinds of data, into tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 
 from mechcore.ablation import (
     Ablations,
     ComponentSet,
     ablate,
     ablation_table,
+    component_roles,
     dividends,
+    information_table,
     interactions,
     sets,
     shapley,
 )
 from mechcore.ablation.cooperative import MOST_EXACT
+from mechcore.ablation.effects import ABLATION
 from mechcore.ablation.engines import Precision
+from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.roles import COMPONENT_ROLES
+from mechcore.ablation.settings import RoleSettings
+from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.ablation.sweeping import Engine
 from mechcore.components import Component, ModelShape
+from mechcore.data.examples import ALL
 from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.masking.fills import FILLS
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
+from mechcore.steps.answers import load_answers, save_answers
+from mechcore.steps.base import SHARED, MainStep, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
+from mechcore.steps.tables import FULL
+from mechcore.study.step import Job, Work
+from mechcore.tables import Schema
 
-if TYPE_CHECKING:
-    from mechcore.steps.analyses import AblateCore
+SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
+
+CORE = 0.2
+"""Share of heads in a core that is not known yet."""
+
+
+@dataclass(frozen=True)
+class Ablating(MainStep):
+    """What the steps that ablate sets of components have in common.
+
+    Attributes:
+        names: of the test data in tables, by role.
+        seed: of draws and of the bootstrap.
+        batch_size: examples per batch.
+        n_resamples: bootstrap resamples.
+        fill: what replaces an ablated output.
+    """
+
+    names: Mapping[str, str]
+    seed: int
+    batch_size: int
+    n_resamples: int
+    fill: str
+
+    def uses(self) -> list[object]:
+        """The fill."""
+        return [FILLS[self.fill]]
+
+
+@dataclass(frozen=True)
+class AblateCore(Ablating):
+    """Ablation of the core, alone and jointly, beside other heads.
+
+    What a sweep ablated that it needs is not ablated again.
+
+    Attributes:
+        max_joint: core heads to ablate in pairs, those that matter most out of domain.
+        max_non_core: heads outside the core to ablate for comparison, drawn at random.
+    """
+
+    kind: ClassVar[str] = "ablate"
+    schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, INTERACTIONS)
+    needs: ClassVar[tuple[str, ...]] = ("means", "core")
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    max_joint: int
+    max_non_core: int
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        n_sets = self.max_joint * (self.max_joint - 1) / 2
+        if "sweep" not in job.needs:
+            n_sets += CORE * size.n_heads + self.max_non_core
+        return SHARED * n_sets * size.tested
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        means, core = means_of(work, inputs), core_of(work)
+        known = ablations_in(work, self.names) if "sweep" in work.job.needs else {}
+        work.write_tables(core_ablation_tables(inputs, means, core, self, known))
+
+
+@dataclass(frozen=True)
+class Sweep(MainStep):
+    """Every component of a kind ablated alone: the answers.
+
+    Attributes:
+        components: which kind.
+        seed: of what the fill draws.
+        batch_size: examples per batch.
+        fill: what replaces an ablated output.
+    """
+
+    kind: ClassVar[str] = "sweep"
+    needs: ClassVar[tuple[str, ...]] = ("means",)
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    components: Literal["heads", "mlps", "all"]
+    seed: int
+    batch_size: int
+    fill: str
+
+    def uses(self) -> list[object]:
+        """The fill."""
+        return [FILLS[self.fill]]
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        return SHARED * size.components(self.components) * size.tested
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        inputs = inputs_of(work)
+        means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
+        alone = [ComponentSet((each,)) for each in shape.kind(self.components)]
+        for role in TEST_ROLES:
+            found = _ablate(inputs, means, alone, role, self.fill, self.batch_size, seed=self.seed)
+            save_answers(work.folder / SWEPT[role], _by_name(found))
+
+
+@dataclass(frozen=True)
+class Drops(MainStep):
+    """Tables of what every single component costs, from the answers of a sweep.
+
+    Attributes:
+        names: of the test data in tables, by role.
+        groups: out-of-domain subsets by the name of their group.
+        n_resamples: bootstrap resamples.
+        seed: of the bootstrap and the folds.
+    """
+
+    kind: ClassVar[str] = "drops"
+    schemas: ClassVar[tuple[Schema, ...]] = (SWEEP, INFORMATION)
+    needs: ClassVar[tuple[str, ...]] = ("sweep",)
+    names: Mapping[str, str]
+    groups: Mapping[str, tuple[str, ...]]
+    n_resamples: int
+    seed: int
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        found = list(ablations_in(work, self.names).values())
+        options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
+        swept = [ablation_table(each, **options) for each in found]
+        told = [information_table(each, self._groups(each), **options) for each in found]
+        work.write_tables({"sweep": _joined(swept), "information": _joined(told)})
+
+    def _groups(self, ablations: Ablations) -> dict[str, tuple[str, ...]]:
+        """Groups of which every subset is there; of the others ``group_accuracy`` says so."""
+        there = {*ablations.full.subset_names, ALL}
+        return {
+            name: members
+            for name, members in (self.groups if ablations.role == "ood" else {}).items()
+            if there.issuperset(members) and name not in there
+        }
+
+
+@dataclass(frozen=True)
+class Roles(MainStep):
+    """What every component is needed for, from the drops in information.
+
+    Attributes:
+        judged: how roles are judged.
+    """
+
+    kind: ClassVar[str] = "roles"
+    schemas: ClassVar[tuple[Schema, ...]] = (COMPONENT_ROLES,)
+    needs: ClassVar[tuple[str, ...]] = ("drops",)
+    judged: RoleSettings
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        table = work.table("drops", "information").query("subset == @ALL")
+        places = [table[table["role"] == role] for role in TEST_ROLES]
+        work.write_tables({"roles": component_roles(*places, self.judged)})
+
+
+SWEPT = {role: f"sweep-{role}.safetensors" for role in TEST_ROLES}
+"""Files of a sweep's answers."""
+
+
+def _by_name(ablations: Ablations) -> dict[str, Evaluation]:
+    full = ablations.full
+    named = {FULL: full}
+    for each, answers in ablations.without.items():
+        assert answers.logits is not None, "studies have data with labels, whose classes are few"
+        named[str(each)] = replace(full, logits=torch.from_numpy(answers.logits))
+    return named
+
+
+def ablations_in(work: Work, names: Mapping[str, str]) -> dict[str, Ablations]:
+    """The answers of the sweep that the job needs, by role.
+
+    Args:
+        work: of the job.
+        names: of the test data, by role.
+    """
+    found = {}
+    for role, file in SWEPT.items():
+        named = load_answers(work.needed("sweep") / file)
+        full = named.pop(FULL)
+        without = {ComponentSet.of([name]): answers for name, answers in named.items()}
+        found[role] = Ablations.of(full, without, names[role], role)
+    return found
 
 
 def core_ablation_tables(
-    inputs: Inputs, means: MeanActivations, core: Sequence[Component], step: AblateCore
+    inputs: Inputs,
+    means: MeanActivations,
+    core: Sequence[Component],
+    step: AblateCore,
+    known: Mapping[str, Ablations],
 ) -> dict[str, pd.DataFrame]:
     """Ablate every core head alone and chosen ones jointly, beside heads outside the core.
 
     All pairs among the ``max_joint`` core heads with the largest out-of-domain drop are ablated,
     these heads together, and the whole core. Of the other heads, ``max_non_core`` drawn at random
     are ablated one at a time and reported as one average.
+
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        core: its core.
+        step: with the settings.
+        known: what is known already, by role, and is not ablated again.
 
     Returns:
         The tables ``ablation`` and ``interactions``.
@@ -49,11 +258,21 @@ def core_ablation_tables(
     drawn = np.random.default_rng(step.seed).permutation(len(outside))[: step.max_non_core]
     others = [ComponentSet((outside[i],)) for i in sorted(drawn)]
     singles = [ComponentSet((head,)) for head in core]
-    ood = _ablate(inputs, means, [*singles, *others], "ood", step.fill, step.batch_size)
+
+    def without(wanted: Sequence[ComponentSet], role: str) -> Ablations:
+        there = known.get(role)
+        left = [each for each in wanted if there is None or each not in there.without]
+        if left or there is None:
+            size, seed = step.batch_size, step.seed
+            found = _ablate(inputs, means, left, role, step.fill, size, seed=seed)
+            there = found if there is None else there.with_more(found)
+        return replace(there, without={each: there.without[each] for each in wanted})
+
+    ood = without([*singles, *others], "ood")
     joint = joint_sets(singles, ood, step.max_joint)
-    id_ = _ablate(inputs, means, [*singles, *others, *joint], "id", step.fill, step.batch_size)
+    id_ = without([*singles, *others, *joint], "id")
     if joint:
-        ood = ood.with_more(_ablate(inputs, means, joint, "ood", step.fill, step.batch_size))
+        ood = ood.with_more(without(joint, "ood"))
     kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
     return _effect_tables([id_, ood], kinds, others, step.n_resamples)
 

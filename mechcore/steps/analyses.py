@@ -9,10 +9,8 @@ from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
-from mechcore.ablation import ComponentSet, find_superadditive
-from mechcore.ablation.effects import ABLATION
+from mechcore.ablation import find_superadditive
 from mechcore.ablation.search import SCREENING, SUPERADDITIVE
-from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.attention.categories import registered_categories
 from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.attention.labels import HEAD_CATEGORIES
@@ -21,10 +19,9 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import write_json
-from mechcore.masking.fills import FILLS
 from mechcore.pruning import Subnetwork
 from mechcore.steps import tables
-from mechcore.steps.ablation import core_ablation_tables, sweep_tables
+from mechcore.steps.ablation import Ablating
 from mechcore.steps.answers import load_answers, save_answers
 from mechcore.steps.base import (
     ANSWERS_FILE,
@@ -50,12 +47,8 @@ from mechcore.subnetworks.core import (
     JOINT_FREQUENCY,
 )
 from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE, MEAN_EFFECTIVE_SIZE
+from mechcore.subnetworks.smallest import SMALLEST, smallest_subnetworks
 from mechcore.tables import Schema
-
-SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
-
-CORE = 0.2
-"""Share of heads in a core that is not known yet."""
 
 
 @dataclass(frozen=True)
@@ -116,35 +109,90 @@ class Accuracy(MainStep):
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        found: list[Subnetwork] = []
-        folders: list[Path] = []
-        full: dict[str, Evaluation] = {}
-        masked: dict[str, list[Evaluation]] = {role: [] for role in TEST_ROLES}
-        for what in work.job.needs:
-            kind, _, rest = what.partition(" ")
-            if kind == "masks":
-                folders.append(work.needed(what))
-                part = subnetworks_in(folders[-1])
-                found += part
-                for role in TEST_ROLES:
-                    named = load_answers(work.needed(f"answers {role} {rest}") / ANSWERS_FILE)
-                    masked[role] += [named[each.name] for each in part]
-            elif kind == "full":
-                full[rest] = load_answers(work.needed(what) / ANSWERS_FILE)[tables.FULL]
-        order = sorted(range(len(found)), key=lambda i: (found[i].target, found[i].seed))
+        found = answers_of(work)
         work.write_tables(
             tables.answer_tables(
-                full,
-                [found[i] for i in order],
-                {role: [each[i] for i in order] for role, each in masked.items()},
+                found.full,
+                found.subnetworks,
+                found.masked,
                 self.names,
                 self.n_resamples,
                 self.groups,
             )
         )
-        missing = missing_in(folders)
+        missing = missing_in(found.folders)
         if len(missing):
             work.write_tables({"missing_masks": missing})
+
+
+@dataclass(frozen=True)
+class Answered:
+    """All that models answered that a job needs.
+
+    Attributes:
+        full: the full model's answers, by role.
+        subnetworks: by target and seed.
+        masked: their answers by role, in the same order.
+        folders: of the jobs that hold their masks.
+    """
+
+    full: dict[str, Evaluation]
+    subnetworks: list[Subnetwork]
+    masked: dict[str, list[Evaluation]]
+    folders: list[Path]
+
+
+def answers_of(work: Work) -> Answered:
+    """The answers that the job needs."""
+    found: list[Subnetwork] = []
+    folders: list[Path] = []
+    full: dict[str, Evaluation] = {}
+    masked: dict[str, list[Evaluation]] = {role: [] for role in TEST_ROLES}
+    for what in work.job.needs:
+        kind, _, rest = what.partition(" ")
+        if kind == "masks":
+            folders.append(work.needed(what))
+            part = subnetworks_in(folders[-1])
+            found += part
+            for role in TEST_ROLES:
+                named = load_answers(work.needed(f"answers {role} {rest}") / ANSWERS_FILE)
+                masked[role] += [named[each.name] for each in part]
+        elif kind == "full":
+            full[rest] = load_answers(work.needed(what) / ANSWERS_FILE)[tables.FULL]
+    order = sorted(range(len(found)), key=lambda i: (found[i].target, found[i].seed))
+    in_order = {role: [each[i] for i in order] for role, each in masked.items()}
+    return Answered(full, [found[i] for i in order], in_order, folders)
+
+
+@dataclass(frozen=True)
+class Smallest(MainStep):
+    """The smallest subnetwork within a loss.
+
+    Attributes:
+        loss: accepted, as a share.
+        n_resamples: bootstrap resamples.
+        seed: of the bootstrap and the folds.
+    """
+
+    kind: ClassVar[str] = "smallest"
+    schemas: ClassVar[tuple[Schema, ...]] = (SMALLEST,)
+    loss: float
+    n_resamples: int
+    seed: int
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        found = answers_of(work)
+        names = [each.name for each in found.subnetworks]
+        table = smallest_subnetworks(
+            {each.name: each.mask for each in found.subnetworks},
+            found.full,
+            {role: dict(zip(names, each, strict=True)) for role, each in found.masked.items()},
+            self.loss,
+            n_resamples=self.n_resamples,
+            seed=self.seed,
+        )
+        work.write_tables({"smallest": table})
 
 
 @dataclass(frozen=True)
@@ -226,92 +274,6 @@ class Pictures(Heads):
         shown = tables.attention_pictures(inputs, self.sampled(inputs), table, core)
         write_json(work.folder / ATTENTION_FILE, shown)
         work.write_tables({"head_categories": table})
-
-
-@dataclass(frozen=True)
-class Ablating(MainStep):
-    """What the steps that ablate sets of components have in common.
-
-    Attributes:
-        names: of the test data in tables, by role.
-        seed: of draws and of the bootstrap.
-        batch_size: examples per batch.
-        n_resamples: bootstrap resamples.
-        fill: what replaces an ablated output.
-    """
-
-    names: Mapping[str, str]
-    seed: int
-    batch_size: int
-    n_resamples: int
-    fill: str
-
-    def uses(self) -> list[object]:
-        """The fill."""
-        return [FILLS[self.fill]]
-
-
-@dataclass(frozen=True)
-class AblateCore(Ablating):
-    """Ablation of the core, alone and jointly, beside other heads.
-
-    Attributes:
-        max_joint: core heads to ablate in pairs, those that matter most out of domain.
-        max_non_core: heads outside the core to ablate for comparison, drawn at random.
-    """
-
-    kind: ClassVar[str] = "ablate"
-    schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, INTERACTIONS)
-    needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
-    max_joint: int
-    max_non_core: int
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        pairs = self.max_joint * (self.max_joint - 1) / 2
-        return SHARED * (CORE * size.n_heads + pairs + self.max_non_core) * size.tested
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        inputs = inputs_of(work)
-        means = means_of(work, inputs)
-        work.write_tables(core_ablation_tables(inputs, means, core_of(work), self))
-
-
-@dataclass(frozen=True)
-class Sweep(Ablating):
-    """Every component of a kind ablated alone.
-
-    Attributes:
-        components: which kind.
-    """
-
-    kind: ClassVar[str] = "sweep"
-    schemas: ClassVar[tuple[Schema, ...]] = (SWEEP,)
-    needs: ClassVar[tuple[str, ...]] = ("means",)
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
-    components: Literal["heads", "mlps", "all"]
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        return SHARED * size.components(self.components) * size.tested
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        inputs = inputs_of(work)
-        shape = ModelShape.of(inputs.model)
-        kinds = {ComponentSet((each,)): "single" for each in shape.kind(self.components)}
-        found, _ = sweep_tables(
-            inputs,
-            means_of(work, inputs),
-            kinds,
-            batch_size=self.batch_size,
-            fill=self.fill,
-            n_resamples=self.n_resamples,
-            seed=self.seed,
-        )
-        work.write_tables({"sweep": found["ablation"]})
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
+from mechcore.ablation.settings import RoleSettings
 from mechcore.data.examples import ALL
 from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
@@ -105,7 +106,17 @@ class Analyses:
         AblationConfig(), "Single and joint ablation of the core."
     )
     sweep: Literal["heads", "mlps", "all"] | None = setting(
-        None, "Ablate each of these components alone."
+        "all",
+        "Ablate components one by one for their roles: heads, mlps or all.",
+        "--no-sweep",
+    )
+    roles: RoleSettings = setting(RoleSettings(), "How roles are judged.")
+    loss: float = setting(
+        0.01,
+        "Accuracy or information (share) that the smallest subnetwork may lose.",
+        "--loss",
+        least=0,
+        below=1,
     )
     search: SearchConfig | None = setting(
         None,
@@ -123,3 +134,6 @@ class Analyses:
     more: Mapping[str, Mapping[str, Any]] = setting(
         {}, "Steps that packages add, by name, each with its settings."
     )
+
+    def __post_init__(self) -> None:
+        check(self, "analyses")

@@ -15,8 +15,8 @@ from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.pruning.settings import PruneSettings
 from mechcore.registry import Registry
+from mechcore.steps.ablation import AblateCore, Drops, Roles, Sweep
 from mechcore.steps.analyses import (
-    AblateCore,
     Accuracy,
     Answers,
     Core,
@@ -24,7 +24,7 @@ from mechcore.steps.analyses import (
     Pictures,
     Search,
     Sizes,
-    Sweep,
+    Smallest,
 )
 from mechcore.steps.analyses_config import SizesConfig
 from mechcore.steps.base import MainStep
@@ -127,6 +127,7 @@ class _Planner:
         if config.sparsities:
             pruned, masks = self._subnetworks(config.sparsities, config.seeds, config.prune)
             found |= pruned
+            found["smallest"] = self._smallest(found["accuracy"])
             found["core"] = self._core(masks)
             found |= self._analyses(found)
         sizes = config.analyses.effective_size
@@ -229,37 +230,52 @@ class _Planner:
         needs = {f"{job.step.target!r} {job.step.seeds}": job for job in masks}  # type: ignore[attr-defined]
         return self._pure(Core(), "core", needs)
 
+    def _smallest(self, accuracy: Job) -> Job:
+        config = self.config
+        step = Smallest(config.analyses.loss, config.n_resamples, config.data.seed)
+        return self._pure(step, "smallest subnetwork", accuracy.needs)
+
     def _analyses(self, found: Mapping[str, Job]) -> dict[str, Job]:
         config, wanted = self.config, self.config.analyses
         known = dict(found)
-        common: dict[str, Any] = {
-            "names": self._test_names,
-            "seed": config.data.seed,
-            "batch_size": config.batch_size,
-            "n_resamples": config.n_resamples,
-            "fill": wanted.fill,
-        }
+        seed, filling = {"seed": config.data.seed}, {"fill": wanted.fill}
+        filling |= {"batch_size": config.batch_size}
+        resampled = {"names": self._test_names, "n_resamples": config.n_resamples, **seed}
+        common: dict[str, Any] = {**filling, **resampled}
 
-        def add(what: str, step: MainStep, name: str, roles: Sequence[str] | None = None) -> None:
-            needs = {need: self._known(known, need, name) for need in step.needs}
+        def add(
+            what: str,
+            step: MainStep,
+            name: str,
+            roles: Sequence[str] | None = None,
+            more: Sequence[str] = (),
+        ) -> None:
+            needs = {need: self._known(known, need, name) for need in (*step.needs, *more)}
             known[what] = self._job(step, name, step.roles if roles is None else roles, needs)
+
+        def add_tables(what: str, step: MainStep, name: str) -> None:
+            known[what] = self._pure(step, name, {need: known[need] for need in step.needs})
 
         if wanted.heads is not None:
             sample = {"max_examples": wanted.heads.max_examples, "seed": config.data.seed}
             add("heads", Heads(**sample), "head categories")
             add("pictures", Pictures(**sample), "pictures of attention")
-        if wanted.ablation is not None:
-            add("ablate", AblateCore(**common, **vars(wanted.ablation)), "ablation of the core")
         if wanted.sweep is not None:
             name = f"ablation of {wanted.sweep} one by one"
-            add("sweep", Sweep(components=wanted.sweep, **common), name)
+            add("sweep", Sweep(components=wanted.sweep, **filling, **seed), name)
+            add_tables("drops", Drops(groups=self._groups, **resampled), "drops, one by one")
+            add_tables("roles", Roles(wanted.roles), "roles of components")
+        if wanted.ablation is not None:
+            step, more = AblateCore(**common, **vars(wanted.ablation)), ("sweep",)
+            add("ablate", step, "ablation of the core", more=more if "sweep" in known else ())
         if wanted.search is not None:
             name, search = "search for superadditive sets", vars(wanted.search)
             add("search", Search(**search, **common), name, (wanted.search.role,))
         for name, settings in wanted.more.items():
             add(name, _added(name, settings), name)
         kept = {what: job for what, job in known.items() if what not in found}
-        kept.pop("heads", None)  # `pictures` has its table, with the core marked
+        for what in ("heads", "sweep"):  # others have their tables
+            kept.pop(what, None)
         return kept
 
     def _known(self, known: Mapping[str, Job], need: str, name: str) -> Job:

@@ -8,10 +8,23 @@ from typing import Any
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
-from mechcore.steps.analyses import AblateCore, Accuracy, Core, Pictures, Search, Sizes, Sweep
+from mechcore.steps.ablation import AblateCore, Drops, Roles
+from mechcore.steps.analyses import Accuracy, Core, Pictures, Search, Sizes, Smallest
 from mechcore.steps.masks import Describe, Train
 
-_STEPS = (Describe, Train, Accuracy, Core, Pictures, AblateCore, Sweep, Search, Sizes)
+_STEPS = (
+    Describe,
+    Train,
+    Accuracy,
+    Smallest,
+    Core,
+    Pictures,
+    Drops,
+    Roles,
+    AblateCore,
+    Search,
+    Sizes,
+)
 
 _INTERVALS = (
     "Intervals in brackets are bootstrap intervals over examples, each for its own number alone: "

@@ -22,7 +22,7 @@ from mechcore.ablation import (
     information_table,
     sets,
 )
-from mechcore.ablation.information import COLUMNS
+from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import BOTH, NONE, THRESHOLD
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
@@ -58,7 +58,8 @@ def test_a_table_by_hand() -> None:
     table = information_table(
         answers(TWO_SUBSETS, HALVES), {"both": ["not", "entailed"]}, n_resamples=200
     )
-    assert tuple(table.columns) == COLUMNS
+    INFORMATION.check(table)
+    assert list(table.columns) == INFORMATION.names
     assert table["subset"].tolist() == ["entailed"] * 2 + ["not"] * 2 + ["all"] * 2 + ["both"] * 2
     alone = table[table["subset"].isin(["entailed", "not"])]
     assert (alone["reason"] == ONE_LABEL).all()

@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from mechcore.ablation import RoleSettings, component_roles, explain_role
-from mechcore.ablation.information import COLUMNS as INFORMATION
+from mechcore.ablation import RoleSettings, component_roles, explain_role, verdict
+from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import (
     BOTH,
-    COLUMNS,
+    COMPONENT_ROLES,
     HARMFUL_IN,
     HARMFUL_OUT,
     IN,
@@ -24,6 +24,7 @@ from mechcore.ablation.roles import (
     ROLES,
     THRESHOLD,
     UNDECIDED,
+    ranked,
 )
 from mechcore.errors import InputError
 
@@ -46,7 +47,7 @@ def table(drops: dict[str, tuple[float, float]], threshold: dict[str, float] | N
                 f"{figure}_p": 2 * stats.norm.sf(abs(value) / max(spread, 1e-9)),
             }
         rows.append(row)
-    return pd.DataFrame(rows, columns=list(INFORMATION))
+    return pd.DataFrame(rows, columns=INFORMATION.names)
 
 
 CASES = {
@@ -79,7 +80,8 @@ def all_cases() -> pd.DataFrame:
 
 def test_every_rule() -> None:
     found = all_cases()
-    assert tuple(found.columns) == COLUMNS
+    COMPONENT_ROLES.check(found)
+    assert found["explanation"].tolist() == [explain_role(row) for _, row in found.iterrows()]
     got = {row.component: (row.role, row.sure) for row in found.itertuples()}
     expected = {name: case[2:] for name, case in CASES.items()}
     assert got == expected | dict.fromkeys(MOVED, (THRESHOLD, True))
@@ -126,14 +128,14 @@ def test_settings_decide() -> None:
     assert coarse["role"].tolist() == [NONE]
     assert coarse["sure"].all()
     for name in ("alpha", "least", "minor"):
-        with pytest.raises(InputError, match=f"{name} is 1; expected a share between 0 and 1"):
+        with pytest.raises(InputError, match=f"{name} is 1; expected a number above 0 and below 1"):
             RoleSettings(**{name: 1})
 
 
 def test_missing_figures_are_no_role() -> None:
     names = {"L0.H0": (0.05, SMALL), "L0.H1": (0.0, SMALL)}
     unknown = pd.DataFrame(
-        [{"set": name, "reason": "one label only"} for name in names], columns=list(INFORMATION)
+        [{"set": name, "reason": "one label only"} for name in names], columns=INFORMATION.names
     )
     found = component_roles(table(names), unknown).set_index("component")
     assert found["role"].to_dict() == {"L0.H0": IN, "L0.H1": UNDECIDED}
@@ -160,6 +162,41 @@ def test_sentences() -> None:
     starts = {"L1.H0": "has no detectable effect:", "L2.H0": "moves the threshold:"}
     for name, start in starts.items():
         assert explain_role(found.loc[name]).startswith(f"{name} {start}")
+
+
+def test_the_verdict_counts_names_and_measures() -> None:
+    found = all_cases()
+    assert verdict(found) == (
+        "Of 16 components ablated alone, 1 is harmful out of domain (L0.H1 +3.0 [+2.6, +3.4] "
+        "points of information without it); 4 carry the generalisation (L0.H5 \u22125.0 "
+        "[\u22125.4, \u22124.6] points of information without it, L0.H6 \u22125.0 [\u22125.4, "
+        "\u22124.6], L0.H4 \u22125.0 [\u22125.4, \u22124.6], and 1 more); 3 can go (each costs at "
+        "most 0.6 points in domain or out of domain)."
+    )
+    assert "none is shown to be harmful out of domain; none is shown to carry" in verdict(
+        found[found["role"] == IN_ONLY]
+    )
+    assert verdict(found[:0]) == "No component was ablated."
+
+
+def test_the_verdict_says_why_nothing_is_known_of_a_domain() -> None:
+    known, why = {"L0.H0": (0.05, SMALL), "L0.H1": (0.0, SMALL)}, "one label only: why"
+    unknown = pd.DataFrame(
+        [{"set": name, "reason": why} for name in known], columns=INFORMATION.names
+    )
+    inside = "1 is needed in domain (L0.H0 \u22125.0 [\u22125.4, \u22124.6] points of information "
+    assert verdict(component_roles(table(known), unknown)) == (
+        f"Of 2 components ablated alone, {inside}without it); out of domain, {why}."
+    )
+    assert verdict(component_roles(unknown, unknown)).endswith(
+        f"alone, in domain, {why}; out of domain, {why}."
+    )
+
+
+def test_components_are_ranked_by_what_they_do_out_of_domain() -> None:
+    found = ranked(all_cases())
+    assert found["component"].tolist()[:5] == ["L0.H5", "L0.H6", "L0.H4", "L0.H0", "L0.H1"]
+    assert not {NONE, UNDECIDED} & set(found["role"])
 
 
 def test_tables_that_do_not_belong_together() -> None:

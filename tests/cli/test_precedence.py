@@ -109,7 +109,7 @@ def test_the_command_line_beats_the_file_also_with_a_default(
 
 
 def test_without_a_file_all_is_as_the_options_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings_of(monkeypatch, "run") == StudyConfig()
+    assert settings_of(monkeypatch, "demo") == StudyConfig()
 
 
 # -- --quick --------------------------------------------------------------------------------------
@@ -171,7 +171,10 @@ def origins_of(monkeypatch: pytest.MonkeyPatch, command: str) -> dict[str, str]:
 
 
 def test_settings_come_from_the_file_and_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert origins_of(monkeypatch, "run") == {}
+    assert origins_of(monkeypatch, "demo") == {}
+    assert origins_of(monkeypatch, "demo decoder --no-sweep") == dict.fromkeys(
+        ("model.embedded", "analyses.sweep"), "command line"
+    )
     wanted = dict.fromkeys(
         ("model.dtype", "data.max_train", "data.max_id", "data.max_ood", "data.seed", "seeds",
          "sparsities", "batch_size", "analyses.ablation.max_non_core", "resources.cpus"),

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechcore.ablation import RoleSettings
 from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
@@ -269,6 +270,8 @@ configs = st.builds(
         heads=maybe(st.builds(HeadsConfig, counts)),
         ablation=maybe(st.builds(AblationConfig, st.integers(0, 99), st.integers(0, 99))),
         sweep=st.sampled_from([None, "heads", "mlps", "all"]),
+        roles=st.builds(RoleSettings, *[st.floats(0.001, 0.999)] * 3),
+        loss=shares,
         search=maybe(st.builds(SearchConfig, subset=words, max_size=st.integers(2, 9))),
         effective_size=st.builds(
             SizesConfig, grids, shares, seeds=maybe(runs), prune=maybe(schedules)
@@ -331,7 +334,7 @@ def test_every_setting_is_drawn_above() -> None:
         "max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_names groups ood_label ood_subsets "
         "max_train max_id max_ood seed",
-        Analyses: "heads ablation sweep search effective_size fill more",
+        Analyses: "heads ablation sweep roles loss search effective_size fill more",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():

@@ -36,7 +36,7 @@ def config(tmp_path: Path, cases: Cases) -> StudyConfig:
         seeds_per_job=2,
         prune=PruneSettings(steps=10, steps_per_percent=2, batch_size=4, tolerance=1),
         analyses=Analyses(
-            heads=HeadsConfig(20), ablation=AblationConfig(max_joint=4, max_non_core=6), sweep="all"
+            heads=HeadsConfig(20), ablation=AblationConfig(max_joint=4, max_non_core=6)
         ),
     )
 
@@ -70,13 +70,21 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "masks id": [60, 30],
         "masks ood": [100, 50],
         "accuracy": [20],
+        "smallest": [20],
         "core": [20],
         "heads": [20],  # of 30 in the data
         "pictures": [20],
-        # A fifth of 40 heads in the core, 6 pairs of 4, and 6 others, at half a pass each.
-        "ablate": [0.5 * (8 + 6 + 6) * 80],
         "sweep": [0.5 * 45 * 80],
+        "drops": [20],
+        "roles": [20],
+        "ablate": [0.5 * 6 * 80],  # 6 pairs of 4, at half a pass each; the sweep has the rest
     }
+
+
+def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> None:
+    changed = replace(config, analyses=replace(config.analyses, sweep=None))
+    # A fifth of 40 heads in the core, 6 pairs of 4, and 6 others.
+    assert counted(changed, SIZE)["ablate"] == [0.5 * (8 + 6 + 6) * 80]
 
 
 @pytest.mark.parametrize(("sweep", "sets"), [("heads", 40), ("mlps", 5), ("all", 45)])

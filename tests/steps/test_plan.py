@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from study.sources import checkpoint_like, data_config, write_data
 
+from mechcore.ablation import RoleSettings
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers, Sizes
@@ -76,14 +77,15 @@ def changed(before: Plan, after: Plan) -> set[str]:
 
 EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
-    *("accuracy", "core", "heads", "pictures", "ablate", "sweep"),
+    *("accuracy", "core", "heads", "pictures", "ablate", "sweep", "drops", "roles"),
+    "smallest",
 }
 TRAIN = EVERYTHING - {"heads", "full id", "full ood"}
-ID = {"describe", "full id", "sub id", "accuracy", "heads", "pictures", "ablate", "sweep"}
-OOD = {"describe", "full ood", "sub ood", "accuracy", "ablate", "sweep"}
-READ = {"masks", "sub id", "sub ood", "accuracy", "core", "pictures", "ablate"}
+TABLES = {"accuracy", "ablate", "drops", "roles"}
+ID = {"describe", "full id", "sub id", "heads", "pictures", "sweep", "smallest", *TABLES}
+OOD = {"describe", "full ood", "sub ood", "sweep", "smallest", *TABLES}
+READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "pictures", "ablate"}
 MASKS = READ | {"prune"}
-TABLES = {"accuracy", "ablate", "sweep"}
 ANSWERS = {"full id", "full ood", "sub id", "sub ood"}
 
 
@@ -188,14 +190,19 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "order of seeds": (lambda w: w.set(seeds=(3, 1, 2)), set()),
     "order of sparsities": (lambda w: w.set(sparsities=(0.5, 0.3)), set()),
     # analyses
-    "batch_size": (lambda w: w.set(batch_size=7), ANSWERS | TABLES),
-    "n_resamples": (lambda w: w.set(n_resamples=7), TABLES),
+    "batch_size": (lambda w: w.set(batch_size=7), ANSWERS | TABLES | {"sweep", "smallest"}),
+    "n_resamples": (lambda w: w.set(n_resamples=7), TABLES | {"smallest"}),
     "heads.max_examples": (lambda w: w.analyses(heads=HeadsConfig(7)), {"heads", "pictures"}),
     "no heads": (lambda w: w.analyses(heads=None), set()),
     "max_joint": (lambda w: w.analyses(ablation=AblationConfig(max_joint=1)), {"ablate"}),
     "max_non_core": (lambda w: w.analyses(ablation=AblationConfig(max_non_core=1)), {"ablate"}),
     "no ablation": (lambda w: w.analyses(ablation=None), set()),
-    "sweep": (lambda w: w.analyses(sweep="all"), {"sweep"}),
+    # The core's ablations are taken from the sweep, where there is one.
+    "sweep": (lambda w: w.analyses(sweep="all"), {"sweep", "drops", "roles", "ablate"}),
+    "loss": (lambda w: w.analyses(loss=0.1), {"smallest"}),
+    "no sweep": (lambda w: w.analyses(sweep=None), {"ablate"}),
+    "roles": (lambda w: w.analyses(roles=RoleSettings(alpha=0.1)), {"roles"}),
+    "groups": (lambda w: w.data(groups={"g": ("x",)}), {"accuracy", "drops", "roles"}),
     "sizes without checkpoints": (
         lambda w: w.analyses(effective_size=SizesConfig((0.1,), 0.1)),
         set(),

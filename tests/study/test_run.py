@@ -18,19 +18,24 @@ import torch
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
+from mechcore.ablation import RoleSettings
+from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.components import Component, Mask, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import PruneSettings
-from mechcore.steps import analyses, masks
+from mechcore.steps import ablation, analyses, masks
+from mechcore.steps.ablation import SWEEP
 from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SizesConfig
 from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study
 from mechcore.study.store import Store
+from mechcore.subnetworks.smallest import SMALLEST
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
 
@@ -43,14 +48,15 @@ CONFIG = StudyConfig(
     n_resamples=40,
     analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=3, max_non_core=4)),
 )
-KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy", "core", "heads", "pictures"]
-KINDS += ["ablate"]
+KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
+KINDS += ["smallest", "core", "heads", "pictures", "sweep", "drops", "roles", "ablate"]
 STEPS = {
     step.kind: step
     for step in (
         *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks),
-        *(analyses.Answers, analyses.Accuracy, analyses.Core, analyses.Heads, analyses.Pictures),
-        *(analyses.AblateCore, analyses.Sweep, analyses.Sizes),
+        *(analyses.Answers, analyses.Accuracy, analyses.Smallest, analyses.Core, analyses.Heads),
+        *(ablation.Sweep, ablation.Drops, ablation.Roles, ablation.AblateCore, analyses.Sizes),
+        analyses.Pictures,
     )
 }
 COLUMNS = {
@@ -70,6 +76,10 @@ COLUMNS = {
     "spearman_p low_sparsity high_sparsity",
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
     "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high kl",
+    "smallest": " ".join(SMALLEST.names),
+    "sweep": " ".join(SWEEP.names),
+    "information": " ".join(INFORMATION.names),
+    "roles": " ".join(COMPONENT_ROLES.names),
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
     "low high p p_adjusted superadditive floor ceiling",
 }
@@ -332,8 +342,8 @@ TINY = replace(
     analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=2, max_non_core=1)),
 )
 WHOLE = Counter(
-    {"describe": 1, "means": 1, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1}
-    | {"core": 1, "heads": 1, "pictures": 1, "ablate": 1}
+    {"describe": 1, "means": 1, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
+    | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "ablate": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -435,7 +445,8 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-OF_SUBNETWORKS = counts(accuracy=1, core=1, pictures=1, ablate=1)
+TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, ablate=1)
+OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
 
 
 @pytest.mark.once
@@ -445,17 +456,21 @@ OF_SUBNETWORKS = counts(accuracy=1, core=1, pictures=1, ablate=1)
         ({"seeds": (42, 44)}, counts(prune=2, masks=2, answers=4) + OF_SUBNETWORKS),
         ({"sparsities": (0.3, 0.4, 0.5)}, counts(prune=1, masks=1, answers=2) + OF_SUBNETWORKS),
         ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
-        ({"n_resamples": 11}, counts(accuracy=1, ablate=1)),
+        ({"n_resamples": 11}, TABLES),
         (
             {"data": replace(TINY.data, max_ood=16)},
-            counts(describe=1, answers=3, accuracy=1, ablate=1),
+            counts(describe=1, answers=3, sweep=1) + TABLES,
         ),
         (
             {"analyses": replace(TINY.analyses, ablation=AblationConfig(max_joint=3))},
             counts(ablate=1),
         ),
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
-        ({"analyses": replace(TINY.analyses, sweep="mlps")}, counts(sweep=1)),
+        (
+            {"analyses": replace(TINY.analyses, sweep="mlps")},
+            counts(sweep=1, drops=1, roles=1, ablate=1),
+        ),
+        ({"analyses": replace(TINY.analyses, roles=RoleSettings(least=0.1))}, counts(roles=1)),
         ({"prune": replace(TINY.prune, save_every=1)}, counts()),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},

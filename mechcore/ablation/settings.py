@@ -1,0 +1,42 @@
+"""Settings of the roles of components."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pydantic import ConfigDict
+
+from mechcore.settings import check, setting
+
+
+@dataclass(frozen=True)
+class RoleSettings:
+    """How roles are judged."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    alpha: float = setting(
+        0.05,
+        "Roles: false discovery rate of the drops, and level of the equivalence tests.",
+        "--alpha",
+        above=0,
+        below=1,
+    )
+    least: float = setting(
+        0.01,
+        "Roles: least effect of interest, as a share of balanced accuracy.",
+        "--least-effect",
+        above=0,
+        below=1,
+    )
+    minor: float = setting(
+        0.25,
+        "Roles: share of the drop in one domain up to which the drop in the other counts as "
+        "absent.",
+        "--minor-share",
+        above=0,
+        below=1,
+    )
+
+    def __post_init__(self) -> None:
+        check(self, "roles")

@@ -1,0 +1,141 @@
+"""The smallest subnetwork that loses no more than is accepted, among those at hand.
+
+A mask's loss is paired with the full model on the same examples: in accuracy, or in information
+(`mechcore.evaluation.recalibration`). It is within a limit if the upper end of its interval is, in
+domain and out of domain. Each interval is for its own mask alone; of very many masks, the smallest
+within a limit may be there by chance.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechcore.components import Mask
+from mechcore.evaluation.evaluate import Evaluation, bootstrap_means
+from mechcore.evaluation.recalibration import decompose, reason_against
+from mechcore.tables import Column, Schema, estimate
+
+PLACES = {"id": "in domain", "ood": "out of domain"}
+MEASURES = ("accuracy", "information")
+
+SMALLEST = Schema(
+    "smallest",
+    "The sparsest subnetwork whose loss is within the limit in domain and out of domain; where "
+    "there is none, the one that comes closest.",
+    (
+        Column("measure", "text", "of the loss: ``accuracy`` or ``information``"),
+        Column("limit", "points", "loss accepted", digits=2),
+        Column("within", "flag", "whether a subnetwork is within the limit"),
+        Column("subnetwork", "text", "its name; else that of the one that comes closest"),
+        Column("mask", "text", "its file in the study's folder, for ``mechcore export``"),
+        Column("sparsity", "share", "share of components that it prunes"),
+        Column("kept", "whole", "components that it keeps"),
+        *(
+            column
+            for role, place in PLACES.items()
+            for column in estimate(
+                f"{role}_loss",
+                "points",
+                f"full model's figure less the subnetwork's, {place}",
+                low=f"{role}_loss_low",
+                high=f"{role}_loss_high",
+            )
+        ),
+        Column("n_masks", "whole", "subnetworks at hand"),
+        Column("reason", "text", "why none is within the limit"),
+    ),
+)
+
+
+def smallest_subnetworks(
+    masks: Mapping[str, Mask],
+    full: Mapping[str, Evaluation],
+    masked: Mapping[str, Mapping[str, Evaluation]],
+    limit: float,
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """The sparsest subnetwork within a limit of accuracy, and of information.
+
+    Among equally sparse ones it is the one whose larger upper end is lower.
+
+    Args:
+        masks: the subnetworks at hand, by name.
+        full: the full model's answers, by role (``"id"``, ``"ood"``).
+        masked: the subnetworks' answers to the same examples, by role and name.
+        limit: loss accepted, as a share.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of folds and resamples.
+
+    Returns:
+        The columns of `SMALLEST`, a row for each measure.
+    """
+    rows: list[dict[str, Any]] = []
+    for measure in MEASURES:
+        row: dict[str, Any] = {"measure": measure, "limit": limit, "within": False}
+        row |= {"subnetwork": "", "mask": "", "n_masks": len(masks), "reason": ""}
+        rows.append(row)
+        reasons = [_reason(measure, full[role], place) for role, place in PLACES.items()]
+        if not masks or any(reasons):
+            row["reason"] = "; ".join(filter(None, reasons)) or "there is no mask"
+            continue
+        losses = {}
+        for role in PLACES:
+            values = _losses(measure, full[role], [masked[role][n] for n in masks], seed)
+            losses[role] = bootstrap_means(values, n_resamples=n_resamples, level=level, seed=seed)
+        worst = [max(losses[role][i].high for role in PLACES) for i in range(len(masks))]
+        sparsity = [mask.sparsity for mask in masks.values()]
+        inside = [i for i, high in enumerate(worst) if high <= limit]
+        order = inside or range(len(masks))
+        best = min(order, key=lambda i: (-sparsity[i], worst[i]) if inside else (worst[i],))
+        name = [*masks][best]
+        row |= {"within": bool(inside), "subnetwork": name, "mask": f"masks/{name}.safetensors"}
+        row |= {"sparsity": sparsity[best], "kept": len(masks[name].kept)}
+        for role in PLACES:
+            found = losses[role][best]
+            ends = {"": found.mean, "_low": found.low, "_high": found.high}
+            row |= {f"{role}_loss{end}": value for end, value in ends.items()}
+        if not inside:
+            row["reason"] = (
+                f"none of {len(masks)} masks is within {100 * limit:g} points: {name}, which comes "
+                f"closest, loses up to {100 * worst[best]:.1f}"
+            )
+    return pd.DataFrame(rows, columns=SMALLEST.names)
+
+
+def _reason(measure: str, full: Evaluation, place: str) -> str:
+    found = reason_against(full.correct_classes.numpy()) if measure == "information" else ""
+    return found and f"{place}: {found}"
+
+
+def _losses(
+    measure: str, full: Evaluation, masked: list[Evaluation], seed: int
+) -> Float[np.ndarray, "mask example"]:
+    if measure == "accuracy":
+        return np.stack([full.correct.astype(float) - each.correct for each in masked])
+    without = np.stack([each.logits.numpy() for each in masked])
+    parts = decompose(full.logits.numpy(), without, full.correct_classes.numpy(), seed=seed)
+    return parts.information.values
+
+
+def export_command(model: str, run: Path, row: Mapping[str, Any]) -> str:
+    """The command that writes a subnetwork as a checkpoint.
+
+    Args:
+        model: the checkpoint that was studied.
+        run: the study's folder.
+        row: of `smallest_subnetworks`, within the limit.
+    """
+    words = ["mechcore", "export", "--model", model, "--mask", str(run / row["mask"])]
+    words += ["--means", str(run / "means.safetensors"), "--out", str(row["subnetwork"])]
+    return shlex.join(words)
