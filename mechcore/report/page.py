@@ -72,10 +72,12 @@ def build_report(
         )
     folder = read_run(run)
     gallery = Gallery(folder.path, figures)
-    parts = [*report_of(folder.config).sections(folder, gallery), *_added(folder, gallery)]
+    study = report_of(folder.config)
+    opening = study.opening(folder, gallery)
+    parts = [*study.sections(folder, gallery), *_added(folder, gallery)]
     render = {"html": _html, "md": _markdown}
     for name in formats:
-        write_text(folder.path / REPORT_FILES[name], render[name](folder, parts))
+        write_text(folder.path / REPORT_FILES[name], render[name](folder, opening, parts))
     return folder.path / REPORT_FILES[formats[0]]
 
 
@@ -87,11 +89,11 @@ def _added(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
             yield section
 
 
-def _markdown(run: RunFolder, parts: Sequence[Section]) -> str:
-    return markdown(run, parts, title(run.config), subtitle(run.config))
+def _markdown(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
+    return markdown(run, opening, parts, title(run.config), subtitle(run.config))
 
 
-def _html(run: RunFolder, parts: Sequence[Section]) -> str:
+def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
     study, known = report_of(run.config), facts(run)
     grid = grid_of(run, list(known.about))
     data = {
@@ -111,6 +113,7 @@ def _html(run: RunFolder, parts: Sequence[Section]) -> str:
             tiles=list(study.tiles(run)),
             findings=list(study.findings(run)),
             titles={section.id: section.title for section in parts},
+            opening=opening,
             sections=parts,
             grid=grid,
             words=study.words,

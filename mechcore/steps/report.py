@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.roles import COMPONENT_ROLES
+from mechcore.report.blame import blame_section
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
@@ -79,9 +82,10 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
 REPORT = StudyReport(
     title=_title,
     subtitle="",
-    tables=[schema for step in _STEPS for schema in step.schemas],
+    tables=[*(schema for step in _STEPS for schema in step.schemas), INFORMATION, COMPONENT_ROLES],
     tiles=tiles,
     findings=findings,
     sections=sections,
     words=Words(_INTERVALS, _TERMS, _CREDIT),
+    opening=blame_section,
 )
