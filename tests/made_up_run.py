@@ -233,12 +233,10 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> Non
     """Drops of every component in and out of domain, and the roles that these are evidence for."""
     rng = np.random.default_rng(7)
     heads = [name for name in components if "MLP" not in name]
-    notable = {
-        **dict(zip(world.core, ((0.03, 0.2), (0.002, 0.12), (0.05, 0.03), (0.0, 0.05)))),
-        **dict(
-            zip(heads[-5:], ((0.04, 0.0), (0.06, -0.05), (0.0, -0.06), (-0.03, 0.0), (0.0, 0.0)))
-        ),
-    }
+    drops = ((0.03, 0.2), (0.002, 0.12), (0.05, 0.03), (0.0, 0.05))
+    notable = dict(zip(world.core, drops, strict=False))
+    drops = ((0.04, 0.0), (0.06, -0.05), (0.0, -0.06), (-0.03, 0.0), (0.0, 0.0))
+    notable |= dict(zip(heads[-5:], drops, strict=True))
     rows = []
     for data, role, n in ((world.id_data[0], "id", 2000), (world.ood_data, "ood", 2000)):
         for name in components:

@@ -23,12 +23,8 @@ from mechcore.report.grid import grid_of
 from mechcore.report.kinds import NOTHING, SECTIONS, report_of
 from mechcore.report.markdown import markdown
 from mechcore.report.method import method_tables
-from mechcore.report.run_folder import (
-    CONFIG_FILE,
-    TABLES_FOLDER,
-    RunFolder,
-    read_run,
-)
+from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
+from mechcore.report.terms import Explainer
 from mechcore.wording import short_source
 
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
@@ -104,7 +100,7 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
     }
     drawn = any(block.kind == "view" for part in parts for block in part.blocks)
     return (
-        environment(known.about)
+        environment(known.about, study.words.terms)
         .get_template("report.html.j2")
         .render(
             title=title(run.config),
@@ -159,11 +155,12 @@ def subtitle(config: dict[str, Any]) -> str:
     return f"{text}Made with mechcore {config.get('mechcore', '')}."
 
 
-def environment(known: Collection[str] = ()) -> Environment:
+def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = ()) -> Environment:
     """The templates of pages.
 
     Args:
         known: names of components; in texts and tables they become buttons.
+        terms: each with its meaning, which shows wherever the page uses it.
     """
     environment = Environment(
         loader=PackageLoader("mechcore.report"),
@@ -180,6 +177,9 @@ def environment(known: Collection[str] = ()) -> Environment:
         return f'<button type="button" class="head" data-head="{name}">{name}</button>'
 
     environment.filters["linked"] = lambda text: Markup(NAME.sub(button, str(escape(text))))
+    explainer = Explainer(terms)
+    environment.filters["explained"] = explainer.explain
+    environment.globals["begin"] = explainer.begin
     environment.filters["variables"] = lambda text: Markup(
         _VARIABLE.sub(r"<var>\1</var>", str(escape(text)))
     )
