@@ -11,8 +11,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
+from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
 from mechcore.components import Component, Mask, ModelShape
+from mechcore.evaluation.recalibration import ONE_LABEL
 from mechcore.steps.tables import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, joint_frequency
 from mechcore.subnetworks.effective_size import mean_effective_size
@@ -43,6 +47,8 @@ class World:
     balance: bool = False
     groups: Mapping[str, Sequence[str]] | None = None
     n_cut: int = 0
+    roles: bool = False
+    one_label: bool = False
 
     @property
     def shape(self) -> ModelShape:
@@ -148,6 +154,8 @@ def write_run(path: Path, world: World = World()) -> Path:
         weights = {name: float(rng.normal(0.02, 0.05)) for name in components}
         rows, _ = _ablated(singles, weights, world, full, rng)
         save("sweep", rows, ABLATION)
+    if world.roles:
+        _write_roles(save, world, components)
     if world.found:
         save("superadditive", _found(world), (*INTERACTIONS, "interaction_in_search"))
         save("screening", _screening(world), ("set", "predicted", "interaction"))
@@ -219,6 +227,37 @@ def _ablated(
             values += (m_drop - m_half, m_drop + m_half, m_drop / 4)
             rows.append(dict(zip(ABLATION, values, strict=True)))
     return rows, drops
+
+
+def _write_roles(save: Callable, world: World, components: Sequence[str]) -> None:
+    """Drops of every component in and out of domain, and the roles that these are evidence for."""
+    rng = np.random.default_rng(7)
+    heads = [name for name in components if "MLP" not in name]
+    drops = ((0.03, 0.2), (0.002, 0.12), (0.05, 0.03), (0.0, 0.05))
+    notable = dict(zip(world.core, drops, strict=False))
+    drops = ((0.04, 0.0), (0.06, -0.05), (0.0, -0.06), (-0.03, 0.0), (0.0, 0.0))
+    notable |= dict(zip(heads[-5:], drops, strict=True))
+    rows = []
+    for data, role, n in ((world.id_data[0], "id", 2000), (world.ood_data, "ood", 2000)):
+        for name in components:
+            row = {"set": name, "size": 1, "data": data, "role": role, "subset": "all", "n": n}
+            drop = notable.get(name, (0.0, 0.0))[role == "ood"] + rng.normal(0, 0.0015)
+            moved = 0.05 if name == heads[-1] else rng.normal(0, 0.0015)
+            if role == "ood" and world.one_label:
+                rows.append(row | {"reason": ONE_LABEL})
+                continue
+            drops = {"information": drop, "threshold": moved, "balanced_accuracy": drop + moved}
+            for figure, value in (drops | {"auc": drop}).items():
+                error = 0.0025 if role == "id" else 0.004
+                p = 2 * stats.norm.sf(abs(value) / error)
+                values = (value, value - 1.96 * error, value + 1.96 * error, error, p, p)
+                ends = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p", "_p_adjusted")
+                row |= {figure + end: each for end, each in zip(ends, values, strict=True)}
+            rows.append(row | {"reason": ""})
+    save("information", rows, INFORMATION.names)
+    table = pd.DataFrame(rows, columns=INFORMATION.names)
+    roles = component_roles(*(table[table["role"] == role] for role in ("id", "ood")))
+    save("roles", roles.to_dict("records"), COMPONENT_ROLES.names)
 
 
 def _found(world: World) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Figures of sweeps: drops of single components, interactions of pairs, drops beside each other."""
+"""Figures of sweeps: changes without components, interactions of pairs, sets side by side."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mechcore.data.examples import ALL
 from mechcore.report.blocks import Gallery
 from mechcore.report.drawing import (
     BLACK,
+    CHANGES,
     GREY,
     SERIES_COLOURS,
     GridShape,
@@ -31,7 +32,6 @@ from mechcore.report.groups import data_sets, of_data, subsets_of
 from mechcore.wording import role_name
 
 _UNITS = {"accuracy": "points", "margin": "nats"}
-_SCALES = {"accuracy": 100.0, "margin": 1.0}
 _COMPONENT = r"L\d+\.(?:H\d+|MLP)"
 _MOST_PAIRED = 80
 _MOST_BARS = 12
@@ -58,7 +58,7 @@ def save_figures(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[str]:
 
 @styled
 def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
-    """Drop without each single component: layer x head, one panel per data set.
+    """Change without each single component: layer x head, one panel per data set.
 
     Args:
         ablation: what `mechcore.sweep` returns; sets with names of their own are left out.
@@ -72,9 +72,9 @@ def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = A
     }
     parts = {key: part for key, part in parts.items() if not part.empty}
     shape = GridShape.of(next(iter(parts.values())), len(parts))
-    scale = _SCALES[metric]
+    scale = CHANGES[metric]
     norm = _around_zero(np.concatenate([scale * p[f"{metric}_drop"] for p in parts.values()]))
-    palette = matplotlib.colormaps["RdBu_r"]
+    palette = matplotlib.colormaps["RdBu"]
     width = shape.cell * shape.width * len(parts) + 1.2 * len(parts) + 1.0
     figure = new_figure(max(width, 4.5), shape.cell * shape.n_layers + 1.1, square_cells=True)
     axes = figure.subplots(1, len(parts), squeeze=False)[0]
@@ -83,7 +83,7 @@ def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = A
         texts = [_short(value, float(norm.vmax or 0)) for value in values]
         draw_grid(ax, shape, part, [palette(norm(v)) for v in values], texts, {})
         ax.set_title(shorten(f"{role_name(role)}: {data}"))
-    _colour_bar(figure, axes, norm, f"drop in {metric} ({_UNITS[metric]})")
+    _colour_bar(figure, axes, norm, f"change of {metric} ({_UNITS[metric]})")
     return figure
 
 
@@ -91,7 +91,7 @@ def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = A
 def pair_interactions(
     interactions: pd.DataFrame, metric: str = "margin", subset: str = ALL
 ) -> Figure:
-    """Interaction of every two components, one panel per data set.
+    """Interaction of every two components as a change, one panel per data set.
 
     Args:
         interactions: what `mechcore.interactions` returns; sets of other sizes or with names of
@@ -106,13 +106,13 @@ def pair_interactions(
     pairs = pairs.assign(first=members[0], second=members[1])
     names = _most_paired(pairs)
     panels = data_sets(pairs)
-    scale = _SCALES[metric]
+    scale = CHANGES[metric]
     norm = _around_zero((scale * pairs["interaction"]).to_numpy())
     side = float(np.clip(0.26 * len(names), 2.4, 8.5 if len(panels) == 1 else 4.6))
     figure = new_figure(len(panels) * (side + 0.8) + 0.9, side + 1.0, square_cells=True)
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     place = {name: i for i, name in enumerate(names)}
-    palette = matplotlib.colormaps["RdBu_r"].with_extremes(bad="#EEEEEE")
+    palette = matplotlib.colormaps["RdBu"].with_extremes(bad="#EEEEEE")
     for ax, (role, data) in zip(axes, panels, strict=True):
         grid = np.full((len(names), len(names)), np.nan)
         part = of_data(pairs, role, data)
@@ -233,7 +233,7 @@ def _around_zero(values: np.ndarray) -> Normalize:
 
 
 def _colour_bar(figure: Figure, axes: np.ndarray, norm: Normalize, label: str) -> None:
-    image = ScalarMappable(norm, "RdBu_r")
+    image = ScalarMappable(norm, "RdBu")
     figure.colorbar(image, ax=list(axes), label=label, fraction=0.04, aspect=22, pad=0.02)
 
 

@@ -47,11 +47,11 @@ def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
     n_sets = ablation["set"].nunique()
     drawn = len(figures.sets_to_draw(ablation))
     left_out = (
-        f" Of {n_sets} sets, {drawn} are drawn: all but the joint sets with the smaller drops."
+        f" Of {n_sets} sets, {drawn} are drawn: all but the joint sets that matter less."
         if drawn < n_sets
         else ""
     )
-    how = "A drop is full minus ablated, so to the right of zero ablation hurts. "
+    how = "To the left of zero the model is worse without them. "
     lines = "Lines are bootstrap intervals over examples." + left_out
     if (ablation["kind"] == SINGLE).any():
         yield Paragraph(
@@ -66,17 +66,17 @@ def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
         yield gallery.add(
             figures.ablation_drops(ablation, metric),
             f"ablation-{metric}",
-            f"Drop of {metric} over all examples when a set of heads is ablated. {how}{lines}",
-            f"Dot plot of the drop of {metric} by ablated set; its numbers are in the table below.",
+            f"Change of {metric} over all examples without a set of heads. {how}{lines}",
+            f"Dot plot of the change of {metric} by set; its numbers are in the table below.",
         )
     for i, (role, data) in enumerate(data_sets(ablation)):
         if len(subsets_of(ablation, role, data)) > 2:
             yield gallery.add(
                 figures.ablation_by_subset(ablation, role, data),
                 f"ablation-subsets-{i + 1}",
-                f"Accuracy drop in points by subset of {data} ({role_name(role)}).{left_out}",
-                f"Heatmap of accuracy drops, ablated sets by subsets of {data}; the numbers are "
-                "in ablation.csv.",
+                f"Change of accuracy in points by subset of {data} ({role_name(role)}).{left_out}",
+                f"Heatmap of changes of accuracy, ablated sets by subsets of {data}; "
+                "the numbers are in ablation.csv, with the other sign.",
             )
     caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
     yield _ablation_table(ablation, caption, folded=n_sets > 20)
@@ -91,9 +91,9 @@ def _every_component(sweep: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
             yield gallery.add(
                 ablation_figures.single_drops(overall, metric),
                 f"single-drops-{metric}",
-                f"Drop of {metric} over all examples without each single component. Red: ablation "
-                "hurts; blue: it helps.",
-                f"Grid, layer by head, of the drop of {metric}; its numbers are in the table.",
+                f"Change of {metric} over all examples without each single component. Red: the "
+                "model is worse without it; blue: better.",
+                f"Grid, layer by head, of the change of {metric}; its numbers are in the table.",
             )
     caption = f"All {n} components, each ablated alone; every subset is in sweep.csv"
     yield _ablation_table(sweep, caption, folded=True)
@@ -134,7 +134,7 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
         else ""
     )
     floor = (
-        " Hollow marks: accuracy has so little left to lose that the joint drop saturates; go by "
+        " Hollow marks: accuracy has so little left to lose that the joint change saturates; go by "
         "the margin there."
         if table["floor"].any()
         else ""
@@ -142,8 +142,8 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
     yield gallery.add(
         figures.interactions(table, drawn),
         "interactions",
-        "Interaction of jointly ablated heads: the joint drop less the sum of the single "
-        f"drops. To the right of zero the set is superadditive.{floor}{left_out}",
+        "Interaction of jointly ablated heads: the joint change less the sum of the single "
+        f"changes. To the left of zero the set is superadditive.{floor}{left_out}",
         "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
     )
     largest = str(overall["set"].iloc[int(overall["size"].argmax())])
@@ -163,11 +163,12 @@ def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool 
     rows, metrics = placed(overall), overall["metric"]
     sides = {
         INTERACTIONS[name].heading: [
-            effect(*row, unit=False) for row in zip(rows[name], metrics, strict=True)
+            effect(*row, unit=False) for row in zip(-rows[name], metrics, strict=True)
         ]
         for name in ("joint_drop", "sum_of_single_drops")
     }
-    parts = zip(*(rows[name] for name in ("interaction", "low", "high", "metric")), strict=True)
+    ends = (-rows[name] for name in ("interaction", "high", "low"))
+    parts = zip(*ends, metrics, strict=True)
     values = [with_interval(*row) for row in parts]
     rows["verdict"] = [_verdict(row) for _, row in rows.iterrows()]
     shown: list[Shown] = [SET.called("set"), PLACED, "metric", *sides.items()]
@@ -184,4 +185,4 @@ def _verdict(row: pd.Series) -> str:
     elif not row["low"] <= 0 <= row["high"]:
         verdict = "not known"
     saturated = row["floor"] and row["metric"] == "accuracy"
-    return f"{verdict}; drop saturates" if saturated else verdict
+    return f"{verdict}; change saturates" if saturated else verdict

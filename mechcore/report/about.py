@@ -63,7 +63,7 @@ class Facts:
 
 def components_of(run: RunFolder) -> list[str]:
     """Every component that a table names as one, by layer, MLPs after heads."""
-    named = ("head_frequency", "head_categories", "core")
+    named = ("roles", "head_frequency", "head_categories", "core")
     found = {name for each in named for name in _column(run.table(each), "component")}
     found |= set(_column(run.singles, "set")) | {e.component for e in run.attention_examples}
     return [str(each) for each in sorted(Component.parse(n) for n in found if NAME.fullmatch(n))]
@@ -78,6 +78,7 @@ def facts(run: RunFolder) -> Facts:
     categories = _by_name(run.table("head_categories"), "component")
     frequency = _by_name(run.table("head_frequency"), "component")
     singles = _by_name(run.singles, "set")
+    roles = _by_name(run.table("roles"), "component")
     drawn = {example.component: example for example in run.attention_examples}
     seeds = _keepers(run.table("subnetworks"))
     about = {}
@@ -91,7 +92,7 @@ def facts(run: RunFolder) -> Facts:
             if rows := rows_of.get(name):
                 parts.append(Part(_JOINT[kind], shown.header, sorted(shown.text_columns), rows))
         about[name] = About(
-            _lead(run, name, categories.get(name)),
+            _lead(run, name, categories.get(name), roles.get(name)),
             parts,
             pattern_properties(drawn[name]) if name in drawn else None,
         )
@@ -127,8 +128,10 @@ def _by_name(table: pd.DataFrame | None, column: str) -> dict[str, pd.DataFrame]
     return {} if table is None else {str(name): part for name, part in table.groupby(column)}
 
 
-def _lead(run: RunFolder, name: str, categories: pd.DataFrame | None) -> str:
-    sentences = []
+def _lead(
+    run: RunFolder, name: str, categories: pd.DataFrame | None, roles: pd.DataFrame | None
+) -> str:
+    sentences = [] if roles is None else [str(roles.iloc[0]["explanation"])]
     if name in run.core:
         sentences.append("In the heuristic core: every subnetwork keeps it.")
     elif run.table("core") is not None and name.partition(".")[2] != "MLP":

@@ -15,6 +15,7 @@ from mechcore.errors import InputError
 from mechcore.files import write_atomically
 from mechcore.report.drawing import style
 from mechcore.report.embedding import SVG, data_uri
+from mechcore.report.scatter_block import Scatter
 from mechcore.tables import Column, Schema
 
 FIGURES_FOLDER = "figures"
@@ -26,10 +27,11 @@ _CSS_PIXELS = 96  # per inch
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A sentence or more; ``note`` sets it apart as a warning to the reader."""
+    """A sentence or more; ``note`` sets it apart as a warning, ``lead`` as what matters most."""
 
     text: str
     note: bool = False
+    lead: bool = False
     kind: str = field(default="paragraph", init=False)
 
 
@@ -134,7 +136,7 @@ class View:
     kind: str = field(default="view", init=False)
 
 
-Block: TypeAlias = Paragraph | Table | Picture | View
+Block: TypeAlias = Paragraph | Table | Picture | View | Scatter
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from mechcore.attention.examples import AttentionExample
 from mechcore.report.drawing import (
     BLACK,
     BLUE,
+    CHANGES,
     GREEN,
     GREY,
     GRID_MARGIN,
@@ -202,15 +203,16 @@ def set_label(name: str) -> str:
 
 @styled
 def ablation_drops(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
-    """Drop of every ablated set with its interval, one panel per data set, in-domain first.
+    """Change without every ablated set, with its interval, a panel per data set.
 
-    ``metric`` is ``accuracy`` (drawn in percentage points) or ``margin`` (nats).
+    ``metric`` is ``accuracy`` (drawn in percentage points) or ``margin`` (nats); below zero the
+    model is worse.
     """
     overall = ablation[ablation["subset"] == ALL]
     names = sets_to_draw(ablation)
     row_of = {name: i for i, name in enumerate(names)}
     panels = data_sets(overall)
-    scale = 100.0 if metric == "accuracy" else 1.0
+    scale = CHANGES[metric]
     unit = "points" if metric == "accuracy" else "nats"
     figure = new_figure(min(2.4 + 3.4 * len(panels), MAX_WIDTH), 1.3 + 0.27 * len(names))
     axes = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
@@ -239,14 +241,14 @@ def ablation_drops(ablation: pd.DataFrame, metric: str = "accuracy") -> Figure:
         handles.update({dots.label: handle for dots, handle in zip(series, drawn, strict=True)})
         ax.axvline(0, color=GREY, lw=0.9)
         ax.set_title(shorten(f"{role_name(role)}: {data}", 40))
-        ax.set_xlabel(f"{metric} drop ({unit})")
+        ax.set_xlabel(f"change of {metric} ({unit})")
     legend_below(figure, list(handles.values()))
     return figure
 
 
 @styled
 def ablation_by_subset(ablation: pd.DataFrame, role: str, data: str) -> Figure:
-    """Accuracy drop in points of every ablated set (rows) on every subset (columns)."""
+    """Change of accuracy in points without every set (rows) on every subset (columns)."""
     names = sets_to_draw(ablation)
     subsets = subsets_of(ablation, role, data)
     drops = (
@@ -254,7 +256,7 @@ def ablation_by_subset(ablation: pd.DataFrame, role: str, data: str) -> Figure:
         .pivot_table(index="set", columns="subset", values="accuracy_drop", sort=False)
         .reindex(index=names, columns=subsets)
     )
-    values = 100 * drops.to_numpy(dtype=float)
+    values = CHANGES["accuracy"] * drops.to_numpy(dtype=float)
     largest = max(float(np.nanmax(np.abs(values))), 1.0) if np.isfinite(values).any() else 1.0
     norm = TwoSlopeNorm(0.0, -largest, largest)
     labels = ["all examples" if name == ALL else shorten(name, 40) for name in subsets]
@@ -264,7 +266,7 @@ def ablation_by_subset(ablation: pd.DataFrame, role: str, data: str) -> Figure:
         min(3.2 + cell * len(subsets), MAX_WIDTH + 2), 0.8 + 0.25 * len(names) + 0.06 * longest
     )
     ax = figure.subplots()
-    mesh = ax.pcolormesh(values, cmap="PuOr_r", norm=norm, edgecolors="white", linewidth=0.8)
+    mesh = ax.pcolormesh(values, cmap="PuOr", norm=norm, edgecolors="white", linewidth=0.8)
     for (row, column), value in np.ndenumerate(values):
         shade = "white" if abs(value) > 0.68 * largest else "black"
         text = number(value, 0)
@@ -281,7 +283,7 @@ def ablation_by_subset(ablation: pd.DataFrame, role: str, data: str) -> Figure:
     ax.invert_yaxis()
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    figure.colorbar(mesh, ax=ax, label="accuracy drop (points)", fraction=0.04, aspect=18)
+    figure.colorbar(mesh, ax=ax, label="change of accuracy (points)", fraction=0.04, aspect=18)
     return figure
 
 
@@ -298,7 +300,8 @@ _METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on ma
 def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figure:
     """Interaction of every joint set with its interval, on accuracy and on the margin.
 
-    Hollow marks on accuracy are sets whose joint drop saturates because accuracy has a floor.
+    It is drawn as a change: below zero the set is superadditive.
+    Hollow marks on accuracy are sets whose joint change saturates because accuracy has a floor.
     ``sets`` chooses and orders the rows.
     """
     overall = frame[frame["subset"] == ALL]
@@ -347,7 +350,7 @@ def _interaction_panels(
     axes = figure.subplots(1, 2, sharey=True)
     handles: list = []
     for ax, (metric, title) in zip(axes, _METRIC_AXES.items(), strict=True):
-        scale = 100.0 if metric == "accuracy" else 1.0
+        scale = CHANGES[metric]
         series: list[Dots] = []
         seen = [role for _, role, _, _ in groups]
         for i, (label, role, part, shift) in enumerate(groups):
@@ -370,7 +373,7 @@ def _interaction_panels(
         ax.set_title({"accuracy": "accuracy", "margin": "margin"}[metric])
         ax.set_xlabel(title)
     if floor:
-        label = "hollow: the joint drop saturates"
+        label = "hollow: the joint change saturates"
         handles.append(Line2D([], [], color=BLACK, marker="o", ls="none", mfc="white", label=label))
     legend_below(figure, handles, columns=3)
     return figure

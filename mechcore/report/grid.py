@@ -10,8 +10,9 @@ import matplotlib
 import pandas as pd
 from matplotlib.colors import Normalize, to_hex
 
+from mechcore.ablation.effects import ABLATION
 from mechcore.components import Component
-from mechcore.report.drawing import ink
+from mechcore.report.drawing import CHANGES, ink
 from mechcore.report.figures import category_look
 from mechcore.report.groups import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
@@ -24,7 +25,6 @@ from mechcore.wording import (
     role_name,
     sparsity,
     whole,
-    with_interval,
 )
 
 STEPS = 5
@@ -118,23 +118,24 @@ def _drops(run: RunFolder) -> Iterator[Quantity]:
         return
     overall = singles[singles["subset"] == ALL]
     for role, data in data_sets(overall):
-        for metric, unit, factor in (("accuracy", "points", 100), ("margin", "nats", 1)):
+        for metric, unit in (("accuracy", "points"), ("margin", "nats")):
             part = of_data(overall, role, data).dropna(subset=[f"{metric}_drop"])
             if len(part):
-                label = f"{metric} drop ({unit}), {role_name(role)}: {data}"
-                yield _drop_quantity(part, metric, factor, label)
+                label = f"change of {metric} ({unit}), {role_name(role)}: {data}"
+                yield _change_quantity(part, metric, label)
 
 
-def _drop_quantity(part: pd.DataFrame, metric: str, factor: int, label: str) -> Quantity:
-    drops = part[f"{metric}_drop"]
-    most = float(drops.abs().max()) or 1.0
-    scale = _scale("RdBu_r", Normalize(-most, most))
-    digits = 0 if factor * most >= 10 else 1
+def _change_quantity(part: pd.DataFrame, metric: str, label: str) -> Quantity:
+    most = float(part[f"{metric}_drop"].abs().max()) or 1.0
+    scale = _scale("RdBu", Normalize(-most, most))
+    shown = ABLATION[f"{metric}_drop"]
+    digits = 0 if -CHANGES[metric] * most >= 10 else 1
     cells = {}
     for _, row in part.iterrows():
         drop, low, high = (row[f"{metric}_drop{end}"] for end in ("", "_low", "_high"))
-        words = f"{metric} drop {with_interval(drop, low, high, metric, unit=True)}"
-        cells[row["set"]] = _cell(number(factor * drop, digits), scale(drop), words)
+        words = f"{shown.heading} {shown.show(drop, low, high)}"
+        text = number(CHANGES[metric] * drop, digits)
+        cells[row["set"]] = _cell(text, scale(-drop), words)
     ticks = [most * (2 * i / (STEPS - 1) - 1) for i in range(STEPS)]
     return Quantity(label, cells, _legend(scale, ticks, lambda v: effect(v, metric, unit=False)))
 

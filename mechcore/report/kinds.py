@@ -59,6 +59,7 @@ class StudyReport:
         findings: in words, each with the section that has its figures.
         sections: between the summary and the method, in order.
         words: fixed texts.
+        opening: what comes before the summary, where a run has it.
     """
 
     title: Callable[[str, Mapping[str, Any]], str]
@@ -68,6 +69,7 @@ class StudyReport:
     findings: Callable[[RunFolder], Iterable[Finding]]
     sections: Callable[[RunFolder, Gallery], Iterable[Section]]
     words: Words
+    opening: Callable[[RunFolder, Gallery], Section | None] = lambda _run, _gallery: None
 
 
 NOTHING = "There is nothing to sum up: no step of this run has left a table."

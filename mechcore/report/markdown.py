@@ -20,16 +20,22 @@ _SPACES = re.compile(r"[ \t\r\n]+")
 _VARIABLE = re.compile(r"(\*\w+\*)")
 
 
-def markdown(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str) -> str:
+def markdown(
+    run: RunFolder, opening: Section | None, parts: Sequence[Section], title: str, subtitle: str
+) -> str:
     """The whole report as one text, its figures and tables as relative links."""
-    return "\n\n".join(_pieces(run, parts, title, subtitle)) + "\n"
+    return "\n\n".join(_pieces(run, opening, parts, title, subtitle)) + "\n"
 
 
-def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str) -> Iterator[str]:
+def _pieces(
+    run: RunFolder, opening: Section | None, parts: Sequence[Section], title: str, subtitle: str
+) -> Iterator[str]:
     study = report_of(run.config)
     words = study.words
     yield f"# {escaped(title)}"
     yield escaped(subtitle)
+    if opening is not None:
+        yield from _section(run, opening)
     yield "## Summary"
     numbers = [[tile.label, tile.value, tile.note] for tile in study.tiles(run)]
     if numbers:
@@ -41,12 +47,7 @@ def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str)
     elif not numbers:
         yield escaped(NOTHING)
     for section in parts:
-        yield f"## {escaped(section.title)}"
-        for block in section.blocks:
-            yield from _block(block)
-        present = [name for name in section.files if name in run.table_files]
-        if present:
-            yield "Tables: " + ", ".join(_link(name, f"{TABLES_FOLDER}/{name}") for name in present)
+        yield from _section(run, section)
     yield "## Method"
     for text in (words.before_formula, words.formula, words.after_formula):
         yield _with_variables(text)
@@ -61,9 +62,19 @@ def _pieces(run: RunFolder, parts: Sequence[Section], title: str, subtitle: str)
     yield escaped(words.credit)
 
 
+def _section(run: RunFolder, section: Section) -> Iterator[str]:
+    yield f"## {escaped(section.title)}"
+    for block in section.blocks:
+        yield from _block(block)
+    present = [name for name in section.files if name in run.table_files]
+    if present:
+        yield "Tables: " + ", ".join(_link(name, f"{TABLES_FOLDER}/{name}") for name in present)
+
+
 def _block(block: Block) -> Iterator[str]:
     if isinstance(block, Paragraph):
-        yield f"> {escaped(block.text)}" if block.note else escaped(block.text)
+        text = escaped(block.text)
+        yield f"> {text}" if block.note else f"**{text}**" if block.lead else text
     elif isinstance(block, Picture):
         yield f"![{escaped(block.alt)}]({block.file('svg', 'png')})"
         yield escaped(block.caption)

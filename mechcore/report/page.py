@@ -23,12 +23,8 @@ from mechcore.report.grid import grid_of
 from mechcore.report.kinds import NOTHING, SECTIONS, report_of
 from mechcore.report.markdown import markdown
 from mechcore.report.method import method_tables
-from mechcore.report.run_folder import (
-    CONFIG_FILE,
-    TABLES_FOLDER,
-    RunFolder,
-    read_run,
-)
+from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
+from mechcore.report.terms import Explainer
 from mechcore.wording import short_source
 
 REPORT_FILES = {"html": "report.html", "md": "report.md"}
@@ -72,10 +68,12 @@ def build_report(
         )
     folder = read_run(run)
     gallery = Gallery(folder.path, figures)
-    parts = [*report_of(folder.config).sections(folder, gallery), *_added(folder, gallery)]
+    study = report_of(folder.config)
+    opening = study.opening(folder, gallery)
+    parts = [*study.sections(folder, gallery), *_added(folder, gallery)]
     render = {"html": _html, "md": _markdown}
     for name in formats:
-        write_text(folder.path / REPORT_FILES[name], render[name](folder, parts))
+        write_text(folder.path / REPORT_FILES[name], render[name](folder, opening, parts))
     return folder.path / REPORT_FILES[formats[0]]
 
 
@@ -87,11 +85,11 @@ def _added(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
             yield section
 
 
-def _markdown(run: RunFolder, parts: Sequence[Section]) -> str:
-    return markdown(run, parts, title(run.config), subtitle(run.config))
+def _markdown(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
+    return markdown(run, opening, parts, title(run.config), subtitle(run.config))
 
 
-def _html(run: RunFolder, parts: Sequence[Section]) -> str:
+def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
     study, known = report_of(run.config), facts(run)
     grid = grid_of(run, list(known.about))
     data = {
@@ -102,7 +100,7 @@ def _html(run: RunFolder, parts: Sequence[Section]) -> str:
     }
     drawn = any(block.kind == "view" for part in parts for block in part.blocks)
     return (
-        environment(known.about)
+        environment(known.about, study.words.terms)
         .get_template("report.html.j2")
         .render(
             title=title(run.config),
@@ -111,6 +109,7 @@ def _html(run: RunFolder, parts: Sequence[Section]) -> str:
             tiles=list(study.tiles(run)),
             findings=list(study.findings(run)),
             titles={section.id: section.title for section in parts},
+            opening=opening,
             sections=parts,
             grid=grid,
             words=study.words,
@@ -156,11 +155,12 @@ def subtitle(config: dict[str, Any]) -> str:
     return f"{text}Made with mechcore {config.get('mechcore', '')}."
 
 
-def environment(known: Collection[str] = ()) -> Environment:
+def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = ()) -> Environment:
     """The templates of pages.
 
     Args:
         known: names of components; in texts and tables they become buttons.
+        terms: each with its meaning, which shows wherever the page uses it.
     """
     environment = Environment(
         loader=PackageLoader("mechcore.report"),
@@ -177,6 +177,9 @@ def environment(known: Collection[str] = ()) -> Environment:
         return f'<button type="button" class="head" data-head="{name}">{name}</button>'
 
     environment.filters["linked"] = lambda text: Markup(NAME.sub(button, str(escape(text))))
+    explainer = Explainer(terms)
+    environment.filters["explained"] = explainer.explain
+    environment.globals["begin"] = explainer.begin
     environment.filters["variables"] = lambda text: Markup(
         _VARIABLE.sub(r"<var>\1</var>", str(escape(text)))
     )

@@ -66,7 +66,7 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
         above = part[part["low"] > 0]
         small_p = int((above["p_adjusted"] < SIGNIFICANT).sum())
         top = part.iloc[int(part["interaction"].argmax())]
-        size = with_interval(top["interaction"], top["low"], top["high"], metric, unit=True)
+        size = with_interval(-top["interaction"], -top["high"], -top["low"], metric, unit=True)
         if part["low"].isna().all():
             yield (
                 f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
@@ -77,7 +77,7 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
         text = (
             f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
             f"{len(above)} {'is' if len(above) == 1 else 'are'} superadditive on {name} on the "
-            f"other half, with an interval above zero ({small_p} with an adjusted p below "
+            f"other half, with an interval below zero ({small_p} with an adjusted p below "
             f"{SIGNIFICANT:g}). The largest interaction is {size} ({top['set']})."
         )
         floors = int(part["floor"].sum()) if metric == "accuracy" else 0
@@ -101,7 +101,7 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
     yield (
         f"All figures are from the half of {first['data']} ({role_name(first['role'])}) that the "
         f"search did not see: {count(first['n'], 'example')}{which}. Those on the half that it "
-        "chose the sets by stand beside them; as the largest of many they come out too high."
+        "chose the sets by stand beside them; as the largest of many they come out too large."
     )
 
 
@@ -115,7 +115,9 @@ def _table(overall: pd.DataFrame) -> Table:
     header = ["set", "interaction on margin (nats)", "adjusted p", "in the search half"]
     header += ["interaction on accuracy (points)", "adjusted p", "accuracy is cut off"]
     caption = "Sets that the search found, over all examples of the half that it did not see; "
-    caption += "joint and single drops, and every subset, are in superadditive.csv"
+    caption += (
+        "joint and single drops (with the other sign), and every subset, are in superadditive.csv"
+    )
     words = frozenset({0, len(header) - 1})
     return Table(caption, header, rows, words, folded=len(rows) > _MOST_ROWS)
 
@@ -125,7 +127,7 @@ def _cells(row: pd.Series | None) -> list[str]:
         return [DASH] * 2
     metric = row["metric"]
     return [
-        with_interval(row["interaction"], row["low"], row["high"], metric),
+        with_interval(-row["interaction"], -row["high"], -row["low"], metric),
         small(row["p_adjusted"]),
     ]
 
@@ -137,7 +139,7 @@ def _searched(part: pd.DataFrame) -> str:
     seen = part.dropna(subset=["interaction_in_search"])
     if len(seen) == 0:
         return DASH
-    return effect(seen["interaction_in_search"].iloc[0], seen["metric"].iloc[0])
+    return effect(-seen["interaction_in_search"].iloc[0], seen["metric"].iloc[0])
 
 
 def _limit(row: pd.Series | None) -> str:

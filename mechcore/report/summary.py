@@ -236,11 +236,9 @@ def _worst(worst: pd.Series | None, overall: pd.DataFrame, *, several: bool) -> 
         return
     name, data = worst["set"], worst["data"]
     low, high = worst["accuracy_drop_low"], worst["accuracy_drop_high"]
-    ends = interval(low, high, "accuracy", signed=False)
     text = (
-        f"Of the core heads, ablating {name} alone lowers out-of-domain accuracy most: by "
-        f"{_points(worst['accuracy_drop'])} {ends} on {data}, to "
-        f"{percent(worst['accuracy'])}"
+        f"Of the core heads, ablating {name} alone lowers out-of-domain accuracy most: "
+        f"{_change(worst)} on {data}, to {percent(worst['accuracy'])}"
     )
     text += _in_domain(overall, name)
     others = overall[(overall["kind"] == NON_CORE) & (overall["data"] == data)]
@@ -250,9 +248,9 @@ def _worst(worst: pd.Series | None, overall: pd.DataFrame, *, several: bool) -> 
         text += f". Ablating a non-core head changes it by {change} on average"
     text += "."
     if _includes_zero(low, high):
-        text += " The interval includes zero, so this drop may be no effect at all."
+        text += " The interval includes zero, so this change may be no effect at all."
     if not math.isfinite(low):
-        text += " Its interval is not known, so this drop may be no effect at all."
+        text += " Its interval is not known, so this change may be no effect at all."
     if several:
         text += " (The largest of several; its interval does not allow for that choice.)"
     yield text
@@ -296,9 +294,9 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
     whole_core = len(members) > 2 and set(members) == set(core)
     which = f"the whole core ({len(core)} heads)" if whole_core else top["set"]
     terms = (
-        f"the joint drop is {effect(top['joint_drop'], metric)} where the single drops sum to "
-        f"{effect(top['sum_of_single_drops'], metric)}, an interaction of "
-        f"{with_interval(top['interaction'], top['low'], top['high'], metric, unit=True)}"
+        f"the joint change is {effect(-top['joint_drop'], metric)} where the single changes sum "
+        f"to {effect(-top['sum_of_single_drops'], metric)}, an interaction of "
+        f"{with_interval(-top['interaction'], -top['high'], -top['low'], metric, unit=True)}"
     )
     where = f"On {name} out-of-domain ({data})"
     if len(part) == 1:
@@ -329,8 +327,8 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
     floors = int(part["floor"].sum()) if metric == "accuracy" else 0
     if floors:
         text += (
-            f" The joint drop saturates for {floors} of {len(part)}, as accuracy has little or "
-            "nothing left to lose: there the interaction on accuracy comes out too low."
+            f" The joint change saturates for {floors} of {len(part)}, as accuracy has little or "
+            "nothing left to lose: there the interaction on accuracy comes out too small."
         )
     return text
 

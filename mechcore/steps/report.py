@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.roles import COMPONENT_ROLES
+from mechcore.report.blame import blame_section
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
@@ -33,9 +36,30 @@ _INTERVALS = (
 )
 _TERMS: Sequence[tuple[str, str]] = (
     (
-        "In-domain and out-of-domain",
+        "In domain and out of domain",
         "Data like the training data, and data that differs from it, usually so that a shallow "
-        "rule which works in-domain fails.",
+        "rule which works in domain fails.",
+    ),
+    (
+        "Change without it",
+        "What replacing a component's output by its mean changes: a measure without the component "
+        "less that of the full model. Below zero the model is worse without it. Tables on disk "
+        "hold the same as a drop, with the other sign.",
+    ),
+    (
+        "Information",
+        "The part of a change in balanced accuracy that no bias of the labels makes good: what is "
+        "left of it after one bias per label has been refitted.",
+    ),
+    (
+        "Moved threshold and threshold",
+        "The rest of a change in balanced accuracy: the model says one label more or less often, "
+        "which one bias per label would undo. No understanding is lost. Where data have one label "
+        "only, the two cannot be told apart.",
+    ),
+    (
+        "Balanced accuracy",
+        "The mean over labels of the share of their examples that is answered correctly.",
     ),
     (
         "Means over subsets",
@@ -49,8 +73,9 @@ _TERMS: Sequence[tuple[str, str]] = (
         "KL) while a set share of the components, the target sparsity, is removed. Each seed may "
         "find another subnetwork.",
     ),
+    ("Sparsity and target sparsity", "The share of components that is pruned."),
     (
-        "Heuristic core",
+        "Heuristic core and core",
         "The heads that every subnetwork keeps, at every seed and sparsity. The size expected by "
         "chance is that of subnetworks that keep as many heads, each picked at random.",
     ),
@@ -60,16 +85,16 @@ _TERMS: Sequence[tuple[str, str]] = (
         "accuracy it has no floor or ceiling.",
     ),
     (
-        "Drop and interaction",
-        "The drop *D*(*S*) is the full model's accuracy or margin less that of the model with the "
-        "set *S* ablated. The interaction of *S* is *D*(*S*) less the sum of *D*({*i*}) over its "
-        "members *i*. Above zero the set is superadditive: taking its heads together costs more "
-        "than taking them one by one, as happens where heads can stand in for one another. "
-        "Accuracy cannot fall below zero, so joint drops saturate near that floor and interactions "
-        "on accuracy come out too low.",
+        "Interaction and superadditive",
+        "The interaction of a set is the change without all of it less the sum of the changes "
+        "without each of its members. Below zero the set is superadditive: taking its components "
+        "together costs more than taking them one by one, as happens where they can stand in for "
+        "one another. Accuracy cannot fall below zero, so joint changes saturate near that floor "
+        "and interactions on accuracy come out too small. Tables on disk hold it with the other "
+        "sign.",
     ),
     (
-        "Attention mass",
+        "Attention mass and mass",
         "The share of a head's attention that goes to one category of tokens (the same word "
         "repeated elsewhere, the token before or after, a separator, the first token, the token "
         "itself), averaged over the query tokens that have such a token to attend to.",
@@ -92,9 +117,10 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
 REPORT = StudyReport(
     title=_title,
     subtitle="",
-    tables=[schema for step in _STEPS for schema in step.schemas],
+    tables=[*(schema for step in _STEPS for schema in step.schemas), INFORMATION, COMPONENT_ROLES],
     tiles=tiles,
     findings=findings,
     sections=sections,
     words=Words(_INTERVALS, _TERMS, _CREDIT),
+    opening=blame_section,
 )

@@ -81,21 +81,21 @@ def test_cells_of_single_components() -> None:
     figure = figures.single_drops(table, "margin")
     assert titles(figure) == ["in-domain: mnli", "out-of-domain: hans"]
     left, right = figure.axes[:2]
-    # Heads by column, the MLP apart behind them; layers from the top. The largest is 20: no
-    # decimals, and what rounds to 0 has no sign.
+    # Heads by column, the MLP apart behind them; layers from the top. Changes have the other sign
+    # than drops. The largest is 20: no decimals, and what rounds to 0 has no sign.
     assert texts(right) == {
-        (0, 0): "4",
-        (1, 0): "-1",
-        (2.5, 0): "20",
+        (0, 0): "-4",
+        (1, 0): "1",
+        (2.5, 0): "-20",
         (0, 1): "0",
         (1, 1): "0",
-        (2.5, 1): "7",
+        (2.5, 1): "-7",
     }
-    assert texts(left)[(2.5, 0)] == "10"
+    assert texts(left)[(2.5, 0)] == "-10"
     assert left.get_ylim()[0] > left.get_ylim()[1]
     assert [t.get_text() for t in right.get_xticklabels()] == ["0", "1", "MLP"]
     assert ends(figure) == (-20, 20)
-    assert "drop in margin (nats)" in figure.axes[-1].get_ylabel()
+    assert "change of margin (nats)" in figure.axes[-1].get_ylabel()
     # Losses are red and gains blue, 0 is white, and more is darker.
     cells = {
         tuple(path.vertices[0] + 0.5): colour
@@ -112,10 +112,10 @@ def test_cells_of_single_components() -> None:
 
 def test_single_drops_on_accuracy_are_points_and_of_the_subset_asked_for() -> None:
     figure = figures.single_drops(ablation_table(DROPS), "accuracy")
-    assert texts(figure.axes[1])[(2.5, 0)] == "20"
+    assert texts(figure.axes[1])[(2.5, 0)] == "-20"
     assert "points" in figure.axes[-1].get_ylabel()
     part = figures.single_drops(ablation_table(DROPS), "margin", "swap")
-    assert texts(part.axes[1])[(2.5, 0)] == "2.0"
+    assert texts(part.axes[1])[(2.5, 0)] == "-2.0"
     assert texts(part.axes[1])[(0, 1)] == "0.0"
     assert ends(part) == (-2, 2)
 
@@ -125,7 +125,7 @@ def test_one_data_set_has_one_panel_and_mlps_stand_alone() -> None:
     figure = figures.single_drops(table[table["role"] == "ood"], "margin")
     assert titles(figure) == ["out-of-domain: hans"]
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["MLP"]
-    assert sorted(texts(figure.axes[0]).values()) == ["0.0", "1.0", "2.0", "3.0", "4.0", "5.0"]
+    assert sorted(texts(figure.axes[0]).values()) == ["-1.0", "-2.0", "-3.0", "-4.0", "-5.0", "0.0"]
 
 
 def test_drops_of_nothing_can_be_drawn() -> None:
@@ -148,7 +148,7 @@ def test_cells_of_pairs() -> None:
     figure = figures.pair_interactions(interaction_table({**PAIRS, **triple}), "margin")
     assert titles(figure) == ["in-domain: mnli", "out-of-domain: hans"]
     for ax, share in zip(figure.axes[:2], (0.5, 1), strict=True):
-        ab, ac, bc = (share * value for value in PAIRS.values())
+        ab, ac, bc = (-share * value for value in PAIRS.values())
         expected = [[np.nan, ab, ac], [ab, np.nan, bc], [ac, bc, np.nan]]
         np.testing.assert_allclose(grid(ax), expected)
         names = ["L0.H1", "L0.MLP", "L1.H0"]
@@ -156,13 +156,13 @@ def test_cells_of_pairs() -> None:
         assert [t.get_text() for t in ax.get_yticklabels()] == names
     assert ends(figure) == (-0.75, 0.75)
     right = texts(figure.axes[1])
-    assert right == {(1, 0): "0.50", (2, 0): "0.00", (2, 1): "-0.75"} | {
-        (0, 1): "0.50",
+    assert right == {(1, 0): "-0.50", (2, 0): "0.00", (2, 1): "0.75"} | {
+        (0, 1): "-0.50",
         (0, 2): "0.00",
-        (1, 2): "-0.75",
+        (1, 2): "0.75",
     }
     accuracy = figures.pair_interactions(interaction_table(PAIRS), "accuracy")
-    assert texts(accuracy.axes[1])[(1, 0)] == "0.50"  # points, a hundredth of a share
+    assert texts(accuracy.axes[1])[(1, 0)] == "-0.50"  # points, a hundredth of a share
     assert "points" in accuracy.axes[-1].get_ylabel()
     np.testing.assert_allclose(
         np.nan_to_num(
@@ -177,7 +177,7 @@ def test_pairs_that_were_not_ablated_are_empty_cells() -> None:
     values = {f"{a}+{b}": 1.0 for a, b in itertools.pairwise(names)}
     ax = figures.pair_interactions(interaction_table(values)).axes[1]
     assert np.isfinite(grid(ax)).sum() == 2 * 12
-    assert grid(ax)[3, 4] == grid(ax)[4, 3] == 1
+    assert grid(ax)[3, 4] == grid(ax)[4, 3] == -1
     assert not ax.texts  # too many for numbers
     # Layers in the order of numbers, not of their digits.
     assert [t.get_text() for t in ax.get_yticklabels()] == names
@@ -189,7 +189,7 @@ def test_of_very_many_components_the_largest_interactions_are_drawn() -> None:
     figure = figures.pair_interactions(interaction_table(values))
     values_drawn = grid(figure.axes[1])
     assert values_drawn.shape == (80, 80)
-    assert np.nanmax(values_drawn) == pytest.approx(0.01 * 142)
+    assert np.nanmin(values_drawn) == pytest.approx(-0.01 * 142)
     assert len(figure.axes[1].get_xticklabels()) <= 45
 
 

@@ -156,16 +156,16 @@ def test_the_panel_says_what_the_tables_say(
     singles = table("ablation").query("set == 'L1.H5'")
     assert len(singles) == 6
     for _, row in singles.iterrows():
-        ends = f"[{100 * row.accuracy_drop_low:+.1f}, {100 * row.accuracy_drop_high:+.1f}]"
+        ends = f"[{-100 * row.accuracy_drop_high:+.1f}, {-100 * row.accuracy_drop_low:+.1f}]"
         role = {"id": "in-domain", "ood": "out-of-domain"}[row["role"]]
-        drop = f"{row['data']} ({role}) {row['subset']} {100 * row.accuracy_drop:+.1f} {ends}"
+        drop = f"{row['data']} ({role}) {row['subset']} {-100 * row.accuracy_drop:+.1f} {ends}"
         assert drop.replace("+0.0", "0.0").replace("-0.0", "0.0") in text.replace("+0.0", "0.0")
     joint = table("interactions").query("subset == 'all'")
     mine = joint[joint["set"].str.split("+").map(lambda members: "L1.H5" in members)]
     assert len(mine) == 16  # three pairs and the whole core, by two data sets and two metrics
     for _, row in mine.query("metric == 'margin'").iterrows():
-        ends = f"[{row.low:+.2f}, {row.high:+.2f}]"
-        assert f"{row.interaction:+.2f} {ends}" in text
+        ends = f"[{-row.high:+.2f}, {-row.low:+.2f}]"
+        assert f"{-row.interaction:+.2f} {ends}" in text
     assert text.count("L0.H3+L1.H5 tiny-ood") == 4  # and once by the search, on two metrics
 
 
@@ -323,12 +323,12 @@ def test_the_grid_shows_the_chosen_quantity(
     with opened(rich_page) as page:
         before = cell(page, most).evaluate("node => node.style.background")
         page.locator("#colour-by").select_option(
-            label="margin drop (nats), out-of-domain: tiny-ood"
+            label="change of margin (nats), out-of-domain: tiny-ood"
         )
         for name, drop in margin.items():
             if name not in ("L0.H3", "L1.H5", "L2.H2", "L3.H0"):  # these have their own ablation
                 shown = cell(page, name).inner_text().replace("\u2212", "-")
-                assert shown == f"{drop:.1f}".replace("-0.0", "0.0")
+                assert shown == f"{-drop:.1f}".replace("-0.0", "0.0")
         colour = cell(page, most).evaluate("node => node.style.background")
         assert colour != before
         assert page.locator("#grid-legend li").count() == 5

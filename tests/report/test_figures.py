@@ -155,7 +155,7 @@ def test_drops_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder) 
     for panel, role in enumerate(("id", "ood")):
         drops = overall[overall["role"] == role].set_index("set")
         for x, y in points(figure, panel):
-            assert x == pytest.approx(100 * drops.loc[sets[round(y)], "accuracy_drop"])
+            assert x == pytest.approx(-100 * drops.loc[sets[round(y)], "accuracy_drop"])
 
 
 def test_too_many_sets_leave_out_the_smaller_joint_drops(large: RunFolder) -> None:
@@ -190,7 +190,7 @@ def test_interactions_mark_the_floor_on_accuracy_alone(small: RunFolder, name: s
         hollow = int((faces[:, :3] == 1).all(axis=1).sum())
         expected = int(part.loc[part["metric"] == "accuracy", "floor"].sum())
         assert hollow == (expected if metric == "accuracy" else 0)
-        scale = 100 if metric == "accuracy" else 1
+        scale = -100 if metric == "accuracy" else -1  # below zero: worse together
         drawn = np.concatenate([np.asarray(c.get_offsets())[:, 0] for c in dots])
         wanted = scale * part.loc[part["metric"] == metric, "interaction"]
         assert sorted(drawn) == pytest.approx(sorted(wanted))

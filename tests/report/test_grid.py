@@ -81,9 +81,9 @@ def test_drops_are_coloured_around_zero_and_the_core_runs_own_come_first() -> No
     grid = grid_of(folder, components_of(folder))
     assert grid is not None
     accuracy, margin = grid.quantities
-    assert accuracy.label == "accuracy drop (points), out-of-domain: d"
+    assert accuracy.label == "change of accuracy (points), out-of-domain: d"
     cells = {name: cell.text for name, cell in accuracy.cells.items()}
-    assert cells == {"L0.H0": "40", "L0.H1": "\u221225", "L0.H2": "0"}
+    assert cells == {"L0.H0": "\u221240", "L0.H1": "25", "L0.H2": "0"}
     red, blue, none = (to_rgb(accuracy.cells[name].colour) for name in accuracy.cells)
     assert red[0] > red[2]
     assert blue[2] > blue[0]
@@ -95,9 +95,7 @@ def test_drops_are_coloured_around_zero_and_the_core_runs_own_come_first() -> No
         "+20.0",
         "+40.0",
     ]
-    assert margin.cells["L0.H1"].words == (
-        "margin drop \u22120.25\u00a0nats [\u22120.25, \u22120.25]"
-    )
+    assert margin.cells["L0.H1"].words == ("change of margin (nats) +0.25 [+0.25, +0.25]")
 
 
 ENDS = ("", "_low", "_high")

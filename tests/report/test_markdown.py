@@ -111,8 +111,8 @@ def test_words_and_numbers_are_those_of_the_tables(tokens: list[Token], rich_run
     sweep = pd.read_csv(rich_run / "tables/sweep.csv").query("subset == 'all' and role == 'ood'")
     for _, row in sweep.iterrows():
         assert row["set"] in texts
-        ends = f"[{row.margin_drop_low:+.2f}, {row.margin_drop_high:+.2f}]"
-        cell = f"{row.margin_drop:+.2f} {ends}".replace("-", "\u2212")
+        ends = f"[{-row.margin_drop_high:+.2f}, {-row.margin_drop_low:+.2f}]"
+        cell = f"{-row.margin_drop:+.2f} {ends}".replace("-", "\u2212")
         assert re.sub(r"[+\u2212]0\.00", "0.00", cell) in texts
     emphasised = [token for token in inline(tokens) if token.type == "em_open"]
     assert len(emphasised) > 10  # the variables of the method

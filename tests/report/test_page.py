@@ -114,9 +114,9 @@ def test_worst_head_is_the_one_with_the_largest_drop(rich: Page, rich_run: Path)
     singles = ablation.query("kind == 'single' and role == 'ood' and subset == 'all'")
     worst = singles.loc[singles.accuracy_drop.idxmax()]
     assert (
-        f"ablating {worst.set} alone lowers out-of-domain accuracy most: by "
-        f"{100 * worst.accuracy_drop:.1f} points [{100 * worst.accuracy_drop_low:.1f}, "
-        f"{100 * worst.accuracy_drop_high:.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %"
+        f"ablating {worst.set} alone lowers out-of-domain accuracy most: "
+        f"{-100 * worst.accuracy_drop:+.1f} points [{-100 * worst.accuracy_drop_high:+.1f}, "
+        f"{-100 * worst.accuracy_drop_low:+.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %"
     ) in rich.text
 
 
@@ -152,16 +152,16 @@ def test_superadditive_sets_are_counted_from_the_intervals(
         f"{(part.low > 0).sum()} of {len(part)} joint sets are superadditive and "
         f"{(part.high < 0).sum()} subadditive"
     ) in rich.text
-    ends = f"[{scale * top.low:+.{digits}f}, {scale * top.high:+.{digits}f}]"
-    value = f"{scale * top.interaction:+.{digits}f}"
+    ends = f"[{-scale * top.high:+.{digits}f}, {-scale * top.low:+.{digits}f}]"
+    value = f"{-scale * top.interaction:+.{digits}f}"
     assert re.search(rf"{re.escape(value)} (points|nats) {re.escape(ends)}", rich.text)
 
 
 def test_every_overall_ablation_is_in_the_table(rich: Page, rich_run: Path) -> None:
     ablation = pd.read_csv(rich_run / "tables/ablation.csv").query("subset == 'all'")
     for _, row in ablation.iterrows():
-        ends = f"[{row.margin_drop_low:+.2f}, {row.margin_drop_high:+.2f}]"
-        cell = f"{row.margin_drop:+.2f} {ends}".replace("+0.00", "0.00").replace("-0.00", "0.00")
+        ends = f"[{-row.margin_drop_high:+.2f}, {-row.margin_drop_low:+.2f}]"
+        cell = f"{-row.margin_drop:+.2f} {ends}".replace("+0.00", "0.00").replace("-0.00", "0.00")
         assert cell in rich.text
 
 
@@ -268,7 +268,7 @@ def test_what_has_no_interval_is_neither_an_effect_nor_none(copy_of_rich: Path) 
     dash = "[\u2013]"
     assert "the intervals of all 7 joint sets are not known, so no direction is shown" in page.text
     assert "no interval on the margin is known on the other half" in page.text
-    assert "Its interval is not known, so this drop may be no effect at all." in page.text
+    assert "Its interval is not known, so this change may be no effect at all." in page.text
     for claim in ("includes zero", "subadditive", "are superadditive", "nan"):
         assert claim not in page.text, claim
     n_rows = 7 * 2 * 2  # sets, data sets, metrics
@@ -306,7 +306,7 @@ def test_intervals_that_include_zero_are_not_called_effects(copy_of_rich: Path) 
     text = page_of(copy_of_rich).text
     assert "0 of 7 joint sets are superadditive and 0 subadditive" in text
     assert "Its interval includes zero." in text
-    assert "The interval includes zero, so this drop may be no effect at all." in text
+    assert "The interval includes zero, so this change may be no effect at all." in text
 
 
 @pytest.mark.usefixtures("no_drawing")
@@ -316,9 +316,9 @@ def test_a_single_joint_set_is_described_directly(
     run = new_run(tmp_path / "run", core=("L0.H3", "L1.H5"), joint=[("L0.H3", "L1.H5")])
     edit(run, "interactions", lambda t: t.assign(low=0.01, high=0.5, floor=True))
     text = page_of(run).text
-    assert re.search(r"for L0\.H3\+L1\.H5 the joint drop is [^.]*\.[^:]*: superadditive\.", text)
-    assert "The joint drop saturates for 1 of 1" in text
-    assert text.count("superadditive; drop saturates") == 2
+    assert re.search(r"for L0\.H3\+L1\.H5 the joint change is [^.]*\.[^:]*: superadditive\.", text)
+    assert "The joint change saturates for 1 of 1" in text
+    assert text.count("superadditive; change saturates") == 2
     edit(run, "interactions", lambda t: t.assign(low=-0.5, high=0.5))
     assert "includes zero, so neither direction is shown" in page_of(run).text
     edit(run, "interactions", without_ends)

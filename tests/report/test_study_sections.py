@@ -240,12 +240,17 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
     )
     assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
     assert (
-        "2 are superadditive on the margin on the other half, with an interval above zero (2 "
+        "2 are superadditive on the margin on the other half, with an interval below zero (2 "
         in words
     )
     first, second = rows(table)
-    assert first[:4] == ["L0.H3+L1.H5", "+1.50 [+0.75, +2.25]", "0.02", "+1.50 nats"]
-    assert first[4:] == ["+15.0 [+7.5, +22.5]", "0.02", "no"]
+    assert first[:4] == [
+        "L0.H3+L1.H5",
+        "\u22121.50 [\u22122.25, \u22120.75]",
+        "0.02",
+        "\u22121.50 nats",
+    ]
+    assert first[4:] == ["\u221215.0 [\u221222.5, \u22127.5]", "0.02", "no"]
     assert second[0] == "L1.H2+L3.MLP"
 
 

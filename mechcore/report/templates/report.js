@@ -115,7 +115,10 @@
     if (panel.hidden) button.focus();  // not every browser does this on a click
     choose(button.dataset.head, true);
   });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+  document.addEventListener("keydown", (event) => { 
+    if (event.key === "Escape" && !tip.hidden) tip.hidden = true;
+    else if (event.key === "Escape") close();
+  });
   byId("about-close").addEventListener("click", close);
   byId("about-previous").addEventListener("click", () => step(-1));
   byId("about-next").addEventListener("click", () => step(1));
@@ -170,6 +173,47 @@
     select.addEventListener("change", paint);
     if (select.value !== "0") paint();  // a browser may remember the choice
   }
+
+  // Dots: one stop of the Tab key, arrow keys in the order of the list.
+  for (const plot of document.querySelectorAll(".plot")) {
+    const dots = [...plot.querySelectorAll("[data-rank]")]
+      .sort((a, b) => Number(a.dataset.rank) - Number(b.dataset.rank));
+    const enter = (dot) => dots.forEach((each) => { each.tabIndex = each === dot ? 0 : -1; });
+    enter(dots[0]);
+    plot.addEventListener("keydown", (event) => {
+      const dot = event.target.closest("[data-rank]"), at = dots.indexOf(dot);
+      const to = {ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1,
+        Home: 0, End: dots.length - 1}[event.key];
+      if (event.key === "Enter" || event.key === " ") {
+        dot.dispatchEvent(new MouseEvent("click", {bubbles: true}));
+      } else if (to === undefined) return;
+      event.preventDefault();
+      if (dots[to]) { enter(dots[to]); dots[to].focus(); }
+    });
+  }
+
+  // What a dot or a term means, while it is pointed at or has the focus.
+  const tip = byId("tip");
+  const explain = (event) => {
+    const owner = event.target.closest(".dot, abbr");
+    tip.hidden = !owner;
+    if (!owner) return;
+    tip.textContent = owner.dataset.meaning || owner.getAttribute("aria-label");
+    const part = owner.querySelector("circle") || owner;
+    const {left, top, bottom} = part.getBoundingClientRect();
+    const {width, height} = tip.getBoundingClientRect();
+    const above = bottom + height + 8 > innerHeight;
+    tip.style.left = `${Math.max(8, Math.min(left, innerWidth - width - 8))}px`;
+    tip.style.top = `${above ? top - height - 8 : bottom + 8}px`;
+  };
+  for (const owner of document.querySelectorAll("abbr[title]")) {
+    owner.dataset.meaning = owner.title;  // a browser's own hint shows late, and never on focus
+    owner.removeAttribute("title");
+    owner.setAttribute("aria-describedby", "tip");
+  }
+  for (const name of ["mouseover", "focusin"]) document.addEventListener(name, explain);
+  document.addEventListener("focusout", () => { tip.hidden = true; });
+  addEventListener("scroll", () => { tip.hidden = true; }, {passive: true});
 
   // Links that would leave the page take what the page carries instead.
   for (const link of document.querySelectorAll("a[data-file]")) {

@@ -1,0 +1,219 @@
+"""Which components are to blame: the verdict, every component on two axes, and the ranked list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from mechcore.ablation.roles import (
+    BOTH,
+    COMPONENT_ROLES,
+    HARMFUL_IN,
+    HARMFUL_OUT,
+    IN,
+    IN_ONLY,
+    NONE,
+    OUT,
+    OUT_ONLY,
+    ROLES,
+    THRESHOLD,
+    UNDECIDED,
+    ranked,
+    verdict,
+)
+from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
+from mechcore.report.groups import data_sets, of_data
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.scatter_block import Reading, Scatter, Spot, scatter
+from mechcore.tables import Column
+from mechcore.wording import ALL, listed, number
+
+OPEN_ROWS = 15
+"""Components in the list before it is opened."""
+CANNOT_TELL = "cannot be told from a moved threshold"
+
+_LOOKS = {
+    HARMFUL_OUT: "harmful-out",
+    IN_ONLY: "in",
+    IN: "in",
+    BOTH: "both",
+    OUT_ONLY: "out",
+    OUT: "out",
+    HARMFUL_IN: "harmful-in",
+    THRESHOLD: "threshold",
+    NONE: "none",
+    UNDECIDED: "none",
+}
+"""CSS classes of roles; those of the same colour are the same but for what is known."""
+_CHANGE = "change without it"
+_PLACES = {"ood": "out of domain", "id": "in domain"}
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """What is drawn along an axis: a drop of each component and what it is called."""
+
+    name: str
+    readings: Mapping[str, Reading]
+    caveat: str
+
+
+def blame_section(run: RunFolder, gallery: Gallery) -> Section | None:
+    """What ablating every component alone says of it; None where that was not done."""
+    roles = run.filled("roles")
+    if roles is None:
+        return None
+    blocks: list[Block] = [Paragraph(verdict(roles), lead=True)]
+    drawing, caveats = _drawing(run, roles)
+    blocks += [Paragraph(text, note=True) for text in caveats]
+    if drawing is not None:
+        blocks.append(drawing)
+    blocks += _list(run, roles)
+    files = ["roles.csv", "information.csv", "sweep.csv"]
+    return Section("blame", "Which components are to blame?", blocks, files)
+
+
+def in_order(roles: pd.DataFrame) -> pd.DataFrame:
+    """All components: those that were found to do something first, then by their largest drop."""
+    found = ranked(roles)
+    rest = roles.drop(index=found.index)
+    drops = rest[[f"information_drop_{place}" for place in _PLACES]].abs().max(axis=1)
+    return pd.concat([found, rest.loc[drops.sort_values(ascending=False, kind="stable").index]])
+
+
+# -- every component on two axes ----------------------------------------------------------------
+
+
+def _drawing(run: RunFolder, roles: pd.DataFrame) -> tuple[Scatter | None, list[str]]:
+    """The drawing, if both axes can be measured, and what its reader has to know."""
+    measures = {place: _measure(run, roles, place) for place in ("id", "ood")}
+    caveats = [each.caveat for each in measures.values() if each.caveat]
+    x, y = (each.readings for each in measures.values())
+    if not x or not y:
+        return None, caveats
+    spots = [
+        Spot(
+            name,
+            x[name],
+            y[name],
+            _LOOKS[row["role"]],
+            bool(row["sure"]),
+            f"{name}, {row['role']}{'' if row['sure'] else ' (not sure)'}. "
+            + "; ".join(_told(each, name, place) for place, each in measures.items()),
+            row["role"] not in (NONE, UNDECIDED),
+        )
+        for _, row in in_order(roles).iterrows()
+        if (name := row["component"]) in x and name in y
+    ]
+    missing = len(roles) - len(spots)
+    titles = tuple(
+        f"{each.name} {_PLACES[place]}: {_CHANGE} (points)" for place, each in measures.items()
+    )
+    caption = (
+        "Every component, ablated alone: below zero the model is worse without it. Lines are 95 % "
+        "intervals; a hollow dot is a role that is not sure. Choose a dot to see the head; arrow "
+        "keys go from dot to dot in the order of the list."
+    )
+    if missing:
+        caption += f" {missing} of {len(roles)} are not drawn, as their figures are missing."
+    return scatter(caption, (titles[0], titles[1]), spots, _legend(roles)), caveats
+
+
+def _told(measure: _Measure, name: str, place: str) -> str:
+    reading = measure.readings[name]
+    value, low, high = (
+        number(each, 1, signed=True) for each in (reading.value, reading.low, reading.high)
+    )
+    doubt = f", {CANNOT_TELL}" if measure.caveat else ""
+    return f"{measure.name} {_PLACES[place]} {value} points [{low}, {high}] without it{doubt}"
+
+
+def _legend(roles: pd.DataFrame) -> list[tuple[str, str]]:
+    counts = roles["role"].value_counts()
+    return [(_LOOKS[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
+
+
+def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
+    """Changes in information; where no component has one, changes in accuracy instead."""
+    figure = f"information_drop_{place}"
+    columns = (figure, f"information_drop_low_{place}", f"information_drop_high_{place}")
+    known = roles.dropna(subset=[figure])
+    if len(known):
+        return _Measure("information", _readings(known, "component", columns), "")
+    reason = str(roles[f"reason_{place}"].iloc[0]) or "no figure could be measured"
+    where = _PLACES[place].capitalize()
+    caveat = f"{where}, information is not known: {reason}."
+    singles = run.singles
+    if singles is None:
+        return _Measure("information", {}, caveat)
+    overall = singles[(singles["subset"] == ALL) & (singles["role"] == place)]
+    overall = overall.dropna(subset=["accuracy_drop"])
+    pairs = data_sets(overall)
+    if not pairs:
+        return _Measure("information", {}, caveat)
+    drops = of_data(overall, *pairs[0])
+    ends = ("accuracy_drop", "accuracy_drop_low", "accuracy_drop_high")
+    caveat += f" Drawn is the change of accuracy on {pairs[0][1]}, which {CANNOT_TELL}."
+    return _Measure("accuracy", _readings(drops, "set", ends), caveat)
+
+
+def _readings(table: pd.DataFrame, name: str, columns: tuple[str, str, str]) -> dict[str, Reading]:
+    """Drops as changes in points, their intervals turned round."""
+    rows = zip(table[name], *(-100 * table[column] for column in columns), strict=True)
+    return {str(key): Reading(value, high, low) for key, value, low, high in rows}
+
+
+# -- the list -----------------------------------------------------------------------------------
+
+
+def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
+    rows = in_order(roles)
+    categories = run.table("head_categories")
+    if categories is not None:
+        rows = rows.merge(categories[["component", "category"]], how="left", on="component")
+        rows = rows.fillna({"category": ""})
+    shown: list[Shown] = ["component", "role", "sure", *_figures()]
+    shown.append(Column("category", "text", header="attends to", optional=True))
+    caption = (
+        f"Components by what they do to information out of domain: {_CHANGE}, in points, with 95 % "
+        "intervals; below zero the model is worse"
+    )
+    yield table_of(rows[:OPEN_ROWS], COMPONENT_ROLES, caption, shown)
+    if len(rows) > OPEN_ROWS:
+        more = f"The other {len(rows) - OPEN_ROWS} components"
+        yield table_of(rows[OPEN_ROWS:], COMPONENT_ROLES, more, shown, folded=True)
+
+
+def _figures() -> Iterator[Column]:
+    for place, where in _PLACES.items():
+        for figure in ("information", "threshold"):
+            column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
+            yield column.called(f"{figure} {where}", negated=True)
+
+
+# -- one label ----------------------------------------------------------------------------------
+
+
+def one_label_sentence(run: RunFolder) -> str:
+    """Which data have one label only, so that no drop on them can be taken apart."""
+    information = run.filled("information")
+    if information is None:
+        return ""
+    overall = information[information["subset"] == ALL]
+    names = [
+        data
+        for role, data in data_sets(overall)
+        if of_data(overall, role, data)["reason"].str.startswith("one label").all()
+    ]
+    if not names:
+        return ""
+    have = "has" if len(names) == 1 else "have"
+    return f"{listed(names)} {have} one label only: lost information there {CANNOT_TELL}."
+
+
+def alone_in_words(row: Mapping[str, Any]) -> str:
+    """The explanation of a component's role."""
+    return str(row["explanation"])

@@ -1,0 +1,116 @@
+"""The page begins with which components are to blame, in the numbers of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mechcore.ablation.roles import verdict
+from mechcore.report.blame import CANNOT_TELL, OPEN_ROWS, blame_section, in_order
+from mechcore.report.blocks import Gallery, Paragraph, Section, Table
+from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.report.scatter_block import Scatter
+
+
+def section_of(run: RunFolder) -> Section:
+    found = blame_section(run, Gallery(run.path, []))
+    assert found is not None
+    return found
+
+
+def drawing_of(section: Section) -> Scatter:
+    return next(block for block in section.blocks if isinstance(block, Scatter))
+
+
+@pytest.fixture(scope="module")
+def run(rich_run: Path) -> RunFolder:
+    return read_run(rich_run)
+
+
+@pytest.fixture(scope="module")
+def section(run: RunFolder) -> Section:
+    return section_of(run)
+
+
+def test_the_verdict_comes_first(run: RunFolder, section: Section) -> None:
+    roles = run.table("roles")
+    assert roles is not None
+    assert section.blocks[0] == Paragraph(verdict(roles), lead=True)
+
+
+def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Section) -> None:
+    roles = run.table("roles")
+    assert roles is not None
+    spots = {dot.spot.name: dot.spot for dot in drawing_of(section).dots}
+    assert set(spots) == set(roles["component"])
+    for _, row in roles.iterrows():
+        spot = spots[row["component"]]
+        assert spot.x.value == pytest.approx(-100 * row["information_drop_id"])
+        assert spot.x.low == pytest.approx(-100 * row["information_drop_high_id"])
+        assert spot.y.value == pytest.approx(-100 * row["information_drop_ood"])
+        assert spot.y.high == pytest.approx(-100 * row["information_drop_low_ood"])
+        assert spot.labelled == (row["role"] != "no detectable effect")
+        assert row["role"] in spot.words
+
+
+def test_the_list_has_every_component_once_and_opens_the_first(section: Section) -> None:
+    first, rest = (block for block in section.blocks if isinstance(block, Table))
+    assert len(first.rows) == OPEN_ROWS
+    assert (first.folded, rest.folded) == (False, True)
+    names = [row[0] for row in (*first.rows, *rest.rows)]
+    assert len(names) == len(set(names)) == 36
+    # L0.H3 was made to lose 20 points out of domain, and 3 in domain.
+    assert first.rows[0][:3] == ["L0.H3", "needed in both", "yes"]
+    assert first.rows[0][3].startswith("\u221219.9 [\u221220.7, \u221219.2]")
+    assert first.header[3] == "information out of domain (points)"
+
+
+def test_components_without_a_role_come_last(run: RunFolder) -> None:
+    roles = run.table("roles")
+    assert roles is not None
+    order = in_order(roles)["role"].eq("no detectable effect").tolist()
+    assert order == sorted(order)
+    assert len(order) == len(roles)
+
+
+def test_one_label_out_of_domain_is_said_of_every_figure(
+    tmp_path: Path, new_run: Callable[..., Path]
+) -> None:
+    run = read_run(new_run(tmp_path / "run", sweep=True, roles=True, one_label=True))
+    section = section_of(run)
+    notes = [block.text for block in section.blocks if isinstance(block, Paragraph) and block.note]
+    assert len(notes) == 1
+    assert "one label only" in notes[0]
+    assert CANNOT_TELL in notes[0]
+    drawing = drawing_of(section)
+    assert drawing.y.title == "accuracy out of domain: change without it (points)"
+    assert all(CANNOT_TELL in dot.spot.words for dot in drawing.dots)
+    sweep = run.table("sweep")
+    assert sweep is not None
+    drops = sweep[(sweep["role"] == "ood") & (sweep["subset"] == "all")].set_index("set")
+    # Heads of the core have their own ablation, whose made-up numbers differ.
+    alone = [dot for dot in drawing.dots if dot.spot.name not in run.core]
+    assert len(alone) == 32
+    for dot in alone:
+        wanted = -100 * drops.at[dot.spot.name, "accuracy_drop"]
+        assert dot.spot.y.value == pytest.approx(wanted)
+
+
+def test_without_the_sweep_there_is_no_such_section(
+    tmp_path: Path, new_run: Callable[..., Path]
+) -> None:
+    run = read_run(new_run(tmp_path / "run"))
+    assert blame_section(run, Gallery(run.path, [])) is None
+
+
+def test_missing_components_are_counted(run: RunFolder) -> None:
+    roles = run.table("roles")
+    assert roles is not None
+    gone = roles.copy()
+    columns = [name for name in gone if str(name).startswith("information_")]
+    gone.loc[gone["component"] == "L0.H0", columns] = float("nan")
+    drawing = drawing_of(section_of(RunFolder(run.path, run.config, {"roles": gone})))
+    assert "L0.H0" not in {dot.spot.name for dot in drawing.dots}
+    assert "1 of 36 are not drawn" in drawing.caption
