@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mechcore.masking.interventions import masked
     from mechcore.masking.means import MeanActivations
     from mechcore.models import load_model, load_tokenizer
+    from mechcore.models.encoded import as_encoded
     from mechcore.models.export import export_checkpoint
     from mechcore.pruning import Subnetwork, prune
     from mechcore.subnetworks.core import head_frequency, heuristic_core
@@ -37,6 +38,7 @@ __all__ = [
     "Subnetwork",
     "__version__",
     "ablate",
+    "as_encoded",
     "categorize_heads",
     "effective_size",
     "evaluate",

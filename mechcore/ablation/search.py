@@ -31,6 +31,7 @@ from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
 from mechcore.state import StateFile, encoded_inputs, input_facts
 from mechcore.tables import Column, Schema
 
@@ -80,7 +81,7 @@ class Search:
 
 def find_superadditive(
     model: Any,
-    data: EncodedExamples,
+    data: Any,
     means: MeanActivations | None,
     *,
     components: Iterable[ComponentLike] | None = None,
@@ -104,7 +105,8 @@ def find_superadditive(
 
     Args:
         model: any TransformerLens model.
-        data: labelled examples; half of them, by subset, choose, the other half report.
+        data: labelled examples of any form, see `mechcore.data.given`; half of them, by subset,
+            choose, the other half report.
         means: the model's mean activations.
         components: to choose from; by default all heads and MLPs.
         subset: the subset of the data that the search looks at.
@@ -130,6 +132,7 @@ def find_superadditive(
 
     >>> find_superadditive(model, hans, means, subset="so_swap").found  # doctest: +SKIP
     """
+    data = as_encoded(model, data, role=options.get("role", "id"))
     settings: dict[str, Any] = {
         "subset": subset,
         "max_size": max_size,

@@ -34,7 +34,7 @@ from mechcore.evaluation.evaluate import (
 )
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations, as_batches
-from mechcore.models.running import Batch
+from mechcore.models.encoded import as_data
 from mechcore.models.stack import Stack
 from mechcore.models.stack_of import stack_of
 from mechcore.state import StateFile, input_facts
@@ -45,7 +45,7 @@ Engine: TypeAlias = Literal["auto", "tree", "reference"]
 def sweep(
     model: Any,
     sets: Mapping[str, SetLike] | Iterable[SetLike],
-    data: EncodedExamples | Iterable[Batch],
+    data: Any,
     means: MeanActivations | None = None,
     *,
     against: str | None = None,
@@ -60,8 +60,7 @@ def sweep(
         model: any TransformerLens model.
         sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
             these by name; see `mechcore.ablation.sets` for ready ones.
-        data: labelled examples, or dicts of tokenizer outputs with ``labels``, see
-            `mechcore.evaluate`.
+        data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         against: name of the set that drops are measured from, in place of the full model: that
             of a subnetwork, with the sets around it.
@@ -90,7 +89,7 @@ def sweep(
 def ablate(
     model: Any,
     sets: Mapping[str, SetLike] | Iterable[SetLike],
-    data: EncodedExamples | Iterable[Batch],
+    data: Any,
     means: MeanActivations | None = None,
     *,
     fill: FillName = "mean",
@@ -138,6 +137,7 @@ def ablate(
     if stack is None and precision != "float32":
         raise InputError("sweep: engine 'reference' has the model's own precision only")
     shape, listed = ModelShape.of(model), as_sets(sets, model)
+    data = as_data(model, data, role)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
         if not data:

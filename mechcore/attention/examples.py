@@ -16,6 +16,7 @@ from mechcore.attention.categories import MIXED
 from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, NotFiniteError
+from mechcore.models.encoded import as_encoded, tokenizer_of
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
@@ -49,7 +50,7 @@ class AttentionExample:
 
 def attention_examples(
     model: Any,
-    data: EncodedExamples,
+    data: Any,
     tokenizer: Any,
     heads: Sequence[ComponentLike],
     *,
@@ -60,8 +61,8 @@ def attention_examples(
 
     Args:
         model: any TransformerLens model that computes attention patterns.
-        data: examples encoded with ``words=True``.
-        tokenizer: the model's.
+        data: examples of any form, see `mechcore.data.given`; encoded ones with ``words=True``.
+        tokenizer: the model's; None takes that of the checkpoint that the model came from.
         heads: heads or their names.
         row: number of the example in ``data``.
         categories: from `mechcore.categorize_heads`, for the labels.
@@ -69,6 +70,8 @@ def attention_examples(
     Raises:
         InputError: there is no such example or head, or segments are not known.
     """
+    tokenizer = tokenizer or tokenizer_of(model)
+    data = as_encoded(model, data, tokenizer=tokenizer, labelled=False, words=True)
     if data.segments is None:
         raise InputError(
             "attention examples: found examples without segments; encode them with words=True"

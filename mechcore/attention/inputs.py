@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from mechcore.attention.tokens import TokenInfo
-from mechcore.data.encoding import SPECIAL, EncodedExamples, encode, words_of
-from mechcore.data.examples import Examples
+from mechcore.data.encoding import SPECIAL, EncodedExamples, words_of
+from mechcore.data.given import EXPECTED
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.models.encoded import as_data
 from mechcore.models.padding import real_tokens_first
-from mechcore.models.running import Batch, is_causal, longest_input, model_inputs, weights_of
+from mechcore.models.running import Batch, is_causal, model_inputs, weights_of
 
-Text: TypeAlias = "str | tuple[str, str]"
-
-HeadData: TypeAlias = "EncodedExamples | Examples | Sequence[Text] | Iterable[Batch]"
+HeadData: TypeAlias = Any
 """Data to see heads on:
 
 - `EncodedExamples` that were encoded with ``words=True``;
-- `Examples`, or a list of texts or of pairs of texts, with the tokenizer;
+- examples of any other form, see `mechcore.data.given`, and lists of texts or of pairs of texts;
+  the tokenizer is that of the checkpoint that the model came from, unless another is passed;
 - plain batches, dicts of tokenizer outputs padded on either side. With the tokenizer (also that
   of a HookedTransformer), pieces are joined to words; without it every token counts as a word.
   Separators and special tokens are the tokenizer's, or those that the model's configuration names.
@@ -43,18 +42,10 @@ def batches_of(
     causal = is_causal(model)
     if tokenizer is None:
         tokenizer = getattr(model, "tokenizer", None)
+    data = as_data(model, data, "id", labelled=False, tokenizer=tokenizer, words=True)
     if not isinstance(data, EncodedExamples):
-        texts = as_examples(data)
-        if texts is None:
-            yield from _plain(model, data, tokenizer, causal)
-            return
-        if tokenizer is None:
-            raise InputError(
-                "attention scores: found texts without a tokenizer; pass tokenizer=..., for "
-                "example mechcore.load_tokenizer(path)"
-            )
-        limit = min(tokenizer.model_max_length, longest_input(model))
-        data = encode(texts, tokenizer, max_length=limit, truncate=False, words=True)
+        yield from _plain(model, data, tokenizer, causal)
+        return
     if data.words is None:
         raise InputError(
             "attention scores: found examples without words; expected EncodedExamples whose words "
@@ -64,34 +55,16 @@ def batches_of(
         yield batch, TokenInfo.of(batch, causal=causal)
 
 
-def as_examples(data: Any) -> Examples | None:
-    """Texts or pairs of texts as examples; None for what is neither."""
-    if isinstance(data, Examples):
-        return data
-    if hasattr(data, "tolist"):  # a Series, an array
-        data = data.tolist()
-    if not isinstance(data, Sequence) or isinstance(data, str) or not data:
-        return None
-    pairs = [(each, "") if isinstance(each, str) else each for each in data]
-    if not all(
-        isinstance(p, (tuple, list)) and len(p) == 2 and all(isinstance(t, str) for t in p)
-        for p in pairs
-    ):
-        return None
-    frame = pd.DataFrame(list(pairs), columns=["text_a", "text_b"])
-    return Examples("texts", frame.assign(label="", subset="all"))
-
-
 # -- plain batches --------------------------------------------------------------------------------
 
 
 def _plain(
     model: Any, data: Any, tokenizer: Any, causal: bool
 ) -> Iterator[tuple[Batch, TokenInfo]]:
-    if not isinstance(data, Iterable) or isinstance(data, (str, Mapping)):
+    if isinstance(data, Mapping):
         raise InputError(
-            f"attention scores: found {type(data).__name__}; expected EncodedExamples with words, "
-            "texts with a tokenizer, or a list of batches (dicts of tokenizer outputs)"
+            f"attention scores: found {type(data).__name__}; expected a list of batches (dicts of "
+            f"tokenizer outputs), or examples: {EXPECTED}"
         )
     special, separators = _special_ids(model, tokenizer)
     vocabulary: dict[str, int] = {}

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _LARGEST_SEED = 2**32 - 1
-_NONE_GIVEN = "label is -1 (none is given)"
+NONE_GIVEN = "label is -1 (none is given)"
+"""What a missing label is in a data set."""
 
 
 @dataclass(frozen=True)
@@ -298,10 +299,10 @@ def _all_of(source: Source, labelled: bool) -> Examples:
             )
         return read_examples(source.path, **how)
     data = _hub_data(source) if source.path is None else _saved_data(source, Path(source.path))
-    return examples_of(_named_table(data), source.place, unlabelled=_NONE_GIVEN, **how)
+    return examples_of(table_of_dataset(data), source.place, unlabelled=NONE_GIVEN, **how)
 
 
-def _named_table(data: Any) -> pd.DataFrame:
+def table_of_dataset(data: Any) -> pd.DataFrame:
     """A table of a data set, with the names of labels where it knows them."""
     import pandas as pd
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -21,6 +21,7 @@ from mechcore.errors import InputError, MechcoreWarning, NotFiniteError
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations, as_batches
+from mechcore.models.encoded import as_data
 from mechcore.models.finite import check_finite
 from mechcore.models.running import Batch, forward, model_inputs
 
@@ -149,7 +150,7 @@ def kl(
 
 def evaluate(
     model: Any,
-    data: EncodedExamples | Iterable[Batch],
+    data: Any,
     *,
     mask: Mask | None = None,
     means: MeanActivations | None = None,
@@ -163,16 +164,17 @@ def evaluate(
 
     Args:
         model: any TransformerLens model.
-        data: encoded examples, or plain dicts of tokenizer outputs with ``labels``: class indices
-            for classifiers, token ids [batch] for language models, read after the last real
-            position.
+        data: examples of any form, see `mechcore.data.given`; or batches, dicts of tokenizer
+            outputs with ``labels`` (also those of a ``DataLoader``): class indices for
+            classifiers, token ids [batch] for language models, read after the last real position.
         mask: components to mask; a batched mask gives one result per mask.
         means: the model's mean activations, see `mechcore.masked`.
         fill: what replaces ablated outputs, see `mechcore.masked`.
         class_labels: names of the classifier's classes in index order, in place of its own
             ``id2label``.
         in_domain: whether an accuracy under chance points to a wrong label mapping and is worth
-            a warning; pass False for out-of-domain data, where it is a finding.
+            a warning; pass False for out-of-domain data, where it is a finding. It also says which
+            role of a task is meant.
         batch_size: examples per batch, for encoded examples.
         seed: of the draws of ``fill="resample"``.
 
@@ -183,6 +185,7 @@ def evaluate(
         InputError: labels are missing or cannot be matched to the model's classes.
         NotFiniteError: a logit is NaN or infinite.
     """
+    data = as_data(model, data, "id" if in_domain else "ood")
     readout = Readout.of(model, data, class_labels)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))

@@ -93,7 +93,7 @@ class Readout:
         if data.answers is None:
             raise InputError(
                 "examples: a language model needs answer words for the labels; encode them with a "
-                "prompt and answers (--prompt, --answers)"
+                "prompt and answers (--prompt, --answers; in Python mechcore.as_encoded)"
             )
         tokens = torch.tensor(list(data.answers.values()))
         if not labelled:

@@ -24,6 +24,7 @@ from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MismatchError, NotFiniteError, reason
 from mechcore.files import write_safetensors
+from mechcore.models.encoded import as_data
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.padding import real_positions
@@ -74,18 +75,19 @@ class MeanActivations:
     def compute(
         cls,
         model: Any,
-        batches: EncodedExamples | Iterable[Batch],
+        data: Any,
         *,
         include_padding: bool = False,
         per_position: bool = False,
         n_samples: int = 64,
         seed: int = 0,
     ) -> MeanActivations:
-        """Average the activations over all tokens of ``batches``, in float64.
+        """Average the activations over all tokens of the data, in float64.
 
         Args:
             model: any TransformerLens model.
-            batches: plain dicts of tokenizer outputs, or encoded examples.
+            data: examples of any form, see `mechcore.data.given`, whose labels are not used; or
+                batches, dicts of tokenizer outputs, also those of a ``DataLoader``.
             include_padding: pool padding positions in, as the authors' script does.
             per_position: average each position on its own, counted from the first real token.
             n_samples: single-token activations to keep for ``fill="resample"``, drawn uniformly
@@ -107,6 +109,7 @@ class MeanActivations:
         hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
         hooks += [(hook_mlp_out(i), sums.adder("mlp", i)) for i in mlp_layers]
         check_hooks(model, [name for name, _ in hooks])
+        batches = as_data(model, data, "train", labelled=False)
         with torch.no_grad(), batch_bar("means", batches) as advance, hooked(model, hooks):
             for batch in as_batches(batches):
                 inputs = model_inputs(model, batch)
@@ -119,11 +122,10 @@ class MeanActivations:
                 advance()
         if not sums.started:
             raise InputError("means: no batch; expected at least one")
-        data = batches.fingerprint if isinstance(batches, EncodedExamples) else digest.hexdigest()
         means = cls(
             **sums.results(),
             identity=ModelIdentity.of(model),
-            data=data,
+            data=getattr(batches, "fingerprint", None) or digest.hexdigest(),
             include_padding=include_padding,
         )
         means._check_finite()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
@@ -15,6 +15,7 @@ from torch import Tensor
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.masking.means import BATCH_SIZE, as_batches, batch_bar
+from mechcore.models.encoded import as_data
 from mechcore.models.measuring import hooked
 from mechcore.models.running import Batch, forward, model_inputs
 
@@ -65,7 +66,7 @@ class Activations:
 
 def activations_at(
     model: Any,
-    data: EncodedExamples | Iterable[Batch],
+    data: Any,
     hooks: Sequence[str],
     positions: Int[Tensor, "example position"] | None = None,
     *,
@@ -80,8 +81,8 @@ def activations_at(
 
     Args:
         model: any TransformerLens model.
-        data: encoded examples, or plain dicts of tokenizer outputs, whose rows are the examples
-            in the order they come.
+        data: examples of any form, see `mechcore.data.given`; or batches, dicts of tokenizer
+            outputs, whose rows are the examples in the order they come.
         hooks: names of hook points with [batch, pos, ...], for example `hook_resid_post`.
         positions: tokens of every example, counted from its first real token; negative ones count
             from the last, which is -1. None reads the last real token.
@@ -93,6 +94,7 @@ def activations_at(
     """
     names = _known_hooks(model, hooks)
     wanted = None if positions is None else _checked(positions)
+    data = as_data(model, data, "id", labelled=False)
     known = isinstance(data, EncodedExamples)
     if isinstance(data, EncodedExamples):  # before the work, not when the short row's turn comes
         lengths = torch.tensor([len(ids) for ids in data.input_ids])

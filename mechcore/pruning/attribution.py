@@ -23,11 +23,11 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
-from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
 from mechcore.models.running import ModelIdentity, frozen, model_inputs
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.settings import PruneSettings, as_runs, check_keeps_some
@@ -39,7 +39,7 @@ BATCH_SIZE = 32
 
 def attribution_scores(
     model: Any,
-    data: EncodedExamples,
+    data: Any,
     means: MeanActivations,
     *,
     batch_size: int = BATCH_SIZE,
@@ -48,7 +48,7 @@ def attribution_scores(
 
     Args:
         model: any TransformerLens model; it stays as it is.
-        data: examples; their labels are not used.
+        data: examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
         batch_size: examples per forward.
 
@@ -59,6 +59,7 @@ def attribution_scores(
     if batch_size < 1:
         raise InputError(f"attribution: batch_size is {batch_size}; expected at least 1")
     shape = ModelShape.of(model)
+    data = as_encoded(model, data, role="train", labelled=False)
     check_examples(data)
     readout = Readout.of(model, data, labelled=False)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
@@ -79,7 +80,7 @@ def attribution_scores(
 
 def integrated_scores(
     model: Any,
-    data: EncodedExamples,
+    data: Any,
     means: MeanActivations,
     *,
     batch_size: int = BATCH_SIZE,
@@ -89,7 +90,7 @@ def integrated_scores(
 
     Args:
         model: any TransformerLens model; it stays as it is.
-        data: examples; their labels are not used.
+        data: examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
         batch_size: examples per forward.
         n_points: midpoints of the path, equally spaced.
@@ -102,6 +103,7 @@ def integrated_scores(
     if n_points < 1:
         raise InputError(f"integrated attribution: n_points is {n_points}; expected at least 1")
     shape = ModelShape.of(model)
+    data = as_encoded(model, data, role="train", labelled=False)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     path = (torch.arange(n_points) + 0.5) / n_points
     values = path[:, None, None].expand(-1, shape.n_layers, shape.columns)
@@ -117,7 +119,7 @@ def integrated_scores(
 
 def attribute(
     model: Any,
-    data: EncodedExamples,
+    data: Any,
     means: MeanActivations,
     *,
     sparsity: float | Sequence[float],
@@ -128,7 +130,7 @@ def attribute(
 
     Args:
         model: any TransformerLens model; it stays as it is.
-        data: examples; their labels are not used.
+        data: examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
         sparsity: shares of components to prune, in [0, 1).
         method: see the module.

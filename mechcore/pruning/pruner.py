@@ -21,6 +21,7 @@ from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
 from mechcore.models.running import ModelIdentity, frozen
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import (
@@ -56,7 +57,7 @@ class PruningError(MechcoreError):
 
 def prune(
     model: Any,
-    data: EncodedExamples,
+    data: Any,
     means: MeanActivations,
     *,
     sparsity: float | Sequence[float],
@@ -69,7 +70,7 @@ def prune(
 
     Args:
         model: any TransformerLens model; it stays as it is.
-        data: training examples; their labels are not used.
+        data: training examples of any form, see `mechcore.data.given`; their labels are not used.
         means: the model's mean activations.
         sparsity: shares of components to prune, in [0, 1).
         seeds: of the masks' initialisation and noise.
@@ -93,6 +94,7 @@ def prune(
     settings = preset if isinstance(preset, PruneSettings) else prune_settings(preset)
     targets, seeds = as_runs(sparsity, seeds)
     means.check(model)
+    data = as_encoded(model, data, role="train", labelled=False)
     shape = ModelShape.of(model)
     if settings.discretisation == "ranking":
         check_keeps_some(targets, shape)

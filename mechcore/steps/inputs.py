@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
@@ -18,8 +18,9 @@ from mechcore.data.task import ROLES, Task, find_task
 from mechcore.errors import InputError, MechcoreWarning, shown
 from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.encoded import encode_for
 from mechcore.models.loading import has_hooked_transformer
-from mechcore.models.running import class_names, longest_input, n_token_types
+from mechcore.models.running import class_names
 from mechcore.models.vocabulary import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.worlds import tiny_world
@@ -65,26 +66,16 @@ class Inputs:
             self.readout(role)
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
-        """Tokenize further examples the same way.
-
-        Token types are left out where the tokenizer tells segments apart and the model does not,
-        as they are in training.
-        """
-        limits = [self.tokenizer.model_max_length, longest_input(self.model)]
-        asked = self.config.max_length
-        encoded = encode(
-            examples,
+        """Tokenize further examples the same way."""
+        return encode_for(
+            self.model,
             self.tokenizer,
-            max_length=min(limits if asked is None else [asked, *limits]),
-            truncate=asked is not None,
+            examples,
+            max_length=self.config.max_length,
             prompt=self.config.prompt,
             answers=self.config.answers,
             words=words,
         )
-        types = encoded.token_type_ids
-        if types is not None and any(map(any, types)) and n_token_types(self.model) == 1:
-            encoded = replace(encoded, token_type_ids=None)
-        return encoded
 
     def readout(self, role: str) -> Readout:
         """How answers to the examples of ``role`` are read."""

@@ -17,7 +17,7 @@ from mechcore.attention.inputs import batches_of
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
-from mechcore.models import load_model
+from mechcore.models import load_model, load_tokenizer
 from mechcore.worlds import tiny_world
 
 # -- models and tokenizers ------------------------------------------------------------------------
@@ -450,10 +450,11 @@ def test_texts_need_no_padding_token(decoder: Any) -> None:
 # -- errors ---------------------------------------------------------------------------------------
 
 
-def test_texts_without_a_tokenizer_are_an_error(encoder: Any) -> None:
+def test_texts_are_read_with_the_tokenizer_of_the_checkpoint(cases: helpers.Cases) -> None:
+    case = cases.get("bert")
     for data in (TEXTS, PAIRS, examples(TEXTS)):
-        with pytest.raises(InputError, match=r"found texts without a tokenizer; pass tokenizer="):
-            attention_scores(encoder, data)
+        expected = attention_scores(case.model, data, tokenizer=load_tokenizer(case.path))
+        assert_same(attention_scores(case.model, data), expected)
 
 
 def test_examples_without_words_are_an_error(encoder: Any) -> None:
@@ -465,24 +466,29 @@ def test_examples_without_words_are_an_error(encoder: Any) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        None,
-        5,
-        "",
         {},
         helpers.padded(helpers.texts()),
         hf.BatchEncoding(helpers.padded(helpers.texts())),
     ],
 )
 def test_data_of_another_kind_is_an_error(encoder: Any, data: Any) -> None:
-    found = rf"attention scores: found {type(data).__name__}; expected EncodedExamples with words"
+    found = rf"attention scores: found {type(data).__name__}; expected a list of batches"
     with pytest.raises(InputError, match=found):
         attention_scores(encoder, data)
     with pytest.raises(InputError, match=found):
         attention_scores(encoder, data, tokenizer=wordpiece())
 
 
+@pytest.mark.parametrize("data", [None, 5])
+def test_what_holds_nothing_is_an_error(encoder: Any, data: Any) -> None:
+    with pytest.raises(InputError, match=f"id data: found {type(data).__name__}; expected a file"):
+        attention_scores(encoder, data)
+
+
 def test_one_text_is_not_taken_for_a_list_of_letters(encoder: Any) -> None:
-    with pytest.raises(InputError, match="found str; expected EncodedExamples with words, texts"):
+    with pytest.raises(
+        InputError, match=r"'a cat' is neither a file nor a task.*texts of your own go into a list"
+    ):
         attention_scores(encoder, "a cat", tokenizer=wordpiece())
 
 
@@ -495,7 +501,6 @@ def test_no_data_is_an_error(encoder: Any, data: Any) -> None:
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ({"ids": [[5, 6]]}, r"no input_ids; found \['ids'\]"),
         ([[5, 6]], "no input_ids; found list"),
         ({"input_ids": [[5, 6], [7]]}, "input_ids cannot be made a tensor.*equal length"),
         ({"input_ids": [5, 6]}, r"input_ids has shape \(2,\)"),
@@ -520,5 +525,3 @@ def test_labels_need_the_same_inputs(encoder: Any) -> None:
     found = categorize_heads(encoder, PAIRS, tokenizer=tokenizer, **OPTIONS)
     scores = attention_scores(encoder, PAIRS, tokenizer=tokenizer, **OPTIONS)
     assert_same(found.drop(columns=["category", "also", "stability"]), scores)
-    with pytest.raises(InputError, match="found texts without a tokenizer"):
-        categorize_heads(encoder, PAIRS)

@@ -1,0 +1,170 @@
+"""Examples as Python has them: where they come from, or the examples themselves.
+
+Wherever mechcore needs examples, it takes any of these:
+
+- the path of a file or of a folder that ``datasets`` saved, see `mechcore.data.sources.Source`; a
+  `Source`, or a list of them;
+- the name of a task (``"mnli-hans"``) or the YAML file of one; what the examples are for says which
+  of its roles is meant;
+- a DataFrame, a ``datasets.Dataset`` or a list of dicts, one a row, with the columns of
+  `mechcore.data.readers.KNOWN_COLUMNS`;
+- `Examples`;
+- a list of texts or of pairs of texts, where labels do not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mechcore.data.examples import ALL, Examples
+from mechcore.data.readers import examples_of
+from mechcore.data.sources import NONE_GIVEN, Source, read_sources, table_of_dataset
+from mechcore.data.task import TASKS, find_task
+from mechcore.errors import InputError, shown
+from mechcore.yaml_file import YAML
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EXPECTED = (
+    "a file, the name of a task, a DataFrame, a datasets.Dataset, a list of dicts (one a "
+    "row) or Examples"
+)
+
+
+def given_examples(
+    data: Any,
+    role: str,
+    *,
+    columns: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+    labelled: bool = True,
+) -> Examples | None:
+    """The examples that ``data`` are or name; None where it is none of what the module lists.
+
+    Args:
+        data: see the module.
+        role: what they are for, ``"train"``, ``"id"`` or ``"ood"``; also the name of rows.
+        columns: which column serves as what, see `mechcore.data.readers.read_examples`.
+        label_names: meanings of labels, likewise.
+        labelled: whether there must be labels.
+
+    Raises:
+        InputError: they cannot be read.
+    """
+    if isinstance(data, Examples):
+        frame = data.frame.assign(label=data.frame["label"].replace(dict(label_names or {})))
+        return Examples(data.name, frame)
+    if sources := given_sources(data, role, columns, label_names):
+        return read_sources(sources, labelled=labelled)
+    table = given_table(data)
+    if table is not None:
+        missing: dict[str, Any] = {"unlabelled": NONE_GIVEN} if hasattr(data, "features") else {}
+        return examples_of(
+            table,
+            f"{role} data",
+            name=role,
+            columns=columns,
+            label_names=label_names,
+            labelled=labelled,
+            **missing,
+        )
+    texts = _texts(data)
+    if texts is not None and labelled:
+        raise InputError(f"{role} data: found texts without labels; expected {EXPECTED}")
+    return texts
+
+
+def given_sources(
+    data: Any,
+    role: str,
+    columns: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+) -> tuple[Source, ...]:
+    """The sources that ``data`` name; none where the examples are in memory.
+
+    Raises:
+        InputError: a name is that of no task and no file, or that of both.
+    """
+    if isinstance(data, Source):
+        data = [data]
+    elif isinstance(data, (str, PathLike)):
+        data = getattr(find_task(fspath(data)), role) if is_task(data) else [_file(fspath(data))]
+    if not isinstance(data, (list, tuple)) or not all(isinstance(each, Source) for each in data):
+        return ()
+    return tuple(
+        replace(
+            each,
+            columns={**(columns or {}), **each.columns},
+            label_names={**(label_names or {}), **each.label_names},
+        )
+        for each in data
+    )
+
+
+def _file(path: str) -> Source:
+    if not path.strip() or not Path(path).exists():
+        raise InputError(
+            f"data: {shown(repr(path))} is neither a file nor a task, of which there are "
+            f"{', '.join(TASKS)}; expected {EXPECTED}: texts of your own go into a list"
+        )
+    return Source(path=path)
+
+
+def is_task(data: Any) -> bool:
+    """Whether ``data`` is the name of a task, or the file of one.
+
+    Raises:
+        InputError: it is the name of a file, too.
+    """
+    if not isinstance(data, (str, PathLike)):
+        return False
+    name = fspath(data)
+    if name in TASKS and Path(name).exists():
+        raise InputError(f"{name}: is a task and a file; write ./{name} for the file")
+    return name in TASKS or name.endswith(YAML)
+
+
+def given_table(data: Any) -> pd.DataFrame | None:
+    """Rows in memory as a table, numbered from 0; None where ``data`` are something else.
+
+    Raises:
+        InputError: they are several splits.
+    """
+    import pandas as pd
+
+    if isinstance(data, pd.DataFrame):
+        return data.reset_index(drop=True)
+    if isinstance(data, Mapping) and data and all(hasattr(v, "features") for v in data.values()):
+        raise InputError(
+            f"data: found a {type(data).__name__} with the splits {', '.join(data)}; expected one "
+            f"of them: data[{next(iter(data))!r}]"
+        )
+    if hasattr(data, "features") and hasattr(data, "to_pandas"):
+        return table_of_dataset(data)
+    rows = isinstance(data, Sequence) and bool(data) and not isinstance(data, str)
+    if rows and all(isinstance(row, Mapping) and "input_ids" not in row for row in data):
+        return pd.DataFrame(list(data))
+    return None
+
+
+def _texts(data: Any) -> Examples | None:
+    """Texts or pairs of texts as examples without labels; None for what is neither."""
+    import pandas as pd
+
+    if hasattr(data, "tolist"):  # a Series, an array
+        data = data.tolist()
+    if not isinstance(data, Sequence) or isinstance(data, str) or not data:
+        return None
+    pairs = [(each, "") if isinstance(each, str) else each for each in data]
+    if not all(
+        isinstance(p, (tuple, list)) and len(p) == 2 and all(isinstance(t, str) for t in p)
+        for p in pairs
+    ):
+        return None
+    frame = pd.DataFrame(list(pairs), columns=["text_a", "text_b"])
+    return Examples("texts", frame.assign(label="", subset=ALL))

@@ -1,0 +1,152 @@
+"""Examples as a model reads them: tokens of the tokenizer that its checkpoint has."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.examples import Examples
+from mechcore.data.given import EXPECTED, given_examples
+from mechcore.errors import InputError
+from mechcore.models.loading import load_tokenizer, origin_of
+from mechcore.models.running import Batch, longest_input, n_token_types, name_of
+from mechcore.models.vocabulary import check_vocabulary
+
+_tokenizers: weakref.WeakKeyDictionary[Any, PreTrainedTokenizerBase]
+_tokenizers = weakref.WeakKeyDictionary()
+
+
+def as_encoded(
+    model: Any,
+    data: Any,
+    *,
+    role: str = "id",
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    columns: Mapping[str, str] | None = None,
+    label_names: Mapping[str, str] | None = None,
+    labelled: bool = True,
+    max_length: int | None = None,
+    prompt: str | None = None,
+    answers: Mapping[str, str] | None = None,
+    words: bool = False,
+) -> EncodedExamples:
+    """Examples of any form as a model reads them.
+
+    Every function that works on examples does this itself, with the defaults; call it where there
+    is more to say: columns, meanings of labels, the prompt of a language model.
+
+    Args:
+        model: any TransformerLens model.
+        data: see `mechcore.data.given`; `EncodedExamples` come back as they are.
+        role: which role of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
+        tokenizer: in place of that of the checkpoint that the model came from.
+        columns: which column serves as what, see `mechcore.data.readers.read_examples`.
+        label_names: meanings of labels, likewise.
+        labelled: whether there must be labels.
+        max_length: tokens after which texts are cut; else longer ones than the model takes are
+            refused.
+        prompt: of a language model, see `mechcore.data.encoding.encode`.
+        answers: of a language model, likewise.
+        words: whether to find the words of texts, which head categories need.
+
+    Raises:
+        InputError: the data are nothing of the kind or cannot be read, or the model's tokenizer is
+            not known.
+
+    >>> as_encoded(model, frame, label_names={"0": "entailment"})  # doctest: +SKIP
+    """
+    if isinstance(data, EncodedExamples):
+        return data
+    examples = given_examples(
+        data, role, columns=columns, label_names=label_names, labelled=labelled
+    )
+    if examples is None:
+        raise InputError(f"{role} data: found {type(data).__name__}; expected {EXPECTED}")
+    return encode_for(
+        model,
+        tokenizer or tokenizer_of(model),
+        examples,
+        max_length=max_length,
+        prompt=prompt,
+        answers=answers,
+        words=words,
+    )
+
+
+def as_data(
+    model: Any,
+    data: Any,
+    role: str,
+    *,
+    labelled: bool = True,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    words: bool = False,
+) -> EncodedExamples | Iterable[Batch]:
+    """Batches as they are (also those of a ``DataLoader``), everything else by `as_encoded`."""
+    if isinstance(data, EncodedExamples):
+        return data
+    examples = given_examples(data, role, labelled=labelled)
+    if examples is None:
+        if isinstance(data, Iterable) and not isinstance(data, str):
+            return data
+        raise InputError(
+            f"{role} data: found {type(data).__name__}; expected {EXPECTED}, or batches"
+        )
+    return encode_for(model, tokenizer or tokenizer_of(model), examples, words=words)
+
+
+def encode_for(
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Examples,
+    *,
+    max_length: int | None = None,
+    prompt: str | None = None,
+    answers: Mapping[str, str] | None = None,
+    words: bool = False,
+) -> EncodedExamples:
+    """Tokenize examples for a model; the options are those of `as_encoded`.
+
+    Token types are left out where the tokenizer tells segments apart and the model does not, as
+    they are in training.
+    """
+    limits = [tokenizer.model_max_length, longest_input(model)]
+    encoded = encode(
+        examples,
+        tokenizer,
+        max_length=min(limits if max_length is None else [max_length, *limits]),
+        truncate=max_length is not None,
+        prompt=prompt,
+        answers=answers,
+        words=words,
+    )
+    types = encoded.token_type_ids
+    if types is not None and any(map(any, types)) and n_token_types(model) == 1:
+        encoded = replace(encoded, token_type_ids=None)
+    return encoded
+
+
+def tokenizer_of(model: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer of the checkpoint that a model came from.
+
+    Raises:
+        InputError: it is not known, or is not the model's.
+    """
+    if model not in _tokenizers:
+        origin, tokenizer = origin_of(model), getattr(model, "tokenizer", None)
+        if origin is not None:
+            tokenizer = load_tokenizer(origin.source, revision=origin.revision)
+            check_vocabulary(origin.source, tokenizer, model)
+        if tokenizer is None:
+            raise InputError(
+                f"tokenizer: not known for {name_of(model)}, which did not come from a checkpoint; "
+                "load the model with mechcore.load_model, or encode the examples with "
+                "mechcore.as_encoded(model, data, tokenizer=mechcore.load_tokenizer(path))"
+            )
+        _tokenizers[model] = tokenizer
+    return _tokenizers[model]
