@@ -401,5 +401,5 @@ def test_batches_without_examples_are_refused(
     data: EncodedExamples,
     scores: Callable[..., torch.Tensor],
 ) -> None:
-    with pytest.raises(InputError, match="expected (at least|a whole number from) 1"):
+    with pytest.raises(InputError, match=r"expected (at least|a whole number from) 1"):
         scores(loud[0], data, loud_means, batch_size=0)
