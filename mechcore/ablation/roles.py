@@ -224,15 +224,25 @@ def _group(
     found = ranked(roles[roles["role"].isin(wanted)])
     if found.empty:
         return f"none is shown to {'be' if 'is' in verbs else verbs[1]} {what}"
-    named = [f"{row['component']} {_signed(row, place)}" for _, row in found[:_NAMED].iterrows()]
+    named = [
+        f"{row['component']} {information_change(row, place)}"
+        for _, row in found[:_NAMED].iterrows()
+    ]
     named[0] += " points of information without it"
     if len(found) > _NAMED:
         named.append(f"and {len(found) - _NAMED} more")
     return f"{len(found)} {verbs[len(found) > 1]} {what} ({', '.join(named)})"
 
 
-def _signed(row: Any, place: str) -> str:
-    """The change in information without a component and its interval, in points."""
+def information_change(row: Any, place: str) -> str:
+    """The change in information without a component, in points, with its interval.
+
+    Args:
+        row: of `component_roles`.
+        place: ``"id"`` or ``"ood"``.
+    """
+    if np.isnan(row[f"information_drop_{place}"]):
+        return "unknown"
     drop, low, high = _drop(row, "information", place)
     change, worst, best = (number(0.0 - end, 1, signed=True) for end in (drop, high, low))
     return f"{change} [{worst}, {best}]"

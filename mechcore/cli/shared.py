@@ -24,6 +24,9 @@ TEST = (*TEST_DATA, "batch_size")
 PRUNING = ("prune", "seeds", "sparsities")
 """Settings of the main study that several commands have options for."""
 
+MOST_SHOWN = 15
+"""Components in a list on the terminal."""
+
 Resume: TypeAlias = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 
 AnyModel: TypeAlias = Annotated[
@@ -165,6 +168,54 @@ def show_run(out: Path) -> None:
     show_subnetworks(tables["subnetworks"])
     show_core(tables["core"], tables["core_summary"])
     show_missing(out, "missing_masks")
+    _show_smallest(out)
+    show_roles(out)
+
+
+def _show_smallest(out: Path) -> None:
+    """What can go with how little loss, and how to get it."""
+    import json
+
+    from mechcore.subnetworks.smallest import SMALLEST, explain_smallest, export_command
+
+    commands = {}
+    for row in SMALLEST.read(out / "tables" / "smallest.csv").to_dict("records"):
+        print(explain_smallest(row))
+        if row["within"]:
+            model = json.loads((out / "config.json").read_text(encoding="utf-8"))["model"]["source"]
+            commands[export_command(model, out, row)] = None
+    for command in commands:
+        print(f"    {command}")
+
+
+def show_roles(out: Path) -> None:
+    """The components that do something, and the verdict on all, where a run has swept them."""
+    path = out / "tables" / "roles.csv"
+    if not path.exists():
+        return
+    import pandas as pd
+
+    from mechcore.ablation.roles import (
+        COMPONENT_ROLES,
+        PLACES,
+        information_change,
+        ranked,
+        verdict,
+    )
+
+    roles = COMPONENT_ROLES.read(path)
+    found = ranked(roles)
+    if len(found):
+        print("Change in information without each component, in points; negative: worse without it")
+        rows = [
+            {"component": row["component"], "role": row["role"], "sure": row["sure"]}
+            | {words: information_change(row, place) for place, words in PLACES.items()}
+            for _, row in found[:MOST_SHOWN].iterrows()
+        ]
+        show(pd.DataFrame(rows).assign(sure=lambda t: t["sure"].map({True: "yes", False: "no"})))
+    if len(found) > MOST_SHOWN:
+        print(f"and {len(found) - MOST_SHOWN} more with a role: {path}")
+    print(verdict(roles))
 
 
 def show_missing(out: Path, name: str) -> None:

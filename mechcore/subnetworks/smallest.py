@@ -21,6 +21,7 @@ from mechcore.components import Mask
 from mechcore.evaluation.evaluate import Evaluation, bootstrap_means
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.tables import Column, Schema, estimate
+from mechcore.wording import number
 
 PLACES = {"id": "in domain", "ood": "out of domain"}
 MEASURES = ("accuracy", "information")
@@ -126,6 +127,22 @@ def _losses(
     without = np.stack([each.logits.numpy() for each in masked])
     parts = decompose(full.logits.numpy(), without, full.correct_classes.numpy(), seed=seed)
     return parts.information.values
+
+
+def explain_smallest(row: Mapping[str, Any]) -> str:
+    """A row of `smallest_subnetworks` in a sentence, without a full stop."""
+    start = f"smallest subnetwork within {100 * row['limit']:g} points of {row['measure']}"
+    if not row["within"]:
+        return f"{start}: none ({row['reason']})"
+    losses = (
+        f"{number(100 * row[f'{role}_loss'], 1)} points {place} (at most "
+        f"{number(100 * row[f'{role}_loss_high'], 1)})"
+        for role, place in PLACES.items()
+    )
+    return (
+        f"{start}: {row['subnetwork']}, which keeps {row['kept']:.0f} components and loses "
+        f"{' and '.join(losses)}"
+    )
 
 
 def export_command(model: str, run: Path, row: Mapping[str, Any]) -> str:

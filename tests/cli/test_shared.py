@@ -7,7 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from mechcore.cli.shared import run_table, show
+from mechcore.ablation.roles import COMPONENT_ROLES, HARMFUL_OUT, NONE, verdict
+from mechcore.cli.shared import run_table, show, show_roles
 from mechcore.files import write_csv
 
 
@@ -83,3 +84,46 @@ def test_names_are_shown_letter_by_letter(
 ) -> None:
     frame = pd.DataFrame({"set": ["[red]L1.H0", ":smile:"]})
     assert shown(frame, capsys, monkeypatch)[2:] == ["[red]L1.H0", ":smile:"]
+
+
+def roles(n: int, gain: float = 0.05) -> pd.DataFrame:
+    """So many components that are harmful out of domain, the first the most, and one idle."""
+    rows = []
+    for i in range(n + 1):
+        row = dict.fromkeys(COMPONENT_ROLES.names, 0.0) | {"component": f"L{i}.H0", "sure": True}
+        row |= dict.fromkeys(("open", "reason_id", "reason_ood", "explanation"), "")
+        row["role"] = NONE if i == n else HARMFUL_OUT
+        row["information_drop_ood"] = 0.0 if i == n else i / 1000 - gain
+        rows.append(row)
+    return pd.DataFrame(rows, columns=COMPONENT_ROLES.names)
+
+
+@pytest.mark.parametrize(("n", "listed"), [(0, 0), (2, 2), (15, 15), (18, 15)])
+def test_roles_are_listed_up_to_a_number_and_then_counted(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    n: int,
+    listed: int,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "tables" / "roles.csv"
+    path.parent.mkdir()
+    table = roles(n)
+    write_csv(path, table)
+    show_roles(tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line.split() for line in lines if line.startswith("L")]
+    assert [row[0] for row in rows] == [f"L{i}.H0" for i in range(listed)]
+    if rows:
+        assert " ".join(rows[0][1:]).startswith("harmful out of domain yes 0.0 [0.0, 0.0] +5.0 [")
+    more = f"and {n - listed} more with a role: {path}"
+    assert (more in lines) == (n > listed)
+    assert lines[-1] == verdict(table)
+
+
+def test_a_run_without_a_sweep_has_no_roles_to_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_roles(tmp_path)
+    assert capsys.readouterr().out == ""

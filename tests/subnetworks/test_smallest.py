@@ -1,0 +1,119 @@
+"""The smallest subnetwork within a loss, on answers made by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from mechcore.components import Mask, ModelShape
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.subnetworks.smallest import (
+    SMALLEST,
+    explain_smallest,
+    export_command,
+    smallest_subnetworks,
+)
+
+SHAPE = ModelShape(2, 4)
+N = 400
+LABEL = np.arange(N) % 2
+
+
+def answers(wrong: int, *, shift: float = 0.0, labels: np.ndarray = LABEL) -> Evaluation:
+    """Margins of 1 for the true label, but -1 for the first so many; ``shift`` favours label 1."""
+    margin = np.where(np.arange(N) < wrong, -1.0, 1.0) * (2 * labels - 1) + shift
+    logits = torch.tensor(np.stack([0 * margin, margin], axis=1))
+    correct = torch.tensor(np.eye(2, dtype=bool)[labels])
+    return Evaluation(logits, correct, np.full(N, "all", dtype=object), "")
+
+
+def without(n: int) -> Mask:
+    return Mask.full(SHAPE).without([f"L{i // 4}.H{i % 4}" for i in range(n)])
+
+
+MASKS = {"dense": without(1), "middle": without(3), "sparse": without(6)}
+
+
+def smallest(
+    wrong: dict[str, int], limit: float, ood: dict[str, int] | None = None
+) -> pd.DataFrame:
+    by_role = {"id": wrong, "ood": ood or wrong}
+    masked = {role: {m: answers(n) for m, n in each.items()} for role, each in by_role.items()}
+    fulls = {role: answers(20) for role in masked}
+    found = smallest_subnetworks(MASKS, fulls, masked, limit, n_resamples=400)
+    SMALLEST.check(found)
+    return found.set_index("measure", drop=False)
+
+
+def test_it_is_the_sparsest_of_those_within_the_limit_in_both_domains() -> None:
+    # 24 of 400 wrong in place of 20 is a loss of a point, with a standard error of half a point.
+    inside = {"dense": 20, "middle": 24, "sparse": 24}
+    row = smallest(inside, 0.05, inside | {"sparse": 60}).loc["accuracy"]
+    assert row["within"]
+    assert (row["subnetwork"], row["mask"]) == ("middle", "masks/middle.safetensors")
+    assert row["sparsity"] == MASKS["middle"].sparsity
+    assert (row["kept"], row["n_masks"]) == (7, 3)
+    assert row["id_loss"] == row["ood_loss"] == pytest.approx(0.01)
+    assert row["id_loss_low"] < 0.01 < row["id_loss_high"] < 0.025
+    assert row["reason"] == ""
+    assert explain_smallest(row.to_dict()) == (
+        "smallest subnetwork within 5 points of accuracy: middle, which keeps 7 components and "
+        f"loses 1.0 points in domain (at most {100 * row['id_loss_high']:.1f}) and 1.0 points out "
+        f"of domain (at most {100 * row['ood_loss_high']:.1f})"
+    )
+
+
+def test_it_is_the_upper_end_that_counts() -> None:
+    wrong = {"dense": 20, "middle": 24, "sparse": 60}
+    assert smallest(wrong, 0.0101).loc["accuracy", "subnetwork"] == "dense"
+    assert smallest(wrong, 0.03).loc["accuracy", "subnetwork"] == "middle"
+
+
+def test_where_none_is_within_the_limit_the_closest_is_named() -> None:
+    row = smallest({"dense": 60, "middle": 50, "sparse": 70}, 0.01).loc["accuracy"]
+    assert not row["within"]
+    assert row["subnetwork"] == "middle"
+    assert row["ood_loss"] == pytest.approx(30 / 400)
+    assert row["reason"] == (
+        "none of 3 masks is within 1 points: middle, which comes closest, loses up to "
+        f"{100 * max(row['id_loss_high'], row['ood_loss_high']):.1f}"
+    )
+    assert explain_smallest(row.to_dict()).endswith(f": none ({row['reason']})")
+
+
+def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
+    masked = {role: {"dense": answers(20, shift=3.0)} for role in ("id", "ood")}
+    full = {role: answers(20) for role in ("id", "ood")}
+    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
+    assert found["within"].tolist() == [False, True]
+    assert found["id_loss"].tolist() == [pytest.approx(0.45), pytest.approx(0.0)]
+
+
+def test_one_label_has_accuracy_alone() -> None:
+    full = {"id": answers(20), "ood": answers(20, labels=np.ones(N, dtype=int))}
+    masked = {role: {"dense": each} for role, each in full.items()}
+    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
+    SMALLEST.check(found)
+    assert found["within"].tolist() == [True, False]
+    reason = "out of domain: one label only: lost information cannot be told from a moved threshold"
+    assert found["reason"].tolist() == ["", reason]
+    assert found["subnetwork"].tolist() == ["dense", ""]
+
+
+def test_without_masks_there_is_none() -> None:
+    full = {role: answers(20) for role in ("id", "ood")}
+    found = smallest_subnetworks({}, full, {"id": {}, "ood": {}}, 0.01)
+    assert not found["within"].any()
+    assert set(found["reason"]) == {"there is no mask"}
+
+
+def test_the_command_quotes_what_a_shell_would_split() -> None:
+    row = {"subnetwork": "s0.50-seed1", "mask": "masks/s0.50-seed1.safetensors"}
+    assert export_command("my model", Path("runs/a b"), row) == (
+        "mechcore export --model 'my model' --mask 'runs/a b/masks/s0.50-seed1.safetensors' "
+        "--means 'runs/a b/means.safetensors' --out s0.50-seed1"
+    )
