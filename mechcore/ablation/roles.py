@@ -212,7 +212,8 @@ def verdict(roles: pd.DataFrame) -> str:
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
         most = idle[[f"information_drop_{place}" for place in PLACES]].max(axis=None)
         cost = f"each costs at most {max(100 * most, 0):.1f} points in domain or out of domain"
-        parts.append(f"{len(idle)} can go, one at a time ({cost})" if len(idle) else "none is shown to be idle")
+        gone = f"{len(idle)} can go, one at a time ({cost})"
+        parts.append(gone if len(idle) else "none is shown to be idle")
     parts += [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]
     return f"Of {len(roles)} components ablated alone, {'; '.join(parts)}."
 
