@@ -169,10 +169,10 @@ class Drops(MainStep):
         found = list(ablations_in(work, self.names).values())
         options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
         swept = [ablation_table(each, **options) for each in found]
-        told = [information_table(each, self._groups(each), **options) for each in found]
+        told = [information_table(each, self.known_groups(each), **options) for each in found]
         work.write_tables({"sweep": _joined(swept), "information": _joined(told)})
 
-    def _groups(self, ablations: Ablations) -> dict[str, tuple[str, ...]]:
+    def known_groups(self, ablations: Ablations) -> dict[str, tuple[str, ...]]:
         """Groups of which every subset is there; of the others ``group_accuracy`` says so."""
         there = {*ablations.full.subset_names, ALL}
         return {

@@ -274,6 +274,8 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
 @pytest.mark.parametrize(
     ("command", "message"),
     [
+        ("run --seeds 1", "--model DIR --train FILE --id FILE --ood FILE, or --model DIR --task"),
+        ("run --no-sweep", "or study an embedded one: mechcore demo"),
         (f"run {OWN} --embedded decoder", "--embedded decoder and the model"),
         (f"prune {OWN} --embedded encoder", "--embedded encoder and the model"),
         ("effective-size --checkpoints x --embedded encoder", "and --checkpoints exclude each"),

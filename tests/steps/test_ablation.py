@@ -23,11 +23,18 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
+from mechcore.components import parse_components
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.steps.ablation import joint_sets, sweep_tables
+from mechcore.steps.ablation import (
+    AblateCore,
+    Drops,
+    core_ablation_tables,
+    joint_sets,
+    sweep_tables,
+)
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
 
@@ -227,3 +234,48 @@ def test_a_whole_core_is_listed_once() -> None:
     for few in ({"L0.H0": 1}, {}):
         singles, ood = ood_of(few)
         assert joint_sets(singles, ood, 4) == []
+
+
+# -- what a sweep knows ---------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+@pytest.mark.parametrize("swept", [("id", "ood"), ("ood",)])
+def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
+    inputs: Inputs,
+    means: MeanActivations,
+    monkeypatch: pytest.MonkeyPatch,
+    swept: tuple[str, ...],
+) -> None:
+    options: dict[str, Any] = {"seed": 3, "batch_size": 4, "fill": "mean"}
+    step = AblateCore({}, n_resamples=10, max_joint=2, max_non_core=2, **options)
+    core = parse_components(["L0.H1", "L0.H2", "L1.H2"])
+    alone = core_ablation_tables(inputs, means, core, step, {})
+    known = {
+        role: ablate(inputs.model, sets.singles(inputs.model), inputs.data[role], means, role=role,  # type: ignore[arg-type]
+                     **options)
+        for role in swept
+    }  # fmt: skip
+    asked: dict[str, list[ComponentSet]] = {"id": [], "ood": []}
+
+    def noted(model: Any, chosen: Any, *args: Any, role: Any, **more: Any) -> Ablations:
+        asked[role] += chosen
+        return ablate(model, chosen, *args, role=role, **more)
+
+    monkeypatch.setattr("mechcore.steps.ablation.ablate", noted)
+    again = core_ablation_tables(inputs, means, core, step, known)
+    for role, chosen in asked.items():
+        assert chosen
+        assert all(len(each) > 1 for each in chosen) == (role in swept)
+    for name, table in alone.items():
+        pd.testing.assert_frame_equal(again[name], table)
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+def test_groups_are_told_of_where_all_their_subsets_are_there(inputs: Inputs) -> None:
+    found = ablate(inputs.model, ["L0.H1"], inputs.data["ood"], fill="zero", role="ood")
+    whole, part = ("hans 0", "hans 1"), ("hans 0", "hans 7")
+    drops = Drops({}, {"both": whole, "one gone": part, "hans 0": whole}, 10, 0)
+    assert drops.known_groups(found) == {"both": whole}
+    inside = ablate(inputs.model, ["L0.H1"], inputs.data["id"], fill="zero", role="id")
+    assert drops.known_groups(inside) == {}

@@ -18,7 +18,7 @@ import torch
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
-from mechcore.ablation import RoleSettings
+from mechcore.ablation import RoleSettings, component_roles
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.components import Component, Mask, parse_components
@@ -323,6 +323,17 @@ def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
         assert row.low <= row.interaction + 1e-9
         assert row.interaction <= row.high + 1e-9
         assert row.superadditive == (row.interaction > 0)
+
+
+def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> None:
+    folder = finished.out / "tables"
+    table = INFORMATION.read(folder / "information.csv").query("subset == 'all'")
+    assert len(table) == 2 * 9 * finished.n_layers
+    expected = component_roles(*(table[table["role"] == role] for role in ("id", "ood")))
+    found = COMPONENT_ROLES.read(folder / "roles.csv")
+    pd.testing.assert_frame_equal(found, expected, check_dtype=False)
+    swept = SWEEP.read(folder / "sweep.csv").query("subset == 'all' and role == 'ood'")
+    assert swept["set"].tolist() == found["component"].tolist()
 
 
 def test_the_means_are_those_of_the_training_examples(finished: Finished) -> None:
