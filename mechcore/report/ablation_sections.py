@@ -10,6 +10,7 @@ from mechcore.ablation.effects import ABLATION, SET
 from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.report import ablation_figures, figures
 from mechcore.report.blocks import (
+    AS_FIGURE,
     Block,
     Gallery,
     Paragraph,
@@ -77,6 +78,7 @@ def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
                 f"Change of accuracy in points by subset of {data} ({role_name(role)}).{left_out}",
                 f"Heatmap of changes of accuracy, ablated sets by subsets of {data}; "
                 "the numbers are in ablation.csv, with the other sign.",
+                fold=f"By subset of {data} (in-domain)" if role == "id" else "",
             )
     caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
     yield _ablation_table(ablation, caption, folded=n_sets > 20)
@@ -94,6 +96,7 @@ def _every_component(sweep: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
                 f"Change of {metric} over all examples without each single component. Red: the "
                 "model is worse without it; blue: better.",
                 f"Grid, layer by head, of the change of {metric}; its numbers are in the table.",
+                fold=f"Change of {metric} without each component{AS_FIGURE}",
             )
     caption = f"All {n} components, each ablated alone; every subset is in sweep.csv"
     yield _ablation_table(sweep, caption, folded=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pandas as pd
 
@@ -42,13 +43,13 @@ def accuracy_section(run: RunFolder, gallery: Gallery) -> Section:
             f"target sparsity joins its lowest and highest seed.{ticks}",
             "Dot plot of accuracy by data set and subset; its numbers are in the table below.",
         ),
-        _by_subset(
+        *_by_subset(
             accuracy,
             f"Accuracy (%); for subnetworks the lowest and highest over seeds{beside}",
             "accuracy",
             majority,
         ),
-        _by_subset(
+        *_by_subset(
             accuracy,
             "Margin (nats): mean log-odds of the correct classes; over seeds as above",
             "margin",
@@ -78,6 +79,20 @@ def _by_subset(
     caption: str,
     metric: str,
     majority: dict[tuple[str, str, str], float] | None = None,
+) -> Iterator[Table]:
+    """All data sets, and folded below it the subsets of those in domain, if there are any."""
+    inside = (accuracy["role"] == "id") & (accuracy["subset"] != ALL)
+    yield _table(accuracy[~inside], caption, metric, majority)
+    if inside.any():
+        folded = f"{caption.partition(';')[0]}: subsets of in-domain data"
+        yield replace(_table(accuracy[inside], folded, metric, majority), folded=True)
+
+
+def _table(
+    accuracy: pd.DataFrame,
+    caption: str,
+    metric: str,
+    majority: dict[tuple[str, str, str], float] | None,
 ) -> Table:
     targets = sorted(accuracy["target_sparsity"].dropna().unique())
     header = ["data", "subset", "n", *(["most frequent label"] if majority else [])]

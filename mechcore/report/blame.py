@@ -72,7 +72,7 @@ def blame_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if drawing is not None:
         blocks.append(drawing)
     blocks += _list(run, roles)
-    files = ["roles.csv", "information.csv", "sweep.csv"]
+    files = ["roles.csv", "information.csv"]
     return Section("blame", "Which components are to blame?", blocks, files)
 
 

@@ -21,6 +21,8 @@ from mechcore.tables import Column, Schema
 FIGURES_FOLDER = "figures"
 FIGURE_FORMATS = ("png", "svg", "pdf")
 """Files that a figure can be saved as."""
+AS_FIGURE = ", as a figure"
+"""Ends the line that opens a copy, for print, of what the page shows to choose from."""
 PNG_DPI = 160
 _CSS_PIXELS = 96  # per inch
 

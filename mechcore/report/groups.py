@@ -18,9 +18,9 @@ MIXED = "mixed"
 
 
 def data_sets(frame: pd.DataFrame) -> list[tuple[str, str]]:
-    """(role, data) of every data set of a table, in-domain first."""
+    """(role, data) of every data set of a table, out-of-domain first."""
     pairs = list(dict.fromkeys(zip(frame["role"], frame["data"], strict=True)))
-    return sorted(pairs, key=lambda pair: pair[0] != "id")
+    return sorted(pairs, key=lambda pair: pair[0] != "ood")
 
 
 def of_data(frame: pd.DataFrame, role: str, data: str, subset: str | None = None) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from mechcore.report.ablation_sections import ablation_section, interactions_sec
 from mechcore.report.accuracy_section import accuracy_section
 from mechcore.report.attention_views import attention_view
 from mechcore.report.blocks import (
+    AS_FIGURE,
     Block,
     Gallery,
     Paragraph,
@@ -80,6 +81,7 @@ def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
             + ("; core heads are outlined." if run.core else "."),
             "Heatmap, layer by head, of how many seeds keep each component; the numbers are in "
             "head_frequency.csv.",
+            fold=f"How many seeds keep each component{AS_FIGURE}",
         )
         blocks.append(picture)
     caption = "Every subnetwork: what it keeps, its divergence from the full model's answers (KL), "
@@ -114,17 +116,7 @@ def _of_which(run: RunFolder) -> str:
 
 def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
     """How alike the subnetworks of different seeds are, in heads and in accuracy."""
-    joint, overlap = run.table("joint_frequency"), run.table("head_overlap")
-    if joint is not None and len(joint):
-        ends = (sparsity(joint[name].iloc[0]) for name in ("low_sparsity", "high_sparsity"))
-        yield gallery.add(
-            subnetwork_figures.joint_frequency(joint),
-            "joint-frequency",
-            "How many heads are kept by so many seeds at the lowest and at the highest target "
-            f"sparsity, {' and '.join(ends)}.",
-            "Heatmap of the number of heads by how many seeds keep them at each of two "
-            "sparsities; the numbers are in joint_frequency.csv.",
-        )
+    overlap = run.table("head_overlap")
     if overlap is not None and len(overlap):
         mean, chance = overlap["jaccard"].mean(), overlap["expected"].mean()
         yield gallery.add(
@@ -193,6 +185,7 @@ def _categories(run: RunFolder, gallery: Gallery) -> Section:
             "under uniform attention; mixed where none does."
             + (" Core heads are outlined." if some else ""),
             "Grid, layer by head, of attention categories; the categories are in the table below.",
+            fold=f"The category of every head{AS_FIGURE}",
         )
     ]
     if some:
@@ -214,12 +207,15 @@ def _categories(run: RunFolder, gallery: Gallery) -> Section:
             f"Attention of {names} on an example each: rows are queries, columns keys; lines mark "
             "where a segment begins or ends. Colours follow the square root of the weight.",
             f"Heatmaps of the attention of {names} between the tokens of one example each.",
+            fold=f"Attention of {names}{AS_FIGURE}",
         )
         blocks.append(picture)
     if examples:
         titles = [example.component for example in examples]  # small boxes hold no more
         view = attention_view(examples, titles=titles).html("attention")
-        blocks.append(View("The same to explore: choose a head, and point at a weight.", view))
+        blocks.append(
+            View("Attention on an example each: choose a head, and point at a weight.", view)
+        )
     return Section("categories", title, blocks, ["head_categories.csv"])
 
 

@@ -1,4 +1,4 @@
-"""Figures that compare subnetworks: joint counts, overlap, methods and effective sizes."""
+"""Figures that compare subnetworks: overlap, methods and effective sizes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mechcore.report.drawing import (
     shorten,
     styled,
 )
-from mechcore.wording import number, sparsity
+from mechcore.wording import number
 
 _METHOD_LOOK = {
     "l0": ("trained (L0)", BLUE, "o"),
@@ -43,25 +43,6 @@ _GROUP_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 _MAX_LABELLED = 24
 _LEGEND_ROOM = 70
 """Letters of a legend in one row."""
-
-
-@styled
-def joint_frequency(table: pd.DataFrame) -> Figure:
-    """How many heads are kept by i seeds at the lowest and j seeds at the highest sparsity."""
-    counts = table.pivot(index="high_count", columns="low_count", values="n_heads")
-    low, high = (sparsity(table[name].iloc[0]) for name in ("low_sparsity", "high_sparsity"))
-    side = 0.42
-    width, height = (max(2.2, side * n) for n in (counts.shape[1], counts.shape[0]))
-    figure = new_figure(width + 1.6, height + 1.0, square_cells=True)
-    ax = figure.subplots()
-    values = counts.to_numpy()
-    _cells(ax, values, lambda n: f"{n:.0f}" if n else "", values.max())
-    ax.set_xticks(range(counts.shape[1]), [f"{n:.0f}" for n in counts.columns])
-    ax.set_yticks(range(counts.shape[0]), [f"{n:.0f}" for n in counts.index])
-    ax.invert_yaxis()  # few seeds at the bottom left
-    ax.set_xlabel(f"seeds that keep it at {low}")
-    ax.set_ylabel(f"seeds that keep it at {high}")
-    return figure
 
 
 @styled

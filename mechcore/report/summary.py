@@ -28,7 +28,6 @@ from mechcore.wording import (
     role_name,
     small,
     sparsity,
-    subsets_named,
     whole,
     with_interval,
 )
@@ -46,7 +45,8 @@ def tiles(run: RunFolder) -> list[Tile]:
         for role, data in data_sets(full):
             row = of_data(full, role, data).iloc[0]
             label = f"Full model, {role_name(role)}"
-            note = f"{data}{_over_subsets(accuracy, role, data)}"
+            ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
+            note = f"{ends} on {data}{_over_subsets(accuracy, role, data)}"
             found.append(Tile(label, percent(row["accuracy"]), note))
     summary = core_row(run)
     if summary is not None:
@@ -66,7 +66,6 @@ def findings(run: RunFolder) -> list[Finding]:
     """What the run found."""
     steps: list[tuple[str, Callable[[RunFolder], Iterator[str]]]] = [
         ("training", training_sentences),
-        ("accuracy", _full_model),
         ("accuracy", group_sentences),
         ("data", majority_sentences),
         ("subnetworks", _subnetworks),
@@ -90,21 +89,6 @@ def _over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:
         return ""
     n = len(proper_subsets(accuracy, role, data))
     return f", all examples of {count(n, 'subset')}" if n else ""
-
-
-def _full_model(run: RunFolder) -> Iterator[str]:
-    accuracy = run.table("accuracy")
-    if accuracy is None or len(full := _full(accuracy)) == 0:
-        return
-    parts = []
-    for role, data in data_sets(full):
-        row = of_data(full, role, data).iloc[0]
-        ends = interval(row["accuracy_low"], row["accuracy_high"], "accuracy", signed=False)
-        about = f"{data}, n = {whole(row['n'])}"
-        if role == "ood" and (names := proper_subsets(accuracy, role, data)):
-            about += f", {subsets_named(names)}"
-        parts.append(f"{percent(row['accuracy'])} {ends} {role_name(role)} ({about})")
-    yield f"The full model's accuracy is {listed(parts)}."
 
 
 def _subnetworks(run: RunFolder) -> Iterator[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mechcore.ablation.information import INFORMATION
-from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.report.blame import blame_section
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.sections import sections
@@ -117,7 +115,7 @@ def _title(model: str, config: Mapping[str, Any]) -> str:
 REPORT = StudyReport(
     title=_title,
     subtitle="",
-    tables=[*(schema for step in _STEPS for schema in step.schemas), INFORMATION, COMPONENT_ROLES],
+    tables=[schema for step in _STEPS for schema in step.schemas],
     tiles=tiles,
     findings=findings,
     sections=sections,

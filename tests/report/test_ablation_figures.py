@@ -79,8 +79,8 @@ def test_cells_of_single_components() -> None:
     kinds = {"random 1": "random", "heads outside the core": "non-core"}
     table = ablation_table({**DROPS, **more}, kinds)
     figure = figures.single_drops(table, "margin")
-    assert titles(figure) == ["in-domain: mnli", "out-of-domain: hans"]
-    left, right = figure.axes[:2]
+    assert titles(figure) == ["out-of-domain: hans", "in-domain: mnli"]
+    right, left = figure.axes[:2]
     # Heads by column, the MLP apart behind them; layers from the top. Changes have the other sign
     # than drops. The largest is 20: no decimals, and what rounds to 0 has no sign.
     assert texts(right) == {
@@ -112,11 +112,11 @@ def test_cells_of_single_components() -> None:
 
 def test_single_drops_on_accuracy_are_points_and_of_the_subset_asked_for() -> None:
     figure = figures.single_drops(ablation_table(DROPS), "accuracy")
-    assert texts(figure.axes[1])[(2.5, 0)] == "-20"
+    assert texts(figure.axes[0])[(2.5, 0)] == "-20"
     assert "points" in figure.axes[-1].get_ylabel()
     part = figures.single_drops(ablation_table(DROPS), "margin", "swap")
-    assert texts(part.axes[1])[(2.5, 0)] == "-2.0"
-    assert texts(part.axes[1])[(0, 1)] == "0.0"
+    assert texts(part.axes[0])[(2.5, 0)] == "-2.0"
+    assert texts(part.axes[0])[(0, 1)] == "0.0"
     assert ends(part) == (-2, 2)
 
 
@@ -130,7 +130,7 @@ def test_one_data_set_has_one_panel_and_mlps_stand_alone() -> None:
 
 def test_drops_of_nothing_can_be_drawn() -> None:
     figure = figures.single_drops(ablation_table(dict.fromkeys(DROPS, 0.0)), "margin")
-    assert set(texts(figure.axes[1]).values()) == {"0.0"}
+    assert set(texts(figure.axes[0]).values()) == {"0.0"}
     assert ends(figure) == (-1, 1)
 
 
@@ -146,8 +146,8 @@ def grid(ax: Any) -> np.ndarray:
 def test_cells_of_pairs() -> None:
     triple = {"L0.H1+L0.MLP+L1.H0": 9.0}
     figure = figures.pair_interactions(interaction_table({**PAIRS, **triple}), "margin")
-    assert titles(figure) == ["in-domain: mnli", "out-of-domain: hans"]
-    for ax, share in zip(figure.axes[:2], (0.5, 1), strict=True):
+    assert titles(figure) == ["out-of-domain: hans", "in-domain: mnli"]
+    for ax, share in zip(figure.axes[:2], (1, 0.5), strict=True):
         ab, ac, bc = (-share * value for value in PAIRS.values())
         expected = [[np.nan, ab, ac], [ab, np.nan, bc], [ac, bc, np.nan]]
         np.testing.assert_allclose(grid(ax), expected)
@@ -155,18 +155,18 @@ def test_cells_of_pairs() -> None:
         assert [t.get_text() for t in ax.get_xticklabels()] == names
         assert [t.get_text() for t in ax.get_yticklabels()] == names
     assert ends(figure) == (-0.75, 0.75)
-    right = texts(figure.axes[1])
+    right = texts(figure.axes[0])
     assert right == {(1, 0): "-0.50", (2, 0): "0.00", (2, 1): "0.75"} | {
         (0, 1): "-0.50",
         (0, 2): "0.00",
         (1, 2): "0.75",
     }
     accuracy = figures.pair_interactions(interaction_table(PAIRS), "accuracy")
-    assert texts(accuracy.axes[1])[(1, 0)] == "-0.50"  # points, a hundredth of a share
+    assert texts(accuracy.axes[0])[(1, 0)] == "-0.50"  # points, a hundredth of a share
     assert "points" in accuracy.axes[-1].get_ylabel()
     np.testing.assert_allclose(
         np.nan_to_num(
-            grid(figures.pair_interactions(interaction_table(PAIRS), subset="swap").axes[1])
+            grid(figures.pair_interactions(interaction_table(PAIRS), subset="swap").axes[0])
         ),
         0,
     )
@@ -175,7 +175,7 @@ def test_cells_of_pairs() -> None:
 def test_pairs_that_were_not_ablated_are_empty_cells() -> None:
     names = [f"L{i}.H0" for i in range(13)]
     values = {f"{a}+{b}": 1.0 for a, b in itertools.pairwise(names)}
-    ax = figures.pair_interactions(interaction_table(values)).axes[1]
+    ax = figures.pair_interactions(interaction_table(values)).axes[0]
     assert np.isfinite(grid(ax)).sum() == 2 * 12
     assert grid(ax)[3, 4] == grid(ax)[4, 3] == -1
     assert not ax.texts  # too many for numbers
@@ -187,19 +187,19 @@ def test_of_very_many_components_the_largest_interactions_are_drawn() -> None:
     names = [f"L{i}.H{h}" for i in range(12) for h in range(12)]
     values = {f"{a}+{b}": 0.01 * i for i, (a, b) in enumerate(itertools.pairwise(names))}
     figure = figures.pair_interactions(interaction_table(values))
-    values_drawn = grid(figure.axes[1])
+    values_drawn = grid(figure.axes[0])
     assert values_drawn.shape == (80, 80)
     assert np.nanmin(values_drawn) == pytest.approx(-0.01 * 142)
-    assert len(figure.axes[1].get_xticklabels()) <= 45
+    assert len(figure.axes[0].get_xticklabels()) <= 45
 
 
 def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:
     named = interaction_table({**PAIRS, "the pair": 7.0, "one+other": 8.0}, {"the pair": 2})
     figure = figures.pair_interactions(named)
-    assert grid(figure.axes[1]).shape == (3, 3)
+    assert grid(figure.axes[0]).shape == (3, 3)
     assert ends(figure) == (-0.75, 0.75)
     singles = figures.single_drops(ablation_table({**DROPS, "my head": 99.0}), "margin")
-    assert "99" not in texts(singles.axes[1]).values()
+    assert "99" not in texts(singles.axes[0]).values()
 
 
 # -- bars -----------------------------------------------------------------------------------------

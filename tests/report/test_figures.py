@@ -51,7 +51,6 @@ DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     ),
     "categories": lambda run: figures.head_categories(run.tables["head_categories"]),
     "attention": lambda run: figures.attention_patterns(run.attention_examples),
-    "joint": lambda run: subnetwork_figures.joint_frequency(run.tables["joint_frequency"]),
     "overlap": lambda run: subnetwork_figures.head_overlap(run.tables["head_overlap"]),
 }
 
@@ -115,7 +114,7 @@ def test_no_text_is_clipped(name: str, size: str, small: RunFolder, large: RunFo
 def test_accuracy_has_a_row_per_subset_and_a_dot_per_subnetwork(small: RunFolder) -> None:
     figure = DRAW["accuracy"](small)
     rows = labels(figure)
-    assert rows[:2] == ["in-domain: tiny-id", "out-of-domain: tiny-ood"]
+    assert [rows[0], rows[-1]] == ["out-of-domain: tiny-ood", "in-domain: tiny-id"]
     assert len(rows) == 6
     assert len(points(figure)) == len(small.tables["accuracy"]) == 6 * 7
     assert sorted(points(figure)[:, 0]) == pytest.approx(
@@ -144,15 +143,15 @@ def test_drops_lie_at_their_values_in_the_panel_of_their_data(small: RunFolder) 
     ablation = small.tables["ablation"]
     figure = DRAW["drops"](small)
     assert [ax.get_title() for ax in figure.axes] == [
-        "in-domain: tiny-id",
         "out-of-domain: tiny-ood",
+        "in-domain: tiny-id",
     ]
     sets = figures.sets_to_draw(ablation)
     assert sets[0] == "L0.H3"
     assert sets[-1] == "heads outside the core (mean of 16)"
     assert len(labels(figure)) == len(sets) == 12
     overall = ablation[ablation["subset"] == "all"]
-    for panel, role in enumerate(("id", "ood")):
+    for panel, role in enumerate(("ood", "id")):
         drops = overall[overall["role"] == role].set_index("set")
         for x, y in points(figure, panel):
             assert x == pytest.approx(-100 * drops.loc[sets[round(y)], "accuracy_drop"])

@@ -35,7 +35,7 @@ FIGURES = {
     "interactions_by_subset head_categories attention_patterns",
     ablation_figures: "single_drops",
     size_section: "effective_sizes",
-    subnetwork_figures: "joint_frequency head_overlap",
+    subnetwork_figures: "head_overlap",
     training_section: "training_curves",
 }
 
@@ -48,8 +48,11 @@ def page_of(run: Path) -> Page:
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out the figures, which take most of the time of a page."""
 
-    def add(_: Gallery, figure: object, name: str, caption: str, alt: str) -> Picture:
-        return Picture(name, caption, alt, f"data:image/svg+xml;base64,{name}", 1, 1, ("svg",))
+    def add(
+        _: Gallery, figure: object, name: str, caption: str, alt: str, *, fold: str = ""
+    ) -> Picture:
+        uri = f"data:image/svg+xml;base64,{name}"
+        return Picture(name, caption, alt, uri, 1, 1, ("svg",), fold)
 
     monkeypatch.setattr(Gallery, "add", add)
     for module, names in FIGURES.items():
@@ -93,10 +96,10 @@ def test_spread_of_the_subnetworks_is_that_of_the_table(rich: Page, rich_run: Pa
         inside, outside = values["id"], values["ood"]
         assert (
             f"target of {100 * target:.0f} % (3 seeds) have an accuracy of "
-            f"{inside.min():.1f}\u2013{inside.max():.1f} % in-domain "
-            f"(tiny-id, {inside.max() - inside.min():.1f} points apart) and "
             f"{outside.min():.1f}\u2013{outside.max():.1f} % out-of-domain "
-            f"(tiny-ood, {outside.max() - outside.min():.1f} points apart)."
+            f"(tiny-ood, {outside.max() - outside.min():.1f} points apart) and "
+            f"{inside.min():.1f}\u2013{inside.max():.1f} % in-domain "
+            f"(tiny-id, {inside.max() - inside.min():.1f} points apart)."
         ) in rich.text
 
 
@@ -191,7 +194,7 @@ def test_the_page_carries_its_tables(rich: Page, rich_run: Path) -> None:
         assert {name: archive.read(name) for name in archive.namelist()} == tables
     assert carried.pop("config.json") == (rich_run / "config.json").read_bytes()
     assert carried == tables
-    assert len(tables) == 19
+    assert len(tables) == 21
 
 
 def test_every_table_is_offered_with_its_section(rich: Page, rich_run: Path) -> None:
@@ -205,10 +208,10 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     assert all(b - a <= 1 for a, b in zip(rich.headings, rich.headings[1:], strict=False))
     assert {"header", "nav", "main", "footer"} <= {tag for tag, _ in rich.tags}
     images = [attrs for tag, attrs in rich.tags if tag == "img"]
-    assert len(images) == 16
+    assert len(images) == 15
     assert all(attrs.get("alt") for attrs in images)
     views = rich.attributes("figure", "class")
-    assert views == ["view"]
+    assert views == ["scatter", "view"]
     assert sum(tag == "figcaption" for tag, _ in rich.tags) == len(images) + len(views)
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in rich.tags if tag == "th")
     ids = [value for _, attrs in rich.tags if (value := attrs.get("id"))]
@@ -284,9 +287,6 @@ def test_compared_sparsities_are_named(copy_of_rich: Path) -> None:
     edit(copy_of_rich, "core_summary", lambda t: t.assign(**between))
     text = page_of(copy_of_rich).text.replace("\u00a0", " ")
     assert "kept at the lowest target sparsity (30 %) and at the highest (70 %) correlates" in text
-    joint = pd.read_csv(copy_of_rich / "tables" / "joint_frequency.csv").iloc[0]
-    ends = [f"{100 * joint[name]:g} %" for name in between]
-    assert f"at the lowest and at the highest target sparsity, {ends[0]} and {ends[1]}." in text
 
 
 @pytest.mark.usefixtures("no_drawing")

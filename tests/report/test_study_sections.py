@@ -214,9 +214,13 @@ def test_a_group_that_lacks_a_subset_has_no_mean(run: RunFolder) -> None:
 
 def test_out_of_domain_numbers_say_over_how_many_subsets(run: RunFolder) -> None:
     notes = {tile.label: tile.note for tile in tiles(run)}
-    assert notes["Full model, out-of-domain"] == "tiny-ood, all examples of 4 subsets"
-    assert notes["Full model, in-domain"] == "tiny-id"
-    assert any("(tiny-ood, n = 2,000, 4 subsets: so_swap, prep" in text for text in told(run))
+    outside = notes["Full model, out-of-domain"]
+    assert outside.endswith("] on tiny-ood, all examples of 4 subsets")
+    full = (
+        run.tables["accuracy"].query("subnetwork == 'full' and subset == 'all'").set_index("role")
+    )
+    low, high = (100 * full.at["id", f"accuracy_{end}"] for end in ("low", "high"))
+    assert notes["Full model, in-domain"] == f"[{low:.1f}, {high:.1f}] on tiny-id"
 
 
 def test_groups_of_effective_sizes_are_named(run: RunFolder) -> None:

@@ -17,26 +17,6 @@ def texts(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_joint_counts_stand_where_they_belong() -> None:
-    rows = [(0.5, 0.7, i, j, 10 * i + j) for i, j in itertools.product(range(3), range(2))]
-    columns = ["low_sparsity", "high_sparsity", "low_count", "high_count", "n_heads"]
-    figure = figures.joint_frequency(pd.DataFrame(rows, columns=columns))
-    ax = figure.axes[0]
-    cells = {text.get_position(): text.get_text() for text in ax.texts}
-    assert cells == {
-        (0, 0): "",
-        (1, 0): "10",
-        (2, 0): "20",
-        (0, 1): "1",
-        (1, 1): "11",
-        (2, 1): "21",
-    }
-    assert ax.get_xlabel().startswith("seeds that keep it at 50")
-    assert ax.get_ylabel().startswith("seeds that keep it at 70")
-    low, high = ax.get_ylim()
-    assert low < high
-
-
 def test_overlap_is_symmetric_with_ones_on_the_diagonal() -> None:
     columns = ["first", "second", "jaccard"]
     rows = [("a", "b", 0.25), ("a", "c", 0.5), ("b", "c", 0.75)]
