@@ -27,8 +27,9 @@ class Shown:
         return ", ".join(f"{k}={_brief(v)}" for k, v in named.items() if not k.startswith("_"))
 
     def _rows(self) -> pd.DataFrame | None:
-        """A table of it, for notebooks; None where the line says all."""
-        return None
+        """A table of it, for notebooks; here the first among its fields, if there is one."""
+        found = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        return next((each for each in found if hasattr(each, "to_html")), None)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._summary()})"

@@ -150,9 +150,6 @@ class Smallest(Shown):
     def _drops(self) -> tuple[list[str], list[float]]:
         return self.costs["role"].tolist(), self.costs["accuracy_drop"].tolist()
 
-    def _rows(self) -> pd.DataFrame:
-        return self.costs
-
     def export(self, out: str | Path) -> Path:
         """Write it as an ordinary Hugging Face checkpoint, see `mechcore.export_checkpoint`."""
         model = resolved(self.lab.config.model)
