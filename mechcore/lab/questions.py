@@ -23,18 +23,19 @@ from mechcore.ablation import (
     ComponentSet,
     RoleSettings,
     ablate,
+    ablation_table,
     component_roles,
     information_table,
     interactions,
-    sets,
 )
+from mechcore.ablation.information import INFORMATION
 from mechcore.attention import attention_examples
 from mechcore.components import ComponentLike
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.data.given import given_examples
 from mechcore.errors import InputError
-from mechcore.lab.subnetworks import Pruned, Smallest, costs_of
+from mechcore.lab.subnetworks import Pruned, Smallest
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import encode_for
 from mechcore.report.attention_views import AttentionView, attention_view
@@ -46,12 +47,10 @@ from mechcore.steps.inputs import Inputs, check_names, open_model, resolved
 from mechcore.steps.plan import Part, make_plan
 from mechcore.steps.study import STUDY
 from mechcore.study.engine import Results, perform
-from mechcore.study.fingerprints import digest_of
+from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.run import run_study
 from mechcore.study.step import Job
 from mechcore.study.store import Store
-
-_SWEEPS = "sweeps"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -92,7 +91,7 @@ class Lab(Shown):
     @cached_property
     def means(self) -> MeanActivations:
         """The model's mean activations on the training data."""
-        (folder,) = self._done(self._part().jobs["means"])
+        (folder,) = self.done(self.plan().jobs["means"])
         return MeanActivations.load(folder / MEANS_FILE, self.model)
 
     # -- questions ------------------------------------------------------------------------------
@@ -101,20 +100,22 @@ class Lab(Shown):
         """What each component alone is needed for, those that matter most out of domain first.
 
         Args:
-            subset: of the out-of-domain data.
+            subset: of the out-of-domain data, or a group of subsets.
             settings: how roles are judged.
 
         Returns:
             The columns of `mechcore.ablation.component_roles`.
         """
-        alone = self._ablated(sets.singles(self.model), keep=True)
-        tables = {role: information_table(each, **self.statistics) for role, each in alone.items()}
-        known = list(tables["ood"]["subset"].unique())
+        analyses = self.config.analyses
+        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all"))
+        (folder,) = self.done(part.jobs["drops"])
+        table = INFORMATION.read(folder / TABLES_FOLDER / f"{INFORMATION.name}.csv")
+        known = table.loc[table["role"] == "ood", "subset"].unique().tolist()
         if subset not in known:
             raise InputError(f"blame: no subset {subset!r}; the data has {', '.join(known)}")
-        inside = tables["id"][tables["id"]["subset"] == ALL]
-        outside = tables["ood"][tables["ood"]["subset"] == subset]
-        roles = component_roles(inside, outside, settings)
+        inside = table[(table["role"] == "id") & (table["subset"] == ALL)]
+        outside = table[(table["role"] == "ood") & (table["subset"] == subset)]
+        roles = component_roles(inside, outside, settings or analyses.roles)
         return roles.sort_values("information_drop_ood", ascending=False, ignore_index=True)
 
     def ablate(self, *components: str | Sequence[ComponentLike]) -> pd.DataFrame:
@@ -129,7 +130,7 @@ class Lab(Shown):
             `mechcore.ablation.information_table`.
         """
         found = self._ablated(components).values()
-        return pd.concat([costs_of(each, **self.statistics) for each in found], ignore_index=True)
+        return pd.concat([_costs(each, **self.statistics) for each in found], ignore_index=True)
 
     def interaction(self, *components: ComponentLike) -> pd.DataFrame:
         """What components cost together beyond what each costs alone: above 0, they are redundant.
@@ -152,8 +153,8 @@ class Lab(Shown):
         analyses = replace(StudyConfig().analyses, heads=self.config.analyses.heads)
         if analyses.heads is None:
             raise InputError("heads: settings leave this analysis out (analyses: heads)")
-        jobs = self._part(analyses=analyses).jobs
-        (folder,) = self._done(jobs["pictures"].needs["heads"])
+        jobs = self.plan(analyses=analyses).jobs
+        (folder,) = self.done(jobs["pictures"].needs["heads"])
         return pd.read_parquet(folder / HEADS_FILE)
 
     def show_attention(
@@ -182,8 +183,8 @@ class Lab(Shown):
             changes["sparsities"] = tuple(float(each) for each in targets)
         if seeds is not None:
             changes["seeds"] = tuple(seeds)
-        part = self._part(**changes)
-        self._done(*part.masks, part.jobs["core"])
+        part = self.plan(**changes)
+        self.done(*part.masks, part.jobs["core"])
         found = [each for job in part.masks for each in subnetworks_in(self.store.whole(job.key))]
         return Pruned(self, part, sorted(found, key=lambda each: (each.target, each.seed)))
 
@@ -216,7 +217,7 @@ class Lab(Shown):
     @cached_property
     def _inputs(self) -> Inputs:
         check_names(self.config.model, self.config.data)
-        described = self._part().jobs["describe"]
+        described = self.plan().jobs["describe"]
         return bench_of(self.store, self.config.resources.place).inputs(described)
 
     @property
@@ -231,13 +232,13 @@ class Lab(Shown):
                 f"mechcore.open({self.config.model.source!r}, train=..., id=..., ood=...)"
             )
 
-    def _part(self, **changes: Any) -> Part:
-        """The plan of the main study."""
+    def plan(self, **changes: Any) -> Part:
+        """The plan of the main study, with changes of its settings."""
         self._check_data()
         (part,) = make_plan(replace(self.config, **changes), self.store.hash_file).parts
         return part
 
-    def _done(self, *jobs: Job) -> list[Path]:
+    def done(self, *jobs: Job) -> list[Path]:
         """The folders of jobs, which are done if need be."""
         self._used.update({job.key: job for job in jobs})
         self.store.create()
@@ -245,15 +246,10 @@ class Lab(Shown):
         perform(_Jobs(list(self._used.values())), self.store, executor, self.store.path)
         return [self.store.whole(job.key) for job in jobs]
 
-    def _ablated(self, chosen: Any, *, keep: bool = False) -> dict[str, Ablations]:
-        """Answers without each set, out of domain first; ``keep`` has a file for them."""
-        found = {}
-        for role in reversed(TEST_ROLES):
-            state = None
-            if keep:
-                key = digest_of([role, self._part().jobs["means"].key, self.data[role].fingerprint])
-                state = self.store.path / _SWEEPS / f"{key}.safetensors"
-            found[role] = ablate(
+    def _ablated(self, chosen: Any) -> dict[str, Ablations]:
+        """Answers without each set, out of domain first."""
+        return {
+            role: ablate(
                 self.model,
                 chosen,
                 self.data[role],
@@ -263,9 +259,20 @@ class Lab(Shown):
                 class_labels=self.config.model.class_labels,
                 batch_size=self.config.batch_size,
                 seed=self.config.data.seed,
-                state=state,
             )
-        return found
+            for role in reversed(TEST_ROLES)
+        }
+
+
+_ENDS = ("drop", "drop_low", "drop_high", "p_adjusted")
+
+
+def _costs(ablations: Ablations, **options: Any) -> pd.DataFrame:
+    """What each set costs in accuracy, margin, information and by a moved threshold."""
+    place = ["set", "size", "data", "role", "subset", "n"]
+    parts = [f"{part}_{end}" for part in ("information", "threshold") for end in _ENDS]
+    information = information_table(ablations, **options)[[*place, *parts, "reason"]]
+    return ablation_table(ablations, **options).merge(information, on=place)
 
 
 @dataclass(frozen=True)

@@ -109,11 +109,11 @@ def test_removable_heads_and_export(lab: Lab, tmp_path: Path, means: MeanActivat
     mask = smallest.subnetwork.mask
     expected = evaluate(model, lab.data["id"], mask=mask, means=means).logits[:3]
     torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
-    costs = smallest.costs.set_index("role")
+    (row,) = smallest.losses.to_dict("records")
     for role in ("id", "ood"):
         full = evaluate(model, FRAMES[role], in_domain=False).accuracy
         pruned = evaluate(model, FRAMES[role], mask=mask, means=means).accuracy
-        assert costs.loc[role, "accuracy_drop"] == pytest.approx(full - pruned)
+        assert row[f"{role}_loss"] == pytest.approx(full - pruned)
 
 
 def test_what_heads_attend_to(lab: Lab, model: Any) -> None:
@@ -168,12 +168,13 @@ def test_whether_two_heads_are_redundant(lab: Lab) -> None:
 
 
 def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Path) -> None:
-    lab.prune(0.3)
-    lab.means  # noqa: B018
+    lab.blame()
+    lab.heads()
+    lab.prune().smallest(loss=0.99)
     pending = prepare(lab.config, tmp_path / "study", store=store).pending
     kinds = {job.step.kind for job in pending}
-    assert not kinds & {"means", "prune", "masks", "core"}
-    assert "accuracy" in kinds or "ablate" in kinds
+    assert not kinds & {"means", "prune", "masks", "core", "sweep", "drops", "heads", "answers"}
+    assert "pictures" in kinds
 
 
 def test_another_lab_finds_what_was_done(
@@ -261,5 +262,7 @@ def test_questions_that_have_no_answer(lab: Lab) -> None:
         lab.blame(subset="nowhere")
     with pytest.raises(InputError, match="expected two components or more"):
         lab.interaction("L0.H1")
-    with pytest.raises(InputError, match=r"none of 3 subnetworks loses at most -200\.0% of"):
-        lab.smallest(loss=-2)
+    with pytest.raises(InputError, match=r"smallest: none of 3 masks is within 0 points: s0\.30-"):
+        lab.smallest(loss=0)
+    with pytest.raises(InputError, match=r"by is 'size'; expected accuracy or information"):
+        lab.smallest(loss=0.99, by="size")  # type: ignore[arg-type]
