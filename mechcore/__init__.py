@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mechcore.attention import categorize_heads
     from mechcore.components import Component, Mask
     from mechcore.evaluation.evaluate import Evaluation, evaluate, paired_drop
+    from mechcore.lab import open as open
     from mechcore.masking.interventions import masked
     from mechcore.masking.means import MeanActivations
     from mechcore.models import load_model, load_tokenizer

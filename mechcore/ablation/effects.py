@@ -25,6 +25,7 @@ from mechcore.evaluation.evaluate import (
     kl_divergence,
 )
 from mechcore.models.running import check_masks
+from mechcore.showing import Shown
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
 METRICS: tuple[Metric, ...] = ("accuracy", "margin")
@@ -162,8 +163,8 @@ def _split(each: SetLike) -> SetLike:
     return each.split("+") if isinstance(each, str) else each
 
 
-@dataclass(frozen=True, eq=False)
-class Answers:
+@dataclass(frozen=True, eq=False, repr=False)
+class Answers(Shown):
     """How one ablated model did on every example.
 
     Attributes:
@@ -188,9 +189,13 @@ class Answers:
         """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example]."""
         return (self.correct if metric == "accuracy" else self.margin).astype(float)
 
+    def _summary(self) -> str:
+        figures = f"accuracy={self.correct.mean():.3f}, margin={self.margin.mean():.3f} nats"
+        return f"n={len(self.correct)}, {figures}, KL={self.kl.mean():.3g} nats"
 
-@dataclass(frozen=True, eq=False)
-class Ablations:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Ablations(Shown):
     """Answers of the full model and of the model without each set, on one data set.
 
     Attributes:
@@ -227,6 +232,14 @@ class Ablations:
         """Name and member flags [example] of every subset, and of all examples, each once."""
         groups = {name: self.full.subsets == name for name in self.full.subset_names}
         return [*(groups | {ALL: np.ones(len(self.full.subsets), dtype=bool)}).items()]
+
+    def _summary(self) -> str:
+        full = f"full accuracy={self.full.accuracy:.3f}"
+        return f"{len(self.without)} sets, {self.data!r} ({self.role}), {full}"
+
+    def _rows(self) -> pd.DataFrame:
+        table = ablation_table(self)
+        return table[table["subset"] == ALL]
 
 
 def ablation_table(

@@ -32,6 +32,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
+from mechcore.showing import Shown
 from mechcore.state import StateFile, encoded_inputs, input_facts
 from mechcore.tables import Column, Schema
 
@@ -54,8 +55,8 @@ SCREENING = Schema(
 SCREENING_EXAMPLES = 256
 
 
-@dataclass(frozen=True, eq=False)
-class Search:
+@dataclass(frozen=True, eq=False, repr=False)
+class Search(Shown):
     """What a search for superadditive sets found.
 
     Attributes:
@@ -77,6 +78,10 @@ class Search:
     n_screened_out: int
     n_tested: int
     rank_correlation: float
+
+    def _summary(self) -> str:
+        best = f", best {self.found['set'].iloc[0]}" if len(self.found) else ""
+        return f"{self.n_tested} sets tested, {self.n_pairs} pairs screened{best}"
 
 
 def find_superadditive(

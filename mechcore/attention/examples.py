@@ -15,11 +15,12 @@ from torch import Tensor
 from mechcore.attention.categories import MIXED
 from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, NotFiniteError
+from mechcore.errors import InputError, NotFiniteError, shown
 from mechcore.models.encoded import as_encoded, tokenizer_of
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.running import check_hooks, check_patterns, forward, hook_pattern, is_causal
+from mechcore.showing import Shown
 
 ATTENTION_FILE = "attention_examples.json"
 """What the file with such examples is called in the folder of a run."""
@@ -27,8 +28,8 @@ ATTENTION_FILE = "attention_examples.json"
 DECIMALS = 4
 
 
-@dataclass(frozen=True)
-class AttentionExample:
+@dataclass(frozen=True, repr=False)
+class AttentionExample(Shown):
     """One head's attention on one input.
 
     Attributes:
@@ -46,6 +47,10 @@ class AttentionExample:
     segments: list[int]
     pattern: list[list[float]]
     causal: bool = False
+
+    def _summary(self) -> str:
+        category = f" ({self.category})" if self.category else ""
+        return f"{self.component}{category}, {shown(' '.join(self.tokens), 60)!r}"
 
 
 def attention_examples(

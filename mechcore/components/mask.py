@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,12 +17,16 @@ from mechcore.components.names import Component, ComponentLike, ModelShape, pars
 from mechcore.errors import InputError, MismatchError, reason
 from mechcore.files import write_safetensors, write_text
 from mechcore.identity import Identity
+from mechcore.showing import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 ANY_MODEL = "load it with any_model=True (--any-model)"
 """How to use a mask on another model than its own, for messages."""
 
 
-class Mask:
+class Mask(Shown):
     """One value in [0, 1] per component of a model, with an optional leading axis of masks.
 
     Args:
@@ -216,19 +220,29 @@ class Mask:
 
     __hash__ = None  # type: ignore[assignment]  # holds a tensor
 
-    def __repr__(self) -> str:
+    def _summary(self) -> str:
         if self.is_batched:
-            return f"Mask({len(self)} masks, {self.shape}, {_range(self.sparsity)} sparsity)"
+            return f"{len(self)} masks, {self.shape}, {_range(self.sparsity)} sparsity"
         if not self.is_discrete:
-            return f"Mask({self.shape}, continuous, sparsity {self.sparsity:.3f})"
+            return f"{self.shape}, continuous, sparsity {self.sparsity:.3f}"
         kept, ablated = self.kept, self.ablated
-        total = len(kept) + len(ablated)
-        text = f"Mask({self.shape}, {len(kept)}/{total} kept"
+        text = f"{self.shape}, {len(kept)}/{len(kept) + len(ablated)} kept"
         if ablated and len(ablated) <= len(kept):
             text += f", without {_shortlist(ablated)}"
         elif ablated:
             text += f", only {_shortlist(kept)}" if kept else ", nothing kept"
-        return text + ")"
+        return text
+
+    def _rows(self) -> pd.DataFrame | None:
+        import pandas as pd
+
+        if self.is_batched:
+            return None
+        columns = [f"H{head}" for head in range(self.shape.n_heads)]
+        columns += ["MLP"] if self.shape.has_mlps else []
+        frame = pd.DataFrame(self.values.detach().cpu().numpy(), columns=columns)
+        frame.insert(0, "layer", range(self.shape.n_layers))
+        return frame
 
     def check(self, model: Any) -> None:
         """Make sure the mask's shape is that of ``model``.

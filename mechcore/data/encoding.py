@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.showing import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SPECIAL = -1
 """Segment and word id of special tokens, of prompt text around the segments, and of padding."""
@@ -24,8 +28,8 @@ _PER_TOKEN = {"token_type_ids": 0, "segments": SPECIAL, "words": SPECIAL, "separ
 _PLACE = re.compile(r"\{(a|b)\}")
 
 
-@dataclass(frozen=True)
-class EncodedExamples:
+@dataclass(frozen=True, repr=False)
+class EncodedExamples(Shown):
     """Examples as token ids.
 
     Attributes:
@@ -106,6 +110,13 @@ class EncodedExamples:
             if values is not None:
                 batch[name] = _padded([values[i] for i in index], filler)
         return batch
+
+    def _summary(self) -> str:
+        lengths = [len(ids) for ids in self.input_ids] or [0]
+        return f"{self.examples._summary()}, tokens {min(lengths)} to {max(lengths)}"
+
+    def _rows(self) -> pd.DataFrame:
+        return self.examples.frame
 
 
 def encode(

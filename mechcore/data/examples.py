@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mechcore.errors import InputError
+from mechcore.showing import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,8 +18,8 @@ ALL = "all"
 COLUMNS = ("text_a", "text_b", "label", "subset")
 
 
-@dataclass(frozen=True)
-class Examples:
+@dataclass(frozen=True, repr=False)
+class Examples(Shown):
     """Texts of one or two segments, each with a label name and a subset name.
 
     Attributes:
@@ -130,3 +131,10 @@ class Examples:
                 digest.update(value.encode() + b"\x00")
             digest.update(b"\x01")
         return digest.hexdigest()
+
+    def _summary(self) -> str:
+        labels, subsets = len(self.label_names), len(self.subset_names)
+        return f"{self.name!r}, n={len(self)}, labels={labels}, subsets={subsets}"
+
+    def _rows(self) -> pd.DataFrame:
+        return self.frame

@@ -24,6 +24,7 @@ from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import check_finite
 from mechcore.models.running import Batch, forward, model_inputs
+from mechcore.showing import Shown
 
 MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
@@ -35,8 +36,8 @@ _BLOCK = 64
 Metric: TypeAlias = Literal["accuracy", "margin"]
 
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation(Shown):
     """What a model answered, example by example, in the order of the data.
 
     Attributes:
@@ -115,6 +116,13 @@ class Evaluation:
             }
             for name, where in rows
         )
+
+    def _summary(self) -> str:
+        margin = f"margin={self.margin.mean():.3f} nats"
+        return f"n={len(self.subsets)}, accuracy={self.accuracy:.3f}, {margin}"
+
+    def _rows(self) -> pd.DataFrame:
+        return self.table()
 
 
 def kl_divergence(full: Evaluation, other: Evaluation) -> np.ndarray:

@@ -38,6 +38,7 @@ from scipy import stats
 from scipy.ndimage import gaussian_filter1d
 
 from mechcore.errors import InputError
+from mechcore.showing import Shown
 
 LEAST = 50
 """Fewest examples of every label. In simulations (``benchmarks/roles.py``) intervals of 95 % cover
@@ -59,8 +60,8 @@ _BLOCK = 2**22
 """Scores that are worked on at once."""
 
 
-@dataclass(frozen=True, eq=False)
-class Effect:
+@dataclass(frozen=True, eq=False, repr=False)
+class Effect(Shown):
     """A drop, as one value per example whose mean over examples is the drop.
 
     The values of one label's examples vary about the drop as that label's own contributions do, so
@@ -81,8 +82,8 @@ class Effect:
         return self.values.mean(1)
 
 
-@dataclass(frozen=True, eq=False)
-class Decomposition:
+@dataclass(frozen=True, eq=False, repr=False)
+class Decomposition(Shown):
     """Drop in balanced accuracy of each set, in two parts that add up to it.
 
     Attributes:

@@ -37,13 +37,14 @@ from mechcore.models.running import (
     hook_z,
     model_inputs,
 )
+from mechcore.showing import Shown
 
 FORMAT = "mechcore-means-1"
 BATCH_SIZE = 64
 
 
-@dataclass(frozen=True, eq=False)
-class MeanActivations:
+@dataclass(frozen=True, eq=False, repr=False)
+class MeanActivations(Shown):
     """Mean and sampled activations at ``hook_z`` (heads) and ``hook_mlp_out`` (MLPs).
 
     Attributes:
@@ -220,6 +221,11 @@ class MeanActivations:
                 f"means: the output of {min(broken)} is not finite (NaN or infinity, {dtype}); "
                 + not_finite_advice(dtype)
             )
+
+    def _summary(self) -> str:
+        size = self.identity
+        what = f"{size.n_layers} layers x {size.n_heads} heads, tokens={int(self.counts.sum())}"
+        return f"{what}{', per position' * self.per_position}, data={self.data[:12]}"
 
 
 _TENSORS = ("z", "mlp", "counts", "samples_z", "samples_mlp")

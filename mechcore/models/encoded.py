@@ -13,7 +13,8 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
 from mechcore.errors import InputError
-from mechcore.models.loading import load_tokenizer, origin_of
+from mechcore.models.loading import load_tokenizer
+from mechcore.models.origin import origin_of
 from mechcore.models.running import Batch, longest_input, n_token_types, name_of
 from mechcore.models.vocabulary import check_vocabulary
 

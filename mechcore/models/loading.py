@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +36,7 @@ from mechcore.models.checkpoint_files import (
     refuse_tokenizer_code,
     without_bars,
 )
+from mechcore.models.origin import remember_origin
 from mechcore.models.placing import (
     DeviceMap,
     DtypeName,
@@ -61,19 +60,6 @@ _LOADERS = {
     LANGUAGE_MODEL: AutoModelForCausalLM,
     BODY: AutoModel,
 }
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a model came from.
-
-    Attributes:
-        source: directory, hub id or GGUF file.
-        revision: of a hub id.
-    """
-
-    source: str
-    revision: str | None = None
 
 
 def load_model(
@@ -157,21 +143,8 @@ def load_model(
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     _check_hook_points(model)
-    _origins[model] = Origin(str(Path(name).resolve()) if Path(name).exists() else name, revision)
+    remember_origin(model, name, revision)
     return model
-
-
-def origin_of(model: Any) -> Origin | None:
-    """The checkpoint that a model came from; None where it is not known.
-
-    Of models that others loaded, the configuration of the Hugging Face model may tell.
-    """
-    named = getattr(getattr(weights_of(model), "config", None), "name_or_path", None)
-    return _origins.get(model) or (Origin(str(named)) if named else None)
-
-
-_origins: weakref.WeakKeyDictionary[Any, Origin]
-_origins = weakref.WeakKeyDictionary()
 
 
 def _load(

@@ -18,6 +18,7 @@ from mechcore.masking.means import BATCH_SIZE, as_batches, batch_bar
 from mechcore.models.encoded import as_data
 from mechcore.models.measuring import hooked
 from mechcore.models.running import Batch, forward, model_inputs
+from mechcore.showing import Shown
 
 
 def hook_resid_post(layer: int) -> str:
@@ -25,8 +26,8 @@ def hook_resid_post(layer: int) -> str:
     return f"blocks.{layer}.hook_resid_post"
 
 
-@dataclass(frozen=True, eq=False)
-class Activations:
+@dataclass(frozen=True, eq=False, repr=False)
+class Activations(Shown):
     """Activations at some tokens of every example, in the order of the data.
 
     Attributes:

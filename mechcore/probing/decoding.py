@@ -25,6 +25,7 @@ from mechcore.evaluation.evaluate import Interval, bootstrap_mean
 from mechcore.probing.controls import correlation_floor
 from mechcore.probing.inputs import coded, matrix_of
 from mechcore.probing.linear import Classifier, Fold, Loss
+from mechcore.showing import Shown
 
 States: TypeAlias = Float[Tensor, "example unit"] | Float[np.ndarray, "example unit"]
 
@@ -41,8 +42,8 @@ _TOGETHER = 64
 """Shuffles that are fitted in one problem."""
 
 
-@dataclass(frozen=True, eq=False)
-class Decoding:
+@dataclass(frozen=True, eq=False, repr=False)
+class Decoding(Shown):
     """How well labels can be read from states by a classifier that has not seen the example.
 
     Attributes:
@@ -127,6 +128,10 @@ class Decoding:
         if not len(found):
             return np.nan
         return float((1 + (found >= self.accuracy).sum()) / (1 + len(found)))
+
+    def _summary(self) -> str:
+        accuracy = f"accuracy={self.accuracy:.3f} ({self.low:.3f} to {self.high:.3f})"
+        return f"n={self.n}, {self.n_classes} classes, {accuracy}, chance={self.chance:.3f}"
 
 
 def decode(

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from mechcore.errors import InputError
 from mechcore.probing.inputs import matrix_of
+from mechcore.showing import Shown
 
 Method: TypeAlias = Literal["umap", "pca"]
 
@@ -27,8 +28,8 @@ _MEMORY = 64
 """MiB of distances that are held at once."""
 
 
-@dataclass(frozen=True, eq=False)
-class Projection:
+@dataclass(frozen=True, eq=False, repr=False)
+class Projection(Shown):
     """States in few dimensions.
 
     Attributes:

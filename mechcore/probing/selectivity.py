@@ -32,6 +32,7 @@ from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.probing.projection import standardised
+from mechcore.showing import Shown
 
 VIF_LIMIT = 10
 """Variance inflation above which a warning is due."""
@@ -54,8 +55,8 @@ _DRAWS = 200_000
 _KINDS = ("none", "pure", "linear mixed", "nonlinear mixed")
 
 
-@dataclass(frozen=True, eq=False)
-class Selectivity:
+@dataclass(frozen=True, eq=False, repr=False)
+class Selectivity(Shown):
     """What `selectivity` found.
 
     Attributes:

@@ -17,6 +17,7 @@ from mechcore.components import Mask
 from mechcore.errors import InputError, reason
 from mechcore.files import write_safetensors
 from mechcore.identity import Identity
+from mechcore.showing import Shown
 
 Method: TypeAlias = str
 """Name of a way to find subnetworks, see `mechcore.pruning.methods`."""
@@ -28,8 +29,8 @@ HISTORY = ("kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2")
 asks for (shares), and the two multipliers."""
 
 
-@dataclass(frozen=True, eq=False)
-class Subnetwork:
+@dataclass(frozen=True, eq=False, repr=False)
+class Subnetwork(Shown):
     """A pruned model: what is kept, and how it was found.
 
     Attributes:
@@ -131,6 +132,12 @@ class Subnetwork:
                 f"subnetwork file {path}: holds a mask, but not its target sparsity, seed, method "
                 f"and scores ({reason(error)}); expected a file written by mechcore prune"
             ) from error
+
+    def _summary(self) -> str:
+        return f"{self.name}, sparsity={self.sparsity:.3f}, {self.mask!r}"
+
+    def _rows(self) -> pd.DataFrame | None:
+        return self.mask._rows()
 
 
 def subnetwork_name(target: float, seed: int, method: Method = "l0") -> str:

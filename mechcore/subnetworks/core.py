@@ -12,6 +12,7 @@ from scipy import stats
 
 from mechcore.components import Component, Mask, ModelShape, same_model
 from mechcore.errors import InputError
+from mechcore.showing import Shown
 from mechcore.tables import PART, PLACE, TARGET, Column, Schema
 
 HEAD_FREQUENCY = Schema(
@@ -65,8 +66,8 @@ ACCURACY_SPREAD = Schema(
 )
 
 
-@dataclass(frozen=True)
-class HeuristicCore:
+@dataclass(frozen=True, repr=False)
+class HeuristicCore(Shown):
     """The heads that every subnetwork keeps, and how surprising that is.
 
     Attributes:
@@ -84,6 +85,11 @@ class HeuristicCore:
     n_heads: int
     expected: float
     p_value: float
+
+    def _summary(self) -> str:
+        heads = " ".join(map(str, self.heads)) or "no head"
+        chance = f"{self.expected:.1f} of {self.n_heads} expected by chance, p={self.p_value:.2g}"
+        return f"{heads}; {len(self.heads)} heads in {self.n_subnetworks} subnetworks, {chance}"
 
 
 def heuristic_core(masks: Sequence[Mask]) -> HeuristicCore:

@@ -75,6 +75,7 @@ from mechcore.papers.cognitive.text import (
     token_ranges,
     turns,
 )
+from mechcore.showing import Shown
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -107,8 +108,8 @@ _COLUMNS = ("text", "label", "context", "motion", "color", "first", "congruent",
 _CONTEXTS = {"motion": 1, "color": -1}
 
 
-@dataclass(frozen=True, eq=False)
-class Trials:
+@dataclass(frozen=True, eq=False, repr=False)
+class Trials(Shown):
     """Trials of the cognitive task.
 
     Attributes:

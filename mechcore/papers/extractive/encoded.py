@@ -13,10 +13,11 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.errors import InputError, reason
 from mechcore.papers.extractive.facts import Facts, FactTask, OrderingTask
+from mechcore.showing import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class EncodedFacts:
+@dataclass(frozen=True, eq=False, repr=False)
+class EncodedFacts(Shown):
     """Facts as token ids.
 
     Attributes:

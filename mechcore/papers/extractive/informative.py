@@ -14,10 +14,11 @@ from mechcore.models.linear_maps import LinearMap
 from mechcore.models.running import hook_resid_mid, hook_resid_pre, hook_z
 from mechcore.papers.extractive.deltas import WeightDelta
 from mechcore.papers.extractive.passes import Sites, Trace
+from mechcore.showing import Shown
 
 
-@dataclass(frozen=True, eq=False)
-class Informative:
+@dataclass(frozen=True, eq=False, repr=False)
+class Informative(Shown):
     """First-order effects on R of weight changes, by component and position, in logits.
 
     Attributes:

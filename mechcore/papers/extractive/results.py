@@ -14,6 +14,7 @@ from torch import Tensor
 from mechcore.components import ModelShape
 from mechcore.papers.extractive.alignment import Places
 from mechcore.papers.extractive.ranks import TASK
+from mechcore.showing import Shown
 from mechcore.tables import COMPONENT, LAYER, SEED, Column, Schema
 
 Kind: TypeAlias = Literal["informative", "upstream", "downstream"]
@@ -48,8 +49,8 @@ def _sums(values: Float[Tensor, "point ..."]) -> Float[Tensor, " point"]:
     return values.flatten(1).double().sum(1)
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
+@dataclass(frozen=True, eq=False, repr=False)
+class Scores(Shown):
     """Scores of one kind, in logits; 0 at positions that a prompt does not have."""
 
     heads: Float[Tensor, "point layer head pos"]
@@ -66,8 +67,8 @@ class Scores:
         return _sums(self.heads.abs()) + _sums(self.mlps.abs())
 
 
-@dataclass(frozen=True, eq=False)
-class ExtractiveScores:
+@dataclass(frozen=True, eq=False, repr=False)
+class ExtractiveScores(Shown):
     """Extractive scores of every component at every token of every prompt.
 
     Attributes:

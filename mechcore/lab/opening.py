@@ -1,0 +1,135 @@
+"""Opening a lab: which model, which data, and where results are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.given import EXPECTED, given_examples, given_sources, is_task
+from mechcore.data.sources import Source
+from mechcore.data.task import ROLES
+from mechcore.errors import InputError
+from mechcore.files import write_atomically
+from mechcore.lab.questions import Lab
+from mechcore.steps.config import StudyConfig
+from mechcore.steps.inputs import resolved
+from mechcore.steps.study import STUDY
+from mechcore.study.store import Store
+
+EMBEDDED: dict[str, Literal["encoder", "decoder"]] = {
+    "embedded": "encoder",
+    "embedded-encoder": "encoder",
+    "embedded-decoder": "decoder",
+}
+"""The models that come with mechcore, by what `open` calls them."""
+
+STORE = "mechcore-store"
+_EXAMPLES = "examples"
+
+
+def open(
+    checkpoint: str | Path | None = None,
+    train: Any = None,
+    id: Any = None,
+    ood: Any = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    label_map: Mapping[Any, str] | None = None,
+    store: str | Path = STORE,
+    prompt: str | None = None,
+    answers: Mapping[str, str] | None = None,
+    settings: StudyConfig | None = None,
+) -> Lab:
+    """A model and its data, ready for questions; nothing is loaded yet.
+
+    Args:
+        checkpoint: a directory in Hugging Face format or a hub id; ``"embedded"`` (or
+            ``"embedded-encoder"``) and ``"embedded-decoder"`` are those that come with mechcore.
+        train: training examples, of any form (`mechcore.data.given`). The name of a task alone
+            stands for the data of all roles; an embedded model alone brings its own.
+        id: in-domain test examples.
+        ood: out-of-domain test examples.
+        columns: which column serves as ``text_a``, ``text_b``, ``label`` or ``subset``, where its
+            name does not tell.
+        label_map: meanings of labels, such as ``{0: "entailment"}``.
+        store: folder of the run store; name the same one to use results again, also with
+            ``mechcore run --store``.
+        prompt: of a language model: text with ``{a}`` and ``{b}``.
+        answers: of a language model: the answer word of each label.
+        settings: everything else, such as names of classes, seeds and how many examples are drawn.
+
+    Raises:
+        InputError: there is no checkpoint, data of a role are missing or cannot be read, or the
+            folder of the store holds something else.
+
+    >>> lab = open("embedded")  # doctest: +SKIP
+    """
+    if checkpoint is None:
+        raise InputError(
+            "open: no checkpoint; expected a directory or a hub id, such as "
+            'mechcore.open("my-bert-mnli", train=..., id=..., ood=...), or a model that comes with '
+            f"mechcore: {' or '.join(map(repr, EMBEDDED))}"
+        )
+    config = settings or StudyConfig()
+    if config.models or config.training is not None:
+        raise InputError(
+            "open: settings have several models, or a training; expected one trained model: "
+            "mechcore.study.run.run_study does such studies"
+        )
+    given = {"train": train, "id": id, "ood": ood}
+    missing = [role for role, data in given.items() if data is None]
+    task = is_task(train) and len(missing) == 2
+    if not task and 0 < len(missing) < len(ROLES):
+        raise InputError(f"open: {' and '.join(missing)} missing; expected data of all three roles")
+    model, own = config.model, EMBEDDED.get(str(checkpoint))
+    if own is None:
+        model = replace(model, source=str(checkpoint))
+    else:
+        model = replace(model, source=None, embedded=own)
+        model = model if missing == list(ROLES) else resolved(model)
+    if prompt is not None or answers is not None:
+        model = replace(model, prompt=prompt, answers=answers)
+    kept = Store(store)
+    data = replace(
+        config.data,
+        columns={**config.data.columns, **(columns or {})},
+        label_names={
+            **config.data.label_names,
+            **{str(name): meaning for name, meaning in (label_map or {}).items()},
+        },
+    )
+    if task:
+        data = replace(data, task=str(train))
+    elif not missing:
+        found = {role: _sources(each, role, data.columns, kept) for role, each in given.items()}
+        data = replace(data, **found)  # type: ignore[arg-type]
+    config = STUDY.located(replace(config, model=model, data=data), Path.cwd())
+    return Lab(config, kept)
+
+
+def _sources(data: Any, role: str, columns: Mapping[str, str], store: Store) -> tuple[Source, ...]:
+    """Where a role's examples are; those in memory are written to the store, by their content."""
+    if sources := given_sources(data, role):
+        return sources
+    if isinstance(data, EncodedExamples):
+        data = data.examples
+    found = given_examples(data, role, columns=columns, labelled=role != "train")
+    if found is None:
+        raise InputError(f"{role} data: found {type(data).__name__}; expected {EXPECTED}")
+    frame = found.frame.loc[:, (found.frame != "").any()]
+    content = frame.to_parquet(index=False)
+    path = store.path / _EXAMPLES / sha256(content).hexdigest()[:16] / f"{role}.parquet"
+    if not path.exists():
+        store.create()
+        write_atomically(path, partial(_write, content=content))
+    columns = {name: name for name in map(str, frame)}
+    return (Source(path=str(path.resolve()), columns=columns),)
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)

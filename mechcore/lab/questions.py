@@ -1,0 +1,296 @@
+"""One model with its data, and every question that can be asked of it in a line.
+
+    lab = mechcore.open("my-bert-mnli", train=frame, id="dev.tsv", ood="mnli-hans")
+    lab.blame()
+
+What takes long are steps of the main study: their results lie in its run store, where ``mechcore
+run --store`` finds them, and the lab finds what that has done. The rest calls the functions that
+it is named after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from mechcore.ablation import (
+    Ablations,
+    ComponentSet,
+    RoleSettings,
+    ablate,
+    ablation_table,
+    component_roles,
+    information_table,
+    interactions,
+)
+from mechcore.ablation.information import INFORMATION
+from mechcore.attention import attention_examples
+from mechcore.components import ComponentLike
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import ALL
+from mechcore.data.given import given_examples
+from mechcore.errors import InputError
+from mechcore.lab.subnetworks import Pruned, Smallest
+from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import encode_for
+from mechcore.report.attention_views import AttentionView, attention_view
+from mechcore.showing import Shown
+from mechcore.steps.base import HEADS_FILE, MEANS_FILE, subnetworks_in
+from mechcore.steps.bench import bench_of
+from mechcore.steps.config import TEST_ROLES, StudyConfig
+from mechcore.steps.inputs import Inputs, check_names, open_model, resolved
+from mechcore.steps.plan import Part, make_plan
+from mechcore.steps.study import STUDY
+from mechcore.study.engine import Results, perform
+from mechcore.study.folder import TABLES_FOLDER
+from mechcore.study.run import run_study
+from mechcore.study.step import Job
+from mechcore.study.store import Store
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lab(Shown):
+    """What `open` gives.
+
+    Attributes:
+        config: the settings of the main study of this model and data.
+        store: holds its results.
+    """
+
+    config: StudyConfig
+    store: Store
+    _used: dict[str, Job] = field(default_factory=dict)
+
+    def _summary(self) -> str:
+        model = self.config.model
+        name = model.source or f"embedded {model.embedded}"
+        return f"{name}, results in {self.store.path}"
+
+    # -- what it works on -----------------------------------------------------------------------
+
+    @property
+    def model(self) -> Any:
+        """The TransformerLens model."""
+        return self._opened.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its tokenizer."""
+        return self._opened.tokenizer
+
+    @property
+    def data(self) -> dict[str, EncodedExamples]:
+        """The examples of each role, those that were drawn."""
+        return self._inputs.data
+
+    @cached_property
+    def means(self) -> MeanActivations:
+        """The model's mean activations on the training data."""
+        (folder,) = self.done(self.plan().jobs["means"])
+        return MeanActivations.load(folder / MEANS_FILE, self.model)
+
+    # -- questions ------------------------------------------------------------------------------
+
+    def blame(self, subset: str = ALL, settings: RoleSettings | None = None) -> pd.DataFrame:
+        """What each component alone is needed for, those that matter most out of domain first.
+
+        Args:
+            subset: of the out-of-domain data, or a group of subsets.
+            settings: how roles are judged.
+
+        Returns:
+            The columns of `mechcore.ablation.component_roles`.
+        """
+        analyses = self.config.analyses
+        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all"))
+        (folder,) = self.done(part.jobs["drops"])
+        table = INFORMATION.read(folder / TABLES_FOLDER / f"{INFORMATION.name}.csv")
+        known = table.loc[table["role"] == "ood", "subset"].unique().tolist()
+        if subset not in known:
+            raise InputError(f"blame: no subset {subset!r}; the data has {', '.join(known)}")
+        inside = table[(table["role"] == "id") & (table["subset"] == ALL)]
+        outside = table[(table["role"] == "ood") & (table["subset"] == subset)]
+        roles = component_roles(inside, outside, settings or analyses.roles)
+        return roles.sort_values("information_drop_ood", ascending=False, ignore_index=True)
+
+    def ablate(self, *components: str | Sequence[ComponentLike]) -> pd.DataFrame:
+        """What each set of components costs, out of domain and in domain.
+
+        Args:
+            components: sets: ``"L3.H5"``, ``"L3.H5+L1.H0"`` or ``["L3.H5", "L1.H0"]``.
+
+        Returns:
+            A row per set, data and subset: the columns of `mechcore.ablation.ablation_table`, and
+            the drops in information and by a moved threshold of
+            `mechcore.ablation.information_table`.
+        """
+        found = self._ablated(components).values()
+        return pd.concat([_costs(each, **self.statistics) for each in found], ignore_index=True)
+
+    def interaction(self, *components: ComponentLike) -> pd.DataFrame:
+        """What components cost together beyond what each costs alone: above 0, they are redundant.
+
+        Args:
+            components: two or more.
+
+        Returns:
+            The columns of `mechcore.interactions`, out of domain first.
+        """
+        joint = ComponentSet.of(components)
+        if len(joint) < 2:
+            raise InputError(f"interaction: found {joint}; expected two components or more")
+        found = self._ablated([*(ComponentSet((each,)) for each in joint.components), joint])
+        tables = [interactions(each, **self.statistics) for each in found.values()]
+        return pd.concat(tables, ignore_index=True)
+
+    def heads(self) -> pd.DataFrame:
+        """What every head attends to, see `mechcore.categorize_heads`."""
+        analyses = replace(StudyConfig().analyses, heads=self.config.analyses.heads)
+        if analyses.heads is None:
+            raise InputError("heads: settings leave this analysis out (analyses: heads)")
+        jobs = self.plan(analyses=analyses).jobs
+        (folder,) = self.done(jobs["pictures"].needs["heads"])
+        return pd.read_parquet(folder / HEADS_FILE)
+
+    def show_attention(
+        self, text: str | tuple[str, str], heads: Sequence[ComponentLike]
+    ) -> AttentionView:
+        """The attention of heads on a text as it stands, or on a pair as the model reads it."""
+        found, config = self._opened, self.config.model
+        (examples,) = [given_examples([text], "id", labelled=False)]
+        assert examples is not None
+        prompt = None if isinstance(text, str) else resolved(config).prompt
+        encoded = encode_for(found.model, found.tokenizer, examples, prompt=prompt, words=True)
+        return attention_view(attention_examples(found.model, encoded, found.tokenizer, heads))
+
+    def prune(
+        self, sparsity: float | Sequence[float] | None = None, seeds: Sequence[int] | None = None
+    ) -> Pruned:
+        """Subnetworks, by default of the sparsities and seeds of the settings.
+
+        Args:
+            sparsity: shares of components to prune.
+            seeds: one subnetwork each.
+        """
+        changes: dict[str, Any] = {}
+        if sparsity is not None:
+            targets = [sparsity] if isinstance(sparsity, (int, float)) else sparsity
+            changes["sparsities"] = tuple(float(each) for each in targets)
+        if seeds is not None:
+            changes["seeds"] = tuple(seeds)
+        part = self.plan(**changes)
+        self.done(*part.masks, part.jobs["core"])
+        found = [each for job in part.masks for each in subnetworks_in(self.store.whole(job.key))]
+        return Pruned(self, part, sorted(found, key=lambda each: (each.target, each.seed)))
+
+    def smallest(
+        self, loss: float = 0.01, by: Literal["accuracy", "information"] = "accuracy"
+    ) -> Smallest:
+        """The smallest of the settings' subnetworks within a loss, see `Pruned.smallest`."""
+        return self.prune().smallest(loss, by)
+
+    def report(self, out: str | Path = "mechcore-report") -> Path:
+        """Do the whole main study into a folder; the path of its report."""
+        self._check_data()
+        (path,) = run_study(self.config, out, store=self.store.path)
+        return path
+
+    # -- how ------------------------------------------------------------------------------------
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Options of every bootstrap: its resamples, and their seed."""
+        return {"n_resamples": self.config.n_resamples, "seed": self.config.data.seed}
+
+    @cached_property
+    def _opened(self) -> Inputs:
+        """The model, with its data if it has any."""
+        if self._has_data:
+            return self._inputs
+        return open_model(self.config.model, device=self.config.resources.place)
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        check_names(self.config.model, self.config.data)
+        described = self.plan().jobs["describe"]
+        return bench_of(self.store, self.config.resources.place).inputs(described)
+
+    @property
+    def _has_data(self) -> bool:
+        data = self.config.data
+        return self.config.model.source is None or data.task is not None or data.ood is not None
+
+    def _check_data(self) -> None:
+        if not self._has_data:
+            raise InputError(
+                "lab: opened without data; expected train, id and ood: "
+                f"mechcore.open({self.config.model.source!r}, train=..., id=..., ood=...)"
+            )
+
+    def plan(self, **changes: Any) -> Part:
+        """The plan of the main study, with changes of its settings."""
+        self._check_data()
+        (part,) = make_plan(replace(self.config, **changes), self.store.hash_file).parts
+        return part
+
+    def done(self, *jobs: Job) -> list[Path]:
+        """The folders of jobs, which are done if need be."""
+        self._used.update({job.key: job for job in jobs})
+        self.store.create()
+        executor = STUDY.executor(self.config)
+        perform(_Jobs(list(self._used.values())), self.store, executor, self.store.path)
+        return [self.store.whole(job.key) for job in jobs]
+
+    def _ablated(self, chosen: Any) -> dict[str, Ablations]:
+        """Answers without each set, out of domain first."""
+        return {
+            role: ablate(
+                self.model,
+                chosen,
+                self.data[role],
+                self.means,
+                role=role,  # type: ignore[arg-type]
+                fill=self.config.analyses.fill,
+                class_labels=self.config.model.class_labels,
+                batch_size=self.config.batch_size,
+                seed=self.config.data.seed,
+            )
+            for role in reversed(TEST_ROLES)
+        }
+
+
+_ENDS = ("drop", "drop_low", "drop_high", "p_adjusted")
+
+
+def _costs(ablations: Ablations, **options: Any) -> pd.DataFrame:
+    """What each set costs in accuracy, margin, information and by a moved threshold."""
+    place = ["set", "size", "data", "role", "subset", "n"]
+    parts = [f"{part}_{end}" for part in ("information", "threshold") for end in _ENDS]
+    information = information_table(ablations, **options)[[*place, *parts, "reason"]]
+    return ablation_table(ablations, **options).merge(information, on=place)
+
+
+@dataclass(frozen=True)
+class _Jobs:
+    """Some jobs of the main study, for the engine."""
+
+    known: Sequence[Job]
+    folders: Sequence[str] = ()
+
+    def jobs(self) -> Sequence[Job]:
+        return self.known
+
+    @property
+    def cost(self) -> float:
+        return sum(job.step.cost(job) for job in self.known)
+
+    def check(self, pending: Sequence[Job], device: str) -> None:
+        pass
+
+    def results(self) -> Mapping[str, Results]:
+        return {}

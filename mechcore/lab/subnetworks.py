@@ -1,0 +1,128 @@
+"""Subnetworks of a lab's model, and the smallest of them that loses little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pandas as pd
+
+from mechcore.errors import InputError
+from mechcore.models.export import export_checkpoint
+from mechcore.pruning import Subnetwork
+from mechcore.showing import Shown
+from mechcore.steps.inputs import resolved
+from mechcore.steps.plan import Part
+from mechcore.steps.tables import SUBNETWORKS
+from mechcore.study.folder import TABLES_FOLDER
+from mechcore.subnetworks.core import HeuristicCore, heuristic_core
+from mechcore.subnetworks.smallest import SMALLEST
+
+if TYPE_CHECKING:
+    from mechcore.lab.questions import Lab
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pruned(Shown):
+    """Subnetworks of a lab's model.
+
+    Attributes:
+        lab: whose.
+        part: the plan that they come from.
+        subnetworks: by sparsity, then seed.
+    """
+
+    lab: Lab
+    part: Part
+    subnetworks: list[Subnetwork]
+
+    def _summary(self) -> str:
+        return f"{len(self)} subnetworks: {', '.join(each.name for each in self)}"
+
+    def __len__(self) -> int:
+        return len(self.subnetworks)
+
+    def __iter__(self) -> Iterator[Subnetwork]:
+        return iter(self.subnetworks)
+
+    def __getitem__(self, index: int) -> Subnetwork:
+        return self.subnetworks[index]
+
+    @property
+    def core(self) -> HeuristicCore:
+        """The heads that all of them keep."""
+        return heuristic_core([each.mask for each in self])
+
+    def table(self) -> pd.DataFrame:
+        """What each of them keeps and how well it does, a row each."""
+        (folder,) = self.lab.done(self.part.jobs["accuracy"])
+        return SUBNETWORKS.read(folder / TABLES_FOLDER / f"{SUBNETWORKS.name}.csv")
+
+    def smallest(
+        self, loss: float = 0.01, by: Literal["accuracy", "information"] = "accuracy"
+    ) -> Smallest:
+        """The sparsest of them within a loss, see `mechcore.subnetworks.smallest`.
+
+        Args:
+            loss: share that it may lose in domain and out of domain, the upper ends of the
+                intervals included.
+            by: of what.
+
+        Raises:
+            InputError: none is within the loss.
+        """
+        config = self.part.config
+        part = self.lab.plan(
+            sparsities=config.sparsities,
+            seeds=config.seeds,
+            analyses=replace(config.analyses, loss=loss),
+        )
+        (folder,) = self.lab.done(part.jobs["smallest"])
+        table = SMALLEST.read(folder / TABLES_FOLDER / f"{SMALLEST.name}.csv")
+        found = table[table["measure"] == by]
+        if found.empty:
+            raise InputError(f"smallest: by is {by!r}; expected {' or '.join(table['measure'])}")
+        if not found["within"].item():
+            raise InputError(
+                f"smallest: {found['reason'].item()}; allow a larger loss, prune to lower "
+                "sparsities, or have more examples"
+            )
+        (chosen,) = (each for each in self if each.name == found["subnetwork"].item())
+        return Smallest(self.lab, chosen, found)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Smallest(Shown):
+    """The smallest subnetwork within a loss.
+
+    Attributes:
+        lab: whose.
+        subnetwork: what it keeps.
+        losses: in domain and out of domain with intervals, a row of `SMALLEST`.
+    """
+
+    lab: Lab
+    subnetwork: Subnetwork
+    losses: pd.DataFrame
+
+    def _summary(self) -> str:
+        row, mask = self.losses.iloc[0], self.subnetwork.mask
+        kept = f"{len(mask.kept)}/{len(mask.shape.components)} kept"
+        lost = f"{row['id_loss']:.1%} in domain, {row['ood_loss']:.1%} out of domain"
+        return f"{self.subnetwork.name}, {kept}, {row['measure']} lost: {lost}"
+
+    def export(self, out: str | Path) -> Path:
+        """Write it as an ordinary Hugging Face checkpoint, see `mechcore.export_checkpoint`."""
+        model = resolved(self.lab.config.model)
+        assert model.source is not None
+        export_checkpoint(
+            model.source,
+            out,
+            self.subnetwork.mask,
+            self.lab.means,
+            revision=model.revision,
+            allow_pickle=model.allow_pickle,
+        )
+        return Path(out)

@@ -1,0 +1,53 @@
+"""Results that show themselves: in a line where they are printed, with a table in notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import fields
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from mechcore.errors import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROWS = 20
+"""Rows of a table that a notebook shows."""
+
+_FEW = 3
+
+
+class Shown:
+    """Base of results that are dataclasses, with ``repr=False``."""
+
+    def _summary(self) -> str:
+        """What there is to know in a line; here its fields, of tensors and tables the shape."""
+        named = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        return ", ".join(f"{k}={_brief(v)}" for k, v in named.items() if not k.startswith("_"))
+
+    def _rows(self) -> pd.DataFrame | None:
+        """A table of it, for notebooks; here the first among its fields, if there is one."""
+        found = (getattr(self, each.name) for each in fields(self))  # type: ignore[arg-type]
+        return next((each for each in found if hasattr(each, "to_html")), None)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        line = f"<p><b>{type(self).__name__}</b> {escape(self._summary())}</p>"
+        table = self._rows()
+        if table is None:
+            return line
+        html = table.head(ROWS).to_html(index=False, border=0, float_format="{:.3f}".format)
+        left_out = len(table) - ROWS
+        return f"{line}{html}{f'<p>and {left_out} more</p>' if left_out > 0 else ''}"
+
+
+def _brief(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"[{', '.join(map(str, shape))}]"
+    if isinstance(value, Sized) and not isinstance(value, (str, Shown)) and len(value) > _FEW:
+        return f"{type(value).__name__} of {len(value)}"
+    return shown(repr(value), 60)

@@ -1,0 +1,268 @@
+"""A lab answers what the functions that it is made of answer, and keeps what took long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+import mechcore
+from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evaluate, load_model
+from mechcore.ablation import ablate, component_roles, information_table, sets
+from mechcore.errors import InputError
+from mechcore.lab import Lab
+from mechcore.pruning import PruneSettings
+from mechcore.steps.analyses_config import Analyses, HeadsConfig
+from mechcore.steps.config import Resources, StudyConfig
+from mechcore.study.run import prepare
+from mechcore.worlds import tiny_world
+from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
+
+SMALL = StudyConfig(
+    prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1),
+    sparsities=(0.3,),
+    n_resamples=20,
+    analyses=Analyses(heads=HeadsConfig(16)),
+    resources=Resources(cpus=1),
+)
+FRAMES = {
+    role: tiny_world.generate(role, n, seed=5).frame  # type: ignore[arg-type]
+    for role, n in (("train", 24), ("id", 140), ("ood", 140))
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lab") / "store"
+
+
+@pytest.fixture(scope="module")
+def lab(store: Path) -> Lab:
+    return mechcore.open("embedded", **FRAMES, store=store, settings=SMALL)
+
+
+@pytest.fixture(scope="module")
+def model() -> Any:
+    return load_model(tiny_encoder_dir())
+
+
+@pytest.fixture(scope="module")
+def means(model: Any) -> MeanActivations:
+    return MeanActivations.compute(model, FRAMES["train"])
+
+
+# -- what people do in notebooks ------------------------------------------------------------------
+
+
+def test_rank_heads_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
+    ranked = lab.blame()
+    tables = {}
+    for role in ("id", "ood"):
+        found = ablate(model, sets.singles(model), FRAMES[role], means, role=role)  # type: ignore[arg-type]
+        table = information_table(found, n_resamples=20)
+        tables[role] = table[table["subset"] == "all"]
+    expected = component_roles(tables["id"], tables["ood"]).set_index("component")
+    assert ranked["information_drop_ood"].is_monotonic_decreasing
+    found = ranked.set_index("component").loc[expected.index]
+    pd.testing.assert_frame_equal(found, expected)
+
+
+def test_one_head_in_and_out_of_domain(lab: Lab, model: Any, means: MeanActivations) -> None:
+    costs = lab.ablate("L3.H5", ["L0.H1", "L2.MLP"])
+    whole = costs[costs["subset"] == "all"].set_index(["role", "set"])
+    assert whole.index.get_level_values("role").tolist() == ["ood", "ood", "id", "id"]
+    for role in ("id", "ood"):
+        full = evaluate(model, FRAMES[role], in_domain=False)
+        for name in ("L3.H5", "L0.H1+L2.MLP"):
+            mask = Mask.full(model).without(name.split("+"))
+            other = evaluate(model, FRAMES[role], mask=mask, means=means)
+            drop = whole.loc[(role, name), "accuracy_drop"]
+            assert drop == pytest.approx(full.accuracy - other.accuracy)
+            lost = whole.loc[(role, name), "margin_drop"]
+            assert lost == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+
+
+def test_the_core_of_three_seeds(lab: Lab) -> None:
+    core = lab.prune(0.3).core
+    kept = [{c for c in each.mask.kept if c.is_head} for each in lab.prune(0.3)]
+    assert core.n_subnetworks == len(kept) == 3
+    assert set(core.heads) == set.intersection(*kept)
+
+
+def test_removable_heads_and_export(lab: Lab, tmp_path: Path, means: MeanActivations) -> None:
+    smallest = lab.smallest(loss=0.99)
+    out = smallest.export(tmp_path / "pruned")
+    exported = AutoModelForSequenceClassification.from_pretrained(out)
+    batch = lab.data["id"].rows([0, 1, 2])
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    with torch.no_grad():
+        logits = exported(**{name: batch[name] for name in names if name in batch}).logits
+    model = load_model(tiny_encoder_dir())
+    mask = smallest.subnetwork.mask
+    expected = evaluate(model, lab.data["id"], mask=mask, means=means).logits[:3]
+    torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+    (row,) = smallest.losses.to_dict("records")
+    for role in ("id", "ood"):
+        full = evaluate(model, FRAMES[role], in_domain=False).accuracy
+        pruned = evaluate(model, FRAMES[role], mask=mask, means=means).accuracy
+        assert row[f"{role}_loss"] == pytest.approx(full - pruned)
+
+
+def test_what_heads_attend_to(lab: Lab, model: Any) -> None:
+    found = lab.heads()
+    examples = lab.data["id"].examples.sample(16, SMALL.data.seed)
+    expected = categorize_heads(model, examples)
+    assert found["category"].tolist() == expected["category"].tolist()
+    np.testing.assert_allclose(found["mass_previous"], expected["mass_previous"])
+
+
+def test_a_decoder_by_prompt(store: Path) -> None:
+    prompt, answers = tiny_world.DECODER_PROMPT, tiny_world.DECODER_ANSWERS
+    lab = mechcore.open(
+        tiny_decoder_dir(), **FRAMES, prompt=prompt, answers=answers, store=store, settings=SMALL
+    )
+    costs = lab.ablate("L1.H2")
+    model = load_model(tiny_decoder_dir())
+    encoded = {
+        role: as_encoded(model, frame, prompt=prompt, answers=answers)
+        for role, frame in FRAMES.items()
+    }
+    means = MeanActivations.compute(model, encoded["train"])
+    full = evaluate(model, encoded["ood"], in_domain=False)
+    other = evaluate(model, encoded["ood"], mask=Mask.full(model).without("L1.H2"), means=means)
+    (row,) = costs[(costs["role"] == "ood") & (costs["subset"] == "all")].to_dict("records")
+    assert row["margin_drop"] == pytest.approx((full.margin - other.margin).mean(), abs=1e-4)
+    assert full.accuracy > 0.6
+
+
+def test_attention_on_one_sentence(lab: Lab, model: Any) -> None:
+    text = FRAMES["id"]["text_a"].iloc[0]
+    view = lab.show_attention(text, ["L0.H1", "L2.H3"])
+    assert [each.component for each in view.examples] == ["L0.H1", "L2.H3"]
+    ids = lab.tokenizer(text, return_tensors="pt")["input_ids"]
+    _, cache = model.run_with_cache(ids)
+    pattern = cache["blocks.2.attn.hook_pattern"][0, 3]
+    torch.testing.assert_close(torch.tensor(view.examples[1].pattern), pattern, atol=1e-4, rtol=0)
+    assert "circuitsvis" in view._repr_html_().lower()
+
+
+def test_whether_two_heads_are_redundant(lab: Lab) -> None:
+    table = lab.interaction("L0.H2", "L1.H1")
+    costs = lab.ablate("L0.H2", "L1.H1", "L0.H2+L1.H1").set_index(["role", "subset", "set"])
+    assert table["role"].iloc[0] == "ood"
+    for row in table.itertuples():
+        each = costs.loc[(row.role, row.subset)][f"{row.metric}_drop"]
+        expected = each["L0.H2+L1.H1"] - each["L0.H2"] - each["L1.H1"]
+        assert row.interaction == pytest.approx(expected, abs=1e-9)
+
+
+# -- what is kept ---------------------------------------------------------------------------------
+
+
+def test_results_are_those_of_the_main_study(lab: Lab, store: Path, tmp_path: Path) -> None:
+    lab.blame()
+    lab.heads()
+    lab.prune().smallest(loss=0.99)
+    pending = prepare(lab.config, tmp_path / "study", store=store).pending
+    kinds = {job.step.kind for job in pending}
+    assert not kinds & {"means", "prune", "masks", "core", "sweep", "drops", "heads", "answers"}
+    assert "pictures" in kinds
+
+
+def test_another_lab_finds_what_was_done(
+    lab: Lab, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, drops = lab.prune(0.3).core, lab.blame()
+    again = mechcore.open(
+        "embedded",
+        **{role: frame.to_dict("records") for role, frame in FRAMES.items()},
+        store=store,
+        settings=SMALL,
+    )
+    keys = again.store.keys()
+    monkeypatch.setattr("mechcore.ablation.sweeping.TreeEngine.run", None)
+    assert again.prune(0.3).core == expected
+    pd.testing.assert_frame_equal(again.blame(), drops)
+    assert again.store.keys() == keys
+    assert not set(again.store.unused()) & {job.key for job in again._used.values()}
+
+
+def test_columns_and_meanings_of_labels_are_those_of_files(tmp_path: Path) -> None:
+    number = {"entailment": 1, "non-entailment": 0}
+    theirs = {
+        role: frame.rename(columns={"text_a": "p", "text_b": "h", "subset": "kind"}).assign(
+            label=frame["label"].map(number)
+        )
+        for role, frame in FRAMES.items()
+    }
+    theirs["id"].to_csv(tmp_path / "id.csv", index=False)
+    lab = mechcore.open(
+        "embedded",
+        train=theirs["train"],
+        id=tmp_path / "id.csv",
+        ood=datasets.Dataset.from_pandas(theirs["ood"]),
+        columns={"text_a": "p", "text_b": "h", "subset": "kind"},
+        label_map={1: "entailment", 0: "non-entailment"},
+        store=tmp_path / "store",
+    )
+    for role in ("id", "ood"):
+        found = lab.data[role].examples.frame
+        pd.testing.assert_frame_equal(found, FRAMES[role], check_dtype=False)
+
+
+def test_an_embedded_model_brings_its_data(tmp_path: Path) -> None:
+    small = replace(SMALL, data=replace(SMALL.data, max_train=8, max_id=6, max_ood=6))
+    for name in ("embedded", "embedded-decoder"):
+        lab = mechcore.open(name, store=tmp_path, settings=small)
+        assert {role: len(data) for role, data in lab.data.items()} == {
+            "train": 8,
+            "id": 6,
+            "ood": 6,
+        }
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert list(tmp_path.iterdir()) == []  # errors leave nothing behind
+
+
+def test_without_a_checkpoint_it_says_what_there_is(place: Path) -> None:
+    message = r"open: no checkpoint; .*mechcore.open\(.*'embedded' or 'embedded-encoder'"
+    with pytest.raises(InputError, match=message):
+        mechcore.open()
+
+
+def test_data_of_every_role(place: Path) -> None:
+    with pytest.raises(InputError, match="open: train and id missing"):
+        mechcore.open("embedded", ood=FRAMES["ood"])
+
+
+def test_without_data_only_attention(place: Path) -> None:
+    lab = mechcore.open(tiny_encoder_dir())
+    assert lab.show_attention(("the cats", "the dogs"), ["L0.H0"]).examples[0].segments[-2] == 1
+    with pytest.raises(InputError, match=r"lab: opened without data; expected train, id and ood"):
+        lab.blame()
+
+
+def test_questions_that_have_no_answer(lab: Lab) -> None:
+    with pytest.raises(InputError, match="blame: no subset 'nowhere'; the data has"):
+        lab.blame(subset="nowhere")
+    with pytest.raises(InputError, match="expected two components or more"):
+        lab.interaction("L0.H1")
+    with pytest.raises(InputError, match=r"smallest: none of 3 masks is within 0 points: s0\.30-"):
+        lab.smallest(loss=0)
+    with pytest.raises(InputError, match=r"by is 'size'; expected accuracy or information"):
+        lab.smallest(loss=0.99, by="size")  # type: ignore[arg-type]
