@@ -17,7 +17,7 @@ from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
-from mechcore.steps.tables import group_table
+from mechcore.steps.groups import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, joint_frequency
 from mechcore.subnetworks.effective_size import mean_effective_size
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from mechcore.ablation.effects import ABLATION, SET
 from mechcore.ablation.superadditivity import INTERACTIONS
-from mechcore.report import ablation_figures, figures
+from mechcore.report import ablation_figures, figures, interaction_figures
 from mechcore.report.blocks import (
     AS_FIGURE,
     Block,
@@ -143,7 +143,7 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
         else ""
     )
     yield gallery.add(
-        figures.interactions(table, drawn),
+        interaction_figures.interactions(table, drawn),
         "interactions",
         "Interaction of jointly ablated heads: the joint change less the sum of the single "
         f"changes. To the left of zero the set is superadditive.{floor}{left_out}",
@@ -152,7 +152,7 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
     largest = str(overall["set"].iloc[int(overall["size"].argmax())])
     if (table["subset"] != ALL).any():
         yield gallery.add(
-            figures.interactions_by_subset(table, largest),
+            interaction_figures.interactions_by_subset(table, largest),
             "interactions-subsets",
             f"The interaction of {largest}, the largest set, on every subset.",
             "Dot plot of one set's interaction by subset; its numbers are in interactions.csv.",

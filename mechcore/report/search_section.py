@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from mechcore.report import figures
+from mechcore.report import interaction_figures
 from mechcore.report.ablation_figures import largest_interactions
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
 from mechcore.report.run_folder import RunFolder
@@ -42,7 +42,7 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
         *map(Paragraph, _how(run, found, overall)),
         *map(Paragraph, search_sentences(run)),
         gallery.add(
-            figures.interactions(overall, drawn),
+            interaction_figures.interactions(overall, drawn),
             "superadditive",
             "Interaction of the sets that the search found, in the order in which it ranked them, "
             f"on the half of the data that it did not see.{rest}",

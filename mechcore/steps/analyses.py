@@ -35,6 +35,7 @@ from mechcore.steps.base import (
     subnetworks_in,
 )
 from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.groups import GROUP_ACCURACY
 from mechcore.steps.inputs import Inputs
 from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, AcceptMasks, missing_in
 from mechcore.steps.sizes import FULL_TABLE, GRID_TABLE, accuracies_by_checkpoint, size_tables
@@ -98,7 +99,7 @@ class Accuracy(MainStep):
     kind: ClassVar[str] = "accuracy"
     schemas: ClassVar[tuple[Schema, ...]] = (
         tables.ACCURACY,
-        tables.GROUP_ACCURACY,
+        GROUP_ACCURACY,
         tables.SUBNETWORKS,
         ACCURACY_SPREAD,
         MISSING_MASKS,

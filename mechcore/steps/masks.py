@@ -35,7 +35,8 @@ from mechcore.steps.base import (
 from mechcore.steps.bench import CHECKPOINTS
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.fitting import fitting_of
-from mechcore.steps.tables import DATA_TABLE, SUBNETWORK, data_table
+from mechcore.steps.groups import SUBNETWORK
+from mechcore.steps.tables import DATA_TABLE, data_table
 from mechcore.study.step import Job, Work, plain
 from mechcore.tables import CHECKPOINT, PLACE, SEED, TARGET, Column, Schema
 from mechcore.training import TrainSettings

@@ -13,7 +13,7 @@ import pandas as pd
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.steps.config import ModelConfig
-from mechcore.steps.tables import proper_subsets, subset_groups
+from mechcore.steps.groups import proper_subsets, subset_groups
 from mechcore.subnetworks.effective_size import effective_size, mean_effective_size
 from mechcore.tables import CHECKPOINT, SEED, SUBSET, Column, Schema
 from mechcore.training import HISTORY_FILE, best_step, read_history
@@ -102,7 +102,7 @@ def accuracies_by_checkpoint(
 
     Args:
         tables: by checkpoint.
-        groups: see `mechcore.steps.tables.subset_groups`; one of which a subset has no example is
+        groups: see `mechcore.steps.groups.subset_groups`; one of which a subset has no example is
             left out, with a warning.
 
     Returns:

@@ -12,9 +12,9 @@ import pytest
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.steps.analyses_config import Analyses
 from mechcore.steps.config import DataConfig, StudyConfig
+from mechcore.steps.groups import group_table
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
-from mechcore.steps.tables import group_table
 from mechcore.study.run import prepare, run_study
 
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}

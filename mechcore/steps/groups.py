@@ -1,0 +1,93 @@
+"""Groups of subsets, and the mean accuracy over each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mechcore.data.examples import ALL
+from mechcore.steps.config import TEST_ROLES
+from mechcore.tables import ROLE, SEED, TARGET, Column, Schema
+
+SUBNETWORK = Column("subnetwork", "text", "its name; ``full`` is the full model")
+GROUP_ACCURACY = Schema(
+    "group_accuracy",
+    "Means of accuracy over groups of subsets, each subset counting the same.",
+    (
+        SUBNETWORK,
+        TARGET,
+        SEED,
+        ROLE,
+        Column("group", "text", "name of the group"),
+        Column("accuracy", "share", "mean; missing if the data lack a subset of the group"),
+        Column("n_subsets", "whole", "subsets of the group"),
+        Column("subsets", "text", "their names, by semicolons"),
+        Column("missing", "text", "those that have no example"),
+    ),
+)
+
+
+def with_exact_seeds(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """A table whose seeds, some of them missing, never were floating-point numbers."""
+    seeds = [None if pd.isna(row["seed"]) else int(row["seed"]) for row in rows]
+    return pd.DataFrame(rows).assign(seed=pd.array(seeds, dtype="Int64"))
+
+
+def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """Mean accuracy over subsets, each counting the same.
+
+    Args:
+        accuracy: the table of `mechcore.steps.tables.accuracy_table`.
+        groups: see `subset_groups`.
+
+    Returns:
+        The columns of `GROUP_ACCURACY`.
+    """
+    subsets = proper_subsets(accuracy)
+    by = ["subnetwork", "target_sparsity", "seed"]
+    rows = []
+    for names, part in subsets.groupby(by, sort=False, dropna=False):
+        for group, (role, members) in subset_groups(subsets, groups).items():
+            found = part[(part["role"] == role) & part["subset"].isin(members)]
+            missing = [each for each in members if each not in set(found["subset"])]
+            rows.append(
+                {
+                    **dict(zip(by, names, strict=True)),
+                    "role": role,
+                    "group": group,
+                    "accuracy": float("nan") if missing else found["accuracy"].mean(),
+                    "n_subsets": len(members),
+                    "subsets": "; ".join(members),
+                    "missing": "; ".join(missing),
+                }
+            )
+    return with_exact_seeds(rows)
+
+
+def subset_groups(
+    subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[str, list[str]]]:
+    """Which subsets the means are over.
+
+    Args:
+        subsets: of `proper_subsets`.
+        groups: out-of-domain subsets by the name of their group.
+
+    Returns:
+        Role and subsets by group: ``ID`` and ``OOD`` with all there are, unless ``groups`` says
+        which subsets ``OOD`` has, and the others of ``groups``.
+    """
+    there = {
+        role: list(dict.fromkeys(subsets.loc[subsets["role"] == role, "subset"]))
+        for role in TEST_ROLES
+    }
+    every = {"ID": ("id", there["id"]), "OOD": ("ood", there["ood"])}
+    return every | {name: ("ood", list(members)) for name, members in groups.items()}
+
+
+def proper_subsets(accuracy: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a table of accuracies for subsets; for all examples where there are no subsets."""
+    others = accuracy.groupby("role")["subset"].transform("nunique") > 1
+    return accuracy[(accuracy["subset"] != ALL) | ~others]
