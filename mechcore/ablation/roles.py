@@ -210,8 +210,9 @@ def verdict(roles: pd.DataFrame) -> str:
         parts = [_group(roles, (IN,), "id", ("is", "are"), "needed in domain")]
     if len(known) == len(PLACES):
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
-        most = idle[[f"information_drop_{place}" for place in PLACES]].max(axis=None)
-        cost = f"each costs at most {max(100 * most, 0):.1f} points in domain or out of domain"
+        drops = idle[[f"information_drop_{place}" for place in PLACES]].to_numpy(dtype=float)
+        most = max(0.0, *drops.ravel().tolist())
+        cost = f"each costs at most {100 * most:.1f} points in domain or out of domain"
         gone = f"{len(idle)} can go, one at a time ({cost})"
         parts.append(gone if len(idle) else "none is shown to be idle")
     parts += [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]

@@ -178,12 +178,13 @@ def _show_smallest(out: Path) -> None:
 
     from mechcore.subnetworks.smallest import SMALLEST, explain_smallest, export_command
 
-    commands = {}
-    for row in SMALLEST.read(out / "tables" / "smallest.csv").to_dict("records"):
-        print(explain_smallest(row))
+    commands: dict[str, None] = {}
+    table = SMALLEST.read(out / "tables" / "smallest.csv")
+    for _, row in table.iterrows():
+        print(explain_smallest(dict(row)))
         if row["within"]:
             model = json.loads((out / "config.json").read_text(encoding="utf-8"))["model"]["source"]
-            commands[export_command(model, out, row)] = None
+            commands[export_command(model, out, dict(row))] = None
     for command in commands:
         print(f"    {command}")
 

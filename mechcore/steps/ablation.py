@@ -198,8 +198,8 @@ class Roles(MainStep):
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         table = work.table("drops", "information").query("subset == @ALL")
-        places = [table[table["role"] == role] for role in TEST_ROLES]
-        work.write_tables({"roles": component_roles(*places, self.judged)})
+        inside, outside = (table[table["role"] == role] for role in TEST_ROLES)
+        work.write_tables({"roles": component_roles(inside, outside, self.judged)})
 
 
 SWEPT = {role: f"sweep-{role}.safetensors" for role in TEST_ROLES}

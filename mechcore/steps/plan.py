@@ -238,9 +238,9 @@ class _Planner:
     def _analyses(self, found: Mapping[str, Job]) -> dict[str, Job]:
         config, wanted = self.config, self.config.analyses
         known = dict(found)
-        seed, filling = {"seed": config.data.seed}, {"fill": wanted.fill}
-        filling |= {"batch_size": config.batch_size}
-        resampled = {"names": self._test_names, "n_resamples": config.n_resamples, **seed}
+        seed: dict[str, Any] = {"seed": config.data.seed}
+        filling: dict[str, Any] = {"fill": wanted.fill, "batch_size": config.batch_size}
+        resampled: dict[str, Any] = {"names": self._test_names, "n_resamples": config.n_resamples, **seed}
         common: dict[str, Any] = {**filling, **resampled}
 
         def add(
