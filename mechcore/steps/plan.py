@@ -240,7 +240,8 @@ class _Planner:
         known = dict(found)
         seed: dict[str, Any] = {"seed": config.data.seed}
         filling: dict[str, Any] = {"fill": wanted.fill, "batch_size": config.batch_size}
-        resampled: dict[str, Any] = {"names": self._test_names, "n_resamples": config.n_resamples, **seed}
+        resampled: dict[str, Any] = {"names": self._test_names, "n_resamples": config.n_resamples}
+        resampled |= seed
         common: dict[str, Any] = {**filling, **resampled}
 
         def add(
