@@ -144,12 +144,13 @@ def test_the_balance_of_labels(finished: Finished) -> None:
         assert rows.groupby("subset")["share"].sum().tolist() == pytest.approx(
             [1.0] * len(facts["subsets"])
         )
-    assert set(table[table["role"] == "ood"]["label"]) == {"non-entailment"}
+    halves = table[table["role"] == "ood"].groupby("label")["n"].sum().to_dict()
+    assert halves == {"entailment": 20, "non-entailment": 20}
 
 
 def test_means_over_subsets_count_each_subset_the_same(finished: Finished) -> None:
     accuracy, groups = finished.table("accuracy"), finished.table("group_accuracy")
-    assert set(groups["group"]) == {"ID", "OOD"}
+    assert set(groups["group"]) == {"ID", "OOD", *tiny_world.OOD_GROUPS}
     row = groups[(groups["subnetwork"] == "s0.30-seed43") & (groups["group"] == "OOD")].iloc[0]
     rows = accuracy[(accuracy["subnetwork"] == "s0.30-seed43") & (accuracy["role"] == "ood")]
     rows = rows[rows["subset"] != "all"]
