@@ -58,6 +58,7 @@ def run(
     """
     from mechcore.study.kinds import DEFAULT, STUDIES, read_study
 
+    how.check()
     if config is None and not given.values.keys() & {"model.source", "model.embedded"}:
         raise InputError(
             "run: no model; name one with its data (--model DIR --train FILE --id FILE --ood FILE, "
@@ -66,7 +67,6 @@ def run(
     kind, base = (DEFAULT, StudyConfig()) if config is None else read_study(config)
     stages = [("defaults", STUDIES[kind].settings()), (f"file {config}", base)]
     out = "mechcore-out" if config is None else config.stem
-    how.check()
     if not isinstance(base, StudyConfig):
         if given.values:
             raise InputError(

@@ -203,30 +203,30 @@ def test_settings_of_other_kinds_come_from_a_base_and_quick(
 # -- how studies are done --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["", "cognitive ", "extractive "])
+@pytest.mark.parametrize("kind", ["demo", "cognitive run", "extractive run"])
 def test_every_kind_of_study_is_done_as_the_options_say(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    _, how = asked_by(monkeypatch, f"{kind}run --workers 2 --cpus 1 --device cpu --store here")
+    _, how = asked_by(monkeypatch, f"{kind} --workers 2 --cpus 1 --device cpu --store here")
     assert how["executor"] == Local(2, 1, "cpu")
     assert how["store"] == Path("here")
-    _, how = asked_by(monkeypatch, f"{kind}run --workers 1 --gpus 0.5")
+    _, how = asked_by(monkeypatch, f"{kind} --workers 1 --gpus 0.5")
     assert how["executor"] == Local(1, None, "cuda")
 
 
-@pytest.mark.parametrize("kind", ["", "cognitive ", "extractive "])
+@pytest.mark.parametrize("kind", ["demo", "cognitive run", "extractive run"])
 def test_every_kind_of_study_can_be_given_to_ray(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
-    _, how = asked_by(monkeypatch, f"{kind}run --executor ray --address host:1 --cpus 2 --gpus 1")
+    _, how = asked_by(monkeypatch, f"{kind} --executor ray --address host:1 --cpus 2 --gpus 1")
     assert how["executor"] == OnRay("host:1", 2, 1.0, "cuda")
 
 
 @pytest.mark.parametrize(
     ("command", "job"),
     [
-        ("run --seeds 1 --sparsities 0.5", "prune"),
+        ("demo --seeds 1 --sparsities 0.5", "prune"),
         ("cognitive run --quick --arms base --workers 1", "decoding base"),
         ("extractive run --quick --experiments ocr", "ocr first-hop seed=0"),
     ],
@@ -244,7 +244,7 @@ def test_a_dry_run_lists_the_jobs_and_writes_nothing(
     assert sorted(here.iterdir()) == before
 
 
-@pytest.mark.parametrize("kind", ["", "cognitive ", "extractive "])
+@pytest.mark.parametrize("kind", ["demo", "cognitive run", "extractive run"])
 def test_finished_studies_of_every_kind_are_logged(
     here: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -261,7 +261,7 @@ def test_finished_studies_of_every_kind_are_logged(
         "mechcore.study.run.run_study", lambda *_, **__: [Path("out") / "report.html"]
     )
     with pytest.raises(SystemExit) as end:
-        main(f"{kind}run --out out --wandb mine --wandb-mode online".split())
+        main(f"{kind} --out out --wandb mine --wandb-mode online".split())
     assert end.value.code == 0
     assert logged == [(Path("out"), {"project": "mine", "mode": "online"})]
 
