@@ -190,7 +190,7 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     mapping = facts["label_mapping"]["id"]
     assert "entailment -> entailment (0)" in mapping
     assert "non-entailment -> non-entailment (1)" in mapping
-    assert facts["label_mapping"]["ood"] == "non-entailment -> non-entailment (1)"
+    assert facts["label_mapping"]["ood"] == mapping
     model = facts["model"]
     assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == (finished.n_layers, 8, True)
     assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
