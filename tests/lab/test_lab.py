@@ -157,7 +157,11 @@ def test_attention_on_one_sentence(lab: Lab, model: Any) -> None:
 
 def test_whether_two_heads_are_redundant(lab: Lab) -> None:
     table = lab.interaction("L0.H2", "L1.H1")
-    costs = lab.ablate("L0.H2", "L1.H1", "L0.H2+L1.H1").set_index(["role", "subset", "set"])
+    costs = (
+        lab.ablate("L0.H2", "L1.H1", "L0.H2+L1.H1")
+        .set_index(["role", "subset", "set"])
+        .sort_index()
+    )
     assert table["role"].iloc[0] == "ood"
     for row in table.itertuples():
         each = costs.loc[(row.role, row.subset)][f"{row.metric}_drop"]
