@@ -240,10 +240,11 @@ class Lab(Shown):
 
     def done(self, *jobs: Job) -> list[Path]:
         """The folders of jobs, which are done if need be."""
-        self._used.update({job.key: job for job in jobs})
+        wanted = self._used | {job.key: job for job in jobs}
         self.store.create()
         executor = STUDY.executor(self.config)
-        perform(_Jobs(list(self._used.values())), self.store, executor, self.store.path)
+        perform(_Jobs(list(wanted.values())), self.store, executor, self.store.path)
+        self._used.update(wanted)  # not before: one that fails is not tried with every question
         return [self.store.whole(job.key) for job in jobs]
 
     def _ablated(self, chosen: Any) -> dict[str, Ablations]:

@@ -22,6 +22,7 @@ from mechcore.lab import Lab
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses_config import Analyses, HeadsConfig
 from mechcore.steps.config import Resources, StudyConfig
+from mechcore.study.engine import StudyError
 from mechcore.study.run import prepare
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
@@ -156,7 +157,11 @@ def test_attention_on_one_sentence(lab: Lab, model: Any) -> None:
 
 def test_whether_two_heads_are_redundant(lab: Lab) -> None:
     table = lab.interaction("L0.H2", "L1.H1")
-    costs = lab.ablate("L0.H2", "L1.H1", "L0.H2+L1.H1").set_index(["role", "subset", "set"])
+    costs = (
+        lab.ablate("L0.H2", "L1.H1", "L0.H2+L1.H1")
+        .set_index(["role", "subset", "set"])
+        .sort_index()
+    )
     assert table["role"].iloc[0] == "ood"
     for row in table.itertuples():
         each = costs.loc[(row.role, row.subset)][f"{row.metric}_drop"]
@@ -255,6 +260,12 @@ def test_without_data_only_attention(place: Path) -> None:
     assert lab.show_attention(("the cats", "the dogs"), ["L0.H0"]).examples[0].segments[-2] == 1
     with pytest.raises(InputError, match=r"lab: opened without data; expected train, id and ood"):
         lab.blame()
+
+
+def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
+    with pytest.raises(StudyError, match=r"sparsity 0\.999.* keeps"):
+        lab.prune(0.999)
+    assert len(lab.prune(0.3)) == 3
 
 
 def test_questions_that_have_no_answer(lab: Lab) -> None:
