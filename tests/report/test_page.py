@@ -21,6 +21,7 @@ from mechcore.report import (
     ablation_figures,
     build_report,
     figures,
+    interaction_figures,
     size_section,
     subnetwork_figures,
     training_section,
@@ -31,8 +32,9 @@ from mechcore.report.kinds import schemas_of
 from mechcore.report.run_folder import read_run
 
 FIGURES = {
-    figures: "accuracy_by_subset head_frequency ablation_drops ablation_by_subset interactions "
-    "interactions_by_subset head_categories attention_patterns",
+    figures: "accuracy_by_subset head_frequency ablation_drops ablation_by_subset "
+    "head_categories attention_patterns",
+    interaction_figures: "interactions interactions_by_subset",
     ablation_figures: "single_drops",
     size_section: "effective_sizes",
     subnetwork_figures: "head_overlap",

@@ -25,7 +25,7 @@ GALLERY: Any = SimpleNamespace(add=lambda _, *words: Picture(*words, "", 1, 1))
 def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (accuracy_section.figures, "accuracy_by_subset"),
-        (search_section.figures, "interactions"),
+        (search_section.interaction_figures, "interactions"),
         (size_section, "effective_sizes"),
         (training_section, "training_curves"),
     ):
