@@ -9,6 +9,7 @@ import pandas as pd
 from mechcore.ablation.effects import ABLATION, SET
 from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.report import ablation_figures, figures, interaction_figures
+from mechcore.report.blame import one_label_sentences
 from mechcore.report.blocks import (
     AS_FIGURE,
     Block,
@@ -36,6 +37,7 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
         if ablation is None
         else [*_sets(ablation, gallery)]
     )
+    blocks += [Paragraph(text, note=True) for text in one_label_sentences(run)]
     if sweep is not None and len(sweep):
         blocks += _every_component(sweep, gallery)
     return Section("ablation", title, blocks, files)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
@@ -24,12 +23,13 @@ from mechcore.ablation.roles import (
     ranked,
     verdict,
 )
+from mechcore.evaluation.recalibration import ONE_LABEL
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
-from mechcore.report.groups import data_sets, of_data
+from mechcore.report.groups import data_sets, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.scatter_block import Reading, Scatter, Spot, scatter
 from mechcore.tables import Column
-from mechcore.wording import ALL, listed, number
+from mechcore.wording import ALL, number, subsets_named
 
 OPEN_ROWS = 15
 """Components in the list before it is opened."""
@@ -197,23 +197,13 @@ def _figures() -> Iterator[Column]:
 # -- one label ----------------------------------------------------------------------------------
 
 
-def one_label_sentence(run: RunFolder) -> str:
-    """Which data have one label only, so that no drop on them can be taken apart."""
+def one_label_sentences(run: RunFolder) -> Iterator[str]:
+    """Which data, or which of their subsets, have one label, so that no drop can be taken apart."""
     information = run.filled("information")
     if information is None:
-        return ""
-    overall = information[information["subset"] == ALL]
-    names = [
-        data
-        for role, data in data_sets(overall)
-        if of_data(overall, role, data)["reason"].str.startswith("one label").all()
-    ]
-    if not names:
-        return ""
-    have = "has" if len(names) == 1 else "have"
-    return f"{listed(names)} {have} one label only: lost information there {CANNOT_TELL}."
-
-
-def alone_in_words(row: Mapping[str, Any]) -> str:
-    """The explanation of a component's role."""
-    return str(row["explanation"])
+        return
+    of_one = information[information["reason"] == ONE_LABEL]
+    for role, data in data_sets(of_one):
+        subsets = subsets_of(of_one, role, data)
+        told = f"on {data}" if ALL in subsets else f"on {subsets_named(subsets)} of {data}"
+        yield f"There is one label only {told}: a change there {CANNOT_TELL}."

@@ -275,8 +275,8 @@ def test_every_figure_is_saved_as_png_and_svg(
         "pair-interactions-accuracy",
         "single-drops-margin",
         "pair-interactions-margin",
-        "accuracies-id",
         "accuracies-ood",
+        "accuracies-id",
     ]
     assert saved(tmp_path) == sorted(f"{name}.{end}" for name in names for end in ("png", "svg"))
     for path in (tmp_path / "figures").iterdir():

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from mechcore.ablation.roles import verdict
-from mechcore.report.blame import CANNOT_TELL, OPEN_ROWS, blame_section, in_order
+from mechcore.report.blame import (
+    CANNOT_TELL,
+    OPEN_ROWS,
+    blame_section,
+    in_order,
+    one_label_sentences,
+)
 from mechcore.report.blocks import Gallery, Paragraph, Section, Table
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.scatter_block import Scatter
@@ -84,6 +90,8 @@ def test_one_label_out_of_domain_is_said_of_every_figure(
     assert len(notes) == 1
     assert "one label only" in notes[0]
     assert CANNOT_TELL in notes[0]
+    (said,) = one_label_sentences(run)
+    assert said == f"There is one label only on tiny-ood: a change there {CANNOT_TELL}."
     drawing = drawing_of(section)
     assert drawing.y.title == "accuracy out of domain: change without it (points)"
     assert all(CANNOT_TELL in dot.spot.words for dot in drawing.dots)
@@ -96,6 +104,10 @@ def test_one_label_out_of_domain_is_said_of_every_figure(
     for dot in alone:
         wanted = -100 * drops.at[dot.spot.name, "accuracy_drop"]
         assert dot.spot.y.value == pytest.approx(wanted)
+
+
+def test_two_labels_need_no_such_note(run: RunFolder) -> None:
+    assert list(one_label_sentences(run)) == []
 
 
 def test_without_the_sweep_there_is_no_such_section(

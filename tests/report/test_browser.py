@@ -311,6 +311,53 @@ def test_other_fragments_choose_nothing(
         assert about(page) == ""
 
 
+# -- every component as a dot, and terms -------------------------------------------------------
+
+
+def test_a_dot_tells_what_it_is_and_opens_its_head(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    with opened(rich_page) as page:
+        dot, tip = page.locator('.dot[data-head="L0.H3"]'), page.locator("#tip")
+        assert not tip.is_visible()
+        dot.locator("circle").hover()
+        assert tip.inner_text() == dot.get_attribute("aria-label")
+        assert tip.inner_text().startswith("L0.H3, needed in both. information in domain")
+        dot.locator("circle").click()
+        assert about(page).startswith("About L0.H3")
+
+
+def test_the_keyboard_goes_from_dot_to_dot_in_the_order_of_the_list(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    with opened(rich_page) as page:
+        rows = page.locator("#blame table").first.locator("tbody th").all_inner_texts()
+        assert page.locator('.dot[tabindex="0"]').count() == 1
+        page.locator('.dot[tabindex="0"]').focus()
+        assert focused(page)[1] == rows[0]
+        page.keyboard.press("ArrowRight")
+        assert focused(page)[1] == rows[1]
+        assert page.locator("#tip").inner_text().startswith(f"{rows[1]}, ")
+        page.keyboard.press("Enter")
+        assert about(page).startswith(f"About {rows[1]}")
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+        assert about(page) == ""
+        assert focused(page)[1] == rows[1]
+
+
+def test_a_term_explains_itself_to_the_keyboard(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    with opened(rich_page) as page:
+        term = page.locator("#blame abbr", has_text="information").first
+        term.focus()
+        tip = page.locator("#tip")
+        assert "no bias of the labels makes good" in tip.inner_text()
+        page.keyboard.press("Escape")
+        assert not tip.is_visible()
+
+
 # -- the grid's colours ------------------------------------------------------------------------
 
 

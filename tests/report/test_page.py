@@ -21,6 +21,7 @@ from mechcore.report import (
     ablation_figures,
     build_report,
     figures,
+    interaction_figures,
     size_section,
     subnetwork_figures,
     training_section,
@@ -31,8 +32,9 @@ from mechcore.report.kinds import schemas_of
 from mechcore.report.run_folder import read_run
 
 FIGURES = {
-    figures: "accuracy_by_subset head_frequency ablation_drops ablation_by_subset interactions "
-    "interactions_by_subset head_categories attention_patterns",
+    figures: "accuracy_by_subset head_frequency ablation_drops ablation_by_subset "
+    "head_categories attention_patterns",
+    interaction_figures: "interactions interactions_by_subset",
     ablation_figures: "single_drops",
     size_section: "effective_sizes",
     subnetwork_figures: "head_overlap",
@@ -369,7 +371,7 @@ def test_effective_sizes_are_those_of_the_table(rich: Page) -> None:
 def test_sets_that_a_search_found_have_their_intervals(rich: Page) -> None:
     assert "496 pairs of components were screened by gradients" in rich.text
     assert (
-        "L1.H2+L3.MLP +1.25 [+0.62, +1.88] 0.02 +1.25 nats +12.5 [+6.2, +18.8] 0.02"
+        "L1.H2+L3.MLP -1.25 [-1.88, -0.62] 0.02 -1.25 nats -12.5 [-18.8, -6.2] 0.02"
     ) in rich.text
 
 
@@ -405,7 +407,7 @@ def test_hostile_names_are_escaped(tmp_path: Path, new_run: Callable[..., Path])
     tags = [tag for tag, _ in page.tags]
     assert "b" not in tags
     assert tags.count("script") == 4  # a view, the data, the library and our own
-    assert len(page.attributes("img", "src")) == 11
+    assert len(page.attributes("img", "src")) == 10
     assert HOSTILE in page.text
     assert "Heuristic core of m/<img src=x>" in page.text
     assert "NA 500" in page.text
