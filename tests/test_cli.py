@@ -1054,9 +1054,6 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
         ("{own} extra.yaml more", "unexpected extra argument"),
         ("--model {final} --id {files}/id.csv --ood {files}/ood.csv", "missing --train"),
         ("--model {final}", "missing --train"),
-        ("{data}", "files were given without --model"),
-        ("--ood-subsets nosuch", "subset 'nosuch' is empty; subsets are so_swap"),
-        ("--ood-label nosuch", "no example with label 'nosuch' (--ood-label)"),
         ("--model {files}/nosuch {data}", "{files}/nosuch: no such directory"),
         ("--model ./nosuch {data}", "checkpoint ./nosuch: no such directory"),
         ("--model nobody/nothing {data}", "nobody/nothing: neither a local checkpoint nor"),
@@ -1077,6 +1074,25 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
 @pytest.mark.parametrize("command", ["run", "prune"])
 def test_bad_options(refused: Refused, command: str, options: str, message: str) -> None:
     refused(f"{command} {options}", message)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("run {data}", "run: no model; name one with its data (--model DIR"),
+        ("prune {data}", "files were given without --model"),
+        *(
+            (f"{command} {options}", message)
+            for command in ("demo", "prune")
+            for options, message in (
+                ("--ood-subsets nosuch", "subset 'nosuch' is empty; subsets are so_swap"),
+                ("--ood-label nosuch", "no example with label 'nosuch' (--ood-label)"),
+            )
+        ),
+    ],
+)
+def test_bad_options_without_a_model(refused: Refused, command: str, message: str) -> None:
+    refused(command, message)
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def verdict(roles: pd.DataFrame) -> str:
     if len(known) == len(PLACES):
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
         drops = idle[[f"information_drop_{place}" for place in PLACES]].to_numpy(dtype=float)
-        most = max(0.0, *drops.ravel().tolist())
+        most = max([0.0, *drops.ravel().tolist()])
         cost = f"each costs at most {100 * most:.1f} points in domain or out of domain"
         gone = f"{len(idle)} can go, one at a time ({cost})"
         parts.append(gone if len(idle) else "none is shown to be idle")
