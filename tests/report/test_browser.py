@@ -450,7 +450,7 @@ def test_without_scripts_the_page_is_complete(
         assert not page.locator("#about").is_visible()
         assert "Choosing needs JavaScript" in page.locator("#heads").inner_text()
         assert page.locator("#grid button").count() == 36
-        assert page.locator("img").count() == 16
+        assert page.locator("img").count() == 15
         tables = [path.name for path in (rich_run / "tables").iterdir()]
         links = [page.locator(f'#files a[download="{name}"]') for name in tables]
         assert all(link.get_attribute("href").startswith("data:text/csv") for link in links)
