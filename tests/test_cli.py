@@ -58,6 +58,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
     for role, size in SIZES.items():
         frame = tiny_world.generate(role, size, 11).frame  # type: ignore[arg-type]
+        if role == "ood":  # where the heuristic fails
+            frame = tiny_world.generate("ood", 2 * size, 11).labelled("non-entailment").frame
         for kind in KINDS:
             write(frame, folder / f"{role}.{kind}")
     write(frame.drop(columns="label"), folder / "no-label.csv")
@@ -801,8 +803,8 @@ def test_an_interrupted_sweep_goes_on(
             capsys.readouterr()
             assert call(f"{command} --out parts{resume}") == 130
         assert (
-            "interrupted; run, cognitive run, extractive run, effective-size and train go on when "
-            "run again, prune, compare, ablate and superadditive with --resume"
+            "interrupted; run, demo, cognitive run, extractive run, effective-size and train go on "
+            "when run again, prune, compare, ablate and superadditive with --resume"
             in (capsys.readouterr().err)
         )
         assert sorted(map(str, Path("parts").iterdir())) == left

@@ -327,7 +327,7 @@ def test_a_single_joint_set_is_described_directly(
     assert "its interval is not known, so neither direction is shown" in page_of(run).text
 
 
-NOT_MADE_UP = {"missing_masks", "missing_grid_masks", "full", "grid"}
+NOT_MADE_UP = {"missing_masks", "missing_grid_masks", "full", "grid", "smallest"}
 
 
 @pytest.mark.usefixtures("no_drawing")

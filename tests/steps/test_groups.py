@@ -11,7 +11,7 @@ import pytest
 
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.steps.analyses_config import Analyses
-from mechcore.steps.config import DataConfig, StudyConfig
+from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.steps.groups import group_table
 from mechcore.steps.inputs import groups_of
 from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
@@ -91,18 +91,27 @@ def test_effective_sizes_leave_out_a_group_without_examples_and_say_so() -> None
     assert list(chosen) == ["ID", "OOD", "mixed"]
 
 
+YOURS = ModelConfig(source="model")
+
+
 def test_groups_are_limited_to_the_subsets_that_are_kept(tmp_path: Path) -> None:
     groups = {"one": ("a", "b"), "two": ("c",)}
     data = DataConfig(groups=groups, ood_subsets=("b",))
-    assert groups_of(data) == {"one": ("b",)}
-    assert groups_of(DataConfig(groups=groups)) == groups
+    assert groups_of(YOURS, data) == {"one": ("b",)}
+    assert groups_of(YOURS, DataConfig(groups=groups)) == groups
     task = tmp_path / "task.yaml"
     task.write_text("{train: x.csv, id: x.csv, ood: x.csv, groups: {two: [d], three: [e]}}")
-    assert groups_of(DataConfig(task=str(task), groups=groups)) == {
+    assert groups_of(YOURS, DataConfig(task=str(task), groups=groups)) == {
         "two": ("c",),
         "three": ("e",),
         "one": ("a", "b"),
     }
+
+
+def test_the_embedded_world_has_its_halves_as_groups() -> None:
+    halves = groups_of(ModelConfig(), DataConfig(groups={"one": ("prep",)}))
+    assert list(halves) == ["heuristic fails", "heuristic holds", "one"]
+    assert groups_of(ModelConfig(), DataConfig(ood_label="entailment")) == {}
 
 
 def study(**data: Any) -> StudyConfig:

@@ -30,7 +30,7 @@ def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("loaded by a plan")
 
-    for name in ("load_model", "load_tokenizer", "read_sources", "encode"):
+    for name in ("load_model", "load_tokenizer", "read_sources", "encode_for"):
         monkeypatch.setattr(f"mechcore.steps.inputs.{name}", refuse)
 
 

@@ -725,13 +725,14 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
             TINY.analyses,
             heads=None,
             ablation=None,
+            sweep=None,
             effective_size=SizesConfig(sparsities=(0.3, 0.6), tolerance=0.1),
         ),
     )
     run_study(config, tmp_path / "run")
     # The final checkpoint at 0.3 is the study's own model: its jobs are the same.
     assert calls == counts(
-        describe=1, means=2, prune=4, masks=4, answers=12, accuracy=3, core=1, sizes=1
+        describe=1, means=2, prune=4, masks=4, answers=12, accuracy=3, smallest=1, core=1, sizes=1
     )
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "run" / "tables").iterdir()}
     grid = tables["grid"].query("checkpoint == 3500 and subset == 'ood:prep'")
@@ -781,7 +782,7 @@ def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> N
     run_study(replace(TINY, data=data), tmp_path)
     facts = json.loads((tmp_path / "config.json").read_text())
     assert facts["data"]["ood"]["subsets"] == ["prep", "embed_if"]
-    assert facts["data"]["ood"]["n"] == 20
+    assert facts["data"]["ood"]["n"] == 10
 
 
 # -- configurations -------------------------------------------------------------------------------
@@ -795,7 +796,7 @@ def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> N
         (lambda: StudyConfig(seeds=(-1,)), "seed -1: expected a whole number"),
         (lambda: StudyConfig(sparsities=(1.0,)), r"sparsity 1\.0: expected a share"),
         (lambda: StudyConfig(sparsities=(math.nan,)), "sparsity nan: expected a share"),
-        (lambda: DataConfig(seed=-1), "data seed -1: expected a whole number from 0"),
+        (lambda: DataConfig(seed=-1), "data: seed is -1; expected a whole number from 0"),
         (lambda: load(ModelConfig(source="x"), DataConfig()), "missing --train, --id, --ood"),
         (lambda: load(ModelConfig(source="x"), DataConfig(train="a", ood="b")), "missing --id"),
         (lambda: load(ModelConfig(), DataConfig(id="a.csv")), "files were given without --model"),

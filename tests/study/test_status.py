@@ -32,7 +32,7 @@ class Study:
             seeds=(1, 2),
             sparsities=(0.5,),
             seeds_per_job=1,
-            analyses=Analyses(heads=None, ablation=None),
+            analyses=Analyses(heads=None, ablation=None, sweep=None),
         )
         self.store = Store(self.out / "store")
         self.store.create()
@@ -87,6 +87,7 @@ def test_states_of_jobs(study: Study) -> None:
         "prune": 2,
         "masks": 2,
         "accuracy": 1,
+        "smallest": 1,
         "core": 1,
     }
     assert summary["done"].to_dict() == {
@@ -96,6 +97,7 @@ def test_states_of_jobs(study: Study) -> None:
         "prune": 1,
         "masks": 0,
         "accuracy": 0,
+        "smallest": 0,
         "core": 0,
     }
     assert summary["MiB"]["prune"] == 0.5
@@ -109,7 +111,7 @@ def test_changed_files_are_to_be_done_again(study: Study) -> None:
     write_data(Path(str(study.config.data.ood)), 30)
     table, _ = job_table(study.out)
     left = table[table["state"] == "to do"]
-    assert set(left["kind"]) == {"describe", "answers", "accuracy"}
+    assert set(left["kind"]) == {"describe", "answers", "accuracy", "smallest"}
     assert left["name"].str.contains(" id").sum() == 0
 
 
@@ -177,10 +179,11 @@ def test_what_could_go(study: Study) -> None:
     unused = [each.key for each in study.plan.jobs if getattr(each.step, "seeds", None) == (2,)]
     keys, _, size = removable(study.store, everything=False)
     manifests = [study.store.folder(each) / "manifest.json" for each in keys]
-    # Of seed 2 pruning, masks and two sets of answers; of both seeds the tables and the core.
-    assert len(keys) == 6
+    # Of seed 2 pruning, masks and two sets of answers; of both seeds the tables, the
+    # smallest subnetwork and the core.
+    assert len(keys) == 7
     assert set(unused) <= set(keys)
-    assert size == 110 + 6000 + sum(path.stat().st_size for path in manifests)
+    assert size == 110 + 7000 + sum(path.stat().st_size for path in manifests)
 
     keys_of_plan = [each.key for each in study.plan.jobs]
     begun = "ab" * 32

@@ -40,7 +40,8 @@ def pairs(n: int = 40) -> Examples:
 
 
 def evaluations() -> dict[str, Examples]:
-    return {split: tiny_world.generate(split, 24, seed=0) for split in ("id", "ood")}
+    hard = tiny_world.generate("ood", 48, seed=0).labelled("non-entailment")
+    return {"id": tiny_world.generate("id", 24, seed=0), "ood": hard}
 
 
 def train_encoder(

@@ -455,7 +455,9 @@ def test_a_run_of_another_kind_has_no_cognitive_section(
     assert "incongruent" not in after
 
 
-def _no_picture(_: Gallery, figure: object, name: str, caption: str, alt: str) -> Picture:
+def _no_picture(
+    _: Gallery, figure: object, name: str, caption: str, alt: str, *, fold: str = ""
+) -> Picture:
     return Picture(name, caption, alt, "data:image/svg+xml;base64,", 1, 1, ("svg",))
 
 
