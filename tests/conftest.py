@@ -47,27 +47,39 @@ def missing_hooked() -> str | None:
 
 
 USES_THE_REST = (
-    *("benchmarks", "cli", "test_cli.py", "docs", "fuzz", "notebooks", "report", "tasks"),
-    "training",
+    *("benchmarks", "cli", "test_cli.py", "data", "docs", "fuzz", "notebooks", "report"),
+    *("training", "papers/cognitive/test_report.py", "papers/extractive/test_report.py"),
 )
 """Folders and files of tests that touch models only through what other tests are of."""
 NO_MODEL = (
     *("ablation/test_reading.py", "ablation/test_sets.py", "ablation/test_superadditivity.py"),
-    *("attention/test_categories.py", "attention/test_labels.py", "extractive/test_alignment.py"),
+    *(
+        "attention/test_categories.py",
+        "attention/test_labels.py",
+        "evaluation/test_recalibration.py",
+    ),
+    *("papers/cognitive/test_settings.py", "papers/cognitive/test_trials.py"),
+    *("papers/cognitive/test_units.py", "papers/cognitive/test_verdicts.py"),
+    *("papers/extractive/test_alignment.py", "papers/extractive/test_settings.py"),
     *("probing/test_decoding.py", "pruning/test_controls.py", "pruning/test_discretise.py"),
     *("pruning/test_hard_concrete.py", "pruning/test_mask_training.py", "pruning/test_settings.py"),
-    *("study/test_answers.py", "study/test_config.py", "study/test_config_file.py"),
-    *("study/test_groups.py", "study/test_plan.py", "study/test_sizes.py", "study/test_status.py"),
-    *("test_components.py", "test_effective_size.py", "test_files.py", "test_lazy.py"),
-    *("test_progress.py", "test_subnetworks.py", "test_tracking.py"),
+    *("steps/test_answers.py", "steps/test_config.py", "steps/test_config_file.py"),
+    *("steps/test_groups.py", "steps/test_plan.py", "steps/test_sizes.py"),
+    *("study/test_engine.py", "study/test_source_code.py", "study/test_status.py"),
+    *("study/test_store.py", "study/test_template.py", "study/test_tracking.py"),
+    *("subnetworks", "test_components.py", "test_files.py", "test_lazy.py", "test_progress.py"),
+    *("test_registry.py", "test_settings.py", "test_tables.py", "worlds/test_tiny_world.py"),
 )
 """Files of tests that run nothing of TransformerLens."""
+_ONCE = (*USES_THE_REST, *NO_MODEL)
+_GONE = [place for place in _ONCE if not (REPOSITORY / "tests" / place).exists()]
+assert not _GONE, f"tests/conftest.py lists what is not there: {_GONE}"
 
 
 def runs_once(item: pytest.Item) -> bool:
     """Whether a test runs on the default version of TransformerLens alone."""
     path = item.path.relative_to(REPOSITORY / "tests")
-    listed = any(path.is_relative_to(place) for place in (*USES_THE_REST, *NO_MODEL))
+    listed = any(path.is_relative_to(place) for place in _ONCE)
     return listed and item.get_closest_marker("both") is None
 
 
