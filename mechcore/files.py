@@ -134,6 +134,15 @@ def write_text(path: str | Path, text: str) -> None:
     write_atomically(path, write)
 
 
+def write_bytes(path: str | Path, content: bytes) -> None:
+    """Write bytes atomically."""
+
+    def write(temporary: Path) -> None:
+        temporary.write_bytes(content)
+
+    write_atomically(path, write)
+
+
 def write_json(path: str | Path, content: Any) -> None:
     """Write indented JSON atomically."""
     write_text(path, json.dumps(content, indent=2) + "\n")

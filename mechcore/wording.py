@@ -13,6 +13,8 @@ MINUS = "\u2212"
 DASH = "\u2013"
 NOT_AVAILABLE = "n/a"
 ROLES = {"train": "training", "id": "in-domain", "ood": "out-of-domain"}
+PLACES = {"id": "in domain", "ood": "out of domain"}
+"""Where something holds, by the role of the test data."""
 ALL = "all"
 """The subset that holds every example of a data set."""
 

@@ -38,9 +38,10 @@ from scipy import stats
 
 from mechcore.ablation.information import REASON
 from mechcore.ablation.settings import RoleSettings
+from mechcore.ablation.superadditivity import adjusted_p
 from mechcore.errors import InputError
 from mechcore.tables import COMPONENT, Column, Schema, estimate
-from mechcore.wording import number
+from mechcore.wording import PLACES, number
 
 BOTH = "needed in both"
 IN_ONLY = "needed in domain only"
@@ -54,7 +55,6 @@ NONE = "no detectable effect"
 UNDECIDED = "undecided"
 ROLES = (BOTH, HARMFUL_OUT, IN_ONLY, IN, OUT_ONLY, OUT, HARMFUL_IN, THRESHOLD, NONE, UNDECIDED)
 
-PLACES = {"id": "in domain", "ood": "out of domain"}
 _FIGURES = ("information", "threshold")
 _NAMED = 3
 """Components of a group that a verdict names."""
@@ -266,7 +266,7 @@ def _by_component(table: pd.DataFrame) -> pd.DataFrame:
 def _adjusted(p: np.ndarray) -> np.ndarray:
     """Benjamini-Hochberg over all values that are known."""
     found, known = p.copy(), ~np.isnan(p)
-    found[known] = stats.false_discovery_control(p[known])
+    found[known] = adjusted_p(p[known], "benjamini-hochberg")
     return found
 
 

@@ -178,12 +178,12 @@ def _show_smallest(out: Path) -> None:
 
     from mechcore.subnetworks.smallest import SMALLEST, explain_smallest, export_command
 
+    model = json.loads((out / "config.json").read_text(encoding="utf-8"))["model"]["source"]
     commands: dict[str, None] = {}
     table = SMALLEST.read(out / "tables" / "smallest.csv")
     for _, row in table.iterrows():
         print(explain_smallest(dict(row)))
         if row["within"]:
-            model = json.loads((out / "config.json").read_text(encoding="utf-8"))["model"]["source"]
             commands[export_command(model, out, dict(row))] = None
     for command in commands:
         print(f"    {command}")
@@ -198,11 +198,11 @@ def show_roles(out: Path) -> None:
 
     from mechcore.ablation.roles import (
         COMPONENT_ROLES,
-        PLACES,
         information_change,
         ranked,
         verdict,
     )
+    from mechcore.wording import PLACES
 
     roles = COMPONENT_ROLES.read(path)
     found = ranked(roles)

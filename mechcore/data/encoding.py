@@ -23,7 +23,7 @@ SPECIAL = -1
 """Segment and word id of special tokens, of prompt text around the segments, and of padding."""
 
 _PER_TOKEN = {"token_type_ids": 0, "segments": SPECIAL, "words": SPECIAL, "separators": 0}
-"""What may be known of every token, and what stands at padding."""
+"""Optional fields with a value per token, and their values at padding."""
 
 _PLACE = re.compile(r"\{(a|b)\}")
 

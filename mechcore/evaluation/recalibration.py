@@ -46,7 +46,8 @@ LEAST = 50
 threshold decides."""
 
 FOLDS = 5
-ONE_LABEL = "one label only: lost information cannot be told from a moved threshold"
+CANNOT_TELL = "cannot be told from a moved threshold"
+ONE_LABEL = f"one label only: lost information {CANNOT_TELL}"
 
 _ROUNDS = 4
 """How often each bias is refitted given the others, for three or more labels."""

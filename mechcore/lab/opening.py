@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +13,7 @@ from mechcore.data.given import EXPECTED, given_examples, given_sources, is_task
 from mechcore.data.sources import Source
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError
-from mechcore.files import write_atomically
+from mechcore.files import write_bytes
 from mechcore.lab.questions import Lab
 from mechcore.steps.config import StudyConfig
 from mechcore.steps.inputs import resolved
@@ -126,10 +125,6 @@ def _sources(data: Any, role: str, columns: Mapping[str, str], store: Store) -> 
     path = store.path / _EXAMPLES / sha256(content).hexdigest()[:16] / f"{role}.parquet"
     if not path.exists():
         store.create()
-        write_atomically(path, partial(_write, content=content))
+        write_bytes(path, content)
     columns = {name: name for name in map(str, frame)}
     return (Source(path=str(path.resolve()), columns=columns),)
-
-
-def _write(path: Path, content: bytes) -> None:
-    path.write_bytes(content)

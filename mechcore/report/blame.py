@@ -23,17 +23,16 @@ from mechcore.ablation.roles import (
     ranked,
     verdict,
 )
-from mechcore.evaluation.recalibration import ONE_LABEL
+from mechcore.evaluation.recalibration import CANNOT_TELL, ONE_LABEL
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
 from mechcore.report.groups import data_sets, of_data, subsets_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.scatter_block import Reading, Scatter, Spot, scatter
 from mechcore.tables import Column
-from mechcore.wording import ALL, number, subsets_named
+from mechcore.wording import ALL, PLACES, number, subsets_named
 
 OPEN_ROWS = 15
 """Components in the list before it is opened."""
-CANNOT_TELL = "cannot be told from a moved threshold"
 
 _LOOKS = {
     HARMFUL_OUT: "harmful-out",
@@ -49,7 +48,8 @@ _LOOKS = {
 }
 """CSS classes of roles; those of the same colour are the same but for what is known."""
 _CHANGE = "change without it"
-_PLACES = {"ood": "out of domain", "id": "in domain"}
+_FIRST = ("ood", "id")
+"""Out of domain first, where places are told."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Measure:
 
 
 def blame_section(run: RunFolder, gallery: Gallery) -> Section | None:
-    """What ablating every component alone says of it; None where that was not done."""
+    """The verdict, the scatter and the ranked list of single ablations; None without a sweep."""
     roles = run.filled("roles")
     if roles is None:
         return None
@@ -80,7 +80,7 @@ def in_order(roles: pd.DataFrame) -> pd.DataFrame:
     """All components: those that were found to do something first, then by their largest drop."""
     found = ranked(roles)
     rest = roles.drop(index=found.index)
-    drops = rest[[f"information_drop_{place}" for place in _PLACES]].abs().max(axis=1)
+    drops = rest[[f"information_drop_{place}" for place in _FIRST]].abs().max(axis=1)
     return pd.concat([found, rest.loc[drops.sort_values(ascending=False, kind="stable").index]])
 
 
@@ -110,7 +110,7 @@ def _drawing(run: RunFolder, roles: pd.DataFrame) -> tuple[Scatter | None, list[
     ]
     missing = len(roles) - len(spots)
     titles = tuple(
-        f"{each.name} {_PLACES[place]}: {_CHANGE} (points)" for place, each in measures.items()
+        f"{each.name} {PLACES[place]}: {_CHANGE} (points)" for place, each in measures.items()
     )
     caption = (
         "Every component, ablated alone: below zero the model is worse without it. Lines are 95 % "
@@ -128,7 +128,7 @@ def _told(measure: _Measure, name: str, place: str) -> str:
         number(each, 1, signed=True) for each in (reading.value, reading.low, reading.high)
     )
     doubt = f", {CANNOT_TELL}" if measure.caveat else ""
-    return f"{measure.name} {_PLACES[place]} {value} points [{low}, {high}] without it{doubt}"
+    return f"{measure.name} {PLACES[place]} {value} points [{low}, {high}] without it{doubt}"
 
 
 def _legend(roles: pd.DataFrame) -> list[tuple[str, str]]:
@@ -144,7 +144,7 @@ def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
     if len(known):
         return _Measure("information", _readings(known, "component", columns), "")
     reason = str(roles[f"reason_{place}"].iloc[0]) or "no figure could be measured"
-    where = _PLACES[place].capitalize()
+    where = PLACES[place].capitalize()
     caveat = f"{where}, information is not known: {reason}."
     singles = run.singles
     if singles is None:
@@ -188,10 +188,10 @@ def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
 
 
 def _figures() -> Iterator[Column]:
-    for place, where in _PLACES.items():
+    for place in _FIRST:
         for figure in ("information", "threshold"):
             column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
-            yield column.called(f"{figure} {where}", negated=True)
+            yield column.called(f"{figure} {PLACES[place]}", negated=True)
 
 
 # -- one label ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from mechcore.errors import InputError
-from mechcore.files import write_atomically
+from mechcore.files import write_bytes
 from mechcore.report.drawing import style
 from mechcore.report.embedding import SVG, data_uri
 from mechcore.report.scatter_block import Scatter
@@ -201,7 +201,7 @@ class Gallery:
         figure.set_layout_engine("none")
         for end in self.formats:
             content = drawing if end == "svg" else _drawn(figure, end)
-            _write_bytes(self.folder / f"{name}.{end}", content)
+            write_bytes(self.folder / f"{name}.{end}", content)
         picture = _picture(figure, drawing, name, caption, alt)
         return replace(picture, saved=self.formats, fold=fold)
 
@@ -225,10 +225,3 @@ def _drawn(figure: Figure, end: str) -> bytes:
 def _picture(figure: Figure, drawing: bytes, name: str, caption: str, alt: str) -> Picture:
     width, height = (round(_CSS_PIXELS * side) for side in figure.get_size_inches())
     return Picture(name, caption, alt, data_uri(drawing, SVG), width, height)
-
-
-def _write_bytes(path: Path, content: bytes) -> None:
-    def write(temporary: Path) -> None:
-        temporary.write_bytes(content)
-
-    write_atomically(path, write)

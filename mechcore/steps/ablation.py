@@ -57,17 +57,13 @@ class Ablating(MainStep):
     """What the steps that ablate sets of components have in common.
 
     Attributes:
-        names: of the test data in tables, by role.
-        seed: of draws and of the bootstrap.
+        seed: of draws and of the bootstrap, where there is one.
         batch_size: examples per batch.
-        n_resamples: bootstrap resamples.
         fill: what replaces an ablated output.
     """
 
-    names: Mapping[str, str]
     seed: int
     batch_size: int
-    n_resamples: int
     fill: str
 
     def uses(self) -> list[object]:
@@ -82,6 +78,8 @@ class AblateCore(Ablating):
     What a sweep ablated that it needs is not ablated again.
 
     Attributes:
+        names: of the test data in tables, by role.
+        n_resamples: bootstrap resamples.
         max_joint: core heads to ablate in pairs, those that matter most out of domain.
         max_non_core: heads outside the core to ablate for comparison, drawn at random.
     """
@@ -90,6 +88,8 @@ class AblateCore(Ablating):
     schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, INTERACTIONS)
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    names: Mapping[str, str]
+    n_resamples: int
     max_joint: int
     max_non_core: int
 
@@ -109,27 +109,17 @@ class AblateCore(Ablating):
 
 
 @dataclass(frozen=True)
-class Sweep(MainStep):
+class Sweep(Ablating):
     """Every component of a kind ablated alone: the answers.
 
     Attributes:
         components: which kind.
-        seed: of what the fill draws.
-        batch_size: examples per batch.
-        fill: what replaces an ablated output.
     """
 
     kind: ClassVar[str] = "sweep"
     needs: ClassVar[tuple[str, ...]] = ("means",)
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     components: Literal["heads", "mlps", "all"]
-    seed: int
-    batch_size: int
-    fill: str
-
-    def uses(self) -> list[object]:
-        """The fill."""
-        return [FILLS[self.fill]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""

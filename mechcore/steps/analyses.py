@@ -282,6 +282,7 @@ class Search(Ablating):
     """The sets that lose most beyond the sum of their members' losses.
 
     Attributes:
+        n_resamples: bootstrap resamples.
         role: of the test data.
         subset: of them; ``"all"`` takes every one.
         components: to choose from.
@@ -292,6 +293,7 @@ class Search(Ablating):
     kind: ClassVar[str] = "search"
     schemas: ClassVar[tuple[Schema, ...]] = (SUPERADDITIVE, SCREENING)
     needs: ClassVar[tuple[str, ...]] = ("means",)
+    n_resamples: int
     role: Literal["id", "ood"]
     subset: str
     components: Literal["heads", "mlps", "all"]

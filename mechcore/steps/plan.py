@@ -238,11 +238,12 @@ class _Planner:
     def _analyses(self, found: Mapping[str, Job]) -> dict[str, Job]:
         config, wanted = self.config, self.config.analyses
         known = dict(found)
-        seed: dict[str, Any] = {"seed": config.data.seed}
-        filling: dict[str, Any] = {"fill": wanted.fill, "batch_size": config.batch_size}
-        resampled: dict[str, Any] = {"names": self._test_names, "n_resamples": config.n_resamples}
-        resampled |= seed
-        common: dict[str, Any] = {**filling, **resampled}
+        seed, names, n_resamples = config.data.seed, self._test_names, config.n_resamples
+        ablating: dict[str, Any] = {
+            "seed": seed,
+            "batch_size": config.batch_size,
+            "fill": wanted.fill,
+        }
 
         def add(
             what: str,
@@ -263,15 +264,20 @@ class _Planner:
             add("pictures", Pictures(**sample), "pictures of attention")
         if wanted.sweep is not None:
             name = f"ablation of {wanted.sweep} one by one"
-            add("sweep", Sweep(components=wanted.sweep, **filling, **seed), name)
-            add_tables("drops", Drops(groups=self._groups, **resampled), "drops, one by one")
+            add("sweep", Sweep(components=wanted.sweep, **ablating), name)
+            drops = Drops(names, self._groups, n_resamples, seed)
+            add_tables("drops", drops, "drops, one by one")
             add_tables("roles", Roles(wanted.roles), "roles of components")
         if wanted.ablation is not None:
-            step, more = AblateCore(**common, **vars(wanted.ablation)), ("sweep",)
-            add("ablate", step, "ablation of the core", more=more if "sweep" in known else ())
+            core = AblateCore(
+                **ablating, names=names, n_resamples=n_resamples, **vars(wanted.ablation)
+            )
+            more = ("sweep",) if "sweep" in known else ()
+            add("ablate", core, "ablation of the core", more=more)
         if wanted.search is not None:
-            name, search = "search for superadditive sets", vars(wanted.search)
-            add("search", Search(**search, **common), name, (wanted.search.role,))
+            name, options = "search for superadditive sets", vars(wanted.search)
+            search = Search(**ablating, n_resamples=n_resamples, **options)
+            add("search", search, name, (wanted.search.role,))
         for name, settings in wanted.more.items():
             add(name, _added(name, settings), name)
         kept = {what: job for what, job in known.items() if what not in found}

@@ -21,9 +21,8 @@ from mechcore.components import Mask
 from mechcore.evaluation.evaluate import Evaluation, bootstrap_means
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.tables import Column, Schema, estimate
-from mechcore.wording import number
+from mechcore.wording import PLACES, number
 
-PLACES = {"id": "in domain", "ood": "out of domain"}
 MEASURES = ("accuracy", "information")
 
 SMALLEST = Schema(

@@ -248,7 +248,7 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
     swept: tuple[str, ...],
 ) -> None:
     options: dict[str, Any] = {"seed": 3, "batch_size": 4, "fill": "mean"}
-    step = AblateCore({}, n_resamples=10, max_joint=2, max_non_core=2, **options)
+    step = AblateCore(names={}, n_resamples=10, max_joint=2, max_non_core=2, **options)
     core = parse_components(["L0.H1", "L0.H2", "L1.H2"])
     alone = core_ablation_tables(inputs, means, core, step, {})
     known = {

@@ -80,7 +80,7 @@ class Llama(Architecture):
         return llama
 
     def _unlike_llama(self) -> str | None:
-        """What the configuration has and a Llama cannot have, if there is anything."""
+        """A setting of the configuration that Llama does not support; None if it supports all."""
         config = self.config
         if self.window is not None:
             reach = config.max_position_embeddings

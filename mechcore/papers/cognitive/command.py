@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
+from mechcore.cli.execution import ResourceOptions, RunOptions
 from mechcore.cli.options import From, Given, grouped
 from mechcore.cli.shared import must_not_exist, run_table, show
 from mechcore.errors import InputError
 from mechcore.papers.cognitive.settings import CognitiveSettings, default_settings
-from mechcore.settings import origins
-from mechcore.steps.config import Resources
+from mechcore.papers.command import Quick, do_from_base
 
 app = typer.Typer(
     name="cognitive",
@@ -35,31 +33,15 @@ def run(
     given: Annotated[Given[CognitiveSettings], From(CognitiveSettings)],
     resources: ResourceOptions,
     how: RunOptions,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="Try all steps in a minute or two; figures mean nothing."),
-    ] = False,
+    quick: Quick = False,
 ) -> None:
     """A whole study: train the arms, compare them at equal accuracy, judge the paper's claims.
 
     Run it again to go on after an interruption.
     """
-    base = given.values.get("base")
-    first = default_settings(base)
-    start = first.quick() if quick else first
-    settings = given.over(start)
-    stages = (("defaults", CognitiveSettings()), ("--base", first), ("--quick", start))
     from mechcore.papers.cognitive.study import KIND
 
-    how.do(
-        KIND,
-        settings,
-        resources.over(Resources()),
-        out="mechcore-cognitive",
-        origins=origins(*stages, (COMMAND_LINE, settings)),
-        workers=1 if base else os.cpu_count() or 1,
-        show=_show_results,
-    )
+    do_from_base(KIND, given, default_settings, resources, how, quick=quick, show=_show_results)
 
 
 def _show_results(out: Path) -> None:

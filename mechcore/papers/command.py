@@ -1,0 +1,59 @@
+"""What the commands of the paper studies share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from mechcore.cli.execution import COMMAND_LINE, RunOptions
+from mechcore.cli.options import Given
+from mechcore.settings import origins
+from mechcore.steps.config import Resources
+
+Quick: TypeAlias = Annotated[
+    bool,
+    typer.Option("--quick", help="Try all steps in a minute or two; figures mean nothing."),
+]
+
+
+def do_from_base(
+    kind: str,
+    given: Given[Any],
+    default_settings: Callable[[str | None], Any],
+    resources: Given[Resources],
+    how: RunOptions,
+    *,
+    quick: bool,
+    show: Callable[[Path], None],
+) -> None:
+    """Do a study whose defaults are those of its base, and which can be made quick.
+
+    A base of the user's own is too large for a job on every core; the tiny one is not.
+
+    Args:
+        kind: of study.
+        given: the settings on the command line.
+        default_settings: the settings for a base.
+        resources: what one job may use.
+        how: the study is done.
+        quick: whether to begin with the quick settings.
+        show: prints the main results in a folder.
+    """
+    base = given.values.get("base")
+    first = default_settings(base)
+    start = first.quick() if quick else first
+    settings = given.over(start)
+    stages = (("defaults", given.made.kind()), ("--base", first), ("--quick", start))
+    how.do(
+        kind,
+        settings,
+        resources.over(Resources()),
+        out=f"mechcore-{kind}",
+        origins=origins(*stages, (COMMAND_LINE, settings)),
+        workers=1 if base else os.cpu_count() or 1,
+        show=show,
+    )
