@@ -18,7 +18,7 @@ from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
 from mechcore.steps.groups import group_table
-from mechcore.subnetworks.core import accuracy_spread, head_overlap, joint_frequency
+from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core, joint_frequency
 from mechcore.subnetworks.effective_size import mean_effective_size
 
 CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
@@ -140,8 +140,9 @@ def write_run(path: Path, world: World = World()) -> Path:
         for head in core
     ]
     save("core", rows, CORE)
-    expected = len(heads) * float(np.prod([row["head_sparsity"] for row in subnetworks]))
-    values = (n_subnetworks, len(heads), len(core), expected, world.p_value if core else 1.0)
+    chance = heuristic_core(masks)
+    values = (n_subnetworks, len(heads), len(core), chance.expected)
+    values += (world.p_value if core else 1.0, chance.expected_uniform, chance.p_uniform)
     save("core_summary", [dict(zip(SUMMARY, (*values, 0.79, 8e-8), strict=True))], SUMMARY)
 
     if core:
@@ -398,7 +399,7 @@ SUBNETWORKS += ("heads_kept", "mlps_kept", "kl", "id_accuracy", "ood_accuracy", 
 FREQUENCY = ("component", "layer", "head", "target_sparsity", "n_seeds", "count", "frequency")
 CORE = ("component", "layer", "head", "n_subnetworks")
 SUMMARY = ("n_subnetworks", "n_heads", "core_size", "expected_by_chance", "p_value")
-SUMMARY += ("spearman_rho", "spearman_p")
+SUMMARY += ("expected_uniform", "p_uniform", "spearman_rho", "spearman_p")
 SIZES = ["group", "checkpoint", "seed", "effective_size", "faithful", "sparsity", "accuracy"]
 SIZES += ["full_accuracy"]
 TRAINING = ("step", "data", "loss", "role", "subset", "accuracy")

@@ -69,8 +69,8 @@ SHOWN: dict[str, tuple[Any, str]] = {
     ),
     "core": (
         heuristic_core([MASK]),
-        "HeuristicCore(L0.H0 L0.H1 L1.H1; 3 heads in 1 subnetworks, 3.0 of 4 expected by chance, "
-        "p=1)",
+        "HeuristicCore(L0.H0 L0.H1 L1.H1; 3 heads in 1 subnetworks, 3 of 4 expected by chance "
+        "with as many heads of each layer, p=1)",
     ),
     "ablations": (
         Ablations.of(EVALUATION, {ComponentSet.of("L0.H1"): EVALUATION}, "hans", "ood"),

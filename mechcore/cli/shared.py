@@ -155,7 +155,8 @@ def show_core(members: Any, summary: Any) -> None:
     print(
         f"heuristic core of {facts.n_subnetworks:.0f} subnetworks: {len(members)} of "
         f"{facts.n_heads:.0f} heads ({' '.join(members['component']) or 'empty'}); "
-        f"{facts.expected_by_chance:.2g} expected by chance, p = {facts.p_value:.2g}"
+        f"{facts.expected_by_chance:.2g} expected by chance with as many heads of each layer, "
+        f"p = {facts.p_value:.2g}"
     )
 
 

@@ -123,8 +123,8 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
             subnetwork_figures.head_overlap(overlap),
             "head-overlap",
             "Overlap of the heads of every two subnetworks (Jaccard index: shared heads as a share "
-            f"of the heads of either). On average {number(mean)}; random heads would share "
-            f"{number(chance)}.",
+            f"of the heads of either). On average {number(mean)}; as many random heads of each "
+            f"layer would share {number(chance)}.",
             "Heatmap of the Jaccard index of every two subnetworks; the numbers are in "
             "head_overlap.csv.",
         )

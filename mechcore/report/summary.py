@@ -143,7 +143,7 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     n, size = summary["n_subnetworks"], summary["core_size"]
     all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
     expected = (
-        "If each subnetwork kept as many heads picked at random, "
+        "If each subnetwork kept as many heads of each layer, picked at random, "
         f"{small(summary['expected_by_chance'])} would be shared by all on average"
         if pd.notna(summary["expected_by_chance"])
         else ""
@@ -157,7 +157,8 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     verb = "is" if size == 1 else "are"
     text = f"{whole(size)} of {count(summary['n_heads'], 'head')} {verb} in {all_of}{names}."
     if expected:
-        text += f" {expected} ({p_value(summary['p_value'])})."
+        text += f" {expected} ({p_value(summary['p_value'])}); of heads picked from any layer, "
+        text += f"{small(summary['expected_uniform'])} ({p_value(summary['p_uniform'])})."
     if pd.notna(summary["p_value"]) and summary["p_value"] >= SIGNIFICANT:
         text += (
             " That p-value is not small: a core of this size is no evidence that the subnetworks "

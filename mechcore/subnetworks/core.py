@@ -1,4 +1,10 @@
-"""What several subnetworks have in common, and how they differ (arXiv 2403.03942, section 4)."""
+"""What several subnetworks have in common, and how they differ (arXiv 2403.03942, section 4).
+
+What is shared by chance is that of random subnetworks that keep as many heads *of each layer* as
+those found. Pruning prefers some layers to others whatever the seed, so that subnetworks share more
+heads than random ones of their size even if within layers their heads are arbitrary. Figures
+called *uniform* are those of random heads of any layer.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float, Int
 from scipy import stats
 
 from mechcore.components import Component, Mask, ModelShape, same_model
@@ -46,7 +53,8 @@ HEAD_OVERLAP = Schema(
         Column("shared", "whole", "heads that both keep"),
         Column("either", "whole", "heads that one or both keep"),
         Column("jaccard", "number", "shared / either"),
-        Column("expected", "number", "its mean if the heads of each were drawn at random"),
+        Column("expected", "number", "its mean if each kept as many random heads of each layer"),
+        Column("expected_uniform", "number", "its mean if each kept as many random heads"),
     ),
 )
 ACCURACY_SPREAD = Schema(
@@ -74,10 +82,12 @@ class HeuristicCore(Shown):
         heads: the core, by layer.
         n_subnetworks: how many subnetworks share it.
         n_heads: heads of the model.
-        expected: size expected if each subnetwork kept as many heads as it does, but random
-            ones: n_heads * prod_i (1 - head_sparsity_i).
-        p_value: probability that random subnetworks of these sizes share at least as many heads;
-            exact.
+        expected: size expected if each subnetwork kept as many heads of each layer as it does, but
+            random ones.
+        p_value: probability that such random subnetworks share at least as many heads; exact.
+        expected_uniform: size expected if each kept as many heads as it does, but random ones of
+            any layer: n_heads * prod_i (1 - head_sparsity_i).
+        p_uniform: the probability for those.
     """
 
     heads: tuple[Component, ...]
@@ -85,10 +95,15 @@ class HeuristicCore(Shown):
     n_heads: int
     expected: float
     p_value: float
+    expected_uniform: float
+    p_uniform: float
 
     def _summary(self) -> str:
         heads = " ".join(map(str, self.heads)) or "no head"
-        chance = f"{self.expected:.1f} of {self.n_heads} expected by chance, p={self.p_value:.2g}"
+        chance = (
+            f"{self.expected:.2g} of {self.n_heads} expected by chance with as many heads of each "
+            f"layer, p={self.p_value:.2g}"
+        )
         return f"{heads}; {len(self.heads)} heads in {self.n_subnetworks} subnetworks, {chance}"
 
 
@@ -100,29 +115,45 @@ def heuristic_core(masks: Sequence[Mask]) -> HeuristicCore:
         MismatchError: the masks are those of different models.
     """
     shape = _common_shape(masks)
-    kept = [{c for c in mask.kept if c.is_head} for mask in masks]
+    kept = [_heads(mask) for mask in masks]
     core = sorted(set.intersection(*kept))
-    sizes = [len(heads) for heads in kept]
+    by_layer = _by_layer(shape, kept)
     n_heads = len(shape.heads)
-    expected = n_heads * float(np.prod([size / n_heads for size in sizes]))
-    p_value = intersection_tail(n_heads, sizes, len(core))
-    return HeuristicCore(tuple(core), len(masks), n_heads, expected, p_value)
+    layered = shared_by_chance([shape.n_heads] * shape.n_layers, by_layer)
+    uniform = shared_by_chance([n_heads], by_layer.sum(1, keepdims=True))
+    expected, expected_uniform = (float(np.arange(n_heads + 1) @ c) for c in (layered, uniform))
+    p_value, p_uniform = (min(1.0, float(c[len(core) :].sum())) for c in (layered, uniform))
+    return HeuristicCore(
+        tuple(core), len(masks), n_heads, expected, p_value, expected_uniform, p_uniform
+    )
 
 
-def intersection_tail(n: int, sizes: Sequence[int], observed: int) -> float:
-    """P(at least ``observed`` of ``n`` things lie in every one of random sets of these sizes).
+def shared_by_chance(
+    groups: Sequence[int], sizes: Int[np.ndarray, "sets group"]
+) -> Float[np.ndarray, " n+1"]:
+    """How many things all of several random sets share, if each has given sizes within groups.
 
-    The intersection of a set of size k with a random set is hypergeometric, so its distribution
-    follows exactly from one set to the next.
+    Within a group the intersection with a random set of size k is hypergeometric, so its
+    distribution follows exactly from one set to the next; groups are independent, so that of the
+    sum over groups is the convolution.
+
+    Args:
+        groups: how many things are in each group, n in all.
+        sizes: how many of them are in each set.
+
+    Returns:
+        Probabilities that 0 to n are in every set.
     """
-    probability = np.zeros(n + 1)
-    probability[sizes[0]] = 1.0
-    for size in sizes[1:]:
-        step = np.zeros(n + 1)
-        for current in np.flatnonzero(probability):
-            step += probability[current] * stats.hypergeom.pmf(np.arange(n + 1), n, current, size)
-        probability = step
-    return float(min(1.0, probability[observed:].sum()))
+    shared = np.ones(1)
+    for n, of_group in zip(groups, sizes.T, strict=True):
+        within = np.zeros(n + 1)
+        within[of_group[0]] = 1.0
+        for size in of_group[1:]:
+            among = np.flatnonzero(within)
+            step = stats.hypergeom.pmf(np.arange(n + 1), n, among[:, None], size)
+            within = within[among] @ step
+        shared = np.convolve(shared, within)
+    return shared
 
 
 def head_frequency(masks: Sequence[Mask], targets: Sequence[float]) -> pd.DataFrame:
@@ -202,7 +233,7 @@ def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_overlap(masks: Sequence[Mask], names: Sequence[str]) -> pd.DataFrame:
-    """Jaccard index of the heads of every two subnetworks, and the one expected by chance.
+    """Jaccard index of the heads of every two subnetworks, and those expected by chance.
 
     Args:
         masks: single masks of zeros and ones.
@@ -210,33 +241,47 @@ def head_overlap(masks: Sequence[Mask], names: Sequence[str]) -> pd.DataFrame:
 
     Returns:
         One row per pair: first, second, shared (heads both keep), either (heads one or both
-        keep), jaccard = shared / either, expected (its mean if the heads of each were drawn at
-        random, exact). 1 where neither keeps a head.
+        keep), jaccard = shared / either, expected (its mean if each kept as many heads of each
+        layer, but random ones; exact), expected_uniform (the same with random heads of any layer).
+        1 where neither keeps a head.
 
     Raises:
         InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
             masks and names differ.
         MismatchError: the masks are those of different models.
     """
-    n_heads = len(_common_shape(masks).heads)
+    shape = _common_shape(masks)
     if len(masks) != len(names):
         raise InputError(f"head overlap: {len(masks)} masks but {len(names)} names")
-    kept = [{c for c in mask.kept if c.is_head} for mask in masks]
+    groups = [shape.n_heads] * shape.n_layers
     rows = []
+    kept = [_heads(mask) for mask in masks]
     for (first, a), (second, b) in itertools.combinations(zip(names, kept, strict=True), 2):
-        possible = np.arange(min(len(a), len(b)) + 1)
-        chance = stats.hypergeom.pmf(possible, n_heads, len(a), len(b))
-        jaccards = [_jaccard(int(n), len(a), len(b)) for n in possible]
-        jaccard = _jaccard(len(a & b), len(a), len(b))
-        expected = float(np.dot(chance, jaccards))
-        rows.append((first, second, len(a & b), len(a | b), jaccard, expected))
-    columns = ["first", "second", "shared", "either", "jaccard", "expected"]
-    return pd.DataFrame(rows, columns=columns)
+        by_layer = _by_layer(shape, [a, b])
+        sizes, shared = by_layer.sum(1), len(a & b)
+        jaccards = np.array([_jaccard(n, *sizes) for n in range(len(shape.heads) + 1)])
+        chances = (
+            shared_by_chance(groups, by_layer),
+            shared_by_chance([len(shape.heads)], sizes[:, None]),
+        )
+        expected = [float(jaccards @ chance) for chance in chances]
+        rows.append((first, second, shared, len(a | b), jaccards[shared], *expected))
+    return pd.DataFrame(rows, columns=HEAD_OVERLAP.names)
+
+
+def _heads(mask: Mask) -> set[Component]:
+    return {component for component in mask.kept if component.is_head}
+
+
+def _by_layer(shape: ModelShape, kept: Sequence[set[Component]]) -> Int[np.ndarray, "sets layer"]:
+    """How many heads of each layer are kept."""
+    layers = [[component.layer for component in heads] for heads in kept]
+    return np.stack([np.bincount(np.array(ls, int), minlength=shape.n_layers) for ls in layers])
 
 
 def _jaccard(shared: int, first: int, second: int) -> float:
     either = first + second - shared
-    return float(shared / either) if either else 1.0
+    return float(shared / either) if either > 0 else 1.0
 
 
 def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:

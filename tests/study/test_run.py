@@ -68,12 +68,12 @@ COLUMNS = {
     "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
     "mlps_kept kl id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
     "head_frequency": "component layer head target_sparsity n_seeds count frequency",
-    "head_overlap": "first second shared either jaccard expected",
+    "head_overlap": "first second shared either jaccard expected expected_uniform",
     "joint_frequency": "low_sparsity high_sparsity low_count high_count n_heads",
     "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread",
     "core": "component layer head n_subnetworks",
-    "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value spearman_rho "
-    "spearman_p low_sparsity high_sparsity",
+    "core_summary": "n_subnetworks n_heads core_size expected_by_chance p_value expected_uniform "
+    "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
     "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high kl",
     "smallest": " ".join(SMALLEST.names),
@@ -276,7 +276,7 @@ def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
     assert (summary["n_subnetworks"], summary["n_heads"]) == (4, 8 * finished.n_layers)
     assert summary["core_size"] == len(expected)
     shares = finished.table("subnetworks")["head_sparsity"].rsub(1)
-    assert summary["expected_by_chance"] == pytest.approx(8 * finished.n_layers * shares.prod())
+    assert summary["expected_uniform"] == pytest.approx(8 * finished.n_layers * shares.prod())
     assert 0 < summary["p_value"] <= 1
     categories = finished.table("head_categories")
     assert categories.loc[categories["in_core"], "component"].tolist() == expected

@@ -21,8 +21,8 @@ from mechcore.subnetworks.core import (
     head_frequency,
     head_overlap,
     heuristic_core,
-    intersection_tail,
     joint_frequency,
+    shared_by_chance,
 )
 
 SHAPE = ModelShape(2, 2)
@@ -170,18 +170,25 @@ def test_overlap_by_hand() -> None:
     assert table.loc[("a", "b"), ["shared", "either", "jaccard"]].tolist() == [2, 4, 0.5]
     assert table.loc[("a", "c"), "jaccard"] == pytest.approx(2 / 3)
     assert table.loc[("c", "d"), ["shared", "either"]].tolist() == [1, 3]
+    # Of layers with 2 and 1 heads, and 1 and 2: always one shared in each, 2 of 4.
+    assert table.loc[("a", "b"), "expected"] == pytest.approx(2 / 4)
+    # 2 and 1, 1 and 1: the one of layer 0, and that of layer 1 half of the time.
+    assert table.loc[("a", "c"), "expected"] == pytest.approx(1 / 2 * 2 / 3 + 1 / 2 * 1 / 4)
+    assert table.loc[("c", "d"), "expected"] == pytest.approx(1 / 3)
     # Two random sets of 3 of 4 heads share 2 (probability 3/4, 2 of 4) or 3 (1/4, 3 of 3).
-    assert table.loc[("a", "b"), "expected"] == pytest.approx(3 / 4 * 2 / 4 + 1 / 4)
+    uniform = table["expected_uniform"]
+    assert uniform["a", "b"] == pytest.approx(3 / 4 * 2 / 4 + 1 / 4)
     # 3 and 2 of 4: share 1 (1/2, of 4) or 2 (1/2, of 3). 2 and 2: 1 (4/6, of 3) or 2 (1/6, of 2).
-    assert table.loc[("a", "c"), "expected"] == pytest.approx(1 / 2 / 4 + 1 / 2 * 2 / 3)
-    assert table.loc[("c", "d"), "expected"] == pytest.approx(4 / 6 / 3 + 1 / 6)
+    assert uniform["a", "c"] == pytest.approx(1 / 2 / 4 + 1 / 2 * 2 / 3)
+    assert uniform["c", "d"] == pytest.approx(4 / 6 / 3 + 1 / 6)
 
 
 def test_overlap_at_the_ends() -> None:
     nothing, everything = keeping("L0.MLP"), Mask.full(SHAPE)
     table = head_overlap([nothing, nothing, everything, everything], "abcd")
     assert table["jaccard"].tolist() == [1, 0, 0, 0, 0, 1]
-    assert table["expected"].tolist() == [1, 0, 0, 0, 0, 1]
+    for column in ("expected", "expected_uniform"):
+        assert table[column].tolist() == [1, 0, 0, 0, 0, 1]
     assert head_overlap(MASKS[:1], "a").empty
     with pytest.raises(InputError, match="4 masks but 2 names"):
         head_overlap(MASKS, "ab")
@@ -229,18 +236,20 @@ def test_the_core_by_hand() -> None:
     assert [str(head) for head in core.heads] == ["L0.H1"]
     assert (core.n_subnetworks, core.n_heads) == (4, 4)
     # 3, 3, 2 and 2 of 4 heads: 4 * 3/4 * 3/4 * 1/2 * 1/2 = 9/16.
-    assert core.expected == pytest.approx(9 / 16)
+    assert core.expected_uniform == pytest.approx(9 / 16)
     two = heuristic_core(MASKS[:2])
     assert [str(head) for head in two.heads] == ["L0.H1", "L1.H1"]
     # Two sets of 3 of 4 share at least 2, so that is no surprise.
-    assert two.expected == pytest.approx(9 / 4)
-    assert two.p_value == pytest.approx(1)
+    assert two.expected_uniform == pytest.approx(9 / 4)
+    assert two.p_uniform == pytest.approx(1)
 
 
 def test_mlps_are_never_in_the_core() -> None:
     core = heuristic_core([keeping("L0.MLP", "L1.H0"), keeping("L0.MLP", "L1.H1")])
     assert core.heads == ()
-    assert core.expected == pytest.approx(4 / 16)
+    assert core.expected_uniform == pytest.approx(4 / 16)
+    # One head of two in the same layer: they are equal half of the time, so none shared is usual.
+    assert core.expected == pytest.approx(1 / 2)
     assert core.p_value == pytest.approx(1)
 
 
@@ -261,9 +270,10 @@ def test_the_expected_size_of_the_papers_core() -> None:
     # 144 * (43 / 144)^12 = 7.239e-5; eleven of 43 and one of 44 give 7.407e-5, nine and three
     # 7.756e-5.
     assert math.isclose(144 * 0.3**12, 7.653e-5, rel_tol=1e-3)
-    assert heuristic_core(sized(*[43] * 12)).expected == pytest.approx(7.239e-5, rel=1e-3)
-    assert heuristic_core(sized(*[43] * 11, 44)).expected == pytest.approx(7.407e-5, rel=1e-3)
-    assert heuristic_core(sized(*[43] * 9, *[44] * 3)).expected == pytest.approx(7.756e-5, rel=1e-3)
+    assert heuristic_core(sized(*[43] * 12)).expected_uniform == pytest.approx(7.239e-5, rel=1e-3)
+    eleven, nine = (heuristic_core(sized(*[43] * n, *[44] * (12 - n))) for n in (11, 9))
+    assert eleven.expected_uniform == pytest.approx(7.407e-5, rel=1e-3)
+    assert nine.expected_uniform == pytest.approx(7.756e-5, rel=1e-3)
     # One shared head is then as likely as the expected number says (few ever share two).
     assert intersection_tail(144, [43] * 12, 1) == pytest.approx(7.239e-5, rel=1e-3)
     assert intersection_tail(144, [43] * 12, 9) < 1e-40
@@ -302,6 +312,10 @@ def test_what_has_no_core() -> None:
 
 
 # -- chance ---------------------------------------------------------------------------------------
+
+
+def intersection_tail(n: int, sizes: Sequence[int], observed: int) -> float:
+    return float(shared_by_chance([n], np.array(sizes)[:, None])[observed:].sum())
 
 
 def tail_by_counting(n: int, sizes: Sequence[int], observed: int) -> float:
@@ -359,3 +373,65 @@ def test_the_tail_falls_from_one_and_does_not_depend_on_the_order(
     assert sum(tail[1:]) == pytest.approx(expected, abs=1e-9)
     other = [intersection_tail(n, sizes[::-1], k) for k in range(n + 2)]
     assert other == pytest.approx(tail, abs=1e-12)
+
+
+# -- chance with as many heads of each layer ------------------------------------------------------
+
+
+def test_whole_layers_are_no_surprise() -> None:
+    """Subnetworks that all keep one layer share it whatever their heads: uniform chance errs."""
+    core = heuristic_core([keeping("L0.H0", "L0.H1")] * 4)
+    assert [str(head) for head in core.heads] == ["L0.H0", "L0.H1"]
+    assert (core.expected, core.p_value) == (2, 1)
+    assert core.expected_uniform == pytest.approx(4 / 16)
+    assert core.p_uniform == pytest.approx(1 / 6**3)
+
+
+def test_layers_by_hand() -> None:
+    # Two layers of 2 heads, two sets. Layer 0, one head each: shared with probability 1/2.
+    # Layer 1, one and two heads: always one shared.
+    chance = shared_by_chance([2, 2], np.array([[1, 1], [1, 2]]))
+    np.testing.assert_allclose(chance, [0, 1 / 2, 1 / 2, 0, 0])
+    # Layers of 1 and 3: nothing of the first; 2 and 2 of 3 share 1 (2/3) or 2 (1/3).
+    chance = shared_by_chance([1, 3], np.array([[0, 2], [1, 2]]))
+    np.testing.assert_allclose(chance, [0, 2 / 3, 1 / 3, 0, 0])
+
+
+def test_chance_by_layer_is_that_of_counting_all_sets() -> None:
+    groups = [2, 3]
+    for sizes in itertools.product(*(range(n + 1) for n in groups * 2)):
+        by_set = np.array(sizes).reshape(2, 2)
+        choices = [
+            [set(chosen) for chosen in itertools.combinations(range(n), size)]
+            for n, size in zip(groups * 2, sizes, strict=True)
+        ]
+        shared = [len(a & c) + len(b & d) for a, b, c, d in itertools.product(*choices)]
+        counts = np.bincount(shared, minlength=sum(groups) + 1)
+        np.testing.assert_allclose(shared_by_chance(groups, by_set), counts / len(shared))
+
+
+def test_chance_by_layer_is_that_of_random_sets() -> None:
+    groups, n_draws = [4, 6, 3], 1_000_000
+    sizes = np.array([[3, 2, 3], [2, 4, 2], [3, 3, 2]])
+    rng = np.random.default_rng(8)
+    shared = np.zeros(n_draws, dtype=int)
+    for n, of_group in zip(groups, sizes.T, strict=True):
+        kept = np.ones((n_draws, n), dtype=bool)
+        for size in of_group:
+            kept &= rng.permuted(np.tile(np.arange(n, dtype=np.int8), (n_draws, 1)), axis=1) < size
+        shared += kept.sum(1)
+    found = np.bincount(shared, minlength=14) / n_draws
+    chance = shared_by_chance(groups, sizes)
+    errors = np.sqrt(chance * (1 - chance) / n_draws)
+    assert (np.abs(found - chance) <= 4 * errors + 1e-12).all()
+
+
+@given(st.data())
+def test_the_expected_number_is_the_sum_over_layers(draw: st.DataObject) -> None:
+    groups = draw.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4))
+    rows = draw.draw(st.lists(st.tuples(*(st.integers(0, n) for n in groups)), min_size=1))
+    sizes = np.array(rows)
+    chance = shared_by_chance(groups, sizes)
+    assert chance.sum() == pytest.approx(1)
+    expected = sum(n * np.prod(sizes[:, i] / n) for i, n in enumerate(groups))
+    assert np.arange(len(chance)) @ chance == pytest.approx(expected)
