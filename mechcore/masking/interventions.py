@@ -1,6 +1,7 @@
 """The one intervention: ``x -> fill + m * (x - fill)`` at every component's output.
 
-This is the only code that writes to ``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
+This and `mechcore.masking.blinding`, which cuts paths by it, are the only code that writes to
+``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
 The fill is the component's mean activation (arXiv 2403.03942, section 3), zero, the activation
 of another token, or a registered one, see `mechcore.masking.fills`.
 """
@@ -8,7 +9,7 @@ of another token, or a registered one, see `mechcore.masking.fills`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
@@ -20,7 +21,7 @@ from mechcore.components import Mask
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, Kind, fill_of
 from mechcore.masking.means import MeanActivations
-from mechcore.models.measuring import evaluating, hooked
+from mechcore.models.measuring import Hook, evaluating, hooked
 from mechcore.models.padding import real_positions
 from mechcore.models.running import (
     Batch,
@@ -120,11 +121,6 @@ def masked(
     """
     check_masks([mask], model)
     filling = fill_of(model, means, fill, seed)
-    if model in _masked_models:
-        raise MechcoreError(
-            "masked: this model is masked already; leave the outer block first, or combine the "
-            "masks with & before masking"
-        )
     runner = MaskedModel(model, len(mask) if mask.is_batched else None)
     hooks: list[tuple[str, Any]] = []
     for layer in range(mask.shape.n_layers):
@@ -135,11 +131,28 @@ def masked(
         for kind, name, values in places:
             if values.requires_grad or bool((values != 1).any()):
                 hooks.append((name, _hook(values, kind, layer, filling, runner)))
+    with intervening(model, hooks):
+        yield runner
+
+
+@contextmanager
+def intervening(model: Any, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]:
+    """Change what components put out, in evaluation mode and this thread alone.
+
+    Raises:
+        InputError: the model lacks a hook point.
+        MechcoreError: the model is masked already, or inside the block another thread runs it.
+    """
+    if model in _masked_models:
+        raise MechcoreError(
+            "masked: this model is masked already; leave the outer block first, or combine the "
+            "masks with & before masking"
+        )
     check_hooks(model, [name for name, _ in hooks])
     _masked_models.add(model)
     try:
         with evaluating(model), hooked(model, hooks, _ELSEWHERE):
-            yield runner
+            yield
     finally:
         _masked_models.discard(model)
 

@@ -1,0 +1,235 @@
+"""Paths: which component reads what another writes.
+
+A path ``S > R`` goes from senders through the residual stream to receivers. A receiver is a head,
+one of its inputs (``L3.H9.q``, ``.k`` or ``.v``), an MLP layer, or the answer. Cutting paths is
+defined in `mechcore.masking.blinding`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import total_ordering
+from typing import TypeAlias
+
+from mechcore.components.names import Component, ComponentLike, ModelShape, parse_components
+from mechcore.errors import InputError
+
+INPUTS = ("all", "q", "k", "v")
+"""What of a head can be blind: all that it reads, or its queries, keys or values."""
+
+ANSWER = "answer"
+
+
+@total_ordering
+@dataclass(frozen=True)
+class Receiver:
+    """What reads the residual stream.
+
+    Attributes:
+        component: the head or MLP layer; None for the answer.
+        input: which input of a head, one of `INPUTS`; ``"all"`` for others.
+
+    >>> str(Receiver.parse("3.9.q"))
+    'L3.H9.q'
+    """
+
+    component: Component | None
+    input: str = "all"
+
+    def __post_init__(self) -> None:
+        head = self.component is not None and self.component.is_head
+        if self.input not in INPUTS or (self.input != "all" and not head):
+            raise InputError(
+                f"receiver {self}: input {self.input!r}; expected q, k or v of a head, such as "
+                "L3.H9.q, or nothing for all that it reads"
+            )
+
+    @classmethod
+    def parse(cls, name: ReceiverLike) -> Receiver:
+        """Read ``L3.H9``, ``L3.H9.q``, ``L2.MLP`` or ``answer``; receivers pass through.
+
+        Raises:
+            InputError: ``name`` is none of these.
+        """
+        if isinstance(name, Receiver):
+            return name
+        if isinstance(name, Component):
+            return cls(name)
+        text = name.strip() if isinstance(name, str) else ""
+        if text == ANSWER:
+            return cls(None)
+        stem, dot, end = text.rpartition(".")
+        if dot and end in INPUTS[1:]:
+            return cls(Component.parse(stem), end)
+        try:
+            return cls(Component.parse(text))
+        except InputError as error:
+            raise InputError(
+                f"receiver {name!r}: cannot be read; write a head as L3.H9, one of its inputs as "
+                f"L3.H9.q, .k or .v, an MLP layer as L2.MLP, or {ANSWER}"
+            ) from error
+
+    def __str__(self) -> str:
+        if self.component is None:
+            return ANSWER
+        return f"{self.component}" + ("" if self.input == "all" else f".{self.input}")
+
+    def __lt__(self, other: Receiver) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[bool, Component, int]:
+        component = self.component or Component(0)
+        return self.component is None, component, INPUTS.index(self.input)
+
+
+ReceiverLike: TypeAlias = Receiver | ComponentLike
+
+
+@total_ordering
+@dataclass(frozen=True, init=False)
+class Path:
+    """From one component to a receiver.
+
+    >>> str(Path("L1.H1", "L3.H9.q"))
+    'L1.H1>L3.H9.q'
+    """
+
+    sender: Component
+    receiver: Receiver
+
+    def __init__(self, sender: ComponentLike, receiver: ReceiverLike) -> None:
+        object.__setattr__(self, "sender", Component.parse(sender))
+        object.__setattr__(self, "receiver", Receiver.parse(receiver))
+
+    def __str__(self) -> str:
+        return f"{self.sender}>{self.receiver}"
+
+    def __lt__(self, other: Path) -> bool:
+        return (self.receiver, self.sender) < (other.receiver, other.sender)
+
+    def check(self, shape: ModelShape, *, parallel: bool = False) -> None:
+        """Make sure that the model has both ends, the sender before the receiver.
+
+        Args:
+            shape: of the model.
+            parallel: whether a layer's MLP reads what its heads read, not what they write.
+
+        Raises:
+            InputError: it has not.
+        """
+        shape.index(self.sender)
+        to = self.receiver.component
+        if to is None:
+            return
+        shape.index(to)
+        beside = self.sender.layer == to.layer and self.sender.is_head and not to.is_head
+        if self.sender.layer < to.layer or (beside and not parallel):
+            return
+        why = " (attention and MLP of a layer run side by side in this model)" if beside else ""
+        raise InputError(
+            f"path {self}: the receiver runs before the sender or beside it{why}; expected a "
+            "sender of an earlier layer, or a head and the MLP of its own layer"
+        )
+
+
+@dataclass(frozen=True)
+class PathSet:
+    """Paths that are cut together.
+
+    Attributes:
+        paths: the paths, in order.
+        name: what to call the set in tables, in place of its paths.
+
+    >>> str(PathSet.of("L1.H1+L2.H9>L3.H9.q+L4.MLP"))
+    'L1.H1+L2.H9>L3.H9.q+L4.MLP'
+    """
+
+    paths: tuple[Path, ...]
+    name: str | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, paths: PathSetLike, name: str | None = None) -> PathSet:
+        """A set from paths, or from text: ``senders>receivers`` separated by commas.
+
+        Senders and receivers are separated by ``+``; every sender goes to every receiver.
+
+        Raises:
+            InputError: a name cannot be read, or a head is to be blind in all that it reads and
+                in one of its inputs, too.
+        """
+        if isinstance(paths, PathSet):
+            return paths if name is None else cls(paths.paths, name)
+        given = [paths] if isinstance(paths, (str, Path)) else list(paths)
+        found = set()
+        for each in given:
+            found |= {each} if isinstance(each, Path) else set(_read(each))
+        made = cls(tuple(sorted(found)), name)
+        made._check_inputs()
+        return made
+
+    @classmethod
+    def between(
+        cls,
+        senders: ComponentLike | Iterable[ComponentLike],
+        receivers: ReceiverLike | Iterable[ReceiverLike],
+        name: str | None = None,
+    ) -> PathSet:
+        """All paths from some components to some receivers.
+
+        Raises:
+            InputError: as `of`.
+        """
+        to = [receivers] if isinstance(receivers, (str, Component, Receiver)) else receivers
+        parsed = [Receiver.parse(each) for each in to]
+        ends = itertools.product(parse_components(senders), parsed)
+        return cls.of([Path(sender, receiver) for sender, receiver in ends], name)
+
+    @property
+    def senders(self) -> Mapping[Receiver, frozenset[Component]]:
+        """What each receiver is blind to."""
+        found: dict[Receiver, frozenset[Component]] = {}
+        for path in self.paths:
+            found[path.receiver] = found.get(path.receiver, frozenset()) | {path.sender}
+        return found
+
+    def _check_inputs(self) -> None:
+        receivers = self.senders
+        for receiver in receivers:
+            if receiver.input != "all" and Receiver(receiver.component) in receivers:
+                raise InputError(
+                    f"paths: {receiver.component} is to be blind in all that it reads, and in "
+                    f"{receiver} apart; expected one of the two"
+                )
+
+    def __str__(self) -> str:
+        if self.name:
+            return self.name
+        by_senders: dict[frozenset[Component], list[Receiver]] = {}
+        for receiver, senders in self.senders.items():
+            by_senders.setdefault(senders, []).append(receiver)
+        parts = [
+            f"{'+'.join(map(str, sorted(senders)))}>{'+'.join(map(str, sorted(receivers)))}"
+            for senders, receivers in by_senders.items()
+        ]
+        return ",".join(parts) or "no path"
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+
+PathSetLike: TypeAlias = PathSet | Path | str | Iterable[Path | str]
+
+
+def _read(text: str) -> Iterable[Path]:
+    for part in text.split(","):
+        senders, arrow, receivers = part.partition(">")
+        if not arrow or ">" in receivers:
+            raise InputError(
+                f"path {part.strip()!r}: cannot be read; write senders>receivers, such as "
+                "L1.H1>L3.H9.q or L1.H1+L2.H9>L4.MLP"
+            )
+        for sender, receiver in itertools.product(senders.split("+"), receivers.split("+")):
+            yield Path(sender, receiver)

@@ -1,0 +1,230 @@
+"""Cutting paths: components that do not see what others write.
+
+A receiver that is *blind* to senders S reads the residual stream of the running forward with the
+outputs of S replaced by their fill: adds and norms are made again for that stream, and every other
+component's output is what it is in the run. The receiver's output, so changed, is what everything
+after it sees. Where the answer is blind to S, so are the logits.
+
+How: the model runs rows side by side, the *run* and, for each set of senders, a *view*. At every
+component's output a view takes what the run puts out, but the fill for its senders; so its residual
+stream is the run's without them, for any order of adds and norms. A blind receiver's output is the
+one that its view computed. This is the intervention of `mechcore.masking.interventions`,
+``x -> fill + m * (x - fill)``, after rows have exchanged their outputs: m is 0 for a view's
+senders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechcore.components import Component, ModelShape
+from mechcore.components.paths import Path, PathSet, PathSetLike, Receiver
+from mechcore.errors import InputError
+from mechcore.masking.fills import Fill, Kind, fill_of
+from mechcore.masking.interventions import FillName, intervening
+from mechcore.masking.means import MeanActivations
+from mechcore.models.padding import real_positions
+from mechcore.models.running import Batch, forward, hook_mlp_out, hook_resid_mid, hook_z
+from mechcore.models.running import model_inputs as _inputs
+
+
+class BlindModel:
+    """Runs batches through a model some of whose components are blind; made by `blind`."""
+
+    def __init__(self, model: Any, rows: _Rows, *, one: bool) -> None:
+        self.model, self.rows, self.one = model, rows, one
+        self.positions: Tensor | None = None
+
+    def __call__(self, batch: Batch) -> Float[Tensor, "*sets batch *pos out"]:
+        """Logits of ``batch``, with a leading axis of sets of paths if there are several."""
+        inputs = _inputs(self.model, batch)
+        self.positions = real_positions(inputs["attention_mask"])
+        n = len(self.rows.senders)
+        try:
+            repeated = {name: tensor.repeat(n, 1) for name, tensor in inputs.items()}
+            logits = forward(self.model, repeated).unflatten(0, (n, -1))
+        finally:
+            self.positions = None
+        answers = logits[self.rows.answers]
+        return answers[0] if self.one else answers
+
+
+class _Rows:
+    """Which rows run side by side, and whose outputs they take.
+
+    Attributes:
+        senders: what each row's stream is without; nothing for runs.
+        run: number of the run that each row belongs to.
+        answers: the row whose logits are each set's.
+        blind: for each run and blind receiver, the view that it reads.
+    """
+
+    def __init__(self, sets: Sequence[PathSet]) -> None:
+        self.senders: list[frozenset[Component]] = []
+        self.run: list[int] = []
+        self.answers: list[int] = []
+        self.blind: dict[tuple[int, Receiver], int] = {}
+        for each in sets:
+            run = self._row(frozenset())
+            views: dict[frozenset[Component], int] = {}
+            for receiver, senders in each.senders.items():
+                if senders not in views:
+                    views[senders] = self._row(senders, run)
+                self.blind[run, receiver] = views[senders]
+            self.answers.append(self.blind.get((run, Receiver(None)), run))
+
+    def _row(self, senders: frozenset[Component], run: int | None = None) -> int:
+        self.senders.append(senders)
+        self.run.append(len(self.run) if run is None else run)
+        return len(self.run) - 1
+
+    def sources(
+        self, components: Sequence[Component], what: str = "all", *, runs_only: bool = False
+    ) -> Int[Tensor, "row component"]:
+        """The row that computes what each row is to put out, or to read as an input.
+
+        Args:
+            components: of one layer.
+            what: the input of heads that is blind.
+            runs_only: whether views keep what they computed.
+        """
+        by_run = {
+            run: [self.blind.get((run, Receiver(c, what)), run) for c in components]
+            for run in set(self.run)
+        }
+        own = [[row] * len(components) for row in range(len(self.run))]
+        return torch.tensor(
+            [
+                own[row] if runs_only and row != run else by_run[run]
+                for row, run in enumerate(self.run)
+            ]
+        )
+
+    def kept(self, components: Sequence[Component]) -> Float[Tensor, "row component"]:
+        """0 for a row's senders, 1 for all others."""
+        return torch.tensor([[float(c not in each) for c in components] for each in self.senders])
+
+
+@contextmanager
+def blind(
+    model: Any,
+    paths: PathSetLike | Iterable[PathSet],
+    means: MeanActivations | None = None,
+    fill: FillName = "mean",
+    *,
+    seed: int = 0,
+) -> Iterator[BlindModel]:
+    """Cut paths for the duration of a with block, whose value runs a batch.
+
+    Args:
+        model: any TransformerLens model.
+        paths: one set of paths, such as ``"L1.H1>L3.H9.q"``, or a list of `PathSet`, each on its
+            own; the rows of a batch are then repeated for each. A key or value of grouped queries
+            belongs to its group: blind it is for all heads of the group.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        fill: what a receiver reads in place of its senders' outputs, see `masked`.
+        seed: of the draws for ``fill="resample"``.
+
+    Raises:
+        MismatchError: the means belong to another model.
+        InputError: a receiver does not run after its sender, the model has no such component or
+            hook point, means are missing, or unknown fill.
+        MechcoreError: the model is masked already, or inside the block another thread runs it.
+
+    >>> with blind(model, "L1.H1>L3.H9.q", means) as run:  # doctest: +SKIP
+    ...     logits = run(batch)
+    """
+    sets: list[PathSet] = []
+    if not isinstance(paths, (str, Path, PathSet)):
+        paths = list(paths)
+        sets = [each for each in paths if isinstance(each, PathSet)]
+        if not paths:
+            raise InputError("blind: no set of paths; expected at least one")
+    several = bool(sets)
+    if not several:
+        sets = [PathSet.of(paths)]
+    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
+    for each in sets:
+        for path in each.paths:
+            path.check(shape, parallel=parallel)
+    filling = fill_of(model, means, fill, seed)
+    rows = _Rows(sets)
+    runner = BlindModel(model, rows, one=not several)
+    with intervening(model, list(_hooks(rows, shape, runner, filling))):
+        yield runner
+
+
+def runs_in_parallel(model: Any) -> bool:
+    """Whether a layer's MLP reads what its heads read, not what they write."""
+    return hook_resid_mid(0) not in model.hook_dict
+
+
+def _hooks(
+    rows: _Rows, shape: ModelShape, runner: BlindModel, fill: Fill
+) -> Iterator[tuple[str, Callable[[Tensor, Any], Tensor]]]:
+    """Names of hook points and what to do there."""
+    n = len(rows.run)
+    if rows.run == list(range(n)):  # nobody is blind to anything
+        return
+    for layer in range(shape.n_layers):
+        heads = [Component(layer, head) for head in range(shape.n_heads)]
+        for what in ("q", "k", "v"):
+            sources = rows.sources(heads, what, runs_only=True)
+            if bool((sources != torch.arange(n)[:, None]).any()):
+                yield f"blocks.{layer}.attn.hook_{what}", _reading(sources)
+        places: list[tuple[Kind, str, list[Component]]] = [("z", hook_z(layer), heads)]
+        if shape.has_mlps:
+            places.append(("mlp", hook_mlp_out(layer), [Component(layer)]))
+        for kind, name, components in places:
+            sources, kept = rows.sources(components), rows.kept(components)
+            yield name, _writing(kind, layer, sources, kept, runner, fill)
+
+
+def _reading(sources: Tensor) -> Callable[[Tensor, Any], Tensor]:
+    """Hook for queries, keys or values [rows, pos, head, d_head]; grouped ones are fewer."""
+
+    def apply(activation: Tensor, hook: Any) -> Tensor:
+        # A group reads as the first of its heads that is blind, or else as the run.
+        by_group = sources.unflatten(1, (activation.shape[2], -1))
+        own = torch.arange(len(sources))[:, None, None]
+        first = (by_group != own).int().argmax(-1, keepdim=True)
+        return _exchanged(activation, by_group.gather(-1, first)[..., 0])
+
+    return apply
+
+
+def _writing(
+    kind: Kind, layer: int, sources: Tensor, kept: Tensor, runner: BlindModel, fill: Fill
+) -> Callable[[Tensor, Any], Tensor]:
+    """Hook for outputs [rows, pos, head, d_head] or [rows, pos, d_model]."""
+
+    def apply(activation: Tensor, hook: Any) -> Tensor:
+        heads = activation if kind == "z" else activation[:, :, None]
+        out = _exchanged(heads, sources).view_as(activation)
+        if bool((kept == 1).all()):
+            return out
+        rows = out.unflatten(0, (len(sources), -1))
+        m = kept.to(out)[:, None, None, :]
+        m = m[..., None] if kind == "z" else m
+        draws = fill.draws(kind, layer, rows.shape[1:])
+        values = fill.values(kind, layer, runner.positions, draws)
+        return torch.lerp(values.to(rows).expand_as(rows), rows, m).flatten(0, 1)
+
+    return apply
+
+
+def _exchanged(
+    activation: Float[Tensor, "rows pos component d"], sources: Int[Tensor, "row component"]
+) -> Float[Tensor, "rows pos component d"]:
+    """Every row's components as another row computed them."""
+    rows = activation.unflatten(0, (len(sources), -1))  # [row, batch, pos, component, d]
+    sources = sources.to(activation.device)
+    components = torch.arange(sources.shape[1], device=activation.device)
+    taken = rows.permute(0, 3, 1, 2, 4)[sources, components]  # [row, component, batch, pos, d]
+    return taken.permute(0, 2, 3, 1, 4).flatten(0, 1).contiguous()
