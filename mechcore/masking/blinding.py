@@ -140,15 +140,7 @@ def blind(
     >>> with blind(model, "L1.H1>L3.H9.q", means) as run:  # doctest: +SKIP
     ...     logits = run(batch)
     """
-    sets: list[PathSet] = []
-    if not isinstance(paths, (str, Path, PathSet)):
-        paths = list(paths)
-        sets = [each for each in paths if isinstance(each, PathSet)]
-        if not paths:
-            raise InputError("blind: no set of paths; expected at least one")
-    several = bool(sets)
-    if not several:
-        sets = [PathSet.of(paths)]
+    sets, several = _sets(paths)
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
     for each in sets:
         for path in each.paths:
@@ -158,6 +150,19 @@ def blind(
     runner = BlindModel(model, rows, one=not several)
     with intervening(model, list(_hooks(rows, shape, runner, filling))):
         yield runner
+
+
+def _sets(paths: PathSetLike | Iterable[PathSet]) -> tuple[list[PathSet], bool]:
+    """The sets, and whether several were given."""
+    if isinstance(paths, (str, Path, PathSet)):
+        return [PathSet.of(paths)], False
+    given = list(paths)
+    if not given:
+        raise InputError("blind: no set of paths; expected at least one")
+    sets = [each for each in given if isinstance(each, PathSet)]
+    if sets:
+        return sets, True
+    return [PathSet.of([each for each in given if not isinstance(each, PathSet)])], False
 
 
 def runs_in_parallel(model: Any) -> bool:
