@@ -5,6 +5,9 @@ outputs of S replaced by their fill: adds and norms are made again for that stre
 component's output is what it is in the run. The receiver's output, so changed, is what everything
 after it sees. Where the answer is blind to S, so are the logits.
 
+`blind` does this for any paths. `Blindness` is what all components would put out if each alone were
+blind, as a fill: cutting the paths to one receiver is ablating it with that fill.
+
 How: the model runs rows side by side, the *run* and, for each set of senders, a *view*. At every
 component's output a view takes what the run puts out, but the fill for its senders; so its residual
 stream is the run's without them, for any order of adds and norms. A blind receiver's output is the
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,8 +34,14 @@ from mechcore.masking.fills import Fill, Kind, fill_of
 from mechcore.masking.interventions import FillName, intervening
 from mechcore.masking.means import MeanActivations
 from mechcore.models.padding import real_positions
-from mechcore.models.running import Batch, forward, hook_mlp_out, hook_resid_mid, hook_z
-from mechcore.models.running import model_inputs as _inputs
+from mechcore.models.running import (
+    Batch,
+    forward,
+    hook_mlp_out,
+    hook_resid_mid,
+    hook_z,
+    model_inputs,
+)
 
 
 class BlindModel:
@@ -43,16 +53,18 @@ class BlindModel:
 
     def __call__(self, batch: Batch) -> Float[Tensor, "*sets batch *pos out"]:
         """Logits of ``batch``, with a leading axis of sets of paths if there are several."""
-        inputs = _inputs(self.model, batch)
+        answers = self.all_rows(model_inputs(self.model, batch))[self.rows.answers]
+        return answers[0] if self.one else answers
+
+    def all_rows(self, inputs: Batch) -> Float[Tensor, "row batch *pos out"]:
+        """Logits of runs and views, of inputs as `model_inputs` returns them."""
         self.positions = real_positions(inputs["attention_mask"])
-        n = len(self.rows.senders)
+        n = len(self.rows.run)
         try:
             repeated = {name: tensor.repeat(n, 1) for name, tensor in inputs.items()}
-            logits = forward(self.model, repeated).unflatten(0, (n, -1))
+            return forward(self.model, repeated).unflatten(0, (n, -1))
         finally:
             self.positions = None
-        answers = logits[self.rows.answers]
-        return answers[0] if self.one else answers
 
 
 class _Rows:
@@ -63,12 +75,14 @@ class _Rows:
         run: number of the run that each row belongs to.
         answers: the row whose logits are each set's.
         blind: for each run and blind receiver, the view that it reads.
+        mixed: for an input of heads, the row whose heads all read it from the first view.
     """
 
     def __init__(self, sets: Sequence[PathSet]) -> None:
         self.senders: list[frozenset[Component]] = []
         self.run: list[int] = []
         self.answers: list[int] = []
+        self.mixed: dict[str, int] = {}
         self.blind: dict[tuple[int, Receiver], int] = {}
         for each in sets:
             run = self._row(frozenset())
@@ -83,6 +97,15 @@ class _Rows:
         self.senders.append(senders)
         self.run.append(len(self.run) if run is None else run)
         return len(self.run) - 1
+
+    @classmethod
+    def all_blind(cls, senders: frozenset[Component], what: str) -> _Rows:
+        """A run, its view, and for one input of heads a row that mixes the two."""
+        made = cls([PathSet(())])
+        made._row(senders, 0)
+        if what != "all":
+            made.mixed[what] = made._row(frozenset(), 0)
+        return made
 
     def sources(
         self, components: Sequence[Component], what: str = "all", *, runs_only: bool = False
@@ -99,6 +122,8 @@ class _Rows:
             for run in set(self.run)
         }
         own = [[row] * len(components) for row in range(len(self.run))]
+        if what in self.mixed:
+            own[self.mixed[what]] = own[1]
         return torch.tensor(
             [
                 own[row] if runs_only and row != run else by_run[run]
@@ -171,9 +196,21 @@ def runs_in_parallel(model: Any) -> bool:
 
 
 def _hooks(
-    rows: _Rows, shape: ModelShape, runner: BlindModel, fill: Fill
+    rows: _Rows,
+    shape: ModelShape,
+    runner: BlindModel,
+    fill: Fill,
+    keep: Callable[[Kind, int, Tensor], None] | None = None,
 ) -> Iterator[tuple[str, Callable[[Tensor, Any], Tensor]]]:
-    """Names of hook points and what to do there."""
+    """Names of hook points and what to do there.
+
+    Args:
+        rows: which rows there are.
+        shape: of the model.
+        runner: knows the positions of the batch.
+        fill: what stands in for senders.
+        keep: is told what is computed, before rows exchange it.
+    """
     n = len(rows.run)
     if rows.run == list(range(n)):  # nobody is blind to anything
         return
@@ -188,7 +225,8 @@ def _hooks(
             places.append(("mlp", hook_mlp_out(layer), [Component(layer)]))
         for kind, name, components in places:
             sources, kept = rows.sources(components), rows.kept(components)
-            yield name, _writing(kind, layer, sources, kept, runner, fill)
+            act = _writing(kind, layer, sources, kept, runner, fill)
+            yield name, act if keep is None else _kept(partial(keep, kind, layer), act)
 
 
 def _reading(sources: Tensor) -> Callable[[Tensor, Any], Tensor]:
@@ -224,6 +262,16 @@ def _writing(
     return apply
 
 
+def _kept(
+    keep: Callable[[Tensor], None], act: Callable[[Tensor, Any], Tensor]
+) -> Callable[[Tensor, Any], Tensor]:
+    def apply(activation: Tensor, hook: Any) -> Tensor:
+        keep(activation)
+        return act(activation, hook)
+
+    return apply
+
+
 def _exchanged(
     activation: Float[Tensor, "rows pos component d"], sources: Int[Tensor, "row component"]
 ) -> Float[Tensor, "rows pos component d"]:
@@ -233,3 +281,56 @@ def _exchanged(
     components = torch.arange(sources.shape[1], device=activation.device)
     taken = rows.permute(0, 3, 1, 2, 4)[sources, components]  # [row, component, batch, pos, d]
     return taken.permute(0, 2, 3, 1, 4).flatten(0, 1).contiguous()
+
+
+class Blindness(Fill):
+    """What every component would put out if it alone did not see some senders.
+
+    For senders that do not run before a component it is the component's own output.
+
+    Args:
+        model: the model that is masked.
+        means: its mean activations; None only where ``fill`` needs none.
+        seed: of what is drawn at random.
+        senders: what is not seen.
+        what: which input of heads is blind, ``"all"``, ``"q"``, ``"k"`` or ``"v"``; MLP layers
+            have one alone.
+        fill: what stands in for the senders.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        means: MeanActivations | None,
+        seed: int,
+        senders: Iterable[Component],
+        what: str,
+        fill: FillName,
+    ) -> None:
+        super().__init__(model, means, seed)
+        self.shape, self.inner = ModelShape.of(model), fill_of(model, means, fill, seed)
+        self.rows = _Rows.all_blind(frozenset(senders), what)
+        self.found: dict[tuple[Kind, int], Tensor] = {}
+        self.answers: Tensor | None = None
+
+    @torch.no_grad()
+    def read(self, inputs: Batch) -> None:
+        """Run a batch, as `model_inputs` returns it, whose outputs are wanted next.
+
+        Also keeps `answers`, the logits of an answer that is blind, [batch, *pos, out].
+        """
+        self.found = {}
+        runner = BlindModel(self.model, self.rows, one=False)
+        hooks = list(_hooks(self.rows, self.shape, runner, self.inner, self._keep))
+        with intervening(self.model, hooks):
+            self.answers = runner.all_rows(inputs)[1]
+
+    def _keep(self, kind: Kind, layer: int, computed: Float[Tensor, "rows pos *rest"]) -> None:
+        rows = computed.unflatten(0, (len(self.rows.run), -1))
+        self.found[kind, layer] = rows[-1].clone()
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """See `Fill.values`: [batch, pos, *rest]."""
+        return self.found[kind, layer]

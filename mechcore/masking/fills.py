@@ -14,7 +14,7 @@ and in studies. A package offers one as an entry point in the group ``mechcore.f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -161,13 +161,19 @@ FILLS: Registry[type[Fill]] = Registry(
 """Fills by name."""
 
 
-def fill_of(model: Any, means: MeanActivations | None, name: str, seed: int) -> Fill:
+FillMaker: TypeAlias = str | Callable[[Any, MeanActivations | None, int], Fill]
+"""Name of a fill, or what makes one of model, means and seed."""
+
+
+def fill_of(model: Any, means: MeanActivations | None, name: FillMaker, seed: int) -> Fill:
     """The fill of that name for a model.
 
     Raises:
         MismatchError: the means belong to another model.
         InputError: there is no such fill, or it needs means.
     """
+    if not isinstance(name, str):
+        return name(model, means, seed)
     kind = FILLS[name]
     if not kind.needs_means:
         return kind(model, None, seed)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mechcore.components import Mask
 from mechcore.errors import InputError, MechcoreError
-from mechcore.masking.fills import Fill, Kind, fill_of
+from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models.measuring import Hook, evaluating, hooked
 from mechcore.models.padding import real_positions
@@ -89,7 +89,7 @@ def masked(
     model: Any,
     mask: Mask,
     means: MeanActivations | None = None,
-    fill: FillName = "mean",
+    fill: FillMaker = "mean",
     *,
     seed: int = 0,
 ) -> Iterator[MaskedModel]:
