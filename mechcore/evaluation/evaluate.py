@@ -344,6 +344,20 @@ def bootstrap_mean(
     return bootstrap_means(rows, n_resamples=n_resamples, level=level, seed=seed)[0]
 
 
+def bootstrap_weights(
+    n: int, n_resamples: int = 1000, seed: int = 0
+) -> Float[np.ndarray, "example resample"]:
+    """Weights of examples in the resamples of `bootstrap_means`: ``values @ weights`` are means."""
+    return _weights(np.random.default_rng(seed), n, n_resamples)
+
+
+def _weights(
+    generator: np.random.Generator, n: int, n_resamples: int
+) -> Float[np.ndarray, "example resample"]:
+    draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(n_resamples)]
+    return np.stack(draws, axis=1) / n
+
+
 def bootstrap_means(
     values: np.ndarray, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> list[Interval]:
@@ -359,8 +373,7 @@ def bootstrap_means(
     means = np.empty((n_rows, n_resamples))
     for start in range(0, n_resamples, _BLOCK):
         block = range(start, min(start + _BLOCK, n_resamples))
-        draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in block]
-        means[:, block.start : block.stop] = values @ np.stack(draws, axis=1) / n
+        means[:, block.start : block.stop] = values @ _weights(generator, n, len(block))
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=1)
     if n == 1:

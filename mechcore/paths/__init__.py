@@ -1,0 +1,17 @@
+"""Paths: what components lose that do not see what others write."""
+
+from typing import TYPE_CHECKING
+
+from mechcore._lazy import attach
+
+if TYPE_CHECKING:
+    from mechcore.components.paths import Path as Path
+    from mechcore.components.paths import PathSet as PathSet
+    from mechcore.components.paths import Receiver as Receiver
+    from mechcore.masking.blinding import blind as blind
+    from mechcore.paths.dependence import Readers as Readers
+    from mechcore.paths.dependence import core_dependence_table as core_dependence_table
+    from mechcore.paths.dependence import core_dependence_verdict as core_dependence_verdict
+    from mechcore.paths.dependence import random_senders as random_senders
+
+attach(__name__)

@@ -1,0 +1,267 @@
+"""How much of what components do depends on what the heuristic core writes.
+
+The claim (arXiv 2403.03942, section 5): heads that generalise work on the outputs of the heuristic
+core. For every component r behind a core head, beside its own drop
+
+    D(r)         = metric of the full model - metric without r
+
+stands the drop when r alone does not see the core,
+
+    D(core -> r) = metric of the full model - metric with r blind to the core heads before it,
+
+their ratio, and the same drop for random heads: as many of each layer as the core has, none of them
+in it. ``p_control`` is the share of these, the core included, whose drop is at least as large in
+size.
+
+The verdict on the claim is by these rules, written before any study was run. Let R be the
+components whose information drop out of domain is lost and in domain is not (`component_roles`:
+needed out of domain, only or perhaps), and T the mean over R of D(core -> r) in information out of
+domain.
+
+1. R is empty, or the drop cannot be taken apart: inconclusive.
+2. The 95 % interval of T is above 0, and T is larger than that of the controls with p < 0.05 (one
+   sided): supported.
+3. The interval is above 0, but T is no larger than that of the controls (p >= 0.05, of at least
+   19, as fewer cannot have a smaller p); or its upper end is under the least effect of interest:
+   not supported.
+4. Otherwise: inconclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechcore.ablation.effects import METRICS, Answers
+from mechcore.ablation.roles import OUT, OUT_ONLY
+from mechcore.components import Component, ModelShape
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Evaluation, bootstrap_weights
+from mechcore.evaluation.recalibration import decompose, reason_against
+from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.wording import number
+
+SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
+ALPHA = 0.05
+_PARTS = ("information", "threshold")
+
+CORE_DEPENDENCE = Schema(
+    "core_dependence",
+    "How much every component behind the core loses when it alone does not see the core; drops are "
+    "shares, of margins nats, positive: worse so.",
+    (
+        Column("receiver", "text", "the component that does not see the core"),
+        *PLACE,
+        N,
+        Column("metric", "text", "``information``, ``threshold``, ``accuracy`` or ``margin``"),
+        *estimate("drop", "number", "without the component", low="drop_low", high="drop_high"),
+        *estimate(
+            "blind_drop",
+            "number",
+            "with the component blind to the core",
+            low="blind_drop_low",
+            high="blind_drop_high",
+        ),
+        *estimate(
+            "share",
+            "number",
+            "blind_drop / drop, where the interval of drop leaves out 0",
+            low="share_low",
+            high="share_high",
+        ),
+        Column("control_drop", "number", "mean of blind_drop over random heads of the same layers"),
+        Column("control_low", "number", "2.5 % of these are below"),
+        Column("control_high", "number", "2.5 % of these are above"),
+        Column("n_controls", "whole", "random sets of heads"),
+        Column("p_control", "number", "of so large a blind_drop among them", shown="small"),
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Readers:
+    """What components that read the core answer, on one data set.
+
+    Attributes:
+        full: answers of the full model.
+        without: without each component.
+        blind: with each component alone blind to the core.
+        controls: with each component alone blind to random heads, for each set of these.
+        data: name of the data set.
+        role: ``"id"`` or ``"ood"``.
+    """
+
+    full: Evaluation
+    without: Mapping[Component, Answers]
+    blind: Mapping[Component, Answers]
+    controls: Sequence[Mapping[Component, Answers]]
+    data: str
+    role: str
+
+    def effects(
+        self, answers: Iterable[Answers], members: np.ndarray, seed: int
+    ) -> dict[str, Float[np.ndarray, "set example"]]:
+        """Drops of each metric, as one value per example whose mean is the drop."""
+        full, given = self.full, list(answers)
+        found: dict[str, np.ndarray] = {
+            metric: full.values(metric)[members]
+            - np.stack([each.values(metric)[members] for each in given])
+            for metric in METRICS
+        }
+        correct = full.correct_classes.numpy()[members]
+        logits = [each.logits for each in given]
+        if reason_against(correct) or any(each is None for each in logits):
+            return found
+        without = np.stack([each[members] for each in logits if each is not None])
+        parts = decompose(full.logits.numpy()[members], without, correct, seed=seed)
+        return {name: getattr(parts, name).values for name in _PARTS} | found
+
+
+def random_senders(
+    core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
+) -> list[tuple[Component, ...]]:
+    """Random sets of as many heads of each layer as the core has, without core heads.
+
+    Args:
+        core: heads.
+        shape: of the model.
+        n_controls: how many sets.
+        seed: of the draws.
+
+    Raises:
+        InputError: a layer has too few other heads, or an MLP layer is in the core.
+    """
+    layers: dict[int, int] = {}
+    for head in core:
+        if not head.is_head:
+            raise InputError(f"core: found {head}; expected heads")
+        layers[head.layer] = layers.get(head.layer, 0) + 1
+    generator = np.random.default_rng(seed)
+    drawn: list[tuple[Component, ...]] = []
+    for _ in range(n_controls):
+        found: list[Component] = []
+        for layer, n in sorted(layers.items()):
+            others = [c for h in range(shape.n_heads) if (c := Component(layer, h)) not in core]
+            if len(others) < n:
+                raise InputError(
+                    f"controls: layer {layer} has {len(others)} heads outside the core, which has "
+                    f"{n} there; expected at least as many: leave controls out"
+                )
+            found += [others[i] for i in generator.choice(len(others), n, replace=False)]
+        drawn.append(tuple(sorted(found)))
+    return drawn
+
+
+def core_dependence_table(
+    readers: Readers, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
+) -> pd.DataFrame:
+    """How much each component loses when it alone does not see the core.
+
+    Args:
+        readers: the answers.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of folds and resamples.
+
+    Returns:
+        The columns of `CORE_DEPENDENCE`, one row per receiver, subset and metric.
+    """
+    rows: list[dict[str, Any]] = []
+    names = list(readers.blind)
+    for subset, members in _groups(readers.full) if names else []:
+        own = readers.effects((readers.without[r] for r in names), members, seed)
+        blind = readers.effects((readers.blind[r] for r in names), members, seed)
+        controls = [
+            readers.effects((each[r] for r in names), members, seed) for each in readers.controls
+        ]
+        weights = bootstrap_weights(int(members.sum()), n_resamples, seed)
+        for metric in own:
+            drops, blind_drops = (each[metric] @ weights for each in (own, blind))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                shares = blind_drops / drops
+                share = blind[metric].mean(1) / own[metric].mean(1)
+            of_controls = np.array([each[metric].mean(1) for each in controls])
+            for i, receiver in enumerate(names):
+                row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
+                row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
+                row |= {"metric": metric, "n_controls": len(controls)}
+                row |= _estimate("drop", own[metric][i].mean(), drops[i], level)
+                row |= _estimate("blind_drop", blind[metric][i].mean(), blind_drops[i], level)
+                if row["drop_low"] > 0 or row["drop_high"] < 0:
+                    row |= _estimate("share", share[i], shares[i], level)
+                if controls:
+                    row |= _control(row["blind_drop"], of_controls[:, i])
+                rows.append(row)
+    return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)
+
+
+def core_dependence_verdict(
+    readers: Readers, roles: pd.DataFrame, *, least: float = 0.01, seed: int = 0
+) -> tuple[str, str]:
+    """The verdict on the claim that what generalises reads the core, by the rules of this module.
+
+    Args:
+        readers: the answers out of domain.
+        roles: of `component_roles`.
+        least: least effect of interest, a share of balanced accuracy.
+        seed: of folds and resamples.
+
+    Returns:
+        ``"supported"``, ``"not supported"`` or ``"inconclusive"``, and the figures that decide.
+    """
+    generalise = roles[roles["role"].isin([OUT, OUT_ONLY])]["component"]
+    names = [r for r in readers.blind if str(r) in set(generalise)]
+    if not names:
+        return INCONCLUSIVE, "no component behind the core is needed out of domain alone"
+    everything = np.ones(len(readers.full.correct), dtype=bool)
+    values = readers.effects((readers.blind[r] for r in names), everything, seed)
+    if "information" not in values:
+        reason = reason_against(readers.full.correct_classes.numpy())
+        return INCONCLUSIVE, reason or "the logits were not kept"
+    each = values["information"].mean(0)  # over receivers
+    means = each @ bootstrap_weights(len(each), 1000, seed)
+    low, high = np.quantile(means, [0.025, 0.975])
+    total = each.mean()
+    controls = [
+        readers.effects((c[r] for r in names), everything, seed)["information"].mean()
+        for c in readers.controls
+    ]
+    p = (1 + sum(control >= total for control in controls)) / (1 + len(controls))
+    text = (
+        f"blind to the core, the {len(names)} components that are needed out of domain alone lose "
+        f"{number(100 * total, 1)} points of information out of domain on average "
+        f"({number(100 * low, 1)} to {number(100 * high, 1)}); blind to as many random heads of "
+        "the same layers "
+        f"{number(100 * float(np.mean(controls)), 1) if controls else 'unknown'} "
+        f"({len(controls)} sets, p = {p:.2g})"
+    )
+    if low > 0 and p < ALPHA:
+        return SUPPORTED, text
+    if (low > 0 and 1 / (1 + len(controls)) <= ALPHA) or high < least:
+        return NOT_SUPPORTED, text
+    return INCONCLUSIVE, text
+
+
+def _groups(full: Evaluation) -> list[tuple[str, np.ndarray]]:
+    """Name and member flags [example] of every subset, and of all examples, each once."""
+    groups = {name: full.subsets == name for name in full.subset_names}
+    return [*(groups | {ALL: np.ones(len(full.subsets), dtype=bool)}).items()]
+
+
+def _estimate(name: str, value: float, resampled: np.ndarray, level: float) -> dict[str, float]:
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
+    return {name: float(value), f"{name}_low": float(low), f"{name}_high": float(high)}
+
+
+def _control(drop: float, controls: np.ndarray) -> dict[str, float]:
+    low, high = np.quantile(controls, [0.025, 0.975])
+    p = (1 + int((np.abs(controls) >= abs(drop)).sum())) / (1 + len(controls))
+    return {"control_drop": controls.mean(), "control_low": low, "control_high": high} | {
+        "p_control": p
+    }

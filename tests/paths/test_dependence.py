@@ -1,0 +1,165 @@
+"""Dependence on the core, on answers made up so that the figures can be written out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mechcore.ablation import Answers
+from mechcore.ablation.roles import BOTH, OUT, OUT_ONLY
+from mechcore.components import Component, ModelShape
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.paths.dependence import (
+    INCONCLUSIVE,
+    NOT_SUPPORTED,
+    SUPPORTED,
+    Readers,
+    core_dependence_table,
+    core_dependence_verdict,
+    random_senders,
+)
+
+N = 400
+LABEL = np.arange(N) % 2
+A, B = Component(1, 0), Component(1, 1)
+
+
+def evaluation(right: np.ndarray) -> Evaluation:
+    """A model that is right where it says, by a margin of 2 nats."""
+    says = np.where(right, LABEL, 1 - LABEL)
+    logits = torch.tensor(np.eye(2)[says] * 2.0)
+    subsets = np.where(np.arange(N) < N // 2, "first", "second").astype(object)
+    return Evaluation(logits, torch.tensor(np.eye(2, dtype=bool)[LABEL]), subsets, "")
+
+
+FULL = evaluation(np.ones(N, dtype=bool))
+
+
+def wrong(share: float, seed: int = 0) -> Answers:
+    """Without something, this share of the answers is wrong, alike for both labels."""
+    order = np.random.default_rng(seed).permutation(N // 2)
+    fails = np.repeat(order < share * N // 2, 2)
+    return Answers.of(evaluation(~fails), FULL)
+
+
+def readers(blind: Sequence[float], controls: Sequence[Sequence[float]] = ()) -> Readers:
+    """Without A a tenth, without B two tenths of the answers are wrong."""
+    return Readers(
+        FULL,
+        {A: wrong(0.1), B: wrong(0.2)},
+        dict(zip((A, B), map(wrong, blind), strict=True)),
+        [dict(zip((A, B), map(wrong, each), strict=True)) for each in controls],
+        "made up",
+        "ood",
+    )
+
+
+def roles(**given: str) -> pd.DataFrame:
+    names = {"a": "L1.H0", "b": "L1.H1"}
+    return pd.DataFrame({"component": [names[k] for k in given], "role": list(given.values())})
+
+
+def test_drops_and_shares_by_hand() -> None:
+    table = core_dependence_table(readers([0.05, 0.2], [[0.0, 0.1], [0.1, 0.3], [0.0, 0.0]]))
+    whole = table[table["subset"] == "all"].set_index(["receiver", "metric"])
+    a, b = whole.loc[("L1.H0", "accuracy")], whole.loc[("L1.H1", "accuracy")]
+    assert (a["drop"], a["blind_drop"], a["share"]) == pytest.approx((0.1, 0.05, 0.5))
+    assert (b["drop"], b["blind_drop"], b["share"]) == pytest.approx((0.2, 0.2, 1))
+    assert b["share_low"] == pytest.approx(1)  # the same answers in every resample
+    assert b["share_high"] == pytest.approx(1)
+    assert a["drop_low"] < 0.1 < a["drop_high"]
+    # 0.05 is reached by one control of three, 0.2 too: (1 + 1) / (1 + 3).
+    assert (a["p_control"], b["p_control"]) == (0.5, 0.5)
+    assert a["control_drop"] == pytest.approx(0.1 / 3)
+    assert b["control_drop"] == pytest.approx(0.4 / 3)
+    # A wrong answer costs 2 + 2 nats of margin.
+    assert whole.loc[("L1.H0", "margin"), "drop"] == pytest.approx(0.4)
+    # Answers are wrong alike for both labels: no threshold makes them good.
+    assert whole.loc[("L1.H1", "information"), "drop"] == pytest.approx(0.2, abs=0.02)
+    assert whole.loc[("L1.H1", "threshold"), "drop"] == pytest.approx(0, abs=0.02)
+    assert set(table["subset"]) == {"first", "second", "all"}
+    assert set(table["n_controls"]) == {3}
+
+
+def test_a_share_of_nothing_is_missing() -> None:
+    made = readers([0.05, 0.2])
+    nothing = Readers(FULL, {A: wrong(0), B: wrong(0.2)}, made.blind, [], "made up", "id")
+    table = core_dependence_table(nothing)
+    a = table[(table["receiver"] == "L1.H0") & (table["metric"] == "accuracy")]
+    assert a[["share", "share_low", "share_high", "p_control"]].isna().all(axis=None)
+    assert (a["blind_drop"] > 0).all()
+
+
+def test_one_label_has_no_information() -> None:
+    one = np.flatnonzero(LABEL == 0)
+    full = Evaluation(
+        FULL.logits[one], FULL.correct_classes[one], np.full(len(one), "all", dtype=object), ""
+    )
+    answers = Answers.of(full, full)
+    table = core_dependence_table(Readers(full, {A: answers}, {A: answers}, [], "x", "ood"))
+    assert set(table["metric"]) == {"accuracy", "margin"}
+    verdict, why = core_dependence_verdict(
+        Readers(full, {A: answers}, {A: answers}, [], "x", "ood"), roles(a=OUT)
+    )
+    assert verdict == INCONCLUSIVE
+    assert "one label only" in why
+
+
+@pytest.mark.parametrize(
+    ("blind", "controls", "given", "expected"),
+    [
+        ([0.1, 0.2], [[0.01, 0.02]] * 39, {"a": OUT, "b": OUT_ONLY}, SUPPORTED),
+        ([0.1, 0.2], [[0.01, 0.02]] * 39, {"a": OUT, "b": BOTH}, SUPPORTED),
+        ([0.1, 0.2], [[0.1, 0.3]] * 39, {"a": OUT, "b": OUT_ONLY}, NOT_SUPPORTED),
+        ([0.1, 0.2], [[0.01, 0.02]] * 9, {"a": OUT, "b": OUT_ONLY}, INCONCLUSIVE),  # p = 0.1
+        ([0.0, 0.0], [[0.01, 0.02]] * 39, {"a": OUT, "b": OUT_ONLY}, NOT_SUPPORTED),
+        ([0.1, 0.2], [], {"a": OUT, "b": OUT_ONLY}, INCONCLUSIVE),
+        ([0.01, 0.01], [[0.0, 0.0]] * 9, {"a": OUT, "b": OUT_ONLY}, INCONCLUSIVE),
+        ([0.1, 0.2], [[0.01, 0.02]] * 39, {"a": BOTH, "b": BOTH}, INCONCLUSIVE),
+    ],
+)
+def test_verdicts_by_their_rules(
+    blind: Sequence[float],
+    controls: Sequence[Sequence[float]],
+    given: dict[str, str],
+    expected: str,
+) -> None:
+    verdict, why = core_dependence_verdict(readers(blind, controls), roles(**given))
+    assert verdict == expected, why
+
+
+def test_the_figures_of_a_verdict() -> None:
+    _, why = core_dependence_verdict(
+        readers([0.1, 0.2], [[0.0, 0.0]] * 39), roles(a=OUT, b=OUT_ONLY)
+    )
+    assert "the 2 components that are needed out of domain alone lose 15." in why
+    assert "0.0 (39 sets, p = 0.025)" in why
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=5),
+    st.integers(0, 100),
+)
+def test_random_senders_match_the_core(core: set[tuple[int, int]], seed: int) -> None:
+    heads, shape = [Component(*each) for each in core], ModelShape(3, 12)
+    drawn = random_senders(heads, shape, 5, seed)
+    for each in drawn:
+        assert not set(each) & set(heads)
+        assert len(set(each)) == len(each)
+        for layer in range(3):
+            assert sum(c.layer == layer for c in each) == sum(c.layer == layer for c in heads)
+    assert drawn == random_senders(heads, shape, 5, seed)
+
+
+def test_cores_without_controls() -> None:
+    with pytest.raises(InputError, match="layer 0 has 1 heads outside the core, which has 3"):
+        random_senders([Component(0, h) for h in range(3)], ModelShape(2, 4), 1)
+    with pytest.raises(InputError, match=r"found L0.MLP; expected heads"):
+        random_senders([Component(0)], ModelShape(2, 4), 1)
