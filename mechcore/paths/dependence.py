@@ -22,7 +22,7 @@ domain.
 2. The 95 % interval of T is above 0, and T is larger than that of the controls with p < 0.05 (one
    sided): supported.
 3. The interval is above 0, but T is no larger than that of the controls (p >= 0.05, of at least
-   19, as fewer cannot have a smaller p); or its upper end is under the least effect of interest:
+   20, as fewer cannot have a smaller p); or its upper end is under the least effect of interest:
    not supported.
 4. Otherwise: inconclusive.
 """
@@ -243,7 +243,7 @@ def core_dependence_verdict(
     )
     if low > 0 and p < ALPHA:
         return SUPPORTED, text
-    if (low > 0 and 1 / (1 + len(controls)) <= ALPHA) or high < least:
+    if (low > 0 and 1 / (1 + len(controls)) < ALPHA) or high < least:
         return NOT_SUPPORTED, text
     return INCONCLUSIVE, text
 
