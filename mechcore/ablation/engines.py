@@ -1,28 +1,31 @@
-"""The two ways to run a sweep: the prefix tree, and one masked forward per set.
+"""Two ways to run a sweep, the prefix tree and one masked forward per set, and what engines share.
 
-Both divide a sweep into parts that are finished one after another, and write the answers of every
-finished task to the same `Kept`, so that an interrupted sweep can go on.
+The third is in `mechcore.ablation.restart`. All divide a sweep into parts that are finished one
+after another, and write the answers of every finished task to the same `Kept`, so that an
+interrupted sweep can go on.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from mechcore.ablation.effects import Answers, ComponentSet
-from mechcore.ablation.tree import Node, TreeRunner, Work, grow
+from mechcore.ablation.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
 from mechcore.evaluation.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.fills import fill_of
+from mechcore.masking.fills import Fill, fill_of
 from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import (
@@ -145,9 +148,11 @@ class Kept:
 class ReferenceEngine:
     """One masked forward of the whole model per set and batch."""
 
+    name = "reference"
+
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.division = ["reference", MAX_ROWS]  # what divides the sets into parts
+        self.division = [self.name, MAX_ROWS]  # what divides the sets into parts
         size = max(1, MAX_ROWS // job.batch_size)
         numbers = torch.arange(len(job.masks) - 1)
         self.parts = list(numbers.split(size)) if len(numbers) else []
@@ -188,39 +193,56 @@ class ReferenceEngine:
             kept.logits[number] = each.logits[:, : kept.logits.shape[-1]]
 
 
-class TreeEngine:
-    """The prefix tree, in groups of sets that are finished one after another."""
+class SharingEngine(ABC):
+    """Runs what sets have in common once, in groups of sets that are finished one after another.
 
-    def __init__(
-        self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
-    ) -> None:
-        self.job = job
+    Args:
+        job: what to do.
+        shape: of the model, as `tree.grow` is to see it: masks share whole levels of the tree.
+        max_tokens: most tokens in one call of a layer; None for what suits the device.
+    """
+
+    name: str
+
+    def __init__(self, job: Job, shape: ModelShape, max_tokens: int | None) -> None:
+        self.job, self.levels = job, shape
         self.batches = job.batches()
-        self.stack = _with_answers(stack, job.readout)
-        self.exact = self.stack
-        if precision == "bfloat16":
-            self.stack = self.stack.to(torch.bfloat16)
-        whole = grow(job.masks, job.shape)
+        self.checked = _rows(self.batches[len(self.batches) // 2], slice(4))
         device = device_of(job.model).type
         self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
-        self.division = ["tree", SHARE_OF_RESTARTS]  # what divides the sets into parts
-        restarts = SHARE_OF_RESTARTS * Work.of(whole, job.shape).layers(self.stack)
-        n_groups = max(1, int(restarts / len(self.stack.layers)))
+        self.division = [self.name, SHARE_OF_RESTARTS]  # what divides the sets into parts
+        whole = self._tree(job.masks)
+        restarts = SHARE_OF_RESTARTS * self.layers(whole)
+        n_groups = max(1, int(restarts / shape.n_layers))
         order = [mask for mask in _leaves(whole) if mask != 0]
         size = max(1, -(-len(order) // n_groups))
         starts = range(0, max(1, len(order)), size)
         self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
-        self.trees = [grow(job.masks[group], job.shape) for group in self.parts]
-        self.runner = self._new_runner(self.stack)
+        self.trees = [self._tree(job.masks[group]) for group in self.parts]
+        self.runner = self._new_runner()
 
-    def _new_runner(self, stack: Stack) -> TreeRunner:
+    def _tree(self, masks: Tensor) -> Node:
+        return grow(masks, self.levels)
+
+    @abstractmethod
+    def layers(self, tree: Node) -> float:
+        """Whole layers' worth of work for one batch; what is not in every position counts 0."""
+
+    @abstractmethod
+    def _new_runner(self, exact: bool = False) -> Runner:
+        """A runner that has drawn nothing yet; ``exact`` for one in the model's own precision."""
+
+    @abstractmethod
+    def _answers(self, runner: Any, x: Tensor, index: Tensor) -> Tensor:
+        """Logits of the classes [batch, cls], of what the runner hands out."""
+
+    def _fills(self) -> Fill:
         job = self.job
-        fills = fill_of(job.model, job.means, job.fill, job.seed)
-        return TreeRunner(stack, job.shape, fills, self.max_tokens)
+        return fill_of(job.model, job.means, job.fill, job.seed)
 
     def tasks(self) -> list[tuple[int, int, float]]:
         """Group of sets, batch and cost in layers times tokens of every task."""
-        costs = [Work.of(tree, self.job.shape).layers(self.stack) + 1 for tree in self.trees]
+        costs = [self.layers(tree) + 1 for tree in self.trees]
         return [
             (group, number, cost * batch["input_ids"].numel())
             for group, cost in enumerate(costs)
@@ -230,7 +252,7 @@ class TreeEngine:
     def begin(self, part: int, batch: int) -> None:
         """Draw what a task needs at random, whether it runs or was done before."""
         if batch == 0:
-            self.runner = self._new_runner(self.stack)
+            self.runner = self._new_runner()
         self.runner.begin(model_inputs(self.job.model, self.batches[batch]))
 
     def run(self, part: int, batch: int, kept: Kept) -> None:
@@ -255,26 +277,26 @@ class TreeEngine:
 
     def _logits(
         self,
-        runner: TreeRunner,
+        runner: Runner,
         batch: Batch,
         tree: Node,
         take: Callable[[Tensor, Tensor], None],
     ) -> None:
         """Hand out numbers of masks and their logits [mask, batch, cls], full masks first."""
-        inputs, stack = model_inputs(self.job.model, batch), runner.stack
+        inputs = model_inputs(self.job.model, batch)
         numbers: list[int] = []
         pending: list[Tensor] = []
 
         def flush() -> None:
             if pending:
                 together = torch.stack(pending)
-                self.job.readout.check(together, batch["index"], stack.layers[0].o.weight.dtype)
+                self.job.readout.check(together, batch["index"], runner.precision)
                 take(torch.tensor(numbers), together)
             numbers.clear()
             pending.clear()
 
         def emit(masks: Sequence[int], x: Tensor) -> None:
-            logits = stack.out(stack.head(x)).float().cpu()
+            logits = self._answers(runner, x, batch["index"]).float().cpu()
             numbers.extend(masks)
             pending.extend([logits] * len(masks))
             if len(pending) * logits.numel() > _PENDING:
@@ -286,7 +308,59 @@ class TreeEngine:
         runner.run(inputs, read, tree, emit)
         flush()
 
-    # -- checks ---------------------------------------------------------------------------------
+    @cached_property
+    def expected(self) -> Tensor:
+        """Logits of `checked` [2, batch, cls] in whole forwards: the model, and without one set.
+
+        Raises:
+            NotFiniteError: one is not finite.
+        """
+        job, inputs = self.job, model_inputs(self.job.model, self.checked)
+        mask = Mask(job.masks[-1], has_mlps=job.shape.has_mlps)
+        with torch.no_grad():
+            logits = [forward(job.model, self.checked)]
+            with masked(job.model, mask, job.means, job.fill, seed=job.seed) as masked_model:
+                logits.append(masked_model(self.checked))
+        return job.readout.read(torch.stack(logits), inputs, self.checked["index"]).cpu()
+
+    def disagreement(self) -> str | None:
+        """In how far the engine's logits are not those expected; None if they are."""
+        job, expected = self.job, self.expected.float()
+        runner = self._new_runner(exact=True)
+        runner.begin(model_inputs(job.model, self.checked))
+        got = torch.empty(expected.shape)
+        self._logits(runner, self.checked, self._tree(job.masks[[0, -1]]), got.__setitem__)
+        said = expected.isfinite()  # words that are never said have minus infinity in both
+        scale = max(1.0, float(expected[said].abs().max()))
+        difference = float((got - expected)[said | got.isfinite()].abs().max()) / scale
+        if difference <= (5e-2 if self.expected.element_size() == 2 else 1e-3):
+            return None
+        return f"its logits differ from the model's by {difference:.2g} of their size"
+
+
+class TreeEngine(SharingEngine):
+    """The prefix tree over a `Stack` of the model's weights."""
+
+    name = "tree"
+
+    def __init__(
+        self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
+    ) -> None:
+        self.exact = self.stack = _with_answers(stack, job.readout)
+        if precision == "bfloat16":
+            self.stack = self.stack.to(torch.bfloat16)
+        super().__init__(job, job.shape, max_tokens)
+
+    def layers(self, tree: Node) -> float:
+        """See `SharingEngine.layers`."""
+        return Work.of(tree, self.job.shape).layers(self.stack)
+
+    def _new_runner(self, exact: bool = False) -> TreeRunner:
+        stack = self.exact if exact else self.stack
+        return TreeRunner(stack, self.job.shape, self._fills(), self.max_tokens)
+
+    def _answers(self, runner: TreeRunner, x: Tensor, index: Tensor) -> Tensor:
+        return runner.stack.out(runner.stack.head(x))
 
     def check(self) -> None:
         """Make sure that the engine gives the model's logits, whole and without one set.
@@ -294,29 +368,10 @@ class TreeEngine:
         Raises:
             MechcoreError: it does not.
         """
-        job = self.job
-        batch = _rows(self.batches[len(self.batches) // 2], slice(4))
-        values = job.masks[[0, -1]]
-        runner = self._new_runner(self.exact)
-        runner.begin(model_inputs(job.model, batch))
-        got = torch.empty(2, len(batch["index"]), job.readout.n_classes)
-        self._logits(runner, batch, grow(values, job.shape), got.__setitem__)
-        mask = Mask(values[1], has_mlps=job.shape.has_mlps)
-        inputs = model_inputs(job.model, batch)
-        with torch.no_grad():
-            wanted = [forward(job.model, batch)]
-            with masked(job.model, mask, job.means, job.fill, seed=job.seed) as masked_model:
-                wanted.append(masked_model(batch))
-        reference = job.readout.read(torch.stack(wanted), inputs, batch["index"]).float().cpu()
-        said = reference.isfinite()  # words that are never said have minus infinity in both
-        scale = max(1.0, float(reference[said].abs().max()))
-        difference = float((got - reference)[said | got.isfinite()].abs().max()) / scale
-        tolerance = 5e-2 if wanted[0].element_size() == 2 else 1e-3
-        if not difference <= tolerance:
+        if found := self.disagreement():
             raise MechcoreError(
-                f"prefix-sharing engine: its logits differ from the model's by {difference:.2g} "
-                "of their size; the model does not compute what its weights say (hooks, processed "
-                "weights, an unusual setting): use engine='reference'"
+                f"prefix-sharing engine: {found}; the model does not compute what its weights say "
+                "(hooks, processed weights, an unusual setting): use engine='restart'"
             )
 
     def agreement(self) -> float:
@@ -326,14 +381,14 @@ class TreeEngine:
         fewest, most = SAMPLE
         size = min(max(math.isqrt(int(SHARE_OF_SAMPLE * answers_in_all)), fewest), most)
         chosen = torch.randperm(len(job.masks), generator=generator)[:size]
-        tree = grow(job.masks[chosen], job.shape)
+        tree = self._tree(job.masks[chosen])
         n = -(-size // len(self.batches))
         same: list[Tensor] = []
         for batch in self.batches[:: -(-len(self.batches) // size)]:
             rows = torch.randperm(len(batch["index"]), generator=generator)[:n]
             part, answers = _rows(batch, rows), []
-            for stack in (self.exact, self.stack):
-                runner = self._new_runner(stack)
+            for exact in (True, False):
+                runner = self._new_runner(exact)
                 runner.begin(model_inputs(job.model, part))
                 logits = torch.empty(len(chosen), len(rows), job.readout.n_classes)
                 self._logits(runner, part, tree, logits.__setitem__)

@@ -1,8 +1,10 @@
 """Sweeps: the model without each of many sets of components, on the same examples.
 
-``engine="tree"`` shares what sets have in common (`mechcore.ablation.tree`); ``"reference"`` runs
-the whole model once per set, through hooks. Both give the same logits up to rounding, and the tree
-makes sure of it on a few examples before it starts.
+``engine="tree"`` shares what sets have in common, on a copy of the weights of families that offer
+their layers as functions (`mechcore.ablation.tree`); ``"restart"`` shares it by calling any model's
+own layers again (`mechcore.ablation.restart`); ``"reference"`` runs the whole model once per set,
+through hooks. All give the same logits up to rounding, and the first two make sure of it on a few
+examples before they start.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import hashlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import pandas as pd
 import torch
@@ -24,22 +26,23 @@ from mechcore.ablation.effects import (
     as_sets,
 )
 from mechcore.ablation.engines import Job, Kept, Precision, ReferenceEngine, TreeEngine
+from mechcore.ablation.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import InputError, MechcoreWarning
+from mechcore.errors import InputError, MechcoreError, MechcoreWarning, NotFiniteError
 from mechcore.evaluation.evaluate import (
     Evaluation,
     subsets_of,
     warn_under_chance,
 )
+from mechcore.masking.fills import fill_of
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.encoded import as_data
-from mechcore.models.stack import Stack
 from mechcore.models.stack_of import stack_of
 from mechcore.state import StateFile, input_facts
 
-Engine: TypeAlias = Literal["auto", "tree", "reference"]
+Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
 
 
 def sweep(
@@ -110,9 +113,10 @@ def ablate(
         data: labelled examples, see `sweep`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces the outputs, see `mechcore.masked`.
-        engine: ``"tree"`` shares common prefixes of sets; ``"reference"`` runs any model, one
-            masked forward per set; ``"auto"`` takes the tree, and where it cannot run the model
-            the reference, with a warning.
+        engine: ``"tree"`` shares common prefixes of sets; ``"restart"`` does so layer by layer, on
+            any model whose layers can be called again; ``"reference"`` runs one masked forward per
+            set; ``"auto"`` takes the first of them that can run the model, and warns if it is the
+            reference.
         precision: ``"bfloat16"`` computes the tree's matrix products in it, and measures on a
             sample how many answers stay those of float32.
         role: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
@@ -127,15 +131,12 @@ def ablate(
         InputError: see `sweep`; or ``state`` is that of another sweep.
         MismatchError: the means, or a mask among the sets, belong to another model.
     """
-    if engine not in ("auto", "tree", "reference"):
-        raise InputError(f"sweep: engine is {engine!r}; expected 'auto', 'tree' or 'reference'")
+    if engine not in (engines := get_args(Engine)):
+        raise InputError(f"sweep: engine is {engine!r}; expected {' or '.join(map(repr, engines))}")
     if batch_size < 1:
         raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
     if precision not in ("float32", "bfloat16"):
         raise InputError(f"sweep: precision is {precision!r}; expected 'float32' or 'bfloat16'")
-    stack = None if engine == "reference" else _stack(model, fall_back=engine == "auto")
-    if stack is None and precision != "float32":
-        raise InputError("sweep: engine 'reference' has the model's own precision only")
     shape, listed = ModelShape.of(model), as_sets(sets, model)
     data = as_data(model, data, role)
     if not isinstance(data, EncodedExamples):
@@ -154,7 +155,7 @@ def ablate(
         class_labels,
         batch_size,
     )
-    parts = ReferenceEngine(job) if stack is None else TreeEngine(job, stack, precision, max_tokens)
+    parts = _engine(engine, job, precision, max_tokens)
     facts: dict[str, Any] = {}
     if state is not None:
         facts = input_facts(model, job.inputs(), means) | {
@@ -170,28 +171,50 @@ def ablate(
     parts.check()
     agreement = parts.agreement() if precision != "float32" else None
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"
-    _work(parts, kept, f"ablate on {name}")
+    unasked = engine == "auto" and parts.name != "tree"
+    _work(parts, kept, f"ablate on {name}" + f" (engine {parts.name!r})" * unasked)
     full = Evaluation(kept.full, job.correct_classes, subsets_of(data), job.readout.mapping)
     if role == "id":
         warn_under_chance(full)
     return Ablations(full, kept.answers(listed), name, role, agreement)
 
 
-def _stack(model: Any, *, fall_back: bool) -> Stack | None:
+def _engine(
+    engine: Engine, job: Job, precision: Precision, max_tokens: int | None
+) -> TreeEngine | RestartEngine | ReferenceEngine:
+    """The engine asked for, or the first that can run the model."""
+    if engine in ("auto", "tree"):
+        try:
+            stack = stack_of(job.model)
+        except InputError:
+            if engine == "tree":
+                raise
+        else:
+            return TreeEngine(job, stack, precision, max_tokens)
+    if precision != "float32":
+        name = "restart" if engine == "auto" else engine
+        raise InputError(f"sweep: engine {name!r} has the model's own precision only")
+    if engine == "reference":
+        return ReferenceEngine(job)
+    fill_of(job.model, job.means, job.fill, job.seed)  # what is wrong with it is no engine's fault
     try:
-        return stack_of(model)
-    except InputError as error:
-        if not fall_back:
+        parts = RestartEngine(job, Layers(job.model), max_tokens)
+        parts.check()
+        return parts
+    except NotFiniteError:
+        raise
+    except MechcoreError as error:
+        if engine == "restart":
             raise
         warnings.warn(
             f"{error}; one forward per set runs instead, which takes several times as long",
             MechcoreWarning,
             stacklevel=3,
         )
-        return None
+    return ReferenceEngine(job)
 
 
-def _work(parts: TreeEngine | ReferenceEngine, kept: Kept, title: str) -> None:
+def _work(parts: TreeEngine | RestartEngine | ReferenceEngine, kept: Kept, title: str) -> None:
     """Do what is not done; what was done is saved when it is interrupted."""
     tasks = parts.tasks()
     total = sum(cost for part, batch, cost in tasks if (part, batch) not in kept.done)

@@ -104,15 +104,20 @@ class Work:
         return total
 
 
-class TreeRunner:
-    """Runs one batch through a model under all masks of a tree.
+class Runner:
+    """Runs one batch through a model under all masks of a tree; what all ways to do so share.
 
     At most ``max_tokens`` tokens (examples times masks times positions) are in one call of a layer:
     nodes of one level are run together up to there. One node always runs.
+
+    Attributes:
+        precision: of the matrix products, where it may be another than the model's.
     """
 
-    def __init__(self, stack: Stack, shape: ModelShape, fills: Fill, max_tokens: int) -> None:
-        self.stack, self.shape, self.fills, self.max_tokens = stack, shape, fills, max_tokens
+    precision: torch.dtype | None = None
+
+    def __init__(self, shape: ModelShape, fills: Fill, max_tokens: int) -> None:
+        self.shape, self.fills, self.max_tokens = shape, fills, max_tokens
         self.draws: dict[tuple[Kind, int], Tensor | None] = {}
 
     def begin(self, inputs: Mapping[str, Tensor]) -> None:
@@ -124,7 +129,6 @@ class TreeRunner:
             for kind in kinds
         }
 
-    @torch.no_grad()
     def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
         """Run a batch for which `begin` was called.
 
@@ -132,15 +136,54 @@ class TreeRunner:
             inputs: model inputs [batch, pos].
             read: position that the head reads, [batch].
             tree: the masks.
-            emit: called with numbers of masks and the residual stream [batch, d_model] they
-                share after the last layer, at the position read.
+            emit: called with numbers of masks and what they share.
         """
-        self.context = self.stack.context(inputs, read)
-        self.positions = real_positions(inputs["attention_mask"])
+        raise NotImplementedError
+
+    def _start(self, inputs: Mapping[str, Tensor], read: Tensor | None, emit: Emit) -> None:
+        """Note what a batch needs; ``read`` is None where the last layer runs everywhere."""
+        self.positions, self.read, self.emit = real_positions(inputs["attention_mask"]), read, emit
         self.known: dict[tuple[Kind, int], Tensor] = {}
-        self.emit = emit
+
+    def _fill(self, kind: Kind, layer: int, like: Tensor) -> Tensor:
+        """What stands in at the positions computed, [*batch_pos, head, d_head] or d_model."""
+        key = (kind, layer)
+        if key not in self.known:
+            value = self.fills.values(kind, layer, self.positions, self.draws[key])
+            per_token = value.ndim == (4 if kind == "z" else 3)
+            if per_token and self.read is not None and layer == self.shape.n_layers - 1:
+                rows = torch.arange(len(self.read), device=value.device)
+                value = value[rows, self.read.to(value.device)][:, None]
+            self.known[key] = value.to(like)
+        return self.known[key]
+
+    def _parts(
+        self, nodes: Sequence[Node], like: Tensor
+    ) -> Iterator[list[tuple[int, Tensor, Node]]]:
+        """Children that run together: number of the parent, values, node."""
+        family = [
+            (n, values, child) for n, node in enumerate(nodes) for values, child in node.children
+        ]
+        tokens = like[0, :, :, 0].numel()
+        size = max(1, self.max_tokens // tokens)
+        for start in range(0, len(family), size):
+            yield family[start : start + size]
+
+
+class TreeRunner(Runner):
+    """Runs a batch through a `Stack`; emits the residual stream [batch, d_model] at ``read``."""
+
+    def __init__(self, stack: Stack, shape: ModelShape, fills: Fill, max_tokens: int) -> None:
+        super().__init__(shape, fills, max_tokens)
+        self.stack, self.precision = stack, stack.layers[0].o.weight.dtype
+
+    @torch.no_grad()
+    def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
+        """See `Runner.run`."""
+        self.context = self.stack.context(inputs, read)
+        self._start(inputs, read, emit)
         x = self.stack.embed(inputs)
-        self.dtype = x.dtype
+        self.like = x.new_empty(0)
         self._attention(0, x[None], [tree])
 
     # x is the residual stream [node, batch, pos, d_model] of ``nodes``.
@@ -174,11 +217,11 @@ class TreeRunner:
             m = usual[heads].to(z)[:, None]
             masked = z
             if bool((m != 1).any()):
-                masked = torch.lerp(self._fill("z", layer, heads).to(z).expand_as(z), z, m)
+                masked = torch.lerp(self._heads_fill(layer, heads).to(z).expand_as(z), z, m)
             out = stack.project(layer, masked, heads, bias=True)
         if len(heads) < self.shape.n_heads:
             others = [h for h in range(self.shape.n_heads) if h not in heads]
-            fill = self._fill("z", layer, others)
+            fill = self._heads_fill(layer, others)
             rest = stack.project(layer, fill, others, bias=out is None)
             out = rest if out is None else out + rest
         assert out is not None
@@ -199,7 +242,7 @@ class TreeRunner:
         if not changed or z is None:
             return base[node]
         places = changed if len(heads) == self.shape.n_heads else [heads.index(h) for h in changed]
-        fill = self._fill("z", layer, changed)
+        fill = self._heads_fill(layer, changed)
         by = (values - usual)[changed].to(base)[:, None]
         difference = (z[node][..., places, :] - fill) * by
         return base[node] + self.stack.project(layer, difference, changed, bias=False)
@@ -224,37 +267,14 @@ class TreeRunner:
     def _mlp_output(self, layer: int, out: Tensor | None, node: int, value: float) -> Tensor:
         if out is not None and value == 1:
             return out[node]
-        fill = self._fill("mlp", layer)
+        fill = self._fill("mlp", layer, self.like)
         if out is None or value == 0:
             return fill
         return torch.lerp(fill.to(out).expand_as(out[node]), out[node], value)
 
-    def _fill(self, kind: Kind, layer: int, heads: list[int] | None = None) -> Tensor:
-        """What stands in at the positions computed, [*batch_pos, head, d_head] or d_model."""
-        key = (kind, layer)
-        if key not in self.known:
-            value = self.fills.values(kind, layer, self.positions, self.draws[key])
-            per_token = value.ndim == (4 if kind == "z" else 3)
-            read = self.context.read
-            if per_token and read is not None and layer == self.shape.n_layers - 1:
-                value = value[torch.arange(len(read), device=value.device), read][:, None]
-            self.known[key] = value.to(self.positions.device, self.dtype)
-        value = self.known[key]
-        if heads is None or len(heads) == self.shape.n_heads:
-            return value
-        return value[..., heads, :]
-
-    def _parts(
-        self, nodes: Sequence[Node], like: Tensor
-    ) -> Iterator[list[tuple[int, Tensor, Node]]]:
-        """Children that run together: number of the parent, values, node."""
-        family = [
-            (n, values, child) for n, node in enumerate(nodes) for values, child in node.children
-        ]
-        tokens = like[0, :, :, 0].numel()
-        size = max(1, self.max_tokens // tokens)
-        for start in range(0, len(family), size):
-            yield family[start : start + size]
+    def _heads_fill(self, layer: int, heads: list[int]) -> Tensor:
+        value = self._fill("z", layer, self.like)
+        return value if len(heads) == self.shape.n_heads else value[..., heads, :]
 
 
 def _joined(streams: list[Tensor]) -> Tensor:

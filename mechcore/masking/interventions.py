@@ -1,6 +1,7 @@
 """The one intervention: ``x -> fill + m * (x - fill)`` at every component's output.
 
-This and `mechcore.masking.blinding`, which cuts paths by it, are the only code that writes to
+This and what cuts paths (`mechcore.masking.blinding`) and restarts models
+(`mechcore.ablation.restart`) by it are the only code that writes to
 ``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
 The fill is the component's mean activation (arXiv 2403.03942, section 3), zero, the activation
 of another token, or a registered one, see `mechcore.masking.fills`.
@@ -78,7 +79,7 @@ class MaskedModel:
             self.positions = None
 
 
-_ELSEWHERE = (
+ELSEWHERE = (
     "masked: another thread has masked this model; run it in the thread that entered the block, or "
     "run a copy (copy.deepcopy), which is not masked"
 )
@@ -151,10 +152,18 @@ def intervening(model: Any, hooks: Sequence[tuple[str, Hook]]) -> Iterator[None]
     check_hooks(model, [name for name, _ in hooks])
     _masked_models.add(model)
     try:
-        with evaluating(model), hooked(model, hooks, _ELSEWHERE):
+        with evaluating(model), hooked(model, hooks, ELSEWHERE):
             yield
     finally:
         _masked_models.discard(model)
+
+
+def blended(
+    rows: Float[Tensor, "*masks batch pos *rest"], m: Tensor, fill: Tensor
+) -> Float[Tensor, "*masks batch pos *rest"]:
+    """``fill + m * (rows - fill)``; mask values and fill broadcast against the activation."""
+    # lerp is exact where m is 0 or 1, and differentiable in m.
+    return torch.lerp(fill.to(rows).expand_as(rows), rows, m.to(rows))
 
 
 def _hook(
@@ -164,8 +173,7 @@ def _hook(
     n_masks = runner.n_masks
 
     def apply(activation: Tensor, hook: Any) -> Tensor:
-        m = values.to(activation)
-        rows = activation
+        m, rows = values, activation
         if n_masks is not None:
             if len(activation) % n_masks:
                 raise InputError(
@@ -177,9 +185,7 @@ def _hook(
             m = m.reshape(n_masks, 1, 1, *m.shape[1:])
         one_mask = rows if n_masks is None else rows[0]
         draws = fill.draws(kind, layer, one_mask.shape)
-        values_of_fill = fill.values(kind, layer, runner.positions, draws)
-        # lerp is exact where m is 0 or 1, and differentiable in m.
-        out = torch.lerp(values_of_fill.to(rows).expand_as(rows), rows, m)
+        out = blended(rows, m, fill.values(kind, layer, runner.positions, draws))
         return out if n_masks is None else out.flatten(0, 1)
 
     return apply

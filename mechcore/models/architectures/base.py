@@ -156,5 +156,5 @@ def unsupported(found: str) -> InputError:
     return InputError(
         f"prefix-sharing engine: found {found}; expected a TransformerBridge of "
         f"{', '.join(known)} with its usual settings, or a HookedTransformer, on one device; "
-        "engine='reference' runs any model"
+        "engine='restart' runs any model whose layers can be called again"
     )
