@@ -750,6 +750,7 @@ def test_engines_and_precisions_agree(
     for name, options in {
         "auto": "",
         "tree": "--engine tree",
+        "restart": "--engine restart",
         "reference": "--engine reference",
         "bfloat16": "--precision bfloat16",
     }.items():

@@ -8,17 +8,16 @@ interrupted sweep can go on.
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from mechcore.ablation.effects import Answers, ComponentSet
+from mechcore.ablation.kept import Kept
 from mechcore.ablation.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -37,7 +36,7 @@ from mechcore.models.running import (
     model_inputs,
 )
 from mechcore.models.stack import Linear, Stack
-from mechcore.state import StateFile, encoded_inputs
+from mechcore.state import encoded_inputs
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
 
@@ -47,14 +46,11 @@ MAX_TOKENS = {"cpu": 4096, "cuda": 131_072}
 SHARE_OF_RESTARTS = 0.02
 """How much of its work a sweep may spend on beginning again for another group of sets."""
 
-SECONDS_BETWEEN_SAVES = 30.0
 SAMPLE = (16, 64)
 """Fewest and most examples, and as many sets, on which precisions are compared."""
 
 SHARE_OF_SAMPLE = 0.02
 """Of a sweep's answers that are compared, between these bounds."""
-
-_KEPT = ("full", "correct", "margin", "kl", "logits")
 
 _PENDING = 2**24
 """Logits kept before they are reduced to answers."""
@@ -102,47 +98,6 @@ class Job:
         return [
             {name: tensor.tolist() for name, tensor in batch.items()} for batch in self.batches()
         ]
-
-
-class Kept:
-    """Answers so far, [set, example], and which parts of the work they are of."""
-
-    def __init__(self, n_sets: int, job: Job, store: StateFile) -> None:
-        n_examples = len(job.correct_classes)
-        self.full = torch.zeros(n_examples, job.readout.n_classes)
-        self.correct = torch.zeros(n_sets, n_examples, dtype=torch.bool)
-        self.margin = torch.zeros(n_sets, n_examples)
-        self.kl = torch.zeros(n_sets, n_examples)
-        n_kept = 0 if job.readout.whole_vocabulary else job.readout.n_classes
-        self.logits = torch.zeros(n_sets, n_examples, n_kept)
-        self.store = store
-        self.done: set[tuple[int, int]] = set()
-        self.saved_at = time.monotonic()
-        store.restore_by(self._take)
-
-    def _take(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
-        for name in _KEPT:
-            getattr(self, name).copy_(tensors[name])
-        self.done = {(part, batch) for part, batch in notes["done"]}
-
-    def finish(self, part: int, batch: int) -> None:
-        """Note that a task is done, and save if the last time is long ago."""
-        self.done.add((part, batch))
-        if time.monotonic() - self.saved_at > SECONDS_BETWEEN_SAVES:
-            self.save()
-
-    def save(self) -> None:
-        """Write all answers so far to the state file."""
-        self.store.save({name: getattr(self, name) for name in _KEPT}, {"done": sorted(self.done)})
-        self.saved_at = time.monotonic()
-
-    def answers(self, sets: Sequence[ComponentSet]) -> dict[ComponentSet, Answers]:
-        """The answers by set, in the order of the job."""
-        rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy(), self.logits.numpy())
-        found = {each: Answers(*(row[i] for row in rows)) for i, each in enumerate(sets)}
-        if self.logits.shape[-1]:
-            return found
-        return {each: replace(answers, logits=None) for each, answers in found.items()}
 
 
 class ReferenceEngine:

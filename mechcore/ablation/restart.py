@@ -19,6 +19,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -26,12 +27,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from mechcore.ablation.engines import Job, SharingEngine
-from mechcore.ablation.tree import Emit, Node, Runner
+from mechcore.ablation.tree import Child, Emit, Node, Runner, children_of
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, Kind
 from mechcore.masking.interventions import ELSEWHERE, blended, intervening
-from mechcore.models.running import forward, name_of
+from mechcore.models.running import logits_of, name_of
 
 
 class _Left(Exception):
@@ -74,6 +75,8 @@ class Layers:
     ) -> Tensor:
         """Run layers ``start`` up to ``stop``, or up to the logits.
 
+        The model has to be in evaluation mode.
+
         Args:
             inputs: model inputs [row, pos].
             start: first layer to run.
@@ -86,7 +89,7 @@ class Layers:
         self.calls, self.start, self.x, self.stop = 0, start, x, stop
         with self._watched():
             try:
-                logits = forward(self.model, inputs)
+                logits = logits_of(self.model, inputs)
             except _Left as left:
                 return left.value
         if stop is not None or self.calls <= start:
@@ -138,13 +141,22 @@ class RestartRunner(Runner):
         fills: what stands in.
         max_tokens: see `Runner`.
         everywhere: run the last layer and the head at all positions.
+        stepwise: leave the forward after every layer, also where no masks part.
     """
 
     def __init__(
-        self, layers: Layers, shape: ModelShape, fills: Fill, max_tokens: int, everywhere: bool
+        self,
+        layers: Layers,
+        shape: ModelShape,
+        fills: Fill,
+        max_tokens: int,
+        *,
+        everywhere: bool = False,
+        stepwise: bool = False,
     ) -> None:
         super().__init__(shape, fills, max_tokens)
-        self.layers, self.everywhere = layers, everywhere
+        self.layers, self.everywhere, self.stepwise = layers, everywhere, stepwise
+        self.last = shape.n_layers - 1
 
     @torch.no_grad()
     def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
@@ -153,42 +165,56 @@ class RestartRunner(Runner):
         if not self.everywhere:
             self.read_inputs = {k: v.gather(1, read[:, None]) for k, v in inputs.items()}
         self._start(inputs, None if self.everywhere else read, emit)
-        x = self.layers(inputs, stop=0)
         acts = {(kind, i): partial(self._act, kind, i) for kind, i in self.draws}
         with intervening(self.layers.model, acts):
+            x = self.layers(inputs, stop=0)
             self._below(0, x[None], [tree])
 
     # x is the residual stream [node, batch, pos, d_model] of ``nodes``.
 
     def _below(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
-        last, z, inputs = layer == self.shape.n_layers - 1, None, self.inputs
-        parts = list(self._parts(nodes, x))
-        if last and self.read is not None:
-            z, x, inputs = self._at(self._last_z(x)), self._at(x), self.read_inputs
-        for part in parts:
-            parents = [n for n, *_ in part]
+        if layer == self.last:
+            self._logits(x, nodes)
+            return
+        by_parting: dict[bool, list[Child]] = {True: [], False: []}
+        for each in children_of(nodes):
+            by_parting[self._parts_at(layer + 1, each[-1]) < self.last].append(each)
+        for part in chain.from_iterable(self._parts(each, x) for each in by_parting.values()):
             children = [child for *_, child in part]
-            self.values: Tensor | None = torch.stack([values for _, values, _ in part])
+            stop = min(self._parts_at(layer + 1, child) for child in children)
+            self.z, self.values = None, {layer: torch.stack([values for _, values, _ in part])}
+            for between in range(layer + 1, stop):
+                only = [child.children[0] for child in children]
+                self.values[between] = torch.stack([values for values, _ in only])
+                children = [child for _, child in only]
+            out = self._call(self.inputs, layer, x[[n for n, *_ in part]], stop)
+            self._below(stop, out, children)
+
+    def _parts_at(self, layer: int, node: Node) -> int:
+        """The first layer from this on whose masks differ among those of a node before it."""
+        while layer < self.last and len(node.children) == 1 and not self.stepwise:
+            layer, node = layer + 1, node.children[0][1]
+        return layer
+
+    def _logits(self, x: Tensor, nodes: Sequence[Node]) -> None:
+        z, at, inputs = None, x, self.inputs
+        if self.read is not None:
+            self.values = {}
+            z, at = self._at(self._call(inputs, self.last, x)), self._at(x)
+            inputs = self.read_inputs
+        for part in self._parts(children_of(nodes), x):
+            parents = [n for n, *_ in part]
             self.z = None if z is None else z[parents]
-            rows = self._rows(inputs, len(part))
-            stop = None if last else layer + 1
-            out = self.layers(rows, layer, x[parents].flatten(0, 1), stop)
-            out = out.unflatten(0, (len(part), -1))
-            if not last:
-                self._below(layer + 1, out, children)
-                continue
-            for child, logits in zip(children, out, strict=True):
-                self.emit(child.masks, logits)
+            self.values = {self.last: torch.stack([values for _, values, _ in part])}
+            for each, logits in zip(part, self._call(inputs, self.last, at[parents]), strict=True):
+                self.emit(each[-1].masks, logits)
 
-    def _last_z(self, x: Tensor) -> Float[Tensor, "node batch pos head d_head"]:
-        """What the heads of the last layer put out, which their masks do not change."""
-        self.values = None
-        z = self.layers(self._rows(self.inputs, len(x)), self.shape.n_layers - 1, x.flatten(0, 1))
-        return z.unflatten(0, (len(x), -1))
-
-    @staticmethod
-    def _rows(inputs: Mapping[str, Tensor], n: int) -> dict[str, Tensor]:
-        return {name: tensor.repeat(n, 1) for name, tensor in inputs.items()}
+    def _call(
+        self, inputs: Mapping[str, Tensor], start: int, x: Tensor, stop: int | None = None
+    ) -> Float[Tensor, "node batch *rest"]:
+        """Run layers for all nodes in one batch."""
+        rows = {name: tensor.repeat(len(x), 1) for name, tensor in inputs.items()}
+        return self.layers(rows, start, x.flatten(0, 1), stop).unflatten(0, (len(x), -1))
 
     def _at(self, values: Float[Tensor, "node batch pos *rest"]) -> Tensor:
         """Values at the position read, [node, batch, 1, *rest]."""
@@ -197,12 +223,15 @@ class RestartRunner(Runner):
         return values[:, torch.arange(len(read), device=read.device), read][:, :, None]
 
     def _act(self, kind: Kind, layer: int, activation: Tensor) -> Tensor | None:
-        """The one intervention, every row with its own mask."""
-        if self.values is None:
+        """The one intervention, every row with its own mask.
+
+        Without masks the heads' outputs are what is wanted, before any mask changes them.
+        """
+        values, n = self.values.get(layer), self.shape.n_heads
+        if values is None:
             if kind == "z":
                 raise _Left(activation)
             return None
-        values, n = self.values, self.shape.n_heads
         m = values[:, None, None, :n, None] if kind == "z" else values[:, None, None, n:]
         rows = activation.unflatten(0, (len(values), -1))
         if kind == "z" and self.z is not None:
@@ -222,9 +251,10 @@ class RestartEngine(SharingEngine):
         self.everywhere: bool | None = None  # not known before the check
         columns = job.shape.n_heads + job.shape.has_mlps
         super().__init__(job, ModelShape(job.shape.n_layers, columns, has_mlps=False), max_tokens)
-        # Longest, as a head that reads several positions does not show in texts of one token.
-        longest = max(self.batches, key=lambda batch: batch["input_ids"].shape[1])
-        self.checked = {name: values[:4] for name, values in longest.items()}
+        # The longest texts: a head that reads several positions does not show in a single token.
+        longest = max(self.batches, key=lambda batch: int(batch["attention_mask"].sum(1).max()))
+        rows = longest["attention_mask"].sum(1).argsort(descending=True)[:4]
+        self.checked = {name: values[rows] for name, values in longest.items()}
 
     def layers(self, tree: Node) -> float:
         """See `SharingEngine.layers`: of the last layer only the attention counts."""
@@ -238,9 +268,13 @@ class RestartEngine(SharingEngine):
         return sum(counts[1:]) + share * counts[-1]
 
     def _new_runner(self, exact: bool = False) -> RestartRunner:
-        everywhere = bool(self.everywhere)
         return RestartRunner(
-            self.model_layers, self.job.shape, self._fills(), self.max_tokens, everywhere
+            self.model_layers,
+            self.job.shape,
+            self._fills(),
+            self.max_tokens,
+            everywhere=bool(self.everywhere),
+            stepwise=exact,  # the check is to restart from every layer
         )
 
     def _answers(self, runner: RestartRunner, x: Tensor, index: Tensor) -> Tensor:

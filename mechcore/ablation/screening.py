@@ -20,7 +20,7 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.ablation.effects import ComponentSet
-from mechcore.ablation.engines import SECONDS_BETWEEN_SAVES
+from mechcore.ablation.kept import SECONDS_BETWEEN_SAVES
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.evaluation.evaluate import margins

@@ -25,7 +25,8 @@ from mechcore.ablation.effects import (
     ablation_table,
     as_sets,
 )
-from mechcore.ablation.engines import Job, Kept, Precision, ReferenceEngine, TreeEngine
+from mechcore.ablation.engines import Job, Precision, ReferenceEngine, TreeEngine
+from mechcore.ablation.kept import Kept
 from mechcore.ablation.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -167,7 +168,8 @@ def ablate(
             "precision": precision,
             "batch_size": batch_size,
         }
-    kept = Kept(len(listed), job, StateFile(state, "sweep", facts))
+    store = StateFile(state, "sweep", facts)
+    kept = Kept(len(listed), len(job.correct_classes), job.readout, store)
     parts.check()
     agreement = parts.agreement() if precision != "float32" else None
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"

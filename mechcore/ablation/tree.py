@@ -26,6 +26,8 @@ from mechcore.models.padding import real_positions
 from mechcore.models.stack import Stack
 
 Emit: TypeAlias = Callable[[Sequence[int], Tensor], None]
+Child: TypeAlias = "tuple[int, Tensor, Node]"
+"""Number of the parent among its level, values, and the node itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,11 @@ class Node:
 
     masks: tuple[int, ...]
     children: tuple[tuple[Float[Tensor, " component"], Node], ...]
+
+
+def children_of(nodes: Sequence[Node]) -> list[Child]:
+    """The children of nodes of one level."""
+    return [(n, values, child) for n, node in enumerate(nodes) for values, child in node.children]
 
 
 def grow(values: Float[Tensor, "mask layer component"], shape: ModelShape) -> Node:
@@ -157,13 +164,8 @@ class Runner:
             self.known[key] = value.to(like)
         return self.known[key]
 
-    def _parts(
-        self, nodes: Sequence[Node], like: Tensor
-    ) -> Iterator[list[tuple[int, Tensor, Node]]]:
-        """Children that run together: number of the parent, values, node."""
-        family = [
-            (n, values, child) for n, node in enumerate(nodes) for values, child in node.children
-        ]
+    def _parts(self, family: Sequence[Child], like: Tensor) -> Iterator[Sequence[Child]]:
+        """Children that run together."""
         tokens = like[0, :, :, 0].numel()
         size = max(1, self.max_tokens // tokens)
         for start in range(0, len(family), size):
@@ -197,7 +199,7 @@ class TreeRunner(Runner):
         usual = wanted.median(0).values  # what most children have in common is projected once
         heads = wanted.any(0).nonzero().flatten().tolist()
         z, base = self._usual(layer, x, heads, usual)
-        for part in self._parts(nodes, base):
+        for part in self._parts(children_of(nodes), base):
             streams = [
                 self._child(layer, base, z, heads, n, values, usual) for n, values, _ in part
             ]
@@ -259,7 +261,7 @@ class TreeRunner(Runner):
             children = [child for node in nodes for _, child in node.children]
             self._attention(layer + 1, self.stack.after_mlp(layer, x + out), children)
             return
-        for part in self._parts(nodes, x):
+        for part in self._parts(children_of(nodes), x):
             streams = [x[n] + self._mlp_output(layer, out, n, float(m)) for n, m, _ in part]
             after = self.stack.after_mlp(layer, _joined(streams))
             self._attention(layer + 1, after, [child for *_, child in part])

@@ -118,8 +118,12 @@ def ablate(
     given: Annotated[Given[StudyConfig], From(StudyConfig, (*_COMMON, "n_resamples"))],
     means: Means = None,
     engine: Annotated[
-        Literal["auto", "tree", "reference"],
-        typer.Option("--engine", help="tree shares work between sets; reference runs any model."),
+        Literal["auto", "tree", "restart", "reference"],
+        typer.Option(
+            "--engine",
+            help="tree shares work between sets; restart does so on any model whose layers can be "
+            "called again; reference runs one forward per set.",
+        ),
     ] = "auto",
     precision: Annotated[
         Literal["float32", "bfloat16"],
@@ -131,8 +135,8 @@ def ablate(
     ),
 ) -> None:
     """Accuracy and margin without sets of components, and their interactions."""
-    if engine == "reference" and precision != "float32":
-        raise InputError("--precision: the reference engine has the model's own precision only")
+    if engine in ("restart", "reference") and precision != "float32":
+        raise InputError(f"--precision: the {engine} engine has the model's own precision only")
     _check_out(out, _state(out, "id"), resume)
     from mechcore.components import ModelShape
     from mechcore.masking.fills import FILLS

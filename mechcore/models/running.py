@@ -192,13 +192,23 @@ def forward(model: Any, batch: Batch) -> Float[Tensor, "batch *pos out"]:
             token or token type.
     """
     inputs = model_inputs(model, batch)
+    with evaluating(model):
+        return logits_of(model, inputs)
+
+
+def logits_of(model: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "batch *pos out"]:
+    """`forward` of what `model_inputs` returned, in the model's own mode.
+
+    Raises:
+        InputError: the model returns no logits.
+    """
+    inputs = dict(inputs)
     ids = inputs.pop("input_ids")
     if kind_of(model) == "hooked-encoder":
         inputs["one_zero_attention_mask"] = inputs.pop("attention_mask")
     elif n_token_types(model) == 0:
         inputs.pop("token_type_ids", None)
-    with evaluating(model):
-        logits = model(ids, return_type="logits", **inputs)
+    logits = model(ids, return_type="logits", **inputs)
     if not torch.is_tensor(logits):
         raise InputError(f"model: forward returned {type(logits).__name__}; expected logits")
     return logits.to(ids.device)

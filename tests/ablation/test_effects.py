@@ -231,7 +231,7 @@ def edited_logits(case: Case, data: EncodedExamples, means: MeanActivations, nam
 
 
 @pytest.mark.parametrize(
-    ("engine", "max_rows"), [("tree", 4), ("reference", 1024), ("reference", 4)]
+    ("engine", "max_rows"), [("tree", 4), ("restart", 4), ("reference", 1024), ("reference", 4)]
 )
 def test_ablating_is_editing_the_weights(
     case: Case, engine: Any, max_rows: int, monkeypatch: pytest.MonkeyPatch

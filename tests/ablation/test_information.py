@@ -145,7 +145,7 @@ def examples(labels: list[str]) -> EncodedExamples:
     return encode(Examples("micro", frame), helpers.word_tokenizer(segments=False), max_length=48)
 
 
-@pytest.mark.parametrize("engine", ["tree", "reference"])
+@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
 def test_roles_of_heads_of_a_model_made_by_hand(tmp_path: Path, engine: Any) -> None:
     model = micro_model(tmp_path)
     n, names = 240, ("non-entailment", "entailment")

@@ -1,4 +1,4 @@
-"""Interactions of every kind on a model in which they were planted, with both engines.
+"""Interactions of every kind on a model in which they were planted, with all engines.
 
 By Interaction(S) = D(S) - sum of D({i}), two redundant heads (an OR) of size c interact by +c:
 losing both costs c, losing one nothing. Two heads that are both needed (an AND) interact by -c:
@@ -35,7 +35,7 @@ RULES: tuple[Rule, ...] = ("or", "and", "or of three")
 SIGNS = {"or": 1, "and": -1}
 TOLERANCE = 1e-4
 DATA = examples()
-ENGINES = pytest.mark.parametrize("engine", ["tree", "reference"])
+ENGINES = pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Sweeps: both engines against edited weights, what stops them, and what they go on from."""
+"""Sweeps: all engines against edited weights, what stops them, and what they go on from."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from safetensors import safe_open
 
 from mechcore import progress
 from mechcore.ablation import Ablations, ComponentSet, ablate, as_sets, sweep
+from mechcore.ablation.restart import RestartRunner
 from mechcore.ablation.tree import TreeRunner
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
@@ -241,11 +242,12 @@ def test_sweeping_a_hooked_transformer_is_editing_the_weights(cases: Cases) -> N
 def test_engines_agree(cases: Cases, name: str, options: dict[str, Any]) -> None:
     model, data, settings = cases.get(name).model, encoded(name), dict(options)
     means = means_of(model, data, n_samples=16, per_position=settings.pop("per_position", False))
-    tree, reference = (
+    tree, restart, reference = (
         ablate(model, NAMES, data, means, role="ood", batch_size=2, engine=engine, **settings)
-        for engine in ("tree", "reference")
+        for engine in ("tree", "restart", "reference")
     )
     assert_close(tree, reference)
+    assert_close(restart, reference)
     if "seed" in settings:
         other = ablate(model, NAMES, data, means, role="ood", fill="resample", seed=5)
         assert not np.allclose(
@@ -279,11 +281,12 @@ def test_plain_batches_are_swept_as_encoded_examples_are(
     if data.answers is not None:
         labels = torch.tensor(list(data.answers.values()))[labels]
     batches = as_plain(data, labels)
-    tree, reference = (
+    tree, restart, reference = (
         ablate(model, NAMES, batches, means, engine=engine, **options)
-        for engine in ("tree", "reference")
+        for engine in ("tree", "restart", "reference")
     )
     assert_close(tree, reference)
+    assert_close(restart, reference)
     assert (tree.data, tree.full.subset_names) == ("data", ["all"])
     assert tree.full.logits.shape[1] == (helpers.VOCABULARY if name == "gpt2-lm" else 3)
     if name != "gpt2-lm":
@@ -302,13 +305,13 @@ def test_plain_batches_are_swept_as_encoded_examples_are(
 
 
 def test_no_batch_is_refused(bert: dict[str, Any]) -> None:
-    for engine in ("tree", "reference"):
+    for engine in ("tree", "restart", "reference"):
         with pytest.raises(InputError, match="no batch; expected at least one"):
             ablate(**{**bert, "data": [], "engine": engine})
 
 
 def test_the_empty_set_is_the_full_model(bert: dict[str, Any]) -> None:
-    for engine in ("tree", "reference"):
+    for engine in ("tree", "restart", "reference"):
         found = ablate(**{**bert, "sets": [[], "0.1"], "engine": engine})
         nothing = found.without[ComponentSet(())]
         np.testing.assert_array_equal(nothing.correct, found.full.correct)
@@ -322,7 +325,9 @@ def test_batches_and_limits_do_not_matter(
     bert: dict[str, Any], batch_size: int, max_tokens: int | None
 ) -> None:
     expected = ablate(**bert, engine="reference")
-    assert_close(ablate(**bert, batch_size=batch_size, max_tokens=max_tokens), expected)
+    for engine in ("tree", "restart"):
+        options = {**bert, "batch_size": batch_size, "max_tokens": max_tokens, "engine": engine}
+        assert_close(ablate(**options), expected)
 
 
 def test_many_logits_are_reduced_bit_by_bit(
@@ -418,12 +423,15 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
     roberta = cases.get("roberta").model
     others = means_of(roberta, encoded("roberta"))
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"engine": "fast"}, InputError, "engine is 'fast'; expected 'auto', 'tree' or"),
+        ({"engine": "fast"}, InputError, "engine is 'fast'; expected 'auto' or 'tree' or"),
         ({"precision": "float16"}, InputError, "precision is 'float16'; expected 'float32' or"),
-        (
-            {"engine": "reference", "precision": "bfloat16"},
-            InputError,
-            "engine 'reference' has the model's own precision only",
+        *(
+            (
+                {"engine": engine, "precision": "bfloat16"},
+                InputError,
+                f"engine '{engine}' has the model's own precision only",
+            )
+            for engine in ("restart", "reference")
         ),
         ({"sets": ["0.1", "2.0"]}, InputError, r"component L2\.H0: out of range"),
         ({"sets": ["0.4"]}, InputError, r"component L0\.H4: out of range"),
@@ -434,7 +442,7 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
         ({"fill": "median"}, InputError, "fill 'median': unknown"),
         ({"class_labels": ["a", "b"]}, InputError, "2 given .* the checkpoint has 3 classes"),
     ]
-    for engine in ("tree", "reference"):
+    for engine in ("auto", "tree", "restart", "reference"):
         for changes, error, message in refused:
             with pytest.raises(error, match=message):
                 ablate(**{**bert, "engine": engine, **changes})
@@ -451,22 +459,23 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_model(path)
 
 
-def test_models_that_are_not_plain_take_the_reference_with_a_warning(windowed: Any) -> None:
+def test_models_that_are_not_plain_are_restarted(
+    windowed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = encoded("mistral")
     means = means_of(windowed, data)
+    options: dict[str, Any] = {"role": "ood", "batch_size": 1}
+    with progress.shown():
+        found = ablate(windowed, NAMES, data, means, **options)
+    assert capsys.readouterr().err.splitlines()[-1] == "ablate on few (engine 'restart'): 100 %"
+    assert_equal(found, ablate(windowed, NAMES, data, means, engine="restart", **options))
+    assert_close(found, ablate(windowed, NAMES, data, means, engine="reference", **options))
     message = (
-        "found a mistral with a sliding window of 4 positions; expected .*; one forward per set "
-        "runs instead, which takes several times as long"
+        "found a mistral with a sliding window of 4 positions; expected .*; engine='restart' runs"
     )
-    with pytest.warns(MechcoreWarning, match=message):
-        found = ablate(windowed, NAMES, data, means, role="ood")
-    assert_equal(found, ablate(windowed, NAMES, data, means, role="ood", engine="reference"))
-    with pytest.raises(InputError, match="engine='reference' runs any model"):
+    with pytest.raises(InputError, match=message):
         ablate(windowed, NAMES, data, means, engine="tree")
-    with (
-        pytest.warns(MechcoreWarning, match="sliding window"),
-        pytest.raises(InputError, match="has the model's own precision only"),
-    ):
+    with pytest.raises(InputError, match="engine 'restart' has the model's own precision only"):
         ablate(windowed, NAMES, data, means, precision="bfloat16")
 
 
@@ -474,7 +483,7 @@ def test_models_that_are_not_plain_take_the_reference_with_a_warning(windowed: A
 def test_a_model_that_does_not_compute_what_its_weights_say(cases: Cases, engine: Any) -> None:
     message = (
         r"its logits differ from the model's by .* of their size; the model does not compute what "
-        "its weights say .*: use engine='reference'"
+        "its weights say .*: use engine='restart'"
     )
     data = encoded()
     for name in ("bert", "gpt2"):
@@ -509,10 +518,7 @@ def test_the_check_covers_a_masked_forward_too(
 
 @pytest.mark.hooked
 def test_an_encoder_without_a_classifier_has_no_answers() -> None:
-    with (
-        pytest.warns(MechcoreWarning, match="found a HookedEncoder; expected a TransformerBridge"),
-        pytest.raises(InputError, match="HookedEncoder is a masked language model"),
-    ):
+    with pytest.raises(InputError, match="HookedEncoder is a masked language model"):
         ablate(helpers.hooked_encoder(), NAMES, encoded(), fill="zero")
 
 
@@ -547,8 +553,9 @@ class Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """Watches runs of trees (the check before the sweep is one, too) and plain evaluations."""
     runs = Runs()
-    in_tree = runs.watched(TreeRunner.run, lambda self, inputs, *rest: len(inputs["input_ids"]))
-    monkeypatch.setattr(TreeRunner, "run", in_tree)
+    for runner in (TreeRunner, RestartRunner):
+        run = runs.watched(runner.run, lambda self, inputs, *rest: len(inputs["input_ids"]))
+        monkeypatch.setattr(runner, "run", run)
     monkeypatch.setattr(ENGINE, "evaluate", runs.watched(ENGINE.evaluate, lambda *args, **_: 0))
     return runs
 
@@ -589,6 +596,8 @@ def in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         # Three groups of three batches, and a check before.
         *(("tree", 1, 10), ("tree", 2, 9), ("tree", 4, 7), ("tree", 8, 3), ("tree", 9, 2)),
+        # Sixteen groups: a layer counts whole.
+        *(("restart", 1, 49), ("restart", 20, 30), ("restart", 48, 2)),
         # The full model, then 31 sets, 8 at a time.
         *(("reference", 0, 5), ("reference", 1, 4), ("reference", 4, 1)),
     ],
@@ -608,7 +617,7 @@ def test_an_interrupted_sweep_ends_as_if_it_had_not_been(
     runs.until(stop_at)
     with pytest.raises(KeyboardInterrupt):
         ablate(**options, state=path)
-    assert path.exists() == (stop_at > (engine == "tree"))
+    assert path.exists() == (stop_at > (engine != "reference"))
     runs.until(None)
     assert_equal(ablate(**options, state=path), whole)
     assert len(runs.batches) == left
@@ -645,16 +654,16 @@ def test_what_the_work_between_saves_was_is_done_again(
 
     monkeypatch.setattr(StateFile, "save", save)
     options = {**bert, "batch_size": 2, "state": tmp_path / "state.safetensors"}
-    monkeypatch.setattr(ENGINE, "SECONDS_BETWEEN_SAVES", -1.0)
+    monkeypatch.setattr("mechcore.ablation.kept.SECONDS_BETWEEN_SAVES", -1.0)
     ablate(**options)
     assert saved[:4] == [1, 2, 3, 4]
-    monkeypatch.setattr(ENGINE, "SECONDS_BETWEEN_SAVES", 3600.0)
+    monkeypatch.setattr("mechcore.ablation.kept.SECONDS_BETWEEN_SAVES", 3600.0)
     saved.clear()
     ablate(**{**options, "state": tmp_path / "other.safetensors"})
     assert saved == [4]
 
 
-@pytest.mark.parametrize("engine", ["tree", "reference"])
+@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
 def test_a_finished_sweep_is_not_run_again(
     bert: dict[str, Any], runs: Runs, tmp_path: Path, engine: Any
 ) -> None:
@@ -662,7 +671,7 @@ def test_a_finished_sweep_is_not_run_again(
     whole = ablate(**bert, engine=engine)
     assert_equal(ablate(**bert, engine=engine, state=path), whole)
     for _ in range(2):
-        runs.until(int(engine == "tree"), AssertionError)  # the check, and no more
+        runs.until(int(engine != "reference"), AssertionError)  # the check, and no more
         assert_equal(ablate(**bert, engine=engine, state=str(path)), whole)
 
 

@@ -167,7 +167,7 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
                 layers[1].fc2.bias.zero_()
         return edited
 
-    for engine in ("tree", "reference"):
+    for engine in ("tree", "restart", "reference"):
         options = ("--components", "L0.H1,L1.MLP", "--fill", "zero", "--engine", engine)
         out = tmp_path / engine
         mechcore(installed, "ablate", *given, *options, "--resamples", "10", "--out", str(out))

@@ -191,7 +191,7 @@ def test_a_label_may_be_any_word_that_is_said(cases: Cases) -> None:
     others = (logits.double().exp().sum(1) - right.double().exp()).log()
     np.testing.assert_allclose(found.margin, (right - others).numpy(), atol=1e-4)
     assert kl_divergence(found, found).tolist() == [0.0] * 5
-    for engine in ("tree", "reference"):
+    for engine in ("tree", "restart", "reference"):
         swept = ablate(
             model, ["L0.H1"], [batch | {"labels": labels}], fill="zero", role="ood", engine=engine
         )

@@ -57,17 +57,18 @@ def test_a_registered_fill_is_as_weights_edited_by_hand(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", ["half", "ones"])
-def test_the_tree_and_plain_masking_agree_on_a_registered_fill(case: Case, name: str) -> None:
+def test_all_engines_agree_on_a_registered_fill(case: Case, name: str) -> None:
     data = padded(texts()) | {"labels": torch.zeros(len(texts()), dtype=torch.long)}
     means = None if name == "ones" else MeanActivations.compute(case.model, [data])
     sets = ["L0.H0", "L1.H1+L0.MLP"]
-    tree, plain = (
+    tree, restart, plain = (
         ablate(case.model, sets, [data], means, fill=name, engine=engine, role="ood")
-        for engine in ("tree", "reference")
+        for engine in ("tree", "restart", "reference")
     )
     for each in plain.without:
         drops = plain.drops(each, "margin")
-        np.testing.assert_allclose(tree.drops(each, "margin"), drops, rtol=0, atol=1e-4)
+        for found in (tree, restart):
+            np.testing.assert_allclose(found.drops(each, "margin"), drops, rtol=0, atol=1e-4)
         assert np.abs(drops).max() > 1e-4
 
 

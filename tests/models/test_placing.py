@@ -214,7 +214,9 @@ def test_the_prefix_tree_wants_one_device(cases: Cases, monkeypatch: pytest.Monk
     with pytest.raises(InputError) as caught:
         stack_of(model)
     assert "found a model on several devices (cuda:0, cuda:1); expected" in str(caught.value)
-    assert "on one device; engine='reference' runs any model" in str(caught.value)
+    assert "on one device; engine='restart' runs any model whose layers can be called again" in str(
+        caught.value
+    )
 
 
 def test_devices_are_told_apart(cases: Cases) -> None:
