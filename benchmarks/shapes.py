@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from transformers import BertConfig, BertForSequenceClassification
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Qwen3Config,
+    Qwen3ForSequenceClassification,
+)
 
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
@@ -38,6 +43,25 @@ def save_minilm_shaped(folder: str | Path, n_layers: int = 6) -> None:
     )
     with without_bars():
         BertForSequenceClassification(config).save_pretrained(folder)
+
+
+def save_qwen3_shaped(folder: str | Path, n_layers: int) -> None:
+    """A classifier with random weights, whose layers have the shape of Qwen3-0.6B's."""
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=1024,
+        intermediate_size=3072,
+        num_hidden_layers=n_layers,
+        num_attention_heads=16,
+        num_key_value_heads=8,
+        head_dim=128,
+        pad_token_id=0,
+        id2label=dict(enumerate(CLASSES)),
+        label2id={name: i for i, name in enumerate(CLASSES)},
+    )
+    with without_bars():
+        Qwen3ForSequenceClassification(config).save_pretrained(folder)
 
 
 def minilm_shaped(device: str) -> Any:

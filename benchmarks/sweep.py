@@ -7,7 +7,10 @@ and labelled texts. Every variant replaces the outputs of the same heads by the 
     python benchmarks/sweep.py [--examples 48] [--rounds 3] [--device cuda] [--json FILE]
     python benchmarks/sweep.py --model DIR --data FILE
     python benchmarks/sweep.py --scaling [--figure FILE]
+    python benchmarks/sweep.py --decoder --layers 4
     python benchmarks/sweep.py --quick
+
+``--decoder`` compares the two engines that run any model, on layers of Qwen3-0.6B's shape.
 
 Where every set takes one forward of the whole model, a set costs the same whatever its heads: these
 variants run a random sample of the sets (``--peer-sets``), and their time is multiplied up to all
@@ -36,11 +39,13 @@ from sweep_scaling import plot, scaling
 from sweep_variants import (
     RAW,
     REFERENCE,
+    RESTART,
     TREES,
     Bench,
     Settings,
     Sweep,
     full_forwards,
+    layer_variants,
     mechcore_variants,
 )
 
@@ -74,7 +79,8 @@ def measured(
     }
     places = [1 + sweep.sets.index(each) for each in sweep.sample]
     logits = {name: each[places] for name, each in whole.items()}
-    logits[REFERENCE] = bench.reference_logits(sweep.sample, checked)
+    for name, engine in ((RESTART, "restart"), (REFERENCE, "reference")):
+        logits[name] = bench.engine_logits(engine, sweep.sample, checked)
     for name, made in peers.items():
         logits[name] = made.logits(sweep.sample, checked, bench.batch_size)
     differences = {n: float((each - logits[RAW]).abs().max()) for n, each in logits.items()}
@@ -100,7 +106,9 @@ def measured(
         "seconds of each round": timed,
         "layer evaluations": shared,
         "layer evaluations, one forward per set": plain,
+        "layer evaluations of restarts": (restarts := bench.restart_evaluations(sweep.sets)),
         "bound": plain / shared,
+        "bound of restarts": plain / restarts,
         "largest logit difference to raw hooks": differences,
         "largest effect of a set on a logit": float((exact[1:] - exact[0]).abs().max()),
         "agreement of bfloat16": float((exact.argmax(-1) == rounded.argmax(-1)).double().mean()),
@@ -176,6 +184,9 @@ def show(result: Mapping[str, Any], left_out: Mapping[str, str]) -> None:
         f"one position, not counted) instead of "
         f"{result['layer evaluations, one forward per set']}: at most {bound:.2f} times as fast "
         f"as raw hooks if layers cost the same; reached: {', '.join(shares)}\n"
+        f"restarts: {result['layer evaluations of restarts']:.0f} layer evaluations, of the last "
+        f"layer the attention: at most {result['bound of restarts']:.2f} times as fast as "
+        f"{REFERENCE}; reached: {_ratio(variants[RESTART], REFERENCE)}\n"
         f"bfloat16 gives float32's class in {result['agreement of bfloat16']:.3%} of "
         f"{result['answers compared']} answers (all sets, {CHECKED} examples at most); the largest "
         f"effect of a set on a logit is {result['largest effect of a set on a logit']:.2g}\n"
@@ -255,6 +266,9 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument("--scaling", action="store_true", help="cost by examples, sets and layers")
     parser.add_argument("--figure", type=Path, help="where to plot --scaling")
     parser.add_argument(
+        "--decoder", action="store_true", help="restarts of a decoder beside whole forwards"
+    )
+    parser.add_argument(
         "--quick", action="store_true", help="a small model, seconds in place of minutes"
     )
     parser.add_argument("--only", help=argparse.SUPPRESS)
@@ -269,10 +283,10 @@ def compare(settings: Settings, rounds: int, folder: Path, quick: bool) -> dict[
     options = [
         f"--{name.replace('_', '-')}={value}"
         for name, value in asdict(settings).items()
-        if value is not None and name != "cpu_time"
+        if value is not None and name not in ("cpu_time", "decoder")
     ]
     options += ["--threads", str(torch.get_num_threads()), "--folder", str(folder)]
-    names = list(TREES)[:1] if quick else [NOTHING, *peers, *TREES, REFERENCE]
+    names = list(TREES)[:1] if quick else [NOTHING, *peers, *TREES, RESTART, REFERENCE]
     memory = {name: peak_alone(__file__, [*options, "--only", name]) for name in names}
     results: list[dict[str, Any]] = []
     for sweep in bench.sweeps:
@@ -283,6 +297,34 @@ def compare(settings: Settings, rounds: int, folder: Path, quick: bool) -> dict[
     if NOTHING in memory:
         print(f"\npeak memory of a process with {NOTHING}: {memory[NOTHING]:.0f} MiB")
     return {"sweeps": results, "left out": left_out, "peak MiB": memory}
+
+
+def decoder(settings: Settings, rounds: int, folder: Path) -> list[dict[str, Any]]:
+    """Measure and print the engines that run any model, on a decoder's shape."""
+    bench, results = Bench(settings, folder), []
+    variants = layer_variants(bench)
+    for sweep in bench.sweeps:
+        checked = sweep.data.part(range(min(CHECKED, len(sweep.data))))
+        restart, whole = (
+            bench.engine_logits(each, sweep.sample, checked) for each in ("restart", "reference")
+        )
+        timed = [
+            {name: each.seconds(bench, sweep) for name, each in variants.items()}
+            for _ in range(rounds)
+        ]
+        ratio = spread([each[REFERENCE] / each[RESTART] for each in timed])
+        plain = forwards_of(sweep) * bench.shape.n_layers
+        bound = plain / bench.restart_evaluations(sweep.sets)
+        difference = float((restart - whole).abs().max())
+        if not difference < MAX_DIFFERENCE:
+            raise SystemExit(f"{RESTART}: logits differ from those of {REFERENCE} by {difference}")
+        print(
+            f"\n== {sweep.name}: {len(sweep.sets)} sets, {len(sweep.data)} examples\n   restarts "
+            "{:.2f} ({:.2f}-{:.2f}) times as fast as whole forwards".format(*ratio)
+            + f", by layer evaluations {bound:.2f}; logits differ by {difference:.1g}"
+        )
+        results.append({"sweep": sweep.name, "times as fast": ratio, "bound": bound})
+    return results
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -306,7 +348,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"load average at the start: {os.getloadavg()[0]:.1f}")
     try:
         with tempfile.TemporaryDirectory() as folder:
-            if options.scaling:
+            if options.decoder:
+                found["decoder"] = decoder(settings, options.rounds, Path(folder))
+            elif options.scaling:
                 found["scaling"] = scaling(settings, options.rounds, Path(folder), options.quick)
             else:
                 found |= compare(settings, options.rounds, Path(folder), options.quick)

@@ -15,15 +15,15 @@ from unittest import mock
 import numpy as np
 import torch
 from full_forwards import FullForwards, Heads
-from shapes import examples, save_minilm_shaped
+from shapes import examples, save_minilm_shaped, save_qwen3_shaped
 from torch import Tensor
 
-from mechcore.ablation import ComponentSet, ablate, engines
+from mechcore.ablation import Ablations, ComponentSet, ablate, engines
+from mechcore.ablation.restart import by_layers, evaluations
 from mechcore.ablation.tree import TreeRunner, Work, grow
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.readers import read_examples
-from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.fills import fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
@@ -32,7 +32,7 @@ from mechcore.models.stack_of import stack_of
 
 RAW = "raw hooks"
 TREES = {"mechcore tree, float32": torch.float32, "mechcore tree, bfloat16": torch.bfloat16}
-REFERENCE = "mechcore reference"
+RESTART, REFERENCE = "mechcore restart", "mechcore reference"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +57,7 @@ class Settings:
         examples, pair_examples: for single heads and for pairs.
         layers: of the random model.
         cpu_time: measure processor time of this process, not elapsed time.
+        decoder: random weights of a decoder's shape in place of an encoder's.
         model, data: checkpoint and labelled texts in place of random ones.
     """
 
@@ -67,6 +68,7 @@ class Settings:
     layers: int
     device: str
     cpu_time: bool = False
+    decoder: bool = False
     model: str | None = None
     data: str | None = None
 
@@ -84,7 +86,8 @@ class Bench:
         self.clock = time.process_time if settings.cpu_time else time.perf_counter
         self.source = settings.model or str(folder / "model")
         if settings.model is None and not (folder / "model").exists():
-            save_minilm_shaped(self.source, settings.layers)
+            save = save_qwen3_shaped if settings.decoder else save_minilm_shaped
+            save(self.source, settings.layers)
         self.data = self._examples(settings)
         path = folder / "means.safetensors"
         if not path.exists():
@@ -123,11 +126,11 @@ class Bench:
 
     # -- mechcore -------------------------------------------------------------------------------
 
-    def ablate(self, sets: Sequence[Heads], data: EncodedExamples, **options: Any) -> None:
+    def ablate(self, sets: Sequence[Heads], data: EncodedExamples, **options: Any) -> Ablations:
         """The sweep as a user asks for it."""
         named = [component_set(each) for each in sets]
         options |= {"batch_size": self.batch_size, "role": "ood"}  # random weights: under chance
-        ablate(self.model, named, data, self.means, **options)
+        return ablate(self.model, named, data, self.means, **options)
 
     def masks(self, sets: Sequence[Heads]) -> Tensor:
         """The full model's mask, then one for each set."""
@@ -157,16 +160,18 @@ class Bench:
             runner.run(inputs, first, tree, partial(keep, batch["index"]))
         return logits
 
-    def reference_logits(self, sets: Sequence[Heads], data: EncodedExamples) -> Tensor:
-        """Logits through mechcore's hooks, [set, example, class]."""
-        mask = Mask(self.masks(sets)[1:], has_mlps=self.shape.has_mlps)
-        options: dict[str, Any] = {"batch_size": self.batch_size, "in_domain": False}
-        found = evaluate(self.model, data, mask=mask, means=self.means, **options)
-        return torch.stack([each.logits for each in found])
+    def engine_logits(self, engine: str, sets: Sequence[Heads], data: EncodedExamples) -> Tensor:
+        """Logits from the model's own layers, [set, example, class]."""
+        found = self.ablate(sets, data, engine=engine)
+        return torch.stack([torch.from_numpy(each.logits) for each in found.without.values()])
 
     def layer_evaluations(self, sets: Sequence[Heads]) -> float:
         """The tree's, per batch; those of the last layer, for one position, are not counted."""
         return Work.of(grow(self.masks(sets), self.shape), self.shape).layers(stack_of(self.model))
+
+    def restart_evaluations(self, sets: Sequence[Heads]) -> float:
+        """The restart engine's, per batch; of the last layer its attention counts."""
+        return evaluations(self.model, grow(self.masks(sets), by_layers(self.shape)))
 
     def check_seconds(self, sweep: Sweep) -> float:
         """What a sweep in bfloat16 spends once on comparing itself with float32."""
@@ -229,17 +234,29 @@ def full_forwards(bench: Bench, made: FullForwards) -> Variant:
 
 
 def mechcore_variants(bench: Bench) -> dict[str, Variant]:
-    """The engine in both precisions, and the plain path."""
+    """The engines, the tree in both precisions, and the plain path."""
 
     def tree(precision: str, sweep: Sweep) -> None:
         bench.ablate(sweep.sets, sweep.data, engine="tree", precision=precision)
 
+    float32, bfloat16 = TREES
+    trees = {
+        float32: Variant(partial(tree, "float32")),
+        bfloat16: Variant(partial(tree, "bfloat16")),
+    }
+    return trees | layer_variants(bench)
+
+
+def layer_variants(bench: Bench) -> dict[str, Variant]:
+    """Those that run any model."""
+
     def reference(sweep: Sweep) -> None:
         bench.ablate(sweep.sample, sweep.data, engine="reference")
 
-    float32, bfloat16 = TREES
+    def restart(sweep: Sweep) -> None:
+        bench.ablate(sweep.sets, sweep.data, engine="restart")
+
     return {
-        float32: Variant(partial(tree, "float32")),
-        bfloat16: Variant(partial(tree, "bfloat16")),
+        RESTART: Variant(restart),
         REFERENCE: Variant(reference, lambda sweep: len(sweep.sample) + 1),
     }

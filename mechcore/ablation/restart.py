@@ -1,16 +1,15 @@
 """The restart engine: prefixes shared on any model, by calling the model's own layers again.
 
 Masks that agree on all components of the layers before some layer share the residual stream there.
-It is computed once: the model's own forward runs with the layers before that one passing on what
-they are given, its input replaced by the residual stream repeated for every mask, and the forward
-is left where the next layer would be called. Attention masks, positions, rotary tables and relative
-embeddings are made by the model itself each time, and so is the head.
+It is computed once: the model's own forward runs with the earlier layers passing on what they are
+given and this layer's input replaced, and is left where the next layer would be called. Attention
+masks, positions, rotary tables and relative embeddings are made by the model itself each time.
 
 Of the last layer only the position read is wanted. The heads' outputs z are computed there for
 all positions, once for masks that agree up to that layer, and the forward is left at ``hook_z``.
-Everything after z treats each position alone, so the last layer and the head then run on texts of
-one token: what attention makes of that is replaced by the z that is known. A head that reads more
-than one position shows in the check before the sweep, and has the last layer run everywhere.
+What follows z treats each position alone, so the last layer and the head then run on texts of one
+token: what attention makes of that is replaced by the z that is known. A head that reads more than
+one position shows in the check before the sweep, and has the last layer run everywhere.
 """
 
 from __future__ import annotations
@@ -36,11 +35,7 @@ from mechcore.models.running import logits_of, name_of
 
 
 class _Left(Exception):
-    """A forward was left where ``value`` was wanted."""
-
-    def __init__(self, value: Tensor) -> None:
-        super().__init__("left a forward")
-        self.value = value
+    """A forward was left where its argument was wanted."""
 
 
 class Layers:
@@ -53,15 +48,15 @@ class Layers:
         model: any TransformerLens model.
 
     Raises:
-        InputError: the model has no layers that can be called.
+        InputError: it has no layers.
     """
 
     def __init__(self, model: Any) -> None:
         blocks = getattr(model, "blocks", None)
         if not isinstance(blocks, nn.ModuleList) or len(blocks) == 0:
             raise InputError(
-                f"restart engine: {type(model).__name__} has no layers in model.blocks that can "
-                "be called again; engine='reference' runs any model"
+                f"restart engine: {type(model).__name__} has no layers in model.blocks; "
+                "engine='reference' runs any model"
             )
         self.model, self.blocks = model, list(dict.fromkeys(blocks))
         self.sizes: dict[int, int | None] = {}
@@ -73,9 +68,7 @@ class Layers:
         x: Float[Tensor, "row pos d_model"] | None = None,
         stop: int | None = None,
     ) -> Tensor:
-        """Run layers ``start`` up to ``stop``, or up to the logits.
-
-        The model has to be in evaluation mode.
+        """Run a model in evaluation mode from ``start`` up to ``stop``, or up to the logits.
 
         Args:
             inputs: model inputs [row, pos].
@@ -91,11 +84,11 @@ class Layers:
             try:
                 logits = logits_of(self.model, inputs)
             except _Left as left:
-                return left.value
-        if stop is not None or self.calls <= start:
+                return left.args[0]
+        if stop is not None:
             raise InputError(
-                f"restart engine: the forward of {type(self.model).__name__} called "
-                f"{self.calls} layers of model.blocks; expected more than {stop or start}"
+                f"restart engine: the forward of {name_of(self.model)} called {self.calls} layers "
+                f"of model.blocks; expected more than {stop}"
             )
         return logits
 
@@ -124,9 +117,8 @@ class Layers:
             size = self.sizes[layer]
             return given if size is None else (given, *[None] * (size - 1))
         if layer == self.start and self.x is not None:
-            args, kwargs = (self.x, *args[1:]), dict(kwargs)
-            if kwargs.pop("hidden_states", None) is not None:
-                args, kwargs["hidden_states"] = (), self.x
+            args = (self.x, *args[1:]) if args else ()
+            kwargs |= {} if args else {"hidden_states": self.x}
         out = run(*args, **kwargs)
         self.sizes[layer] = len(out) if isinstance(out, tuple) else None
         return out
@@ -136,10 +128,8 @@ class RestartRunner(Runner):
     """Runs a batch through a model's own layers; emits logits [batch, *pos, out].
 
     Args:
-        layers: of the model.
-        shape: of the model.
-        fills: what stands in.
-        max_tokens: see `Runner`.
+        layers, shape: of the model.
+        fills, max_tokens: see `Runner`.
         everywhere: run the last layer and the head at all positions.
         stepwise: leave the forward after every layer, also where no masks part.
     """
@@ -161,10 +151,10 @@ class RestartRunner(Runner):
     @torch.no_grad()
     def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
         """See `Runner.run`."""
-        self.inputs = self.read_inputs = dict(inputs)
-        if not self.everywhere:
-            self.read_inputs = {k: v.gather(1, read[:, None]) for k, v in inputs.items()}
         self._start(inputs, None if self.everywhere else read, emit)
+        self.inputs = self.read_inputs = inputs
+        if self.read is not None:
+            self.read_inputs = {k: v.gather(1, read[:, None]) for k, v in inputs.items()}
         acts = {(kind, i): partial(self._act, kind, i) for kind, i in self.draws}
         with intervening(self.layers.model, acts):
             x = self.layers(inputs, stop=0)
@@ -200,8 +190,9 @@ class RestartRunner(Runner):
         z, at, inputs = None, x, self.inputs
         if self.read is not None:
             self.values = {}
-            z, at = self._at(self._call(inputs, self.last, x)), self._at(x)
-            inputs = self.read_inputs
+            rows, read = torch.arange(len(self.read)), self.read.cpu()  # z may be elsewhere
+            z = self._call(inputs, self.last, x)[:, rows, read][:, :, None]
+            at, inputs = x[:, rows, read][:, :, None], self.read_inputs
         for part in self._parts(children_of(nodes), x):
             parents = [n for n, *_ in part]
             self.z = None if z is None else z[parents]
@@ -215,12 +206,6 @@ class RestartRunner(Runner):
         """Run layers for all nodes in one batch."""
         rows = {name: tensor.repeat(len(x), 1) for name, tensor in inputs.items()}
         return self.layers(rows, start, x.flatten(0, 1), stop).unflatten(0, (len(x), -1))
-
-    def _at(self, values: Float[Tensor, "node batch pos *rest"]) -> Tensor:
-        """Values at the position read, [node, batch, 1, *rest]."""
-        assert self.read is not None
-        read = self.read.to(values.device)
-        return values[:, torch.arange(len(read), device=read.device), read][:, :, None]
 
     def _act(self, kind: Kind, layer: int, activation: Tensor) -> Tensor | None:
         """The one intervention, every row with its own mask.
@@ -241,6 +226,24 @@ class RestartRunner(Runner):
         return blended(rows, m, self._fill(kind, layer, activation)).flatten(0, 1)
 
 
+def by_layers(shape: ModelShape) -> ModelShape:
+    """What makes `grow` a tree with one level a layer."""
+    return ModelShape(shape.n_layers, shape.columns, has_mlps=False)
+
+
+def evaluations(model: Any, tree: Node) -> float:
+    """How often a layer runs for one batch, over a tree by layers; of the last its attention."""
+    counts, level = [], [tree]
+    while level[0].children:
+        counts.append(len(level))
+        level = [child for *_, child in children_of(level)]
+    attention, whole = (
+        sum(weight.numel() for weight in part.parameters())
+        for part in (model.blocks[-1].attn, model.blocks[-1])
+    )
+    return sum(counts[1:]) + attention / whole * counts[-1]
+
+
 class RestartEngine(SharingEngine):
     """Prefixes shared at the granularity of layers, on a model that is called as it is."""
 
@@ -249,23 +252,15 @@ class RestartEngine(SharingEngine):
     def __init__(self, job: Job, layers: Layers, max_tokens: int | None) -> None:
         self.model_layers = layers
         self.everywhere: bool | None = None  # not known before the check
-        columns = job.shape.n_heads + job.shape.has_mlps
-        super().__init__(job, ModelShape(job.shape.n_layers, columns, has_mlps=False), max_tokens)
+        super().__init__(job, by_layers(job.shape), max_tokens)
         # The longest texts: a head that reads several positions does not show in a single token.
         longest = max(self.batches, key=lambda batch: int(batch["attention_mask"].sum(1).max()))
         rows = longest["attention_mask"].sum(1).argsort(descending=True)[:4]
         self.checked = {name: values[rows] for name, values in longest.items()}
 
     def layers(self, tree: Node) -> float:
-        """See `SharingEngine.layers`: of the last layer only the attention counts."""
-        counts, level = [], [tree]
-        while level[0].children:
-            counts.append(len(level))
-            level = [child for node in level for _, child in node.children]
-        last = list(self.job.model.blocks)[-1]
-        attention = sum(weight.numel() for weight in last.attn.parameters())
-        share = attention / sum(weight.numel() for weight in last.parameters())
-        return sum(counts[1:]) + share * counts[-1]
+        """See `SharingEngine.layers`."""
+        return evaluations(self.job.model, tree)
 
     def _new_runner(self, exact: bool = False) -> RestartRunner:
         return RestartRunner(
@@ -290,7 +285,6 @@ class RestartEngine(SharingEngine):
         if self.everywhere is not None:
             return
         self.expected  # whatever is wrong with the model itself is said as it is  # noqa: B018
-        found: str | None = None
         for everywhere in (False, True):
             self.everywhere = everywhere
             try:

@@ -30,7 +30,8 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         measured = [each["variant"] for each in sweep["variants"]]
         peers = {"raw hooks", "raw hooks, unsorted", "TransformerLens bridge", "pyvene", "nnsight"}
         assert peers <= {*measured, *found["left out"]}
-        assert {"mechcore tree, float32", "mechcore reference"} <= set(measured)
+        engines = {"mechcore tree, float32", "mechcore restart", "mechcore reference"}
+        assert engines <= set(measured)
         for each in sweep["variants"]:
             assert each["ms per set and example"] > 0
             assert each["times as fast as raw hooks"] == pytest.approx(
@@ -44,6 +45,9 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # MLP runs for the full model and every head of layer 0; weights of an MLP are 2/3 of a layer.
     assert singles["layer evaluations"] == pytest.approx(1 / 3 + 2 / 3 * 13)
     assert pairs["layer evaluations"] == pytest.approx(1 / 3 + 2 / 3 * (13 + 66))
+    # Restarts run layer 0 whole for the same sets; all of its streams attend in layer 1.
+    assert singles["layer evaluations of restarts"] == pytest.approx(13 * 4 / 3, rel=1e-2)
+    assert pairs["layer evaluations of restarts"] == pytest.approx((13 + 66) * 4 / 3, rel=1e-2)
     for name, reason in found["left out"].items():
         assert name in printed
         assert reason in printed
@@ -57,6 +61,20 @@ def test_scaling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = saved(figures)["scaling"]
     assert {row["axis"] for row in rows} == {"examples", "sets", "layers"}
     assert all(0 < row["lowest"] <= row["seconds"] <= row["highest"] for row in rows)
+
+
+def test_a_decoder_is_restarted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = tmp_path / "figures.json"
+    variants = benchmark("sweep_variants", monkeypatch)
+    monkeypatch.setattr(variants, "save_qwen3_shaped", variants.save_minilm_shaped)  # is smaller
+    printed = run(monkeypatch, "--decoder", "--json", str(figures))
+    singles, pairs = saved(figures)["decoder"]
+    assert singles["bound"] == pytest.approx(25 * 2 / (13 * 4 / 3), rel=1e-2)
+    assert pairs["bound"] == pytest.approx(277 * 2 / (79 * 4 / 3), rel=1e-2)
+    for each in (singles, pairs):
+        assert (
+            f"times as fast as whole forwards, by layer evaluations {each['bound']:.2f}" in printed
+        )
 
 
 def test_real_data_needs_a_checkpoint(
