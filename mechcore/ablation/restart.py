@@ -31,7 +31,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, Kind
 from mechcore.masking.interventions import ELSEWHERE, blended, intervening
-from mechcore.models.running import logits_of, name_of
+from mechcore.models.running import hook_mlp_out, hook_z, logits_of, name_of
 
 
 class _Left(Exception):
@@ -155,8 +155,9 @@ class RestartRunner(Runner):
         self.inputs = self.read_inputs = inputs
         if self.read is not None:
             self.read_inputs = {k: v.gather(1, read[:, None]) for k, v in inputs.items()}
-        acts = {(kind, i): partial(self._act, kind, i) for kind, i in self.draws}
-        with intervening(self.layers.model, acts):
+        names = {"z": hook_z, "mlp": hook_mlp_out}
+        hooks = [(names[kind](i), partial(self._hook, kind, i)) for kind, i in self.draws]
+        with intervening(self.layers.model, hooks):
             x = self.layers(inputs, stop=0)
             self._below(0, x[None], [tree])
 
@@ -207,11 +208,8 @@ class RestartRunner(Runner):
         rows = {name: tensor.repeat(len(x), 1) for name, tensor in inputs.items()}
         return self.layers(rows, start, x.flatten(0, 1), stop).unflatten(0, (len(x), -1))
 
-    def _act(self, kind: Kind, layer: int, activation: Tensor) -> Tensor | None:
-        """The one intervention, every row with its own mask.
-
-        Without masks the heads' outputs are what is wanted, before any mask changes them.
-        """
+    def _hook(self, kind: Kind, layer: int, activation: Tensor, hook: Any) -> Tensor | None:
+        """The one intervention, every row with its own mask; without masks, z is wanted."""
         values, n = self.values.get(layer), self.shape.n_heads
         if values is None:
             if kind == "z":
