@@ -122,10 +122,6 @@ class ReferenceEngine:
     def check(self) -> None:
         """Nothing to compare with."""
 
-    def agreement(self) -> float:
-        """Everything is in the model's own precision."""
-        return 1.0
-
     def run(self, part: int, batch: int, kept: Kept) -> None:
         """Do one task."""
         job = self.job

@@ -48,7 +48,7 @@ class Layers:
         model: any TransformerLens model.
 
     Raises:
-        InputError: it has no layers.
+        InputError: it has none.
     """
 
     def __init__(self, model: Any) -> None:
@@ -145,8 +145,10 @@ class RestartRunner(Runner):
         stepwise: bool = False,
     ) -> None:
         super().__init__(shape, fills, max_tokens)
-        self.layers, self.everywhere, self.stepwise = layers, everywhere, stepwise
-        self.last = shape.n_layers - 1
+        self.layers, self.last = layers, shape.n_layers - 1
+        self.everywhere, self.stepwise = everywhere, stepwise
+        self.z: Tensor | None = None
+        self.values: dict[int, Tensor] = {}
 
     @torch.no_grad()
     def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
@@ -162,7 +164,6 @@ class RestartRunner(Runner):
             self._below(0, x[None], [tree])
 
     # x is the residual stream [node, batch, pos, d_model] of ``nodes``.
-
     def _below(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
         if layer == self.last:
             self._logits(x, nodes)
@@ -173,7 +174,8 @@ class RestartRunner(Runner):
         for part in chain.from_iterable(self._parts(each, x) for each in by_parting.values()):
             children = [child for *_, child in part]
             stop = min(self._parts_at(layer + 1, child) for child in children)
-            self.z, self.values = None, {layer: torch.stack([values for _, values, _ in part])}
+            self.z = None
+            self.values = {layer: torch.stack([values for _, values, _ in part])}
             for between in range(layer + 1, stop):
                 only = [child.children[0] for child in children]
                 self.values[between] = torch.stack([values for values, _ in only])

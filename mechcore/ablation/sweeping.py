@@ -171,7 +171,9 @@ def ablate(
     store = StateFile(state, "sweep", facts)
     kept = Kept(len(listed), len(job.correct_classes), job.readout, store)
     parts.check()
-    agreement = parts.agreement() if precision != "float32" else None
+    agreement = None
+    if isinstance(parts, TreeEngine) and precision != "float32":
+        agreement = parts.agreement()
     name = data.examples.name if isinstance(data, EncodedExamples) else "data"
     unasked = engine == "auto" and parts.name != "tree"
     _work(parts, kept, f"ablate on {name}" + f" (engine {parts.name!r})" * unasked)

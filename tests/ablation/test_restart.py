@@ -266,7 +266,9 @@ def swept(model: Any, engine: str) -> Ablations:
 
 
 def assert_close(found: Ablations, expected: Ablations) -> None:
+    assert list(found.without) == list(expected.without)
     for each, answers in expected.without.items():
+        assert answers.logits is not None
         np.testing.assert_allclose(found.without[each].logits, answers.logits, rtol=0, atol=1e-5)
 
 
