@@ -243,7 +243,7 @@ def _components(
     ablations: Ablations, components: Iterable[ComponentLike] | None
 ) -> list[Component]:
     if components is None:
-        return sorted(s.components[0] for s in ablations.without if len(s) == 1)
+        return sorted(s.components[0] for s in ablations.sets if len(s) == 1)
     return sorted(set(parse_components(components)))
 
 

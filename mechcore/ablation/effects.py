@@ -15,6 +15,7 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import (
@@ -43,7 +44,11 @@ ABLATION = Schema(
     "What every ablated set of components costs, on every subset of the data.",
     (
         SET,
-        Column("kind", "text", "``single``, ``joint``, or ``non-core`` for a mean of other heads"),
+        Column(
+            "kind",
+            "text",
+            "``single``, ``joint``, ``path``, or ``non-core`` for a mean of other heads",
+        ),
         SIZE,
         *PLACE,
         N,
@@ -119,13 +124,17 @@ class ComponentSet:
 
 SetLike: TypeAlias = ComponentSet | Mask | ComponentLike | Iterable[ComponentLike]
 
+Cut: TypeAlias = ComponentSet | PathSet
+"""What is cut out of a model: components, or paths between them."""
 
-def as_sets(
-    sets: Mapping[str, SetLike] | Iterable[SetLike], model: Any | None = None
-) -> list[ComponentSet]:
-    """Sets from lists of component names, masks, or a dict of these by name.
+CutLike: TypeAlias = SetLike | PathSet | Path
 
-    Names of components separated by ``+`` in a string are one set, too.
+
+def as_sets(sets: Mapping[str, CutLike] | Iterable[CutLike], model: Any | None = None) -> list[Cut]:
+    """Sets from lists of component names, masks, paths, or a dict of these by name.
+
+    Names of components separated by ``+`` in a string are one set, too; with ``>`` it is a set of
+    paths, see `mechcore.components.paths.PathSet.of`.
 
     Args:
         sets: the sets.
@@ -135,7 +144,7 @@ def as_sets(
         InputError: a name cannot be read, or a set or name comes twice.
         MismatchError: a mask is another model's.
     """
-    if isinstance(sets, (str, Mask, Component, ComponentSet)):
+    if isinstance(sets, (str, Mask, Component, ComponentSet, Path, PathSet)):
         raise InputError(
             f"sets: found {type(sets).__name__} {str(sets)[:40]!r}; expected a list of sets: put "
             "it into brackets"
@@ -146,21 +155,23 @@ def as_sets(
         each_set = sets.values() if isinstance(sets, Mapping) else sets
         check_masks([each for each in each_set if isinstance(each, Mask)], model)
     if isinstance(sets, Mapping):
-        found = [ComponentSet.of(_split(each), name) for name, each in sets.items()]
+        found = [_cut(each, name) for name, each in sets.items()]
     else:
-        found = [ComponentSet.of(_split(each)) for each in sets]
+        found = [_cut(each) for each in sets]
     seen: dict[Any, str] = {}
     for each in found:
-        for key in (each.components, str(each)):
+        for key in (each, str(each)):
             if key in seen:
                 same = f", as {seen[key]}" if seen[key] != str(each) else ""
                 raise InputError(f"sets: {each} is given more than once{same}; leave one out")
-        seen |= {each.components: str(each), str(each): str(each)}
+        seen |= {each: str(each), str(each): str(each)}
     return found
 
 
-def _split(each: SetLike) -> SetLike:
-    return each.split("+") if isinstance(each, str) else each
+def _cut(each: CutLike, name: str | None = None) -> Cut:
+    if isinstance(each, (Path, PathSet)) or (isinstance(each, str) and ">" in each):
+        return PathSet.of(each, name)
+    return ComponentSet.of(each.split("+") if isinstance(each, str) else each, name)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -208,7 +219,7 @@ class Ablations(Shown):
     """
 
     full: Evaluation
-    without: Mapping[ComponentSet, Answers]
+    without: Mapping[Cut, Answers]
     data: str
     role: str
     agreement: float | None = None
@@ -220,9 +231,14 @@ class Ablations(Shown):
         """From the models' logits."""
         return cls(full, {s: Answers.of(e, full) for s, e in without.items()}, data, role)
 
-    def drops(self, components: ComponentSet, metric: Metric) -> np.ndarray:
+    def drops(self, cut: Cut, metric: Metric) -> np.ndarray:
         """Drop of ``metric`` for every example, [example]; its mean is D(S)."""
-        return self.full.values(metric) - self.without[components].values(metric)
+        return self.full.values(metric) - self.without[cut].values(metric)
+
+    @property
+    def sets(self) -> list[ComponentSet]:
+        """The sets of components among what was cut."""
+        return [each for each in self.without if isinstance(each, ComponentSet)]
 
     def with_more(self, other: Ablations) -> Ablations:
         """These sets and those of ``other``, which ran on the same data."""
@@ -244,7 +260,7 @@ class Ablations(Shown):
 
 def ablation_table(
     ablations: Ablations,
-    kinds: Mapping[ComponentSet, str] | None = None,
+    kinds: Mapping[Any, str] | None = None,
     *,
     average: tuple[str, Sequence[ComponentSet]] | None = None,
     against: str | None = None,
@@ -257,7 +273,7 @@ def ablation_table(
     Args:
         ablations: the answers.
         kinds: the sets to list, and what to call each in the column ``kind``; by default all,
-            as ``"single"`` and ``"joint"``.
+            as ``"single"``, ``"joint"`` and ``"path"``.
         average: name and members of a group of sets whose mean drop is listed as one row.
         against: name of the set that drops are measured from, in place of the full model.
         n_resamples: bootstrap resamples.
@@ -272,7 +288,7 @@ def ablation_table(
     """
     start = _start(ablations, against)
     if kinds is None:
-        kinds = {each: "joint" if len(each) > 1 else "single" for each in ablations.without}
+        kinds = {each: _kind(each) for each in ablations.without}
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
@@ -302,6 +318,12 @@ def ablation_table(
     order = ["set", "kind", "size", "data", "role", "subset", "n"]
     measured = [f"{m}{end}" for m in METRICS for end in ("", "_drop", "_drop_low", "_drop_high")]
     return pd.DataFrame(rows, columns=[*order, *measured, "kl"])
+
+
+def _kind(each: Cut) -> str:
+    if isinstance(each, PathSet):
+        return "path"
+    return "joint" if len(each) > 1 else "single"
 
 
 def _start(ablations: Ablations, against: str | None) -> Evaluation | Answers:

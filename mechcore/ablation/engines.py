@@ -24,8 +24,8 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
 from mechcore.evaluation.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.fills import Fill, fill_of
-from mechcore.masking.interventions import FillName, masked
+from mechcore.masking.fills import Fill, FillMaker, fill_of
+from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import (
     Batch,
@@ -68,7 +68,7 @@ class Job:
     masks: Tensor
     data: EncodedExamples | list[Batch]
     means: MeanActivations | None
-    fill: FillName
+    fill: FillMaker
     seed: int
     class_labels: Sequence[str] | None
     batch_size: int
@@ -170,6 +170,7 @@ class SharingEngine(ABC):
         starts = range(0, max(1, len(order)), size)
         self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
         self.trees = [self._tree(job.masks[group]) for group in self.parts]
+        self.rows = torch.arange(len(job.masks))  # of the answers to each set
         self.runner = self._new_runner()
 
     def _tree(self, masks: Tensor) -> Node:
@@ -178,6 +179,22 @@ class SharingEngine(ABC):
     @abstractmethod
     def layers(self, tree: Node) -> float:
         """Whole layers' worth of work for one batch; what is not in every position counts 0."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Make sure that the engine gives the model's logits, whole and without one set.
+
+        Raises:
+            MechcoreError: it does not.
+        """
+
+    def agreement(self) -> float:
+        """Share of answers that are those of the model's own precision, on a sample."""
+        return 1.0
+
+    @abstractmethod
+    def like(self, job: Job) -> SharingEngine:
+        """An engine for other sets or fills on the same model, which needs no check."""
 
     @abstractmethod
     def _new_runner(self, exact: bool = False) -> Runner:
@@ -213,7 +230,7 @@ class SharingEngine(ABC):
         full: list[Tensor] = []
 
         def take(numbers: Tensor, logits: Tensor) -> None:
-            sets = self.parts[part][numbers] - 1
+            sets = self.rows[self.parts[part][numbers] - 1]
             if not full:  # full masks come first
                 full.append(logits[0])
                 kept.full[index] = logits[0]
@@ -297,10 +314,15 @@ class TreeEngine(SharingEngine):
     def __init__(
         self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
     ) -> None:
-        self.exact = self.stack = _with_answers(stack, job.readout)
+        self.given, self.exact = stack, _with_answers(stack, job.readout)
+        self.stack = self.exact
         if precision == "bfloat16":
             self.stack = self.stack.to(torch.bfloat16)
         super().__init__(job, job.shape, max_tokens)
+
+    def like(self, job: Job) -> TreeEngine:
+        """See `SharingEngine.like`."""
+        return TreeEngine(job, self.given, "float32", self.max_tokens)
 
     def layers(self, tree: Node) -> float:
         """See `SharingEngine.layers`."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from mechcore.ablation.effects import SET, SIZE, Ablations, ComponentSet, place
+from mechcore.ablation.effects import SET, SIZE, Ablations, Cut, place
 from mechcore.ablation.superadditivity import adjusted_p, paired_p
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import bootstrap_means
@@ -118,11 +118,11 @@ def _groups(
     return [(group, np.isin(of_each, list(members))) for group, members in groups.items()]
 
 
-def _logits(ablations: Ablations, components: ComponentSet) -> np.ndarray:
-    logits = ablations.without[components].logits
+def _logits(ablations: Ablations, cut: Cut) -> np.ndarray:
+    logits = ablations.without[cut].logits
     if logits is None:
         raise InputError(
-            f"information: the logits without {components} were not kept, as the classes are a "
+            f"information: the logits without {cut} were not kept, as the classes are a "
             "whole vocabulary; give the data's labels answer words"
         )
     return logits

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechcore.ablation.effects import Answers, ComponentSet
+from mechcore.ablation.effects import Answers, Cut
 from mechcore.evaluation.readout import Readout
 from mechcore.state import StateFile
 
@@ -50,7 +50,7 @@ class Kept:
         self.store.save({name: getattr(self, name) for name in _KEPT}, {"done": sorted(self.done)})
         self.saved_at = time.monotonic()
 
-    def answers(self, sets: Sequence[ComponentSet]) -> dict[ComponentSet, Answers]:
+    def answers(self, sets: Sequence[Cut]) -> dict[Cut, Answers]:
         """The answers by set, in the order of the job."""
         rows = (self.correct.numpy(), self.margin.numpy(), self.kl.numpy(), self.logits.numpy())
         found = {each: Answers(*(row[i] for row in rows)) for i, each in enumerate(sets)}

@@ -190,7 +190,8 @@ class RestartRunner(Runner):
         return layer
 
     def _logits(self, x: Tensor, nodes: Sequence[Node]) -> None:
-        z, at, inputs = None, x, self.inputs
+        z: Tensor | None = None
+        at, inputs = x, self.inputs
         if self.read is not None:
             self.values = {}
             rows, read = torch.arange(len(self.read)), self.read.cpu()  # z may be elsewhere
@@ -257,6 +258,12 @@ class RestartEngine(SharingEngine):
         longest = max(self.batches, key=lambda batch: int(batch["attention_mask"].sum(1).max()))
         rows = longest["attention_mask"].sum(1).argsort(descending=True)[:4]
         self.checked = {name: values[rows] for name, values in longest.items()}
+
+    def like(self, job: Job) -> RestartEngine:
+        """See `SharingEngine.like`."""
+        made = RestartEngine(job, self.model_layers, self.max_tokens)
+        made.everywhere = self.everywhere
+        return made
 
     def layers(self, tree: Node) -> float:
         """See `SharingEngine.layers`."""

@@ -171,7 +171,7 @@ def find_superadditive(
     )
     order = sorted(predicted, key=lambda pair: -predicted[pair])
     known = without([ComponentSet((c,)) for c in chosen], searched, 1)
-    alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.without}
+    alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.sets}
     exact: dict[ComponentSet, float] = {}
     level = order[:n_pairs]
     best: dict[int, list[ComponentSet]] = {}
@@ -179,7 +179,7 @@ def find_superadditive(
         if not level:
             break
         ablated = without(level, searched, size)
-        for each in ablated.without:
+        for each in ablated.sets:
             drop = float(ablated.drops(each, metric).mean())
             exact[each] = drop - sum(alone[c] for c in each.components)
         best[size] = sorted(level, key=lambda s: -exact[s])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from mechcore import progress
 from mechcore.ablation.effects import ComponentSet
 from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.components.paths import Path, PathSet, Receiver, ReceiverLike
 from mechcore.errors import InputError
+from mechcore.masking.blinding import runs_in_parallel
 
 SUBNETWORK = "subnetwork"
 """Name of the subnetwork itself among the sets around it."""
@@ -55,6 +57,43 @@ def subsets(
             "to their number"
         )
     return [ComponentSet(each) for size in wanted for each in itertools.combinations(found, size)]
+
+
+def paths(
+    senders: ComponentLike | Iterable[ComponentLike],
+    receivers: ReceiverLike | Iterable[ReceiverLike],
+    model: Any,
+    *,
+    inputs: Literal["all", "q", "k", "v", "qkv"] = "all",
+    together: bool = True,
+) -> list[PathSet]:
+    """Sets of paths to every receiver on its own, from those senders that run before it.
+
+    Args:
+        senders: components.
+        receivers: components or ``answer``, or their names.
+        model: whose paths they are.
+        inputs: what of heads is blind: ``"all"``, ``"q"``, ``"k"`` or ``"v"``, or ``"qkv"`` for
+            each of the three; MLP layers and the answer have one input.
+        together: whether a receiver is blind to all senders at once, or to each in turn.
+
+    Raises:
+        InputError: no sender runs before any receiver, or there is no such component.
+    """
+    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
+    found: list[PathSet] = []
+    for given in [receivers] if isinstance(receivers, (str, Component, Receiver)) else receivers:
+        receiver = Receiver.parse(given)
+        of_head = receiver.component is not None and receiver.component.is_head
+        named = receiver.input != "all" or not of_head or inputs == "all"
+        for what in [receiver.input] if named else inputs:
+            to = Receiver(receiver.component, what)
+            possible = [Path(sender, to) for sender in parse_components(senders)]
+            cut = [path for path in possible if path.runs(shape, parallel=parallel)]
+            found += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
+    if not found:
+        raise InputError("paths: no sender runs before any receiver; expected one that does")
+    return list(dict.fromkeys(found))
 
 
 def leave_one_out(subnetwork: Mask) -> dict[str, Mask]:

@@ -86,8 +86,8 @@ def interactions(
     Raises:
         InputError: unknown correction.
     """
-    singles = {s.components[0] for s in ablations.without if len(s) == 1}
-    sets = [s for s in ablations.without if len(s) > 1 and singles.issuperset(s.components)]
+    singles = {s.components[0] for s in ablations.sets if len(s) == 1}
+    sets = [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if sets else []:
         for metric in METRICS:

@@ -19,16 +19,20 @@ import pandas as pd
 import torch
 
 from mechcore import progress
+from mechcore.ablation.cutting import PathEngine
 from mechcore.ablation.effects import (
     Ablations,
-    SetLike,
+    ComponentSet,
+    Cut,
+    CutLike,
     ablation_table,
     as_sets,
 )
-from mechcore.ablation.engines import Job, Precision, ReferenceEngine, TreeEngine
+from mechcore.ablation.engines import Job, Precision, ReferenceEngine, SharingEngine, TreeEngine
 from mechcore.ablation.kept import Kept
 from mechcore.ablation.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
+from mechcore.components.paths import PathSet
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, NotFiniteError
 from mechcore.evaluation.evaluate import (
@@ -44,11 +48,12 @@ from mechcore.models.stack_of import stack_of
 from mechcore.state import StateFile, input_facts
 
 Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
+Parts: TypeAlias = SharingEngine | ReferenceEngine | PathEngine
 
 
 def sweep(
     model: Any,
-    sets: Mapping[str, SetLike] | Iterable[SetLike],
+    sets: Mapping[str, CutLike] | Iterable[CutLike],
     data: Any,
     means: MeanActivations | None = None,
     *,
@@ -63,7 +68,8 @@ def sweep(
     Args:
         model: any TransformerLens model.
         sets: what to ablate: lists of component names, masks of zeros and ones, or a dict of
-            these by name; see `mechcore.ablation.sets` for ready ones.
+            these by name; or paths to cut, such as ``"L1.H1>L3.H9.q"``, see
+            `mechcore.masking.blinding`. There are ready ones in `mechcore.ablation.sets`.
         data: labelled examples of any form, or batches with ``labels``, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         against: name of the set that drops are measured from, in place of the full model: that
@@ -92,7 +98,7 @@ def sweep(
 
 def ablate(
     model: Any,
-    sets: Mapping[str, SetLike] | Iterable[SetLike],
+    sets: Mapping[str, CutLike] | Iterable[CutLike],
     data: Any,
     means: MeanActivations | None = None,
     *,
@@ -139,13 +145,24 @@ def ablate(
     if precision not in ("float32", "bfloat16"):
         raise InputError(f"sweep: precision is {precision!r}; expected 'float32' or 'bfloat16'")
     shape, listed = ModelShape.of(model), as_sets(sets, model)
+    paths = [each for each in listed if isinstance(each, PathSet)]
+    components = [each for each in listed if isinstance(each, ComponentSet)]
     data = as_data(model, data, role)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
         if not data:
             raise InputError("sweep: no batch; expected at least one")
+    if paths and components:
+        options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
+        options |= {"role": role, "class_labels": class_labels, "batch_size": batch_size}
+        options |= {"max_tokens": max_tokens, "seed": seed}
+        ablated = ablate(model, components, data, means, state=state, **options)
+        more = None if state is None else f"{state}.paths"
+        return ablated.with_more(ablate(model, paths, data, means, state=more, **options))
     whole = Mask.full(shape)
-    values = [each.mask(shape).values for each in listed]
+    values = [each.mask(shape).values for each in components]
+    receivers = [p.receiver.component for each in paths for p in each.paths if p.receiver.component]
+    values += [whole.without(each).values for each in receivers[:1]]  # what engines are checked on
     job = Job(
         model,
         torch.stack([whole.values, *values]),
@@ -156,11 +173,12 @@ def ablate(
         class_labels,
         batch_size,
     )
-    parts = _engine(engine, job, precision, max_tokens)
+    base = _engine(engine, job, precision, max_tokens)
+    parts: Parts = _path_engine(job, paths, base, precision) if paths else base
     facts: dict[str, Any] = {}
     if state is not None:
         facts = input_facts(model, job.inputs(), means) | {
-            "sets": [[str(c) for c in each.components] for each in listed],
+            "sets": [_names(each) for each in listed],
             "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),
             "fill": fill,
             "seed": seed,
@@ -185,7 +203,7 @@ def ablate(
 
 def _engine(
     engine: Engine, job: Job, precision: Precision, max_tokens: int | None
-) -> TreeEngine | RestartEngine | ReferenceEngine:
+) -> SharingEngine | ReferenceEngine:
     """The engine asked for, or the first that can run the model."""
     if engine in ("auto", "tree"):
         try:
@@ -218,7 +236,22 @@ def _engine(
     return ReferenceEngine(job)
 
 
-def _work(parts: TreeEngine | RestartEngine | ReferenceEngine, kept: Kept, title: str) -> None:
+def _path_engine(
+    job: Job, paths: Sequence[PathSet], base: SharingEngine | ReferenceEngine, precision: Precision
+) -> PathEngine:
+    """What cuts paths with the engine that ablates components."""
+    if precision != "float32":
+        raise InputError("sweep: paths are cut in the model's own precision only")
+    if isinstance(base, SharingEngine):
+        base.check()
+    return PathEngine(job, paths, base)
+
+
+def _names(cut: Cut) -> list[str]:
+    return [str(each) for each in (cut.paths if isinstance(cut, PathSet) else cut.components)]
+
+
+def _work(parts: Parts, kept: Kept, title: str) -> None:
     """Do what is not done; what was done is saved when it is interrupted."""
     tasks = parts.tasks()
     total = sum(cost for part, batch, cost in tasks if (part, batch) not in kept.done)

@@ -107,7 +107,8 @@ class SetOptions:
         if self.controls:
             drawn = sets.matched_random(named or members, shape, self.controls, seed=seed)
             kinds |= {ComponentSet(each.components, name): "random" for name, each in drawn.items()}
-        for each in as_sets(list(kinds)):
+        as_sets(list(kinds))
+        for each in kinds:
             each.mask(shape)
         return kinds
 

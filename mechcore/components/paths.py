@@ -110,6 +110,24 @@ class Path:
     def __lt__(self, other: Path) -> bool:
         return (self.receiver, self.sender) < (other.receiver, other.sender)
 
+    def runs(self, shape: ModelShape, *, parallel: bool = False) -> bool:
+        """Whether the receiver runs after the sender, so that it can read what that wrote.
+
+        Args:
+            shape: of the model.
+            parallel: whether a layer's MLP reads what its heads read, not what they write.
+
+        Raises:
+            InputError: the model has no such component.
+        """
+        shape.index(self.sender)
+        to = self.receiver.component
+        if to is None:
+            return True
+        shape.index(to)
+        below = self.sender.layer == to.layer and self.sender.is_head and not to.is_head
+        return self.sender.layer < to.layer or (below and not parallel)
+
     def check(self, shape: ModelShape, *, parallel: bool = False) -> None:
         """Make sure that the model has both ends, the sender before the receiver.
 
@@ -120,14 +138,9 @@ class Path:
         Raises:
             InputError: it has not.
         """
-        shape.index(self.sender)
-        to = self.receiver.component
-        if to is None:
+        if self.runs(shape, parallel=parallel):
             return
-        shape.index(to)
-        beside = self.sender.layer == to.layer and self.sender.is_head and not to.is_head
-        if self.sender.layer < to.layer or (beside and not parallel):
-            return
+        beside = parallel and self.runs(shape)
         why = " (attention and MLP of a layer run side by side in this model)" if beside else ""
         raise InputError(
             f"path {self}: the receiver runs before the sender or beside it{why}; expected a "

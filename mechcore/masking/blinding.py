@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -28,11 +29,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.components import Component, ModelShape
-from mechcore.components.paths import Path, PathSet, PathSetLike, Receiver
+from mechcore.components.paths import INPUTS, Path, PathSet, PathSetLike, Receiver
 from mechcore.errors import InputError
-from mechcore.masking.fills import Fill, Kind, fill_of
-from mechcore.masking.interventions import FillName, intervening
+from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
+from mechcore.masking.interventions import blended, intervening
 from mechcore.masking.means import MeanActivations
+from mechcore.models.measuring import Hook
 from mechcore.models.padding import real_positions
 from mechcore.models.running import (
     Batch,
@@ -141,7 +143,7 @@ def blind(
     model: Any,
     paths: PathSetLike | Iterable[PathSet],
     means: MeanActivations | None = None,
-    fill: FillName = "mean",
+    fill: FillMaker = "mean",
     *,
     seed: int = 0,
 ) -> Iterator[BlindModel]:
@@ -173,7 +175,7 @@ def blind(
     filling = fill_of(model, means, fill, seed)
     rows = _Rows(sets)
     runner = BlindModel(model, rows, one=not several)
-    with intervening(model, list(_hooks(rows, shape, runner, filling))):
+    with _running(rows, shape, runner, filling):
         yield runner
 
 
@@ -195,81 +197,79 @@ def runs_in_parallel(model: Any) -> bool:
     return hook_resid_mid(0) not in model.hook_dict
 
 
-def _hooks(
+@contextmanager
+def _running(
     rows: _Rows,
     shape: ModelShape,
     runner: BlindModel,
     fill: Fill,
     keep: Callable[[Kind, int, Tensor], None] | None = None,
-) -> Iterator[tuple[str, Callable[[Tensor, Any], Tensor]]]:
-    """Names of hook points and what to do there.
+) -> Iterator[None]:
+    """Have rows exchange what they compute.
 
     Args:
         rows: which rows there are.
         shape: of the model.
-        runner: knows the positions of the batch.
+        runner: runs them, and knows the positions of the batch.
         fill: what stands in for senders.
         keep: is told what is computed, before rows exchange it.
     """
-    n = len(rows.run)
-    if rows.run == list(range(n)):  # nobody is blind to anything
+    hooks: list[tuple[str, Hook]] = []
+    own = torch.arange(len(rows.run))
+    if len(own) == len(set(rows.run)):  # nobody is blind to anything
+        with intervening(runner.model, []):
+            yield
         return
     for layer in range(shape.n_layers):
         heads = [Component(layer, head) for head in range(shape.n_heads)]
-        for what in ("q", "k", "v"):
+        for what in INPUTS[1:]:
             sources = rows.sources(heads, what, runs_only=True)
-            if bool((sources != torch.arange(n)[:, None]).any()):
-                yield f"blocks.{layer}.attn.hook_{what}", _reading(sources)
+            if bool((sources != own[:, None]).any()):
+                hooks.append((f"blocks.{layer}.attn.hook_{what}", partial(_read, sources)))
         places: list[tuple[Kind, str, list[Component]]] = [("z", hook_z(layer), heads)]
-        if shape.has_mlps:
-            places.append(("mlp", hook_mlp_out(layer), [Component(layer)]))
+        places += [("mlp", hook_mlp_out(layer), [Component(layer)])] * shape.has_mlps
         for kind, name, components in places:
-            sources, kept = rows.sources(components), rows.kept(components)
-            act = _writing(kind, layer, sources, kept, runner, fill)
-            yield name, act if keep is None else _kept(partial(keep, kind, layer), act)
+            write = _Write(
+                kind, layer, rows.sources(components), rows.kept(components), runner, fill, keep
+            )
+            hooks.append((name, write))
+    with intervening(runner.model, hooks):
+        yield
 
 
-def _reading(sources: Tensor) -> Callable[[Tensor, Any], Tensor]:
-    """Hook for queries, keys or values [rows, pos, head, d_head]; grouped ones are fewer."""
-
-    def apply(activation: Tensor, hook: Any) -> Tensor:
-        # A group reads as the first of its heads that is blind, or else as the run.
-        by_group = sources.unflatten(1, (activation.shape[2], -1))
-        own = torch.arange(len(sources))[:, None, None]
-        first = (by_group != own).int().argmax(-1, keepdim=True)
-        return _exchanged(activation, by_group.gather(-1, first)[..., 0])
-
-    return apply
+def _read(sources: Int[Tensor, "row head"], activation: Tensor, hook: Any) -> Tensor:
+    """Queries, keys or values [rows, pos, head, d_head] of other rows; grouped ones are fewer."""
+    # A group reads as the first of its heads that is blind, or else as the run.
+    by_group = sources.unflatten(1, (activation.shape[2], -1))
+    own = torch.arange(len(sources))[:, None, None]
+    first = (by_group != own).int().argmax(-1, keepdim=True)
+    return _exchanged(activation, by_group.gather(-1, first)[..., 0])
 
 
-def _writing(
-    kind: Kind, layer: int, sources: Tensor, kept: Tensor, runner: BlindModel, fill: Fill
-) -> Callable[[Tensor, Any], Tensor]:
-    """Hook for outputs [rows, pos, head, d_head] or [rows, pos, d_model]."""
+@dataclass(frozen=True, eq=False)
+class _Write:
+    """What rows put out, [rows, pos, head, d_head] or [rows, pos, d_model]."""
 
-    def apply(activation: Tensor, hook: Any) -> Tensor:
-        heads = activation if kind == "z" else activation[:, :, None]
-        out = _exchanged(heads, sources).view_as(activation)
-        if bool((kept == 1).all()):
+    kind: Kind
+    layer: int
+    sources: Int[Tensor, "row component"]
+    kept: Float[Tensor, "row component"]
+    runner: BlindModel
+    fill: Fill
+    keep: Callable[[Kind, int, Tensor], None] | None
+
+    def __call__(self, activation: Tensor, hook: Any) -> Tensor:
+        if self.keep is not None:
+            self.keep(self.kind, self.layer, activation)
+        heads = activation if self.kind == "z" else activation[:, :, None]
+        out = _exchanged(heads, self.sources).view_as(activation)
+        if bool((self.kept == 1).all()):
             return out
-        rows = out.unflatten(0, (len(sources), -1))
-        m = kept.to(out)[:, None, None, :]
-        m = m[..., None] if kind == "z" else m
-        draws = fill.draws(kind, layer, rows.shape[1:])
-        values = fill.values(kind, layer, runner.positions, draws)
-        return torch.lerp(values.to(rows).expand_as(rows), rows, m).flatten(0, 1)
-
-    return apply
-
-
-def _kept(
-    keep: Callable[[Tensor], None], act: Callable[[Tensor, Any], Tensor]
-) -> Callable[[Tensor, Any], Tensor]:
-    def apply(activation: Tensor, hook: Any) -> Tensor:
-        keep(activation)
-        return act(activation, hook)
-
-    return apply
+        rows = out.unflatten(0, (len(self.sources), -1))
+        m = self.kept.to(out)[:, None, None, :]
+        draws = self.fill.draws(self.kind, self.layer, rows.shape[1:])
+        values = self.fill.values(self.kind, self.layer, self.runner.positions, draws)
+        return blended(rows, m[..., None] if self.kind == "z" else m, values).flatten(0, 1)
 
 
 def _exchanged(
@@ -305,13 +305,18 @@ class Blindness(Fill):
         seed: int,
         senders: Iterable[Component],
         what: str,
-        fill: FillName,
+        fill: FillMaker,
     ) -> None:
         super().__init__(model, means, seed)
         self.shape, self.inner = ModelShape.of(model), fill_of(model, means, fill, seed)
         self.rows = _Rows.all_blind(frozenset(senders), what)
         self.found: dict[tuple[Kind, int], Tensor] = {}
+        self.drawn: dict[tuple[Kind, int], Tensor | None] = {}
         self.answers: Tensor | None = None
+
+    def draws(self, kind: Kind, layer: int, shape: Sequence[int]) -> None:
+        """See `Fill.draws`: what the senders' fill draws for a batch, whether it is run or not."""
+        self.drawn[kind, layer] = self.inner.draws(kind, layer, shape)
 
     @torch.no_grad()
     def read(self, inputs: Batch) -> None:
@@ -321,8 +326,7 @@ class Blindness(Fill):
         """
         self.found = {}
         runner = BlindModel(self.model, self.rows, one=False)
-        hooks = list(_hooks(self.rows, self.shape, runner, self.inner, self._keep))
-        with intervening(self.model, hooks):
+        with _running(self.rows, self.shape, runner, _Drawn(self), self._keep):
             self.answers = runner.all_rows(inputs)[1]
 
     def _keep(self, kind: Kind, layer: int, computed: Float[Tensor, "rows pos *rest"]) -> None:
@@ -334,3 +338,23 @@ class Blindness(Fill):
     ) -> Float[Tensor, "*tokens rest"]:
         """See `Fill.values`: [batch, pos, *rest]."""
         return self.found[kind, layer]
+
+
+class _Drawn(Fill):
+    """The senders' fill with what was drawn for the batch."""
+
+    def __init__(self, of: Blindness) -> None:
+        super().__init__(of.model, of._means, of.seed)
+        self.of = of
+
+    def draws(self, kind: Kind, layer: int, shape: Sequence[int]) -> Tensor | None:
+        """See `Fill.draws`."""
+        if (kind, layer) not in self.of.drawn:
+            self.of.draws(kind, layer, shape)
+        return self.of.drawn.pop((kind, layer))
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """See `Fill.values`."""
+        return self.of.inner.values(kind, layer, positions, draws)

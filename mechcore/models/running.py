@@ -92,6 +92,15 @@ def is_causal(model: Any) -> bool:
     return architecture_of(model.original_model.config).causal
 
 
+def n_kv_heads(model: Any) -> int:
+    """How many heads have keys and values of their own; fewer than heads where they are grouped."""
+    if kind_of(model) == "bridge":
+        grouped = getattr(model.original_model.config, "num_key_value_heads", None)
+    else:
+        grouped = getattr(model.cfg, "n_key_value_heads", None)
+    return int(grouped or model.cfg.n_heads)
+
+
 def n_token_types(model: Any) -> int:
     """How many types of tokens the model knows: 0 if it reads none, 1 if it tells none apart."""
     kind = kind_of(model)

@@ -14,9 +14,9 @@ from typing import Any
 
 import helpers
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from ablation.few import encoded, means_of
 from helpers import Cases
 from safetensors import safe_open
 
@@ -25,7 +25,7 @@ from mechcore.ablation import Ablations, ComponentSet, ablate, as_sets, sweep
 from mechcore.ablation.restart import RestartRunner
 from mechcore.ablation.tree import TreeRunner
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, MismatchError
 from mechcore.evaluation.evaluate import kl_divergence
@@ -39,32 +39,6 @@ ENGINE = importlib.import_module("mechcore.ablation.engines")
 
 MODELS = (*helpers.ARCHITECTURES, "gpt2-lm")
 NAMES = ("L0.H1", "L1.MLP", "L0.H0+L0.H2+L1.H3", "L0.MLP+L1.H0", "L1.H0+L1.H1+L1.H2+L1.H3")
-ANSWERS = {"entailment": "yes", "contradiction": "no", "neutral": "never"}
-PAIRS = [
-    ("the cat saw a dog", "the cat saw", "entailment"),
-    ("a bird ran", "the bird ran quickly , and a cat saw the dog", "neutral"),
-    ("never", "often", "contradiction"),
-    ("the dog who saw a cat ran here", "no", "non-entailment"),
-    ("if a bird ran the dog saw a cat", "the cat never ran", "neutral"),
-    ("yes", "no , not here", "entailment"),
-    ("a dog ran", "a dog ran", "contradiction"),
-]
-
-
-def encoded(name: str = "bert") -> EncodedExamples:
-    """Seven examples as a model of `helpers` reads them."""
-    first, second, labels = zip(*PAIRS, strict=True)
-    subsets = ["u", "v", "u", "v", "v", "v", "u"]
-    frame = pd.DataFrame({"text_a": first, "text_b": second, "label": labels, "subset": subsets})
-    options: dict[str, Any] = {}
-    if name == "gpt2-lm":
-        options = {"prompt": "{a} , {b} .", "answers": ANSWERS}
-    tokenizer = helpers.word_tokenizer(segments=name == "bert")
-    return encode(Examples("few", frame), tokenizer, max_length=48, **options)
-
-
-def means_of(model: Any, data: EncodedExamples, **options: Any) -> MeanActivations:
-    return MeanActivations.compute(model, data, **{"n_samples": 0, **options})
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
 from mechcore.models.padding import real_positions
-from mechcore.models.running import is_causal, is_classifier
+from mechcore.models.running import is_causal, is_classifier, n_kv_heads
 from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
 
 
@@ -46,7 +46,6 @@ def bridge_stack(
         rotary: cosines and sines of positions.
     """
     n_heads, size = int(model.cfg.n_heads), int(model.cfg.d_head)
-    kv_heads = getattr(model.original_model.config, "num_key_value_heads", None)
     if out is None:
         out = linear(model.classifier if is_classifier(model) else model.unembed)
     return Stack(
@@ -55,7 +54,7 @@ def bridge_stack(
             for i, block in enumerate(model.blocks)
         ),
         n_heads=n_heads,
-        n_kv_heads=int(kv_heads or n_heads),
+        n_kv_heads=n_kv_heads(model),
         d_head=size,
         post_norm=post_norm,
         causal=is_causal(model),

@@ -1,0 +1,186 @@
+"""Cutting many sets of paths, on the engines that ablate sets of components.
+
+A set of paths to one receiver is that receiver ablated with what it would put out if it did not see
+the senders (`mechcore.masking.blinding.Blindness`): sets with the same senders share one forward
+that finds it, and everything before their receivers. Sets with several receivers, whose outputs
+depend on each other, run as they are defined, several side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mechcore.ablation.engines import Job, ReferenceEngine, SharingEngine
+from mechcore.ablation.kept import Kept
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.components.paths import PathSet, Receiver
+from mechcore.evaluation.evaluate import MAX_ROWS, is_correct, kl, margins
+from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
+from mechcore.models.running import model_inputs, n_kv_heads
+
+
+@dataclass(eq=False)
+class _Group:
+    """Sets of paths from the same senders to one receiver each.
+
+    Attributes:
+        engine: ablates the receivers with what they would put out.
+        answer: row of the set whose receiver is the answer.
+        tasks: those of the engine.
+    """
+
+    engine: SharingEngine
+    answer: int | None
+
+    def __post_init__(self) -> None:
+        self.tasks = self.engine.tasks()
+
+
+class PathEngine:
+    """Answers with sets of paths cut.
+
+    Args:
+        job: what to do; its masks are those of no set.
+        sets: what to cut.
+        base: ablates components of the same model, and was checked; the reference where nothing is
+            shared.
+
+    Raises:
+        InputError: a receiver does not run after its sender, or is not there.
+    """
+
+    name = "paths"
+
+    def __init__(
+        self, job: Job, sets: Sequence[PathSet], base: SharingEngine | ReferenceEngine
+    ) -> None:
+        self.job, self.sets = job, sets
+        parallel = runs_in_parallel(job.model)
+        for each in sets:
+            for path in each.paths:
+                path.check(job.shape, parallel=parallel)
+        self.division = [self.name, *base.division]
+        by_senders: dict[tuple[frozenset[Component], str], dict[Receiver, int]] = {}
+        rest = []
+        for row, each in enumerate(sets):
+            if len(each.senders) == 1 and isinstance(base, SharingEngine):
+                [(receiver, senders)] = each.senders.items()
+                by_senders.setdefault((senders, receiver.input), {})[receiver] = row
+            else:
+                rest.append(row)
+        self.groups = (
+            [self._group(base, *key, rows) for key, rows in by_senders.items()]
+            if isinstance(base, SharingEngine)
+            else []
+        )
+        size = max(1, MAX_ROWS // job.batch_size // 2)
+        self.rest = [rest[start : start + size] for start in range(0, len(rest), size)]
+        self.parts = [
+            (group, part)
+            for group in self.groups
+            for part in dict.fromkeys(part for part, *_ in group.tasks)
+        ]
+
+    def _group(
+        self,
+        base: SharingEngine,
+        senders: frozenset[Component],
+        what: str,
+        rows: dict[Receiver, int],
+    ) -> _Group:
+        job, full = self.job, Mask.full(self.job.shape)
+        receivers = [receiver for receiver in rows if receiver.component is not None]
+        without = [full.without(_ablated(job.model, r)).values for r in receivers]
+        fill = partial(Blindness, senders=senders, what=what, fill=job.fill)
+        engine = base.like(replace(job, masks=torch.stack([full.values, *without]), fill=fill))
+        engine.rows = torch.tensor([*(rows[each] for each in receivers), -1])
+        return _Group(engine, rows.get(Receiver(None)))
+
+    def check(self) -> None:
+        """The base was checked."""
+
+    def agreement(self) -> float:
+        """Everything is in the model's own precision."""
+        return 1.0
+
+    def tasks(self) -> list[tuple[int, int, float]]:
+        """Part, batch and cost in layers times tokens of every task; part -1 is the full model."""
+        numbers = {(id(group), part): i for i, (group, part) in enumerate(self.parts)}
+        batches = self.job.batches()
+        tokens = sum(batch["input_ids"].numel() for batch in batches)
+        n_layers = self.job.shape.n_layers
+        found = [(-1, 0, float(n_layers * tokens))]
+        for group in self.groups:
+            of_pass = n_layers * len(_fill(group.engine).rows.run)
+            for part, batch, cost in group.tasks:
+                more = of_pass * batches[batch]["input_ids"].numel()
+                found.append((numbers[id(group), part], batch, cost + more))
+        for i, rows in enumerate(self.rest, len(self.parts)):
+            found.append((i, 0, float(2 * len(rows) * n_layers * tokens)))
+        return found
+
+    def begin(self, part: int, batch: int) -> None:
+        """Draw what a task needs at random, whether it runs or was done before."""
+        if 0 <= part < len(self.parts):
+            group, own = self.parts[part]
+            group.engine.begin(own, batch)
+
+    def run(self, part: int, batch: int, kept: Kept) -> None:
+        """Do one task."""
+        if part < 0:
+            ReferenceEngine(self.job).run(-1, 0, kept)
+            return
+        if part >= len(self.parts):
+            self._run_rest(self.rest[part - len(self.parts)], kept)
+            return
+        group, own = self.parts[part]
+        fill, where = _fill(group.engine), group.engine.batches[batch]
+        inputs = model_inputs(self.job.model, where)
+        fill.read(inputs)
+        group.engine.run(own, batch, kept)
+        if group.answer is not None and own == group.tasks[0][0]:
+            assert fill.answers is not None
+            logits = self.job.readout.read(fill.answers[None], inputs, where["index"])
+            self._take([group.answer], logits.float().cpu(), where["index"], kept)
+
+    def _run_rest(self, rows: Sequence[int], kept: Kept) -> None:
+        job = self.job
+        sets = [self.sets[row] for row in rows]
+        cut = blind(job.model, sets, job.means, job.fill, seed=job.seed)
+        with torch.no_grad(), cut as run:
+            for batch in job.batches():
+                inputs = model_inputs(job.model, batch)
+                logits = job.readout.read(run(inputs), inputs, batch["index"])
+                self._take(rows, logits.float().cpu(), batch["index"], kept)
+
+    def _take(self, rows: Sequence[int], logits: Tensor, index: Tensor, kept: Kept) -> None:
+        """Note the logits [set, batch, cls] of some rows."""
+        place = (torch.tensor(rows)[:, None], index)
+        correct = self.job.correct_classes[index]
+        kept.correct[place] = is_correct(logits, correct)
+        kept.margin[place] = margins(logits, correct).float()
+        kept.kl[place] = kl(kept.full[index], logits).float()
+        kept.logits[place] = logits[..., : kept.logits.shape[-1]]
+
+
+def _fill(engine: SharingEngine) -> Blindness:
+    fill = engine.runner.fills
+    assert isinstance(fill, Blindness)
+    return fill
+
+
+def _ablated(model: Any, receiver: Receiver) -> list[Component]:
+    """The heads whose outputs change if a receiver is blind: a key is that of its whole group."""
+    component = receiver.component
+    assert component is not None
+    if component.head is None or receiver.input not in ("k", "v"):
+        return [component]
+    size = ModelShape.of(model).n_heads // n_kv_heads(model)
+    first = component.head // size * size
+    return [Component(component.layer, head) for head in range(first, first + size)]

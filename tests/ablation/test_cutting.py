@@ -1,0 +1,176 @@
+"""Sweeps over sets of paths: every engine against the paths as they are defined."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path as File
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ablation.few import encoded, means_of
+from helpers import Cases
+
+from mechcore.ablation import ablate, sets, sweep
+from mechcore.ablation.cutting import PathEngine
+from mechcore.components import ModelShape
+from mechcore.components.paths import PathSet
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import margins
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.blinding import blind
+from mechcore.masking.means import MeanActivations
+from mechcore.models.running import model_inputs
+
+SETS = (
+    "L0.H1>L1.H2",
+    "L0.H1>L1.H2.q",
+    "L0.H1>L1.H3.k",
+    "L0.H1>L1.H3.v",
+    "L0.H1>L0.MLP",
+    "L0.H1>L1.MLP",
+    "L0.H1>answer",
+    "L0.H0+L0.MLP>L1.H0",
+    "L0.H0+L0.MLP>answer",
+    "L0.H0>L0.MLP+L1.H2",
+    "L0.H0>L1.H1,L1.H1>L1.MLP,L0.MLP>answer",
+)
+
+
+@pytest.mark.parametrize("fill", ["mean", "resample"])
+@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "gpt2-lm"])
+def test_every_engine_cuts_paths_as_they_are_defined(
+    cases: Cases, name: str, engine: str, fill: str
+) -> None:
+    model, data = cases.get(name).model, encoded(name)
+    means = means_of(model, data, n_samples=16)
+    options: dict[str, Any] = {"fill": fill, "seed": 5, "batch_size": 3, "role": "ood"}
+    found = ablate(model, SETS, data, means, engine=engine, **options)
+    assert list(map(str, found.without)) == list(SETS)
+    np.testing.assert_allclose(
+        [each.margin for each in found.without.values()],
+        defined(model, data, means, fill, seed=5),
+        atol=1e-4,
+    )
+
+
+def defined(
+    model: Any, data: EncodedExamples, means: MeanActivations, fill: str = "mean", seed: int = 0
+) -> np.ndarray:
+    """The margins [set, example] of paths as they are cut one batch after another."""
+    readout, found = (
+        Readout.of(model, data, None),
+        torch.empty(len(SETS), len(data), dtype=torch.double),
+    )
+    correct = readout.correct_classes(data)
+    cut = blind(model, [PathSet.of(each) for each in SETS], means, fill, seed=seed)
+    with torch.no_grad(), cut as run:
+        for batch in data.batches(3):
+            inputs = model_inputs(model, batch)
+            logits = readout.read(run(inputs), inputs, batch["index"])
+            found[:, batch["index"]] = margins(logits, correct[batch["index"]])
+    return found.numpy()
+
+
+def test_components_and_paths_together(cases: Cases, tmp_path: File) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    both = ["L0.H1", "L0.H1>L1.H2", "L0.H1+L1.MLP", "L0.MLP>answer"]
+    state = tmp_path / "state.safetensors"
+    found = ablate(model, both, data, means, role="ood", state=state)
+    assert {str(each) for each in found.without} == set(both)
+    assert [str(each) for each in found.sets] == ["L0.H1", "L0.H1+L1.MLP"]
+    again = ablate(model, both, data, means, role="ood", state=state)
+    for each, answers in found.without.items():
+        assert np.array_equal(again.without[each].margin, answers.margin)
+    table = sweep(model, both, data, means, role="ood")
+    whole = table[table["subset"] == "all"].set_index("set")["kind"]
+    assert whole.to_dict() == dict(zip(both, ["single", "path", "joint", "path"], strict=True))
+
+
+def test_an_interrupted_sweep_of_paths_goes_on(
+    cases: Cases, tmp_path: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data, n_samples=16)
+    options: dict[str, Any] = {"role": "ood", "fill": "resample", "batch_size": 3}
+    whole = ablate(model, SETS, data, means, **options)
+    options["state"] = tmp_path / "state.safetensors"
+    run, calls = PathEngine.run, 0
+
+    def stopping(self: PathEngine, *args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls % 4 == 0:
+            raise KeyboardInterrupt
+        run(self, *args)
+
+    monkeypatch.setattr(PathEngine, "run", stopping)
+    for _ in range(20):
+        try:
+            found = ablate(model, SETS, data, means, **options)
+            break
+        except KeyboardInterrupt:
+            continue
+    assert calls > 8
+    for each, answers in found.without.items():
+        np.testing.assert_allclose(answers.margin, whole.without[each].margin, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["tree", "restart"])
+def test_paths_of_one_sender_cost_little_more_than_their_receivers(
+    cases: Cases, engine: str
+) -> None:
+    """In whole layers, by the engine's own count: one forward of two rows is added."""
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    costs = []
+    with pytest.MonkeyPatch.context() as patch:
+        work = importlib.import_module("mechcore.ablation.sweeping")
+        patch.setattr(work, "_work", lambda parts, *_: costs.append(parts.tasks()))
+        receivers = ModelShape.of(model).components[5:]
+        ablate(model, receivers, data, means, engine=engine, role="ood")
+        cut = sets.paths("L0.H1", receivers, model)
+        ablate(model, cut, data, means, engine=engine, role="ood")
+    singles, paths = (sum(cost for part, _, cost in each if part >= 0) for each in costs)
+    tokens = sum(batch["input_ids"].numel() for batch in data.batches(64))
+    assert paths - singles == pytest.approx(2 * 2 * tokens)  # two rows, two layers
+
+
+# -- ready sets -----------------------------------------------------------------------------------
+
+
+def test_ready_sets_of_paths(cases: Cases) -> None:
+    model = cases.get("bert").model
+    names = [str(each) for each in sets.paths(["L0.H1", "L1.H0"], ["L0.MLP", "L1.H2"], model)]
+    assert names == ["L0.H1>L0.MLP", "L0.H1>L1.H2"]
+    apart = sets.paths(["L0.H1", "L0.H2"], ["L1.H2", "answer"], model, together=False)
+    assert [str(each) for each in apart] == [
+        "L0.H1>L1.H2",
+        "L0.H2>L1.H2",
+        "L0.H1>answer",
+        "L0.H2>answer",
+    ]
+    by_input = sets.paths("L0.H1", ["L1.H2", "L1.MLP"], model, inputs="qkv")
+    assert [str(each) for each in by_input] == [
+        "L0.H1>L1.H2.q",
+        "L0.H1>L1.H2.k",
+        "L0.H1>L1.H2.v",
+        "L0.H1>L1.MLP",
+    ]
+    with pytest.raises(InputError, match="no sender runs before any receiver"):
+        sets.paths("L1.MLP", ["L0.H1"], model)
+
+
+def test_what_is_refused(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    with pytest.raises(InputError, match=r"path L1.H1>L0.H2: the receiver runs before"):
+        ablate(model, ["L1.H1>L0.H2"], data, means)
+    with pytest.raises(InputError, match="is given more than once"):
+        ablate(model, ["L0.H1>L1.H2", PathSet.between("L0.H1", "1.2")], data, means)
+    with pytest.raises(InputError, match="paths are cut in the model's own precision"):
+        ablate(model, ["L0.H1>L1.H2"], data, means, precision="bfloat16")
