@@ -19,7 +19,7 @@ from torch import Tensor
 from mechcore.ablation.engines import Job, ReferenceEngine, SharingEngine
 from mechcore.ablation.kept import Kept
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.components.paths import PathSet, Receiver
+from mechcore.components.paths import Path, PathSet, Receiver
 from mechcore.evaluation.evaluate import MAX_ROWS, is_correct, kl, margins
 from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
 from mechcore.models.running import model_inputs, n_kv_heads
@@ -66,19 +66,13 @@ class PathEngine:
             for path in each.paths:
                 path.check(job.shape, parallel=parallel)
         self.division = [self.name, *base.division]
-        by_senders: dict[tuple[frozenset[Component], str], dict[Receiver, int]] = {}
-        rest = []
-        for row, each in enumerate(sets):
-            if len(each.senders) == 1 and isinstance(base, SharingEngine):
-                [(receiver, senders)] = each.senders.items()
-                by_senders.setdefault((senders, receiver.input), {})[receiver] = row
-            else:
-                rest.append(row)
-        self.groups = (
-            [self._group(base, *key, rows) for key, rows in by_senders.items()]
-            if isinstance(base, SharingEngine)
-            else []
-        )
+        rest = list(range(len(sets)))
+        self.groups: list[_Group] = []
+        if isinstance(base, SharingEngine):
+            by_senders = self._by_senders()
+            self.groups = [self._group(base, *key, rows) for key, rows in by_senders.items()]
+            grouped = {row for rows in by_senders.values() for row in rows.values()}
+            rest = [row for row in rest if row not in grouped]
         size = max(1, MAX_ROWS // job.batch_size // 2)
         self.rest = [rest[start : start + size] for start in range(0, len(rest), size)]
         self.parts = [
@@ -86,6 +80,29 @@ class PathEngine:
             for group in self.groups
             for part in dict.fromkeys(part for part, *_ in group.tasks)
         ]
+
+    def _by_senders(self) -> dict[tuple[frozenset[Component], str], dict[Receiver, int]]:
+        """Sets with one receiver by what that does not see; more, where it runs too late to tell.
+
+        A receiver that is blind to some heads is as blind to those and any that run after it.
+        """
+        shape, parallel = self.job.shape, runs_in_parallel(self.job.model)
+        found: dict[tuple[frozenset[Component], str], dict[Receiver, int]] = {}
+
+        def home(receiver: Receiver, senders: frozenset[Component]) -> frozenset[Component]:
+            for more, what in found:
+                if what == receiver.input and more > senders:
+                    late = [Path(sender, receiver) for sender in more - senders]
+                    if not any(path.runs(shape, parallel=parallel) for path in late):
+                        return more
+            return senders
+
+        single = [(row, each) for row, each in enumerate(self.sets) if len(each.senders) == 1]
+        for row, each in sorted(single, key=lambda pair: -len(pair[1])):
+            [(receiver, senders)] = each.senders.items()
+            key = (home(receiver, senders), receiver.input)
+            found.setdefault(key, {})[receiver] = row
+        return found
 
     def _group(
         self,

@@ -13,5 +13,6 @@ if TYPE_CHECKING:
     from mechcore.paths.dependence import core_dependence_table as core_dependence_table
     from mechcore.paths.dependence import core_dependence_verdict as core_dependence_verdict
     from mechcore.paths.dependence import random_senders as random_senders
+    from mechcore.paths.dependence import readers_of as readers_of
 
 attach(__name__)

@@ -31,19 +31,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRICS, Answers
+from mechcore.ablation.effects import METRICS, Answers, ComponentSet
 from mechcore.ablation.roles import OUT, OUT_ONLY
-from mechcore.components import Component, ModelShape
+from mechcore.ablation.sweeping import ablate
+from mechcore.components import Component, ComponentLike, ModelShape, parse_components
+from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation, bootstrap_weights
 from mechcore.evaluation.recalibration import decompose, reason_against
+from mechcore.masking.blinding import runs_in_parallel
+from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 from mechcore.wording import number
 
@@ -156,6 +160,61 @@ def random_senders(
             found += [others[i] for i in generator.choice(len(others), n, replace=False)]
         drawn.append(tuple(sorted(found)))
     return drawn
+
+
+def readers_of(
+    model: Any,
+    core: Iterable[ComponentLike],
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    receivers: Iterable[ComponentLike] | None = None,
+    n_controls: int = 39,
+    role: Literal["id", "ood"] = "id",
+    seed: int = 0,
+    **options: Any,
+) -> Readers:
+    """What components answer that do not see the core.
+
+    Args:
+        model: any TransformerLens model.
+        core: heads.
+        data: labelled examples of any form, see `mechcore.evaluate`.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        receivers: components; by default all that run after a core head.
+        n_controls: how many random sets of heads stand beside the core.
+        role: whether the data is ``"id"`` or ``"ood"``.
+        seed: of the controls and draws.
+        options: of `mechcore.ablate`.
+
+    Raises:
+        InputError: see `random_senders` and `mechcore.ablate`; or no component runs after the core.
+    """
+    heads, shape = parse_components(core), ModelShape.of(model)
+    parallel = runs_in_parallel(model)
+    possible = shape.components if receivers is None else parse_components(receivers)
+
+    def seen(senders: Iterable[Component], receiver: Component) -> PathSet | None:
+        paths = [Path(sender, receiver) for sender in senders]
+        earlier = [path for path in paths if path.runs(shape, parallel=parallel)]
+        return PathSet.of(earlier) if earlier else None
+
+    cut = {r: found for r in possible if (found := seen(heads, r)) is not None}
+    if not cut:
+        raise InputError("core: no component runs after it; expected one that may read it")
+    drawn = random_senders(heads, shape, n_controls, seed)
+    controls = [{r: seen(each, r) for r in cut} for each in drawn]
+    alone = {r: ComponentSet((r,)) for r in cut}
+    sets = [*alone.values(), *cut.values(), *(s for each in controls for s in each.values() if s)]
+    found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
+    return Readers(
+        found.full,
+        {r: found.without[each] for r, each in alone.items()},
+        {r: found.without[each] for r, each in cut.items()},
+        [{r: found.without[s] for r, s in each.items() if s} for each in controls],
+        found.data,
+        role,
+    )
 
 
 def core_dependence_table(

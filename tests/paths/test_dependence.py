@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from ablation.few import encoded, means_of
+from helpers import Cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mechcore.ablation import Answers
+from mechcore.ablation import Answers, ablate
 from mechcore.ablation.roles import BOTH, OUT, OUT_ONLY
 from mechcore.components import Component, ModelShape
+from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.paths.dependence import (
@@ -24,6 +28,7 @@ from mechcore.paths.dependence import (
     core_dependence_table,
     core_dependence_verdict,
     random_senders,
+    readers_of,
 )
 
 N = 400
@@ -163,3 +168,45 @@ def test_cores_without_controls() -> None:
         random_senders([Component(0, h) for h in range(3)], ModelShape(2, 4), 1)
     with pytest.raises(InputError, match=r"found L0.MLP; expected heads"):
         random_senders([Component(0)], ModelShape(2, 4), 1)
+
+
+# -- with a model ---------------------------------------------------------------------------------
+
+
+def test_readers_are_cut_one_by_one(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    found = readers_of(model, ["L0.H1", "L0.H2"], data, means, n_controls=2, role="ood")
+    names = ["L0.MLP", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "L1.MLP"]
+    assert list(map(str, found.blind)) == names
+    cut = ["L0.H1+L0.H2>L1.H3", "L0.H1+L0.H2>L0.MLP"]
+    expected = ablate(model, [*cut, "L1.H3"], data, means, role="ood", engine="reference")
+    by_name = {str(each): answers for each, answers in expected.without.items()}
+    for receiver, name in zip(("L1.H3", "L0.MLP"), cut, strict=True):
+        answers = found.blind[Component(receiver)]
+        np.testing.assert_allclose(answers.margin, by_name[name].margin, atol=1e-5)
+    alone = found.without[Component("L1.H3")]
+    np.testing.assert_allclose(alone.margin, by_name["L1.H3"].margin, atol=1e-5)
+    [first, second] = random_senders([Component(0, 1), Component(0, 2)], ModelShape(2, 4), 2)
+    for senders, control in zip((first, second), found.controls, strict=True):
+        cut = PathSet.between(senders, "L1.MLP")
+        answers = ablate(model, [cut], data, means, role="ood", engine="reference").without[cut]
+        np.testing.assert_allclose(control[Component("L1.MLP")].margin, answers.margin, atol=1e-5)
+
+
+def test_senders_that_run_too_late_to_be_seen_share_a_forward(cases: Cases) -> None:
+    """The core has heads of both layers; what it is to layer 1 is its heads of layer 0."""
+    model, data = cases.get("bert").model, encoded()
+    means, engines = means_of(model, data), []
+    with pytest.MonkeyPatch.context() as patch:
+        work = importlib.import_module("mechcore.ablation.sweeping")
+        patch.setattr(work, "_work", lambda parts, *_: engines.append(parts))
+        readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=0, role="ood")
+    [_, paths] = engines
+    assert len(paths.groups) == 1
+
+
+def test_nothing_runs_after_the_core(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    with pytest.raises(InputError, match="core: no component runs after it"):
+        readers_of(model, ["L1.H1"], data, means_of(model, data), receivers=["L0.H1"])
