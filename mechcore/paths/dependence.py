@@ -37,7 +37,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRICS, Answers, ComponentSet
+from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut
 from mechcore.ablation.roles import OUT, OUT_ONLY
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
@@ -199,13 +199,14 @@ def readers_of(
         earlier = [path for path in paths if path.runs(shape, parallel=parallel)]
         return PathSet.of(earlier) if earlier else None
 
-    cut = {r: found for r in possible if (found := seen(heads, r)) is not None}
+    cut = {r: paths for r in possible if (paths := seen(heads, r)) is not None}
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
     drawn = random_senders(heads, shape, n_controls, seed)
     controls = [{r: seen(each, r) for r in cut} for each in drawn]
     alone = {r: ComponentSet((r,)) for r in cut}
-    sets = [*alone.values(), *cut.values(), *(s for each in controls for s in each.values() if s)]
+    sets: list[Cut] = [*alone.values(), *cut.values()]
+    sets += [*(s for each in controls for s in each.values() if s)]
     found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
     return Readers(
         found.full,
