@@ -11,6 +11,7 @@ from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
 from mechcore.steps.ablation import AblateCore, Drops, Roles
 from mechcore.steps.analyses import Accuracy, Core, Pictures, Search, Sizes, Smallest
+from mechcore.steps.flips import Flips
 from mechcore.steps.masks import Describe, Train
 
 _STEPS = (
@@ -22,6 +23,7 @@ _STEPS = (
     Pictures,
     Drops,
     Roles,
+    Flips,
     AblateCore,
     Search,
     Sizes,
