@@ -26,9 +26,10 @@ CHANGES = {"right to wrong": True, "wrong to right": False}
 
 _FIRST = ("ood", "id")
 """Out of domain comes first."""
-_COUNTS = {
+COUNTS = {
     (change, role): f"{change.replace(' ', '_')}_{role}" for role in _FIRST for change in CHANGES
 }
+"""Columns with the number of all flips, by their kind and the role of the data."""
 
 FLIPS = Schema(
     "flips",
@@ -50,7 +51,7 @@ FLIPS = Schema(
         Column("margin_without", "number", "those without the component", "nats"),
         *(
             Column(name, "whole", f"all answers {PLACES[role]} that go from {change} without it")
-            for (change, role), name in _COUNTS.items()
+            for (change, role), name in COUNTS.items()
         ),
     ),
 )
@@ -87,7 +88,7 @@ def flip_table(
             right, now = each.full.correct, each.without[name].correct
             for change, before in CHANGES.items():
                 flipped = (right == before) & (now != before)
-                counts[_COUNTS[change, each.role]] = int(flipped.sum())
+                counts[COUNTS[change, each.role]] = int(flipped.sum())
             where = np.flatnonzero(right != now)
             size = np.abs(each.drops(name, "margin")[where])
             ranked = where[np.argsort(-size, kind="stable")][: most - len(chosen)]

@@ -12,9 +12,10 @@ from matplotlib.colors import Normalize, to_hex
 
 from mechcore.ablation.effects import ABLATION
 from mechcore.components import Component
+from mechcore.report.blocks import Paragraph
 from mechcore.report.drawing import CHANGES, ink
 from mechcore.report.figures import category_look
-from mechcore.report.groups import data_sets, of_data
+from mechcore.report.groups import data_sets, of_data, one_label_notes
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
     ALL,
@@ -52,12 +53,16 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Grid:
-    """Names by layer and column, empty where there is none; the last column may be the MLPs."""
+    """Names by layer and column, empty where there is none; the last column may be the MLPs.
+
+    Below it stand ``notes``.
+    """
 
     columns: Sequence[str]
     layers: Sequence[tuple[int, Sequence[str]]]
     quantities: Sequence[Quantity]
     core: frozenset[str]
+    notes: Sequence[Paragraph] = ()
 
 
 def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
@@ -75,7 +80,9 @@ def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
         for layer in range(max(each.layer for each in known) + 1)
     ]
     names = ["MLP" if head is None else str(head) for head in columns]
-    return Grid(names, layers, quantities, frozenset(run.core))
+    drops = _overall(run)
+    notes = [] if drops is None else [*one_label_notes(run, drops)]
+    return Grid(names, layers, quantities, frozenset(run.core), notes)
 
 
 def _frequencies(run: RunFolder) -> Iterator[Quantity]:
@@ -113,16 +120,19 @@ def _categories(run: RunFolder) -> Iterator[Quantity]:
 
 
 def _drops(run: RunFolder) -> Iterator[Quantity]:
-    singles = run.singles
-    if singles is None:
-        return
-    overall = singles[singles["subset"] == ALL]
-    for role, data in data_sets(overall):
+    overall = _overall(run)
+    for role, data in [] if overall is None else data_sets(overall):
         for metric, unit in (("accuracy", "points"), ("margin", "nats")):
             part = of_data(overall, role, data).dropna(subset=[f"{metric}_drop"])
             if len(part):
                 label = f"change of {metric} ({unit}), {role_name(role)}: {data}"
                 yield _change_quantity(part, metric, label)
+
+
+def _overall(run: RunFolder) -> pd.DataFrame | None:
+    """Ablations of single components over all examples, which are what the grid shows."""
+    singles = run.singles
+    return None if singles is None else singles[singles["subset"] == ALL]
 
 
 def _change_quantity(part: pd.DataFrame, metric: str, label: str) -> Quantity:
