@@ -27,7 +27,7 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import PruneSettings
-from mechcore.steps import ablation, analyses, masks
+from mechcore.steps import ablation, analyses, flips, masks
 from mechcore.steps.ablation import SWEEP
 from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SizesConfig
 from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
@@ -49,14 +49,14 @@ CONFIG = StudyConfig(
     analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=3, max_non_core=4)),
 )
 KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
-KINDS += ["smallest", "core", "heads", "pictures", "sweep", "drops", "roles", "ablate"]
+KINDS += ["smallest", "core", "heads", "pictures", "sweep", "drops", "roles", "flips", "ablate"]
 STEPS = {
     step.kind: step
     for step in (
         *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks),
         *(analyses.Answers, analyses.Accuracy, analyses.Smallest, analyses.Core, analyses.Heads),
         *(ablation.Sweep, ablation.Drops, ablation.Roles, ablation.AblateCore, analyses.Sizes),
-        analyses.Pictures,
+        *(analyses.Pictures, flips.Flips),
     )
 }
 COLUMNS = {
@@ -166,7 +166,8 @@ def test_the_other_files(finished: Finished) -> None:
     assert list((out / "figures").iterdir())
     assert {p.name for p in out.iterdir()} == {
         *("config.json", "means.safetensors", "masks", "tables", "figures"),
-        *("attention_examples.json", "report.html", "study.json", "store"),
+        *("attention_examples.json", "flips_attention.json"),
+        *("report.html", "study.json", "store"),
     }
     assert set(finished.masks()) == {"s0.30-seed42", "s0.30-seed43", "s0.50-seed42", "s0.50-seed43"}
 
