@@ -8,6 +8,7 @@ from pathlib import Path
 from mechcore.report.blocks import Block, Command, Gallery, Paragraph, Section, Shown, table_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.subnetworks.smallest import SMALLEST, explain_smallest, export_command
+from mechcore.wording import PLACES
 
 
 def smallest_section(run: RunFolder, gallery: Gallery) -> Section | None:
@@ -20,8 +21,12 @@ def smallest_section(run: RunFolder, gallery: Gallery) -> Section | None:
         "The sparsest subnetwork whose loss is within the limit in domain and out of domain, by "
         "the upper ends of its intervals; where there is none, the one that comes closest"
     )
-    shown: list[Shown] = ["measure", "limit", "within", "subnetwork", "sparsity", "kept"]
-    shown += ["ood_loss", "id_loss", "n_masks", "reason"]
+    limits = [f"{100 * limit:g}" for limit in table["limit"]]
+    shown: list[Shown] = ["measure", ("loss accepted (points)", limits), "within", "subnetwork"]
+    shown += ["sparsity", "kept"]
+    for role in ("ood", "id"):
+        shown.append(SMALLEST[f"{role}_loss"].called(f"change {PLACES[role]}", negated=True))
+    shown += ["n_masks", "reason"]
     blocks: list[Block] = [Paragraph(text) for text in smallest_sentences(run)]
     blocks.append(table_of(table, SMALLEST, caption, shown))
     source = str((run.config.get("model") or {}).get("source") or "MODEL")
