@@ -20,6 +20,7 @@ import mechcore
 from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive, screening
 from mechcore.ablation.engines import TreeEngine
+from mechcore.ablation.information import INFORMATION
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
 from mechcore.components import Component, Mask, ModelShape
@@ -575,6 +576,10 @@ def test_ablate(files: Path, fill: Any) -> None:
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
     rows = found[found["subset"] == "all"].set_index(["role", "set"])
+    information = INFORMATION.read(Path("found/information.csv"))
+    assert information["set"].unique().tolist() == sets
+    assert set(information["role"]) == {"id", "ood"}
+    assert information["reason"].str.startswith(("too few examples", "one label only")).all()
     for role in ("id", "ood"):
         data = encoded(files / f"{role}.csv")
         full = evaluate(model, data, in_domain=False)

@@ -26,7 +26,7 @@ def smallest_section(run: RunFolder, gallery: Gallery) -> Section | None:
     shown += ["sparsity", "kept"]
     for role in ("ood", "id"):
         shown.append(SMALLEST[f"{role}_loss"].called(f"change {PLACES[role]}", negated=True))
-    shown += ["n_masks", "reason"]
+    shown.append(SMALLEST["n_masks"].called("masks"))
     blocks: list[Block] = [Paragraph(text) for text in smallest_sentences(run)]
     blocks.append(table_of(table, SMALLEST, caption, shown))
     source = str((run.config.get("model") or {}).get("source") or "MODEL")

@@ -163,10 +163,10 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
     assert section is not None
     words, (table,) = made(smallest_section.smallest_section, run)
     assert words.startswith(
-        "Smallest subnetwork within 1 points of accuracy: s0.50-seed0, which keeps 18 components "
+        "Smallest subnetwork within 1 point of accuracy: s0.50-seed0, which keeps 18 components "
         "and loses 0.2 points in domain (at most 0.6) and 0.5 points out of domain (at most 0.9)."
     )
-    assert "of information: none (none of 6 masks is within 1 points)." in words
+    assert "of information: none; s0.50-seed0 comes closest of 6 masks" in words
     assert table.header[6:8] == ["change out of domain (points)", "change in domain (points)"]
     changes = ["\u22120.5 [\u22120.9, \u22120.1]", "\u22120.2 [\u22120.6, +0.2]"]
     assert [row[:8] for row in rows(table)] == [
@@ -178,7 +178,7 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
         "mechcore export --model checkpoints/tiny-world --mask masks/s0.50-seed0.safetensors "
         "--means means.safetensors --out s0.50-seed0"
     )
-    assert any("within 1 points of accuracy: s0.50-seed0" in text for text in told(run))
+    assert any("within 1 point of accuracy: s0.50-seed0" in text for text in told(run))
     neither = run.tables["smallest"].assign(within=False)
     section = smallest_section.smallest_section(changed(run, smallest=neither), GALLERY)
     assert section is not None
