@@ -86,7 +86,7 @@ class Pruned(Shown):
             raise InputError(f"smallest: by is {by!r}; expected {' or '.join(table['measure'])}")
         if not found["within"].item():
             raise InputError(
-                f"{explain_smallest(found.iloc[0])}; allow a larger loss, prune to lower "
+                f"{explain_smallest(dict(found.iloc[0]))}; allow a larger loss, prune to lower "
                 "sparsities, or have more examples"
             )
         (chosen,) = (each for each in self if each.name == found["subnetwork"].item())

@@ -42,15 +42,16 @@ def flips_of(run: RunFolder) -> Mapping[str, Flips]:
     table, roles = run.table("flips"), run.table("roles")
     if table is None or roles is None:
         return {}
-    drawn = [{each.component: each for each in of_rank} for of_rank in run.flips_attention]
+    drawn = {
+        (each.component, rank): pattern_properties(each)
+        for rank, of_rank in enumerate(run.flips_attention, start=1)
+        for each in of_rank
+    }
     found = {name: Flips("No answer flips without it.") for name in roles["component"]}
     idle = set(roles.loc[roles["role"].isin([NONE, UNDECIDED]), "component"])
     for name, part in table.groupby("component", sort=False):
-        patterns = {rank: of_rank.get(str(name)) for rank, of_rank in enumerate(drawn, start=1)}
-        examples = []
-        for row in part.to_dict("records"):
-            pattern = patterns.get(int(row["rank"]))
-            examples.append(_flip(row, None if pattern is None else pattern_properties(pattern)))
+        rows = part.to_dict("records")
+        examples = [_flip(row, drawn.get((str(name), int(row["rank"])))) for row in rows]
         lead = _lead(part.iloc[0], len(part))
         if Component.parse(str(name)).is_head:
             if name in idle:
@@ -70,7 +71,7 @@ def flips_table(run: RunFolder) -> Table | None:
     rows = placed(table[table["component"].isin(order)])
     if rows.empty:
         return None
-    rows = rows.sort_values(["component", "rank"], key=lambda v: v.map(order).fillna(v))
+    rows = rows.sort_values("component", key=lambda names: names.map(order), kind="stable")
     rows["text"] = [
         " \u2016 ".join(filter(None, pair))
         for pair in zip(rows["text_a"], rows["text_b"], strict=True)
@@ -83,17 +84,15 @@ def flips_table(run: RunFolder) -> Table | None:
 
 def _lead(row: pd.Series, n: int) -> str:
     parts = []
-    for role, place in PLACES.items():
+    for role in ("ood", "id"):
         counts = {change: row[name] for (change, of), name in COUNTS.items() if of == role}
-        kinds = ", ".join(f"{whole(n)} {change}" for change, n in counts.items() if n)
-        total = whole(sum(counts.values()))
-        parts.insert(0, f"{total} {place} ({kinds})" if kinds else f"none {place}")
-    which = (
-        "All are here"
-        if row[list(COUNTS.values())].sum() == n
-        else ("Those out of domain come first, and those with the largest change of margin")
-    )
-    return f"Without it answers flip: {listed(parts)}. {which}."
+        kinds = ", ".join(f"{whole(count)} {change}" for change, count in counts.items() if count)
+        total = f"{whole(sum(counts.values()))} {PLACES[role]} ({kinds})"
+        parts.append(total if kinds else f"none {PLACES[role]}")
+    which = "Those out of domain come first, and those with the largest change of margin."
+    if row[[*COUNTS.values()]].sum() == n:
+        which = "All are here."
+    return f"Without it answers flip: {listed(parts)}. {which}"
 
 
 def _flip(row: Mapping[Any, Any], attention: dict[str, Any] | None) -> Flip:

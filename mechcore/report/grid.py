@@ -18,7 +18,6 @@ from mechcore.report.figures import category_look
 from mechcore.report.groups import data_sets, of_data, one_label_notes
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
-    ALL,
     count,
     effect,
     number,
@@ -67,7 +66,10 @@ class Grid:
 
 def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
     """The grid of these components; None where there is none, or nothing to colour it by."""
-    quantities = [*_frequencies(run), *_categories(run), *_drops(run)]
+    singles = run.singles
+    overall = singles.query("subset == @ALL") if singles is not None else None
+    quantities = [*_frequencies(run), *_categories(run)]
+    quantities += [] if overall is None else _drops(overall)
     if not components or not quantities:
         return None
     known = {Component.parse(name) for name in components}
@@ -80,8 +82,7 @@ def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
         for layer in range(max(each.layer for each in known) + 1)
     ]
     names = ["MLP" if head is None else str(head) for head in columns]
-    drops = _overall(run)
-    notes = [] if drops is None else [*one_label_notes(run, drops)]
+    notes = [] if overall is None else [*one_label_notes(run, overall)]
     return Grid(names, layers, quantities, frozenset(run.core), notes)
 
 
@@ -119,20 +120,13 @@ def _categories(run: RunFolder) -> Iterator[Quantity]:
     yield Quantity("what it attends to", cells, legend)
 
 
-def _drops(run: RunFolder) -> Iterator[Quantity]:
-    overall = _overall(run)
-    for role, data in [] if overall is None else data_sets(overall):
+def _drops(overall: pd.DataFrame) -> Iterator[Quantity]:
+    for role, data in data_sets(overall):
         for metric, unit in (("accuracy", "points"), ("margin", "nats")):
             part = of_data(overall, role, data).dropna(subset=[f"{metric}_drop"])
             if len(part):
                 label = f"change of {metric} ({unit}), {role_name(role)}: {data}"
                 yield _change_quantity(part, metric, label)
-
-
-def _overall(run: RunFolder) -> pd.DataFrame | None:
-    """Ablations of single components over all examples, which are what the grid shows."""
-    singles = run.singles
-    return None if singles is None else singles[singles["subset"] == ALL]
 
 
 def _change_quantity(part: pd.DataFrame, metric: str, label: str) -> Quantity:

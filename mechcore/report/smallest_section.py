@@ -33,7 +33,7 @@ def smallest_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if Path(source).is_dir():
         source = str(Path(source).resolve())
     within = table[table["within"]].to_dict("records")
-    commands = dict.fromkeys(export_command(source, Path(), row) for row in within)  # type: ignore[arg-type]
+    commands = dict.fromkeys(export_command(source, Path(), row) for row in within)
     if commands:
         text = "To write it as an ordinary checkpoint, in the folder of this run:"
         blocks += [Paragraph(text), *map(Command, commands)]
@@ -44,5 +44,5 @@ def smallest_sentences(run: RunFolder) -> Iterator[str]:
     """The smallest subnetwork by each measure of loss."""
     table = run.filled("smallest")
     for row in [] if table is None else table.to_dict("records"):
-        text = explain_smallest(row)  # type: ignore[arg-type]
+        text = explain_smallest(row)
         yield f"{text[:1].upper()}{text[1:]}."

@@ -71,9 +71,10 @@ def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any
         For each rank the `AttentionExample` objects as JSON has them; none of long texts.
     """
     found: list[list[dict[str, Any]]] = [[] for _ in range(SHOWN)]
-    for (role, row), part in flips.groupby(["role", "example"], sort=False):
-        examples = inputs.data[str(role)].examples
-        one = Examples(examples.name, examples.frame.iloc[[int(row)]])
+    for _, part in flips.groupby(["role", "example"], sort=False):
+        first = part.iloc[0]
+        examples = inputs.data[first["role"]].examples
+        one = Examples(examples.name, examples.frame.iloc[[first["example"]]])
         encoded = inputs.encode(one, words=True)
         if len(encoded.input_ids[0]) > MOST_TOKENS:
             continue

@@ -62,6 +62,12 @@ _TERMS: Sequence[tuple[str, str]] = (
         "The mean over labels of the share of their examples that is answered correctly.",
     ),
     (
+        "Flip",
+        "An answer flips without a component if it is right with it and wrong without it, or the "
+        "other way round. A change between two wrong classes, or between two that are correct for "
+        "the label, is no flip.",
+    ),
+    (
         "Means over subsets",
         "Where a number is a mean over subsets, every subset counts the same, however many "
         "examples it has; a number of a data set is over all its examples.",

@@ -128,7 +128,7 @@ def _losses(
     return parts.information.values
 
 
-def explain_smallest(row: Mapping[str, Any]) -> str:
+def explain_smallest(row: Mapping[Any, Any]) -> str:
     """A row of `smallest_subnetworks` in a sentence, without a full stop."""
     limit = f"{100 * row['limit']:g}"
     points = "point" if limit == "1" else "points"
@@ -146,7 +146,7 @@ def explain_smallest(row: Mapping[str, Any]) -> str:
     )
 
 
-def export_command(model: str, run: Path, row: Mapping[str, Any]) -> str:
+def export_command(model: str, run: Path, row: Mapping[Any, Any]) -> str:
     """The command that writes a subnetwork as a checkpoint.
 
     Args:
