@@ -18,6 +18,7 @@ from mechcore.report.figures import category_look
 from mechcore.report.groups import data_sets, of_data, one_label_notes
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
+    ALL,
     count,
     effect,
     number,
@@ -67,7 +68,7 @@ class Grid:
 def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
     """The grid of these components; None where there is none, or nothing to colour it by."""
     singles = run.singles
-    overall = singles.query("subset == @ALL") if singles is not None else None
+    overall = None if singles is None else singles[singles["subset"] == ALL]
     quantities = [*_frequencies(run), *_categories(run)]
     quantities += [] if overall is None else _drops(overall)
     if not components or not quantities:
