@@ -19,6 +19,7 @@ from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
 from mechcore.ablation import RoleSettings, component_roles
+from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.components import Component, Mask, parse_components
@@ -80,6 +81,7 @@ COLUMNS = {
     "sweep": " ".join(SWEEP.names),
     "information": " ".join(INFORMATION.names),
     "roles": " ".join(COMPONENT_ROLES.names),
+    "flips": " ".join(FLIPS.names),
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
     "low high p p_adjusted superadditive floor ceiling",
 }
@@ -357,7 +359,8 @@ TINY = replace(
 )
 WHOLE = Counter(
     {"describe": 1, "means": 1, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
-    | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "ablate": 1}
+    | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "flips": 1}
+    | {"ablate": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -459,7 +462,7 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, ablate=1)
+TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, flips=1, ablate=1)
 OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
 
 
@@ -482,9 +485,12 @@ OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
         (
             {"analyses": replace(TINY.analyses, sweep="mlps")},
-            counts(sweep=1, drops=1, roles=1, ablate=1),
+            counts(sweep=1, drops=1, roles=1, flips=1, ablate=1),
         ),
-        ({"analyses": replace(TINY.analyses, roles=RoleSettings(least=0.1))}, counts(roles=1)),
+        (
+            {"analyses": replace(TINY.analyses, roles=RoleSettings(least=0.1))},
+            counts(roles=1, flips=1),
+        ),
         ({"prune": replace(TINY.prune, save_every=1)}, counts()),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},
