@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
 from mechcore.components import Component, Mask, ModelShape
@@ -20,6 +21,7 @@ from mechcore.evaluation.recalibration import ONE_LABEL
 from mechcore.steps.groups import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core, joint_frequency
 from mechcore.subnetworks.effective_size import mean_effective_size
+from mechcore.subnetworks.smallest import SMALLEST
 
 CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
 TOKENS = "[CLS] the judge who the actor ad ##mired saw a bird . [SEP] the actor saw a bird . [SEP]"
@@ -49,6 +51,7 @@ class World:
     n_cut: int = 0
     roles: bool = False
     one_label: bool = False
+    smallest: bool = False
 
     @property
     def shape(self) -> ModelShape:
@@ -157,6 +160,9 @@ def write_run(path: Path, world: World = World()) -> Path:
         save("sweep", rows, ABLATION)
     if world.roles:
         _write_roles(save, world, components)
+        _write_flips(path, save, world, rng)
+    if world.smallest:
+        save("smallest", _smallest(world), SMALLEST.names)
     if world.found:
         save("superadditive", _found(world), (*INTERACTIONS, "interaction_in_search"))
         save("screening", _screening(world), ("set", "predicted", "interaction"))
@@ -259,6 +265,42 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> Non
     table = pd.DataFrame(rows, columns=INFORMATION.names)
     roles = component_roles(*(table[table["role"] == role] for role in ("id", "ood")))
     save("roles", roles.to_dict("records"), COMPONENT_ROLES.names)
+
+
+def _write_flips(path: Path, save: Callable, world: World, rng: np.random.Generator) -> None:
+    """Three of the first core head, two of them drawn, two of an idle head and one of an MLP."""
+    tokens = TOKENS.split()
+    idle = str(world.shape.heads[1])
+    rows: list[dict[str, Any]] = []
+    for name, n_flips, n_all in ((world.core[0], 3, 9), (idle, 2, 2), ("L0.MLP", 1, 1)):
+        for rank in range(1, n_flips + 1):
+            row: dict[str, Any] = {"component": name, "rank": rank, "data": world.ood_data}
+            row |= {"role": "ood", "subset": world.subsets[0], "example": 10 * rank}
+            row |= {"change": "right to wrong", "text_a": f"{world.subsets[0]} {rank} saw {name}"}
+            row |= {"text_b": "a bird", "label": "non-entailment", "answer": "non-entailment"}
+            row |= {"answer_without": "entailment", "margin": 1.5 / rank, "margin_without": -2.0}
+            counts = {"right_to_wrong_ood": n_all, "wrong_to_right_ood": 0}
+            rows.append(row | counts | {"right_to_wrong_id": 0, "wrong_to_right_id": 0})
+    save("flips", rows, FLIPS.names)
+    pattern = rng.dirichlet(np.full(len(tokens), 0.1), len(tokens)).tolist()
+    drawn = {"component": world.core[0], "category": "", "tokens": tokens, "pattern": pattern}
+    drawn |= {"segments": [0] * len(tokens), "causal": False}
+    (path / "flips_attention.json").write_text(json.dumps([[drawn], [drawn], []]))
+
+
+def _smallest(world: World) -> list[dict[str, Any]]:
+    """A subnetwork within the limit of accuracy, and none within that of information."""
+    name = f"s{world.sparsities[0]:.2f}-seed{world.seeds[0]}"
+    row: dict[str, Any] = {"limit": 0.01, "subnetwork": name, "sparsity": 0.5, "kept": 18}
+    row |= {"mask": f"masks/{name}.safetensors", "n_masks": 6}
+    for role, loss in (("id", 0.002), ("ood", 0.005)):
+        row |= {f"{role}_loss": loss, f"{role}_loss_low": loss - 0.004}
+        row |= {f"{role}_loss_high": loss + 0.004}
+    why = f"{name} comes closest of 6 masks, and loses up to 1.5 points"
+    return [
+        {"measure": "accuracy", "within": True, "reason": "", **row},
+        {"measure": "information", "within": False, "reason": why, **row},
+    ]
 
 
 def _found(world: World) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ import mechcore
 from mechcore import categorize_heads
 from mechcore.ablation import find_superadditive, screening
 from mechcore.ablation.engines import TreeEngine
+from mechcore.ablation.information import INFORMATION
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
 from mechcore.components import Component, Mask, ModelShape
@@ -176,7 +177,7 @@ def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     # Run again, it does nothing twice.
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "21 of 21 jobs were done before" in capsys.readouterr().err
+    assert "22 of 22 jobs were done before" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
 
 
@@ -274,7 +275,7 @@ def test_a_study_from_init_to_clean(
     Path("mine.yaml").write_text(text)
     assert call("run mine.yaml --dry-run") == 0
     told = capsys.readouterr().out
-    assert "21 jobs, 0 of them done before" in told
+    assert "22 jobs, 0 of them done before" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
@@ -282,11 +283,11 @@ def test_a_study_from_init_to_clean(
     singles = pd.read_csv("mine/tables/sweep.csv").query("role == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(6)]
     assert call("run mine.yaml --dry-run") == 0
-    assert capsys.readouterr().out == ("all 21 jobs are done; a run would only write the results\n")
+    assert capsys.readouterr().out == ("all 22 jobs are done; a run would only write the results\n")
     assert call("status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "21 of 21 jobs are done" in told
-    assert "21 results are what was written" in told
+    assert "22 of 22 jobs are done" in told
+    assert "22 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
     assert call("clean mine --dry-run") == 0
@@ -298,7 +299,7 @@ def test_a_study_from_init_to_clean(
     assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 13
     capsys.readouterr()
     assert call("status mine") == 0
-    assert "21 of 21 jobs are done" in capsys.readouterr().out
+    assert "22 of 22 jobs are done" in capsys.readouterr().out
 
 
 def test_a_target_out_of_reach_is_a_failed_step(
@@ -575,6 +576,10 @@ def test_ablate(files: Path, fill: Any) -> None:
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
     rows = found[found["subset"] == "all"].set_index(["role", "set"])
+    information = INFORMATION.read(Path("found/information.csv"))
+    assert information["set"].unique().tolist() == sets
+    assert set(information["role"]) == {"id", "ood"}
+    assert information["reason"].str.startswith(("too few examples", "one label only")).all()
     for role in ("id", "ood"):
         data = encoded(files / f"{role}.csv")
         full = evaluate(model, data, in_domain=False)
@@ -675,7 +680,7 @@ def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[
     sets = "--core run --subsets --sets L0.H2+L5.H0 --sets-file sets.csv --controls 2"
     assert call(f"ablate {own(files)} {sets} --fill zero --resamples 20 --out found") == 0
     assert {path.name for path in Path("found").iterdir()} == {
-        *("ablation.csv", "interactions.csv")  # without all subsets of all named on their own
+        *("ablation.csv", "interactions.csv", "information.csv")  # not all subsets of all
     }
     table = pd.read_csv("found/ablation.csv").drop_duplicates("set").set_index("set")
     kinds = table["kind"].to_dict()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mechcore.ablation.effects import ComponentSet as ComponentSet
     from mechcore.ablation.effects import ablation_table as ablation_table
     from mechcore.ablation.effects import as_sets as as_sets
+    from mechcore.ablation.flips import flip_table as flip_table
     from mechcore.ablation.information import information_table as information_table
     from mechcore.ablation.roles import component_roles as component_roles
     from mechcore.ablation.roles import explain_role as explain_role

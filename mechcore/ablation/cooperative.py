@@ -45,6 +45,7 @@ SHAPLEY = Schema(
     "Shapley value of every component; shares for accuracy, nats for the margin.",
     (
         SET,
+        SIZE,
         *PLACE,
         N,
         METRIC,

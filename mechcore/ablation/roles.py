@@ -41,7 +41,7 @@ from mechcore.ablation.settings import RoleSettings
 from mechcore.ablation.superadditivity import adjusted_p
 from mechcore.errors import InputError
 from mechcore.tables import COMPONENT, Column, Schema, estimate
-from mechcore.wording import PLACES, number
+from mechcore.wording import PLACES, listed, number
 
 BOTH = "needed in both"
 IN_ONLY = "needed in domain only"
@@ -209,6 +209,11 @@ def verdict(roles: pd.DataFrame) -> str:
     elif "id" in known:
         parts = [_group(roles, (IN,), "id", ("is", "are"), "needed in domain")]
     if len(known) == len(PLACES):
+        inside = ranked(roles[roles["role"] == IN_ONLY])["component"].tolist()
+        if inside:
+            named = [*inside[:_NAMED], *([f"{len(inside) - _NAMED} more"] * (len(inside) > _NAMED))]
+            verb = "is" if len(inside) == 1 else "are"
+            parts.append(f"{len(inside)} {verb} {IN_ONLY} ({listed(named)})")
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
         drops = idle[[f"information_drop_{place}" for place in PLACES]].to_numpy(dtype=float)
         most = max([0.0, *drops.ravel().tolist()])

@@ -25,6 +25,9 @@ from mechcore.showing import Shown
 ATTENTION_FILE = "attention_examples.json"
 """What the file with such examples is called in the folder of a run."""
 
+FLIPS_ATTENTION_FILE = "flips_attention.json"
+"""The file with heads on the examples that flip without them, a list for each rank of these."""
+
 DECIMALS = 4
 
 

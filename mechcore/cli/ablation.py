@@ -135,14 +135,15 @@ def ablate(
         "mechcore-ablation"
     ),
 ) -> None:
-    """Accuracy and margin without sets of components, and their interactions."""
+    """Accuracy, margin and information without sets of components, and their interactions."""
     if engine in ("restart", "reference") and precision != "float32":
         raise InputError(f"--precision: the {engine} engine has the model's own precision only")
     _check_out(out, _state(out, "id"), resume)
     from mechcore.components import ModelShape
     from mechcore.masking.fills import FILLS
     from mechcore.report.ablation_figures import save_figures
-    from mechcore.steps.ablation import sweep_tables
+    from mechcore.steps.ablation import SWEEP_TABLES, sweep_tables
+    from mechcore.steps.inputs import groups_of
     from mechcore.tables import write_tables
 
     config = given.settings
@@ -161,10 +162,11 @@ def ablate(
             engine=engine,
             precision=precision,
             batch_size=config.batch_size,
+            groups=groups_of(config.model, config.data),
             n_resamples=config.n_resamples,
             state=out,
         )
-    write_tables(out, tables)
+    write_tables(out, tables, SWEEP_TABLES)
     save_figures(out, tables)
     for role in ("id", "ood"):
         _state(out, role).unlink(missing_ok=True)
@@ -197,7 +199,13 @@ def superadditive(
     ),
 ) -> None:
     """Search for the pairs and larger sets with the largest interactions."""
-    from mechcore.ablation.search import check_search, find_superadditive, state_files
+    from mechcore.ablation.search import (
+        SCREENING,
+        SUPERADDITIVE,
+        check_search,
+        find_superadditive,
+        state_files,
+    )
     from mechcore.components import KINDS, ModelShape
     from mechcore.tables import write_tables
 
@@ -232,7 +240,8 @@ def superadditive(
             precision=precision,
             state=out,
         )
-    write_tables(out, {"superadditive": result.found, "screening": result.screening})
+    found = {"superadditive": result.found, "screening": result.screening}
+    write_tables(out, found, (SUPERADDITIVE, SCREENING))
     for path in states:
         path.unlink(missing_ok=True)
     shown = result.found.query("subset == 'all' and metric == 'margin'")

@@ -28,9 +28,10 @@ from mechcore.ablation import (
     information_table,
     interactions,
 )
+from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.attention import attention_examples
-from mechcore.components import ComponentLike
+from mechcore.components import Component, ComponentLike, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.data.given import given_examples
@@ -51,6 +52,7 @@ from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.run import run_study
 from mechcore.study.step import Job
 from mechcore.study.store import Store
+from mechcore.tables import Schema
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,17 +108,32 @@ class Lab(Shown):
         Returns:
             The columns of `mechcore.ablation.component_roles`.
         """
-        analyses = self.config.analyses
-        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all"))
-        (folder,) = self.done(part.jobs["drops"])
-        table = INFORMATION.read(folder / TABLES_FOLDER / f"{INFORMATION.name}.csv")
+        table = self._swept("drops", INFORMATION)
         known = table.loc[table["role"] == "ood", "subset"].unique().tolist()
         if subset not in known:
             raise InputError(f"blame: no subset {subset!r}; the data has {', '.join(known)}")
         inside = table[(table["role"] == "id") & (table["subset"] == ALL)]
         outside = table[(table["role"] == "ood") & (table["subset"] == subset)]
-        roles = component_roles(inside, outside, settings or analyses.roles)
+        roles = component_roles(inside, outside, settings or self.config.analyses.roles)
         return roles.sort_values("information_drop_ood", ascending=False, ignore_index=True)
+
+    def flips(self, component: ComponentLike) -> pd.DataFrame:
+        """Examples whose answer flips without a component alone, see `mechcore.ablation.flips`.
+
+        Args:
+            component: such as ``"L3.H5"``; look at the head with `show_attention`.
+
+        Returns:
+            The columns of `mechcore.ablation.flip_table`; no row where no answer flips.
+        """
+        table, wanted = self._swept("flips", FLIPS), Component.parse(component)
+        swept = ModelShape.of(self.model).kind(self.config.analyses.sweep or "all")
+        if wanted not in swept:
+            raise InputError(
+                f"flips: {wanted} was not ablated; expected one of {len(swept)} components from "
+                f"{swept[0]} to {swept[-1]}"
+            )
+        return table[table["component"] == str(wanted)].reset_index(drop=True)
 
     def ablate(self, *components: str | Sequence[ComponentLike]) -> pd.DataFrame:
         """What each set of components costs, out of domain and in domain.
@@ -246,6 +263,13 @@ class Lab(Shown):
         perform(_Jobs(list(wanted.values())), self.store, executor, self.store.path)
         self._used.update(wanted)  # not before: one that fails is not tried with every question
         return [self.store.whole(job.key) for job in jobs]
+
+    def _swept(self, job: str, schema: Schema) -> pd.DataFrame:
+        """A table that a job makes of the ablation of every component."""
+        analyses = self.config.analyses
+        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all"))
+        (folder,) = self.done(part.jobs[job])
+        return schema.read(folder / TABLES_FOLDER / f"{schema.name}.csv")
 
     def _ablated(self, chosen: Any) -> dict[str, Ablations]:
         """Answers without each set, out of domain first."""

@@ -18,7 +18,7 @@ from mechcore.steps.plan import Part
 from mechcore.steps.tables import SUBNETWORKS
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.subnetworks.core import HeuristicCore, heuristic_core
-from mechcore.subnetworks.smallest import SMALLEST
+from mechcore.subnetworks.smallest import SMALLEST, explain_smallest
 
 if TYPE_CHECKING:
     from mechcore.lab.questions import Lab
@@ -86,7 +86,7 @@ class Pruned(Shown):
             raise InputError(f"smallest: by is {by!r}; expected {' or '.join(table['measure'])}")
         if not found["within"].item():
             raise InputError(
-                f"smallest: {found['reason'].item()}; allow a larger loss, prune to lower "
+                f"{explain_smallest(dict(found.iloc[0]))}; allow a larger loss, prune to lower "
                 "sparsities, or have more examples"
             )
         (chosen,) = (each for each in self if each.name == found["subnetwork"].item())

@@ -9,7 +9,6 @@ import pandas as pd
 from mechcore.ablation.effects import ABLATION, SET
 from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.report import ablation_figures, figures, interaction_figures
-from mechcore.report.blame import one_label_sentences
 from mechcore.report.blocks import (
     AS_FIGURE,
     Block,
@@ -21,7 +20,7 @@ from mechcore.report.blocks import (
     not_run,
     table_of,
 )
-from mechcore.report.groups import PLACED, data_sets, placed, subsets_of
+from mechcore.report.groups import PLACED, data_sets, one_label_notes, placed, subsets_of
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.summary import interaction_sentences
 from mechcore.tables import Column
@@ -37,7 +36,8 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
         if ablation is None
         else [*_sets(ablation, gallery)]
     )
-    blocks += [Paragraph(text, note=True) for text in one_label_sentences(run)]
+    drops = [table for table in (ablation, sweep) if table is not None]
+    blocks += one_label_notes(run, pd.concat(drops)) if drops else []
     if sweep is not None and len(sweep):
         blocks += _every_component(sweep, gallery)
     return Section("ablation", title, blocks, files)
@@ -129,6 +129,7 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
         return
     for sentence in interaction_sentences(run):
         yield Paragraph(sentence)
+    yield from one_label_notes(run, table)
     overall = table[table["subset"] == ALL]
     drawn = ablation_figures.largest_interactions(overall)
     n_sets = overall["set"].nunique()

@@ -14,6 +14,7 @@ from mechcore.components import Component
 from mechcore.report.ablation_sections import interaction_table
 from mechcore.report.attention_views import pattern_properties
 from mechcore.report.blocks import Shown, Table, table_of
+from mechcore.report.flips import Flips, flips_of
 from mechcore.report.groups import PLACED, data_sets, of_data, placed
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import ALL, DASH, count, number, percent, sparsity, whole
@@ -46,11 +47,12 @@ class Part:
 
 @dataclass(frozen=True)
 class About:
-    """One component: what it is in a sentence or more, tables, and its attention if drawn."""
+    """One component: what it is in words and tables, its attention if drawn, and flips."""
 
     lead: str
     parts: Sequence[Part] = ()
     attention: dict[str, Any] | None = None
+    flips: Flips | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def facts(run: RunFolder) -> Facts:
     singles = _by_name(run.singles, "set")
     roles = _by_name(run.table("roles"), "component")
     drawn = {example.component: example for example in run.attention_examples}
-    seeds = _keepers(run.table("subnetworks"))
+    flips, seeds = flips_of(run), _keepers(run.table("subnetworks"))
     about = {}
     for name in components_of(run):
         parts = list(_kept(name, frequency.get(name), seeds))
@@ -95,6 +97,7 @@ def facts(run: RunFolder) -> Facts:
             _lead(run, name, categories.get(name), roles.get(name)),
             parts,
             pattern_properties(drawn[name]) if name in drawn else None,
+            flips.get(name),
         )
     return Facts(about, shared)
 

@@ -35,14 +35,24 @@ def accuracy_section(run: RunFolder, gallery: Gallery) -> Section:
     majority = _majorities(run, accuracy)
     ticks = " A grey stroke is the share of the most frequent label." if majority else ""
     beside = "; most frequent label: accuracy of always answering it" if majority else ""
+    inside = (accuracy["role"] == "id") & (accuracy["subset"] != ALL)
+    parts = [(accuracy[~inside], "accuracy", "")]
+    parts += [
+        (of_data(accuracy[inside], role, data), f"accuracy-subsets-{i}", f" on subsets of {data}")
+        for i, (role, data) in enumerate(data_sets(accuracy[inside]), start=1)
+    ]
     blocks: list[Block] = [
         gallery.add(
-            figures.accuracy_by_subset(accuracy, majority),
-            "accuracy",
-            "Accuracy of the full model and of every subnetwork. The line through the dots of one "
-            f"target sparsity joins its lowest and highest seed.{ticks}",
-            "Dot plot of accuracy by data set and subset; its numbers are in the table below.",
-        ),
+            figures.accuracy_by_subset(part, majority),
+            name,
+            f"Accuracy of the full model and of every subnetwork{on}. The line through the dots of "
+            f"one target sparsity joins its lowest and highest seed.{ticks}",
+            f"Dot plot of accuracy by data set and subset{on}; its numbers are in a table below.",
+            fold=f"Accuracy{on} (in-domain)" if on else "",
+        )
+        for part, name, on in parts
+    ]
+    blocks += [
         *_by_subset(
             accuracy,
             f"Accuracy (%); for subnetworks the lowest and highest over seeds{beside}",

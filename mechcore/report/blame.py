@@ -23,13 +23,14 @@ from mechcore.ablation.roles import (
     ranked,
     verdict,
 )
-from mechcore.evaluation.recalibration import CANNOT_TELL, ONE_LABEL
+from mechcore.evaluation.recalibration import CANNOT_TELL
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
-from mechcore.report.groups import data_sets, of_data, subsets_of
+from mechcore.report.flips import flips_table
+from mechcore.report.groups import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.scatter_block import Reading, Scatter, Spot, scatter
 from mechcore.tables import Column
-from mechcore.wording import ALL, PLACES, number, subsets_named
+from mechcore.wording import ALL, PLACES, number
 
 OPEN_ROWS = 15
 """Components in the list before it is opened."""
@@ -72,7 +73,9 @@ def blame_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if drawing is not None:
         blocks.append(drawing)
     blocks += _list(run, roles)
-    files = ["roles.csv", "information.csv"]
+    flips = flips_table(run)
+    blocks += [] if flips is None else [flips]
+    files = ["roles.csv", "information.csv", "flips.csv"]
     return Section("blame", "Which components are to blame?", blocks, files)
 
 
@@ -192,18 +195,3 @@ def _figures() -> Iterator[Column]:
         for figure in ("information", "threshold"):
             column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
             yield column.called(f"{figure} {PLACES[place]}", negated=True)
-
-
-# -- one label ----------------------------------------------------------------------------------
-
-
-def one_label_sentences(run: RunFolder) -> Iterator[str]:
-    """Which data, or which of their subsets, have one label, so that no drop can be taken apart."""
-    information = run.filled("information")
-    if information is None:
-        return
-    of_one = information[information["reason"] == ONE_LABEL]
-    for role, data in data_sets(of_one):
-        subsets = subsets_of(of_one, role, data)
-        told = f"on {data}" if ALL in subsets else f"on {subsets_named(subsets)} of {data}"
-        yield f"There is one label only {told}: a change there {CANNOT_TELL}."

@@ -138,7 +138,15 @@ class View:
     kind: str = field(default="view", init=False)
 
 
-Block: TypeAlias = Paragraph | Table | Picture | View | Scatter
+@dataclass(frozen=True)
+class Command:
+    """A line to type in a terminal."""
+
+    text: str
+    kind: str = field(default="command", init=False)
+
+
+Block: TypeAlias = Paragraph | Command | Table | Picture | View | Scatter
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from matplotlib.colors import Normalize, to_hex
 
 from mechcore.ablation.effects import ABLATION
 from mechcore.components import Component
+from mechcore.report.blocks import Paragraph
 from mechcore.report.drawing import CHANGES, ink
 from mechcore.report.figures import category_look
-from mechcore.report.groups import data_sets, of_data
+from mechcore.report.groups import data_sets, of_data, one_label_notes
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
     ALL,
@@ -52,17 +53,24 @@ class Quantity:
 
 @dataclass(frozen=True)
 class Grid:
-    """Names by layer and column, empty where there is none; the last column may be the MLPs."""
+    """Names by layer and column, empty where there is none; the last column may be the MLPs.
+
+    Below it stand ``notes``.
+    """
 
     columns: Sequence[str]
     layers: Sequence[tuple[int, Sequence[str]]]
     quantities: Sequence[Quantity]
     core: frozenset[str]
+    notes: Sequence[Paragraph] = ()
 
 
 def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
     """The grid of these components; None where there is none, or nothing to colour it by."""
-    quantities = [*_frequencies(run), *_categories(run), *_drops(run)]
+    singles = run.singles
+    overall = None if singles is None else singles[singles["subset"] == ALL]
+    quantities = [*_frequencies(run), *_categories(run)]
+    quantities += [] if overall is None else _drops(overall)
     if not components or not quantities:
         return None
     known = {Component.parse(name) for name in components}
@@ -75,7 +83,8 @@ def grid_of(run: RunFolder, components: Sequence[str]) -> Grid | None:
         for layer in range(max(each.layer for each in known) + 1)
     ]
     names = ["MLP" if head is None else str(head) for head in columns]
-    return Grid(names, layers, quantities, frozenset(run.core))
+    notes = [] if overall is None else [*one_label_notes(run, overall)]
+    return Grid(names, layers, quantities, frozenset(run.core), notes)
 
 
 def _frequencies(run: RunFolder) -> Iterator[Quantity]:
@@ -112,11 +121,7 @@ def _categories(run: RunFolder) -> Iterator[Quantity]:
     yield Quantity("what it attends to", cells, legend)
 
 
-def _drops(run: RunFolder) -> Iterator[Quantity]:
-    singles = run.singles
-    if singles is None:
-        return
-    overall = singles[singles["subset"] == ALL]
+def _drops(overall: pd.DataFrame) -> Iterator[Quantity]:
     for role, data in data_sets(overall):
         for metric, unit in (("accuracy", "points"), ("margin", "nats")):
             part = of_data(overall, role, data).dropna(subset=[f"{metric}_drop"])

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
+from mechcore.evaluation.recalibration import CANNOT_TELL, ONE_LABEL
+from mechcore.report.blocks import Paragraph
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
 from mechcore.wording import ALL, count, listed, percent, role_name, subsets_named
@@ -91,3 +93,37 @@ def _members(row: pd.Series) -> str:
         if len(names) == row["n_subsets"]
         else count(row["n_subsets"], "subset")
     )
+
+
+# -- one label ----------------------------------------------------------------------------------
+
+
+def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
+    """On which of its data, or of their subsets, no drop of a table can be taken apart.
+
+    Args:
+        run: says which data have one label: in ``information``, or without a sweep in ``data``.
+        table: with the drops.
+    """
+    known = _of_one_label(run)
+    for role, data in data_sets(table):
+        shown, of_one = (subsets_of(part, role, data) for part in (table, known))
+        subsets = [name for name in shown if name in of_one]
+        if subsets:
+            told = f"on {data}" if ALL in subsets else f"on {subsets_named(subsets)} of {data}"
+            text = f"There is one label only {told}: a change there {CANNOT_TELL}."
+            yield Paragraph(text, note=True)
+
+
+def _of_one_label(run: RunFolder) -> pd.DataFrame:
+    """Role, data and subset of what has one label."""
+    information = run.filled("information")
+    if information is not None:
+        return information[information["reason"] == ONE_LABEL]
+    labels = run.table("data")
+    if labels is None:
+        return pd.DataFrame(columns=["role", "data", "subset"])
+    labels = labels[labels["label"] != ""]
+    whole = labels.assign(subset=ALL)
+    n = pd.concat([whole, labels]).groupby(["role", "data", "subset"])["label"].nunique()
+    return n[n == 1].reset_index()

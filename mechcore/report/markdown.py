@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
-from mechcore.report.blocks import Block, Paragraph, Picture, Section, Table
+from mechcore.report.blocks import Block, Command, Paragraph, Picture, Section, Table
 from mechcore.report.data_section import shown_elsewhere
 from mechcore.report.kinds import NOTHING, report_of
 from mechcore.report.method import method_tables
@@ -75,6 +75,8 @@ def _block(block: Block) -> Iterator[str]:
     if isinstance(block, Paragraph):
         text = escaped(block.text)
         yield f"> {text}" if block.note else f"**{text}**" if block.lead else text
+    elif isinstance(block, Command):
+        yield f"    {block.text}"
     elif isinstance(block, Picture):
         yield f"![{escaped(block.alt)}]({block.file('svg', 'png')})"
         yield escaped(block.caption)

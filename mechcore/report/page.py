@@ -99,6 +99,7 @@ def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> 
         "grid": [asdict(quantity) for quantity in grid.quantities] if grid else [],
     }
     drawn = any(block.kind == "view" for part in parts for block in part.blocks)
+    drawn = drawn or any(run.flips_attention)
     return (
         environment(known.about, study.words.terms)
         .get_template("report.html.j2")

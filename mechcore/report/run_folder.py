@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.attention.examples import ATTENTION_FILE, AttentionExample
+from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE, AttentionExample
 from mechcore.errors import InputError
 from mechcore.report.kinds import schemas_of
 from mechcore.tables import PLACE, Schema
@@ -33,6 +33,7 @@ class RunFolder:
     config: dict[str, Any]
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     attention_examples: tuple[AttentionExample, ...] = ()
+    flips_attention: tuple[tuple[AttentionExample, ...], ...] = ()
 
     @cached_property
     def schemas(self) -> Mapping[str, Schema]:
@@ -95,7 +96,11 @@ def read_run(path: str | Path) -> RunFolder:
         for name, schema in schemas_of(config).items()
         if (file := path / TABLES_FOLDER / f"{name}.csv").is_file()
     }
-    return RunFolder(path, _visible(config), tables, _read_attention(path / ATTENTION_FILE))
+    attention, flips = (
+        _read_attention(path / ATTENTION_FILE),
+        _read_flips(path / FLIPS_ATTENTION_FILE),
+    )
+    return RunFolder(path, _visible(config), tables, attention, flips)
 
 
 def _read(path: Path, schema: Schema) -> pd.DataFrame:
@@ -115,9 +120,20 @@ def _visible(content: Any) -> Any:
 
 
 def _read_attention(path: Path) -> tuple[AttentionExample, ...]:
+    return _attention(path, _read_json(path)) if path.is_file() else ()
+
+
+def _read_flips(path: Path) -> tuple[tuple[AttentionExample, ...], ...]:
+    """By the rank of the texts."""
     if not path.is_file():
         return ()
     content = _read_json(path)
+    if not isinstance(content, list):
+        raise InputError(f"{path}: found a {type(content).__name__}; expected a list of lists")
+    return tuple(_attention(path, of_rank) for of_rank in content)
+
+
+def _attention(path: Path, content: Any) -> tuple[AttentionExample, ...]:
     try:
         examples = tuple(
             AttentionExample(

@@ -9,6 +9,7 @@ import pandas as pd
 from mechcore.report import interaction_figures
 from mechcore.report.ablation_figures import largest_interactions
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
+from mechcore.report.groups import one_label_notes
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
     ALL,
@@ -41,6 +42,7 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
     blocks: list[Block] = [
         *map(Paragraph, _how(run, found, overall)),
         *map(Paragraph, search_sentences(run)),
+        *one_label_notes(run, found),
         gallery.add(
             interaction_figures.interactions(overall, drawn),
             "superadditive",

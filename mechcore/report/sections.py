@@ -29,6 +29,7 @@ from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.search_section import search_section
 from mechcore.report.size_section import missing_table, size_section
+from mechcore.report.smallest_section import smallest_section
 from mechcore.report.summary import core_row, core_sentences, missing_sentences
 from mechcore.report.training_section import training_section
 from mechcore.tables import COMPONENT, Column
@@ -51,6 +52,7 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         training_section,
         accuracy_section,
         _subnetworks,
+        smallest_section,
         _core,
         _categories,
         ablation_section,

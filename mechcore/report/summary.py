@@ -13,6 +13,7 @@ from mechcore.report.figures import NON_CORE
 from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.search_section import search_sentences
+from mechcore.report.smallest_section import smallest_sentences
 from mechcore.report.training_section import training_sentences
 from mechcore.wording import (
     ALL,
@@ -70,6 +71,7 @@ def findings(run: RunFolder) -> list[Finding]:
         ("data", majority_sentences),
         ("subnetworks", _subnetworks),
         ("subnetworks", missing_sentences),
+        ("smallest", smallest_sentences),
         ("core", core_sentences),
         ("categories", _categories),
         ("ablation", _single_ablation),

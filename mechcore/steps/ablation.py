@@ -23,7 +23,7 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
-from mechcore.ablation.cooperative import MOST_EXACT
+from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
 from mechcore.ablation.effects import ABLATION
 from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
@@ -47,6 +47,9 @@ from mechcore.study.step import Job, Work
 from mechcore.tables import Schema
 
 SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
+
+SWEEP_TABLES = (ABLATION, INTERACTIONS, INFORMATION, DIVIDENDS, SHAPLEY)
+"""What `sweep_tables` returns."""
 
 CORE = 0.2
 """Share of heads in a core that is not known yet."""
@@ -159,17 +162,8 @@ class Drops(MainStep):
         found = list(ablations_in(work, self.names).values())
         options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
         swept = [ablation_table(each, **options) for each in found]
-        told = [information_table(each, self.known_groups(each), **options) for each in found]
+        told = [information_table(e, known_groups(e, self.groups), **options) for e in found]
         work.write_tables({"sweep": _joined(swept), "information": _joined(told)})
-
-    def known_groups(self, ablations: Ablations) -> dict[str, tuple[str, ...]]:
-        """Groups of which every subset is there; of the others ``group_accuracy`` says so."""
-        there = {*ablations.full.subset_names, ALL}
-        return {
-            name: members
-            for name, members in (self.groups if ablations.role == "ood" else {}).items()
-            if there.issuperset(members) and name not in there
-        }
 
 
 @dataclass(frozen=True)
@@ -190,6 +184,18 @@ class Roles(MainStep):
         table = work.table("drops", "information").query("subset == @ALL")
         inside, outside = (table[table["role"] == role] for role in TEST_ROLES)
         work.write_tables({"roles": component_roles(inside, outside, self.judged)})
+
+
+def known_groups(
+    ablations: Ablations, groups: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """Groups of which every subset is there; of the others ``group_accuracy`` says so."""
+    there = {*ablations.full.subset_names, ALL}
+    return {
+        name: members
+        for name, members in (groups if ablations.role == "ood" else {}).items()
+        if there.issuperset(members) and name not in there
+    }
 
 
 SWEPT = {role: f"sweep-{role}.safetensors" for role in TEST_ROLES}
@@ -276,6 +282,7 @@ def sweep_tables(
     engine: Engine = "auto",
     precision: Precision = "float32",
     batch_size: int = 64,
+    groups: Mapping[str, tuple[str, ...]] | None = None,
     n_resamples: int = 1000,
     seed: int = 0,
     state: Path | None = None,
@@ -283,11 +290,13 @@ def sweep_tables(
     """Ablate sets on both kinds of data.
 
     The options are those of `mechcore.ablate`; ``kinds`` are the sets, with what to call each in
-    the column ``kind``, and ``state`` is the folder for the state files of an interruptible run.
+    the column ``kind``, ``groups`` are out-of-domain subsets by the name of their group, and
+    ``state`` is the folder for the state files of an interruptible run.
 
     Returns:
-        The tables ``ablation`` and ``interactions`` and, where all subsets of two or more
-        components are among the sets, ``dividends`` and ``shapley``; and the answers themselves.
+        The tables ``ablation``, ``interactions`` and ``information``, this one unless the classes
+        are a whole vocabulary, and, where all subsets of two or more components are among the
+        sets, ``dividends`` and ``shapley``; and the answers themselves.
 
     Raises:
         InputError: there is no set, or a component is out of range.
@@ -310,9 +319,12 @@ def sweep_tables(
         for role in TEST_ROLES
     ]
     tables = _effect_tables(found, kinds, [], n_resamples, seed)
+    options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+    if all(without.logits is not None for each in found for without in each.without.values()):
+        told = [information_table(e, known_groups(e, groups or {}), **options) for e in found]
+        tables["information"] = _joined(told)
     alone = [s.components[0] for s in kinds if len(s) == 1]
     if 2 <= len(alone) <= MOST_EXACT and set(sets.subsets(alone)) <= set(kinds):
-        options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
         tables["dividends"] = _joined([dividends(each, **options) for each in found])
         tables["shapley"] = _joined([shapley(each, **options) for each in found])
     return tables, found

@@ -30,6 +30,7 @@ from mechcore.steps.analyses_config import SizesConfig
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
 from mechcore.steps.config import EMBEDDED, TEST_ROLES, TRAINED, ModelConfig, StudyConfig
+from mechcore.steps.flips import Flips
 from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
 from mechcore.steps.masks import (
     AcceptMasks,
@@ -268,6 +269,7 @@ class _Planner:
             drops = Drops(names, self._groups, n_resamples, seed)
             add_tables("drops", drops, "drops, one by one")
             add_tables("roles", Roles(wanted.roles), "roles of components")
+            add("flips", Flips(names), "answers that flip")
         if wanted.ablation is not None:
             core = AblateCore(
                 **ablating, names=names, n_resamples=n_resamples, **vars(wanted.ablation)

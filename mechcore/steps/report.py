@@ -11,6 +11,7 @@ from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
 from mechcore.steps.ablation import AblateCore, Drops, Roles
 from mechcore.steps.analyses import Accuracy, Core, Pictures, Search, Sizes, Smallest
+from mechcore.steps.flips import Flips
 from mechcore.steps.masks import Describe, Train
 
 _STEPS = (
@@ -22,6 +23,7 @@ _STEPS = (
     Pictures,
     Drops,
     Roles,
+    Flips,
     AblateCore,
     Search,
     Sizes,
@@ -58,6 +60,12 @@ _TERMS: Sequence[tuple[str, str]] = (
     (
         "Balanced accuracy",
         "The mean over labels of the share of their examples that is answered correctly.",
+    ),
+    (
+        "Flip",
+        "An answer flips without a component if it is right with it and wrong without it, or the "
+        "other way round. A change between two wrong classes, or between two that are correct for "
+        "the label, is no flip.",
     ),
     (
         "Means over subsets",

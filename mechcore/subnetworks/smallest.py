@@ -107,8 +107,8 @@ def smallest_subnetworks(
             row |= {f"{role}_loss{end}": value for end, value in ends.items()}
         if not inside:
             row["reason"] = (
-                f"none of {len(masks)} masks is within {100 * limit:g} points: {name}, which comes "
-                f"closest, loses up to {100 * worst[best]:.1f}"
+                f"{name} comes closest of {len(masks)} masks, and loses up to "
+                f"{100 * worst[best]:.1f} points"
             )
     return pd.DataFrame(rows, columns=SMALLEST.names)
 
@@ -128,11 +128,13 @@ def _losses(
     return parts.information.values
 
 
-def explain_smallest(row: Mapping[str, Any]) -> str:
+def explain_smallest(row: Mapping[Any, Any]) -> str:
     """A row of `smallest_subnetworks` in a sentence, without a full stop."""
-    start = f"smallest subnetwork within {100 * row['limit']:g} points of {row['measure']}"
+    limit = f"{100 * row['limit']:g}"
+    points = "point" if limit == "1" else "points"
+    start = f"smallest subnetwork within {limit} {points} of {row['measure']}"
     if not row["within"]:
-        return f"{start}: none ({row['reason']})"
+        return f"{start}: none; {row['reason']}"
     losses = (
         f"{number(100 * row[f'{role}_loss'], 1)} points {place} (at most "
         f"{number(100 * row[f'{role}_loss_high'], 1)})"
@@ -144,7 +146,7 @@ def explain_smallest(row: Mapping[str, Any]) -> str:
     )
 
 
-def export_command(model: str, run: Path, row: Mapping[str, Any]) -> str:
+def export_command(model: str, run: Path, row: Mapping[Any, Any]) -> str:
     """The command that writes a subnetwork as a checkpoint.
 
     Args:

@@ -170,9 +170,14 @@ def test_the_verdict_counts_names_and_measures() -> None:
         "Of 16 components ablated alone, 1 is harmful out of domain (L0.H1 +3.0 [+2.6, +3.4] "
         "points of information without it); 4 carry the generalisation (L0.H5 \u22125.0 "
         "[\u22125.4, \u22124.6] points of information without it, L0.H6 \u22125.0 [\u22125.4, "
-        "\u22124.6], L0.H4 \u22125.0 [\u22125.4, \u22124.6], and 1 more); 3 can go, one at a "
-        "time (each costs at most 0.6 points in domain or out of domain)."
+        "\u22124.6], L0.H4 \u22125.0 [\u22125.4, \u22124.6], and 1 more); 2 are needed in "
+        "domain only (L1.H3 and L0.H2); 3 can go, one at a time (each costs at most 0.6 points in "
+        "domain or out of domain)."
     )
+    inside = found[found["role"] == IN_ONLY]
+    assert "1 is needed in domain only (L1.H3); " in verdict(inside[1:])
+    named = "4 are needed in domain only (L1.H3, L1.H3, L0.H2 and 1 more); "
+    assert named in verdict(pd.concat([inside, inside]))
     assert "none is shown to be harmful out of domain; none is shown to carry" in verdict(
         found[found["role"] == IN_ONLY]
     )

@@ -155,6 +155,28 @@ def test_attention_on_one_sentence(lab: Lab, model: Any) -> None:
     assert "circuitsvis" in view._repr_html_().lower()
 
 
+def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanActivations) -> None:
+    roles = lab.blame().set_index("component")["role"]
+    for name in ("L0.MLP", roles.index[0]):
+        found = lab.flips(name)
+        role, part = next(iter(found.groupby("role", sort=False)))
+        data = lab.data[str(role)]
+        full = evaluate(model, data, in_domain=False)
+        mask = Mask.full(model).without(name)
+        without = evaluate(model, data, mask=mask, means=means, in_domain=False)
+        flipped = np.flatnonzero(full.correct != without.correct)
+        size = np.abs(full.margin - without.margin)[flipped]
+        assert part["example"].tolist() == flipped[np.argsort(-size)][: len(part)].tolist()
+        lost = int((full.correct & ~without.correct).sum())
+        assert set(part[f"right_to_wrong_{role}"]) == {lost}
+        assert part["text_a"].tolist() == data.examples.frame["text_a"][part["example"]].tolist()
+        np.testing.assert_allclose(
+            part["margin_without"], without.margin[part["example"].astype(int)], atol=1e-4
+        )
+    with pytest.raises(InputError, match=r"L7\.H0 was not ablated; expected one of 54 components"):
+        lab.flips("L7.H0")
+
+
 def test_whether_two_heads_are_redundant(lab: Lab) -> None:
     table = lab.interaction("L0.H2", "L1.H1")
     costs = (
@@ -273,7 +295,7 @@ def test_questions_that_have_no_answer(lab: Lab) -> None:
         lab.blame(subset="nowhere")
     with pytest.raises(InputError, match="expected two components or more"):
         lab.interaction("L0.H1")
-    with pytest.raises(InputError, match=r"smallest: none of 3 masks is within 0 points: s0\.30-"):
+    with pytest.raises(InputError, match=r"within 0 points of accuracy: none; s0\.30-"):
         lab.smallest(loss=0)
     with pytest.raises(InputError, match=r"by is 'size'; expected accuracy or information"):
         lab.smallest(loss=0.99, by="size")  # type: ignore[arg-type]

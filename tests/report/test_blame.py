@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from mechcore.ablation.roles import verdict
+from mechcore.report.ablation_sections import ablation_section, interactions_section
+from mechcore.report.about import components_of, facts
 from mechcore.report.blame import (
     CANNOT_TELL,
     OPEN_ROWS,
     blame_section,
     in_order,
-    one_label_sentences,
 )
 from mechcore.report.blocks import Gallery, Paragraph, Section, Table
+from mechcore.report.flips import Flips, flips_of, flips_table
+from mechcore.report.grid import grid_of
+from mechcore.report.groups import one_label_notes
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.scatter_block import Scatter
+from mechcore.report.search_section import search_section
 
 
 def section_of(run: RunFolder) -> Section:
@@ -62,7 +68,7 @@ def test_every_component_is_drawn_with_its_changes(run: RunFolder, section: Sect
 
 
 def test_the_list_has_every_component_once_and_opens_the_first(section: Section) -> None:
-    first, rest = (block for block in section.blocks if isinstance(block, Table))
+    first, rest, _ = (block for block in section.blocks if isinstance(block, Table))
     assert len(first.rows) == OPEN_ROWS
     assert (first.folded, rest.folded) == (False, True)
     names = [row[0] for row in (*first.rows, *rest.rows)]
@@ -90,8 +96,13 @@ def test_one_label_out_of_domain_is_said_of_every_figure(
     assert len(notes) == 1
     assert "one label only" in notes[0]
     assert CANNOT_TELL in notes[0]
-    (said,) = one_label_sentences(run)
-    assert said == f"There is one label only on tiny-ood: a change there {CANNOT_TELL}."
+    told = f"There is one label only on tiny-ood: a change there {CANNOT_TELL}."
+    for make in (ablation_section, interactions_section):
+        found = make(run, Gallery(run.path, []))
+        assert Paragraph(told, note=True) in found.blocks
+    grid = grid_of(run, components_of(run))
+    assert grid is not None
+    assert grid.notes == [Paragraph(told, note=True)]
     drawing = drawing_of(section)
     assert drawing.y.title == "accuracy out of domain: change without it (points)"
     assert all(CANNOT_TELL in dot.spot.words for dot in drawing.dots)
@@ -107,7 +118,71 @@ def test_one_label_out_of_domain_is_said_of_every_figure(
 
 
 def test_two_labels_need_no_such_note(run: RunFolder) -> None:
-    assert list(one_label_sentences(run)) == []
+    assert list(one_label_notes(run, run.tables["sweep"])) == []
+    grid = grid_of(run, components_of(run))
+    assert grid is not None
+    assert not grid.notes
+
+
+def test_without_a_sweep_the_labels_of_the_data_say_so(run: RunFolder) -> None:
+    tables = {name: run.tables[name] for name in ("data", "interactions", "superadditive")}
+    before = RunFolder(run.path, run.config, tables)
+    told = Paragraph(f"There is one label only on tiny-ood: a change there {CANNOT_TELL}.", True)
+    assert list(one_label_notes(before, tables["interactions"])) == [told]
+    section = search_section(before, Gallery(run.path, []))
+    assert section is not None
+    assert told in section.blocks
+    labels = tables["data"]
+    other = labels[labels["role"] == "ood"].iloc[[0]].assign(label="entailment")
+    after = RunFolder(run.path, run.config, {"data": pd.concat([labels, other])})
+    (note,) = one_label_notes(after, tables["interactions"])
+    assert note.text == (
+        "There is one label only on 3 subsets: preposition, embedded_under_if, "
+        f"embedded_under_verb of tiny-ood: a change there {CANNOT_TELL}."
+    )
+
+
+def test_texts_that_flip_are_in_a_table_of_what_does_something(
+    run: RunFolder, section: Section
+) -> None:
+    table = [block for block in section.blocks if isinstance(block, Table)][-1]
+    assert table.folded
+    assert table.caption.startswith("Answers that flip without one of ")
+    cells = dict(zip(table.header, zip(*table.rows, strict=True), strict=True))
+    assert cells["component"] == ("L0.H3",) * 3  # neither the idle head nor the MLP
+    assert cells["text"][0] == "so_swap 1 saw L0.H3 \u2016 a bird"
+    assert cells["answer without"] == ("entailment",) * 3
+    assert cells["margin without (nats)"] == ("\u22122.00",) * 3
+    assert flips_table(RunFolder(run.path, run.config, {"roles": run.tables["roles"]})) is None
+
+
+def test_what_flips_without_each_component(run: RunFolder) -> None:
+    found = flips_of(run)
+    assert found["L0.H3"].lead == (
+        "Without it answers flip: 9 out of domain (9 right to wrong) and none in domain. Those "
+        "out of domain come first, and those with the largest change of margin. Its attention is "
+        "drawn on short texts only."
+    )
+    first, second, third = found["L0.H3"].examples
+    assert first.title == "1. Right to wrong: tiny-ood (out-of-domain), so_swap"
+    assert first.texts == ["so_swap 1 saw L0.H3", "a bird"]
+    assert first.answers == (
+        "Label: non-entailment. Answer: non-entailment, margin 1.50 nats. Without it: entailment, "
+        "margin \u22122.00 nats."
+    )
+    assert first.attention is not None
+    assert first.attention == second.attention
+    assert third.attention is None
+    idle = found["L0.H1"]
+    assert idle.lead.endswith(
+        "All are here. Its attention is not drawn, as no effect of the head is shown."
+    )
+    assert found["L0.MLP"].lead == (
+        "Without it answers flip: 1 out of domain (1 right to wrong) and none in domain. All are "
+        "here."
+    )
+    assert found["L3.H7"] == Flips("No answer flips without it.")
+    assert facts(run).about["L0.H3"].flips == found["L0.H3"]
 
 
 def test_without_the_sweep_there_is_no_such_section(

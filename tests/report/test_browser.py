@@ -208,6 +208,27 @@ def test_attention_is_drawn_in_the_panel_and_in_its_section(
         assert "L2.H2" in view.inner_text()
 
 
+def test_texts_that_flip_without_a_head_are_in_its_panel_with_its_attention(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    with opened(rich_page, "#L0.H3") as page:
+        text = re.sub(r"\s+", " ", about(page))
+        assert "Answers that flip without it Without it answers flip: 9 out of domain" in text
+        titles = page.locator("#about-body h4").all_inner_texts()
+        assert [title[:18] for title in titles] == [f"{i}. Right to wrong:" for i in (1, 2, 3)]
+        quotes = page.locator("#about-body blockquote").all_inner_texts()
+        assert quotes[2].split() == ["so_swap", "3", "saw", "L0.H3", "a", "bird"]
+        drawings = page.locator("#about-body blockquote + p + figure")
+        assert drawings.count() == 2  # the third text was too long to draw
+        drawings.nth(1).locator("svg, canvas").first.wait_for()
+        assert page.locator("#about-body").evaluate("e => e.scrollWidth - e.clientWidth") <= 0
+        cell(page, "L0.MLP").click()
+        assert page.locator("#about-body h4").count() == 1
+        assert page.locator("#about-body figure").count() == 0
+        cell(page, "L3.H7").click()
+        assert "No answer flips without it." in about(page)
+
+
 def test_a_saved_view_draws_itself(opened: Callable[..., Any], tmp_path: Path) -> None:
     n = len(HOSTILE)
     example = AttentionExample("L0.H1", "previous", list(HOSTILE), [0] * n, [[1 / n] * n] * n)
@@ -504,6 +525,8 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[...,
         n_heads=4,
         core=("L0.H3", "L1.H1"),
         seeds=(0,),
+        roles=True,
+        smallest=True,
     )
     examples = json.loads((run / "attention_examples.json").read_text())
     for example in examples:
@@ -511,6 +534,16 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory, new_run: Callable[...,
         example |= {"tokens": HOSTILE, "segments": [0] * n, "category": HOSTILE[0]}
         example["pattern"] = [[1 / n] * n] * n
     (run / "attention_examples.json").write_text(json.dumps(examples))
+    flips = json.loads((run / "flips_attention.json").read_text())
+    for of_rank in flips:
+        for example in of_rank:
+            example |= {key: examples[0][key] for key in ("tokens", "segments", "pattern")}
+    (run / "flips_attention.json").write_text(json.dumps(flips))
+    path = run / "tables" / "flips.csv"
+    table = pd.read_csv(path)
+    for i, name in enumerate(("text_a", "text_b", "label", "answer", "subset", "data")):
+        table[name] = HOSTILE[i]
+    table.to_csv(path, index=False)
     path = run / "tables" / "head_categories.csv"
     table = pd.read_csv(path).rename(columns=lambda name: name.replace("repeated", HOSTILE[1]))
     table["category"] = [HOSTILE[i] for i in range(len(table))]
@@ -543,7 +576,12 @@ def test_hostile_texts_do_nothing_and_show_as_they_are(
             assert hostile in texts
         for escaped in ("a\\u2028window", "\\u202egnp.exe\\u202c\\u200f", "bell\\x07 and $x^2$"):
             assert escaped in texts
-        assert page.locator("main script, main svg:not(.canvas svg), main iframe").count() <= 1
+        assert (
+            page.locator(
+                "main script, main svg:not(.canvas svg, .scatter svg), main iframe"
+            ).count()
+            <= 1
+        )
 
 
 @pytest.mark.parametrize("width", [400, 1280])

@@ -11,14 +11,20 @@ import pandas as pd
 import pytest
 from made_up_run import TRAIN_SETTINGS, World, write_run
 
-from mechcore.report import accuracy_section, search_section, size_section, training_section
-from mechcore.report.blocks import Gallery, Paragraph, Picture, Section, Table
+from mechcore.report import (
+    accuracy_section,
+    search_section,
+    size_section,
+    smallest_section,
+    training_section,
+)
+from mechcore.report.blocks import Command, Gallery, Paragraph, Picture, Section, Table
 from mechcore.report.data_section import data_section, most_frequent
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.summary import findings, tiles
 from mechcore.wording import SPACE
 
-GALLERY: Any = SimpleNamespace(add=lambda _, *words: Picture(*words, "", 1, 1))
+GALLERY: Any = SimpleNamespace(add=lambda _, *words, fold="": Picture(*words, "", 1, 1, fold=fold))
 
 
 @pytest.fixture(autouse=True)
@@ -132,6 +138,52 @@ def test_the_majority_stands_beside_the_accuracy(run: RunFolder) -> None:
     assert any(
         "50.0 % of tiny-id (in-domain: entailment) and 100.0 % of tiny-ood" in t for t in told(run)
     )
+
+
+def test_subsets_of_in_domain_data_are_drawn_apart_and_folded(run: RunFolder) -> None:
+    accuracy = run.tables["accuracy"]
+    inside = accuracy[accuracy["role"] == "id"].assign(subset="fiction")
+    with_subsets = pd.concat([inside, accuracy], ignore_index=True)
+    drawn: list[pd.DataFrame] = []
+    accuracy_section.figures.accuracy_by_subset = lambda part, _: drawn.append(part)
+    section = accuracy_section.accuracy_section(changed(run, accuracy=with_subsets), GALLERY)
+    pictures = [block for block in section.blocks if isinstance(block, Picture)]
+    folds = ["", "Accuracy on subsets of tiny-id (in-domain)"]
+    assert [picture.fold for picture in pictures] == folds
+    assert len({picture.name for picture in pictures}) == 2
+    pd.testing.assert_frame_equal(drawn[0], accuracy.set_index(drawn[0].index))
+    pd.testing.assert_frame_equal(drawn[1], inside.set_index(drawn[1].index))
+
+
+# -- the smallest subnetwork ----------------------------------------------------------------------
+
+
+def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None:
+    section = smallest_section.smallest_section(run, GALLERY)
+    assert section is not None
+    words, (table,) = made(smallest_section.smallest_section, run)
+    assert words.startswith(
+        "Smallest subnetwork within 1 point of accuracy: s0.50-seed0, which keeps 18 components "
+        "and loses 0.2 points in domain (at most 0.6) and 0.5 points out of domain (at most 0.9)."
+    )
+    assert "of information: none; s0.50-seed0 comes closest of 6 masks" in words
+    assert table.header[6:8] == ["change out of domain (points)", "change in domain (points)"]
+    changes = ["\u22120.5 [\u22120.9, \u22120.1]", "\u22120.2 [\u22120.6, +0.2]"]
+    assert [row[:8] for row in rows(table)] == [
+        ["accuracy", "1", "yes", "s0.50-seed0", "50.0 %", "18", *changes],
+        ["information", "1", "no", "s0.50-seed0", "50.0 %", "18", *changes],
+    ]
+    (command,) = [block.text for block in section.blocks if isinstance(block, Command)]
+    assert command == (
+        "mechcore export --model checkpoints/tiny-world --mask masks/s0.50-seed0.safetensors "
+        "--means means.safetensors --out s0.50-seed0"
+    )
+    assert any("within 1 point of accuracy: s0.50-seed0" in text for text in told(run))
+    neither = run.tables["smallest"].assign(within=False)
+    section = smallest_section.smallest_section(changed(run, smallest=neither), GALLERY)
+    assert section is not None
+    assert not any(isinstance(block, Command) for block in section.blocks)
+    assert "mechcore export" not in made(smallest_section.smallest_section, run)[0]
 
 
 # -- training -------------------------------------------------------------------------------------

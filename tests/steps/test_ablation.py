@@ -19,6 +19,7 @@ from mechcore.ablation import (
     ablate,
     ablation_table,
     dividends,
+    information_table,
     interactions,
     sets,
     shapley,
@@ -29,10 +30,11 @@ from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import (
+    SWEEP_TABLES,
     AblateCore,
-    Drops,
     core_ablation_tables,
     joint_sets,
+    known_groups,
     sweep_tables,
 )
 from mechcore.steps.config import ModelConfig
@@ -81,7 +83,9 @@ ALL_SUBSETS = [str(each) for each in sets.subsets(NAMES)]
 def test_the_tables_are_those_of_both_kinds_of_data(inputs: Inputs, means: MeanActivations) -> None:
     kinds = kinds_of(ALL_SUBSETS)
     tables, found = sweep_tables(inputs, means, kinds, n_resamples=10, batch_size=4, seed=3)
-    assert list(tables) == ["ablation", "interactions", "dividends", "shapley"]
+    assert list(tables) == ["ablation", "interactions", "information", "dividends", "shapley"]
+    for schema in SWEEP_TABLES:
+        schema.check(tables[schema.name])
     assert [(each.data, each.role) for each in found] == [("matched", "id"), ("hans", "ood")]
     options: dict[str, Any] = {"n_resamples": 10, "seed": 3}
     again = [
@@ -91,6 +95,7 @@ def test_the_tables_are_those_of_both_kinds_of_data(inputs: Inputs, means: MeanA
     for name, wanted in {
         "ablation": [ablation_table(each, kinds, **options) for each in again],
         "interactions": [interactions(each, **options) for each in again],
+        "information": [information_table(each, **options) for each in again],
         "dividends": [dividends(each, **options) for each in again],
         "shapley": [shapley(each, **options) for each in again],
     }.items():
@@ -277,7 +282,13 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
 def test_groups_are_told_of_where_all_their_subsets_are_there(inputs: Inputs) -> None:
     found = ablate(inputs.model, ["L0.H1"], inputs.data["ood"], fill="zero", role="ood")
     whole, part = ("hans 0", "hans 1"), ("hans 0", "hans 7")
-    drops = Drops({}, {"both": whole, "one gone": part, "hans 0": whole}, 10, 0)
-    assert drops.known_groups(found) == {"both": whole}
+    groups = {"both": whole, "one gone": part, "hans 0": whole}
+    assert known_groups(found, groups) == {"both": whole}
     inside = ablate(inputs.model, ["L0.H1"], inputs.data["id"], fill="zero", role="id")
-    assert drops.known_groups(inside) == {}
+    assert known_groups(inside, groups) == {}
+    tables, _ = sweep_tables(
+        inputs, None, kinds_of(["L0.H1"]), fill="zero", groups=groups, n_resamples=2
+    )
+    information = tables["information"]
+    assert set(information.loc[information["role"] == "ood", "subset"]) == {*whole, "both", "all"}
+    assert "both" not in set(information.loc[information["role"] == "id", "subset"])

@@ -78,10 +78,11 @@ def changed(before: Plan, after: Plan) -> set[str]:
 EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
     *("accuracy", "core", "heads", "pictures", "ablate", "sweep", "drops", "roles"),
-    "smallest",
+    *("flips", "smallest"),
 }
 TRAIN = EVERYTHING - {"heads", "full id", "full ood"}
-TABLES = {"accuracy", "ablate", "drops", "roles"}
+SWEPT = {"sweep", "drops", "roles", "flips"}
+TABLES = {"accuracy", "ablate", "drops", "roles", "flips"}
 ID = {"describe", "full id", "sub id", "heads", "pictures", "sweep", "smallest", *TABLES}
 OOD = {"describe", "full ood", "sub ood", "sweep", "smallest", *TABLES}
 READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "pictures", "ablate"}
@@ -198,11 +199,11 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "max_non_core": (lambda w: w.analyses(ablation=AblationConfig(max_non_core=1)), {"ablate"}),
     "no ablation": (lambda w: w.analyses(ablation=None), set()),
     # The core's ablations are taken from the sweep, where there is one.
-    "sweep": (lambda w: w.analyses(sweep="all"), {"sweep", "drops", "roles", "ablate"}),
+    "sweep": (lambda w: w.analyses(sweep="all"), {"ablate", *SWEPT}),
     "loss": (lambda w: w.analyses(loss=0.1), {"smallest"}),
     "no sweep": (lambda w: w.analyses(sweep=None), {"ablate"}),
-    "roles": (lambda w: w.analyses(roles=RoleSettings(alpha=0.1)), {"roles"}),
-    "groups": (lambda w: w.data(groups={"g": ("x",)}), {"accuracy", "drops", "roles"}),
+    "roles": (lambda w: w.analyses(roles=RoleSettings(alpha=0.1)), {"roles", "flips"}),
+    "groups": (lambda w: w.data(groups={"g": ("x",)}), SWEPT - {"sweep"} | {"accuracy"}),
     "sizes without checkpoints": (
         lambda w: w.analyses(effective_size=SizesConfig((0.1,), 0.1)),
         set(),

@@ -115,7 +115,7 @@ def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
     done = {each["kind"] for each in manifests(tmp_path / "out")}
     assert done == {
         *("describe", "means", "prune", "masks", "answers", "accuracy"),
-        *("smallest", "sweep", "drops", "roles"),
+        *("smallest", "sweep", "drops", "roles", "flips"),
     }
 
 

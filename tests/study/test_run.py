@@ -19,6 +19,7 @@ from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
 from mechcore.ablation import RoleSettings, component_roles
+from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.components import Component, Mask, parse_components
@@ -27,7 +28,7 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import ModelIdentity
 from mechcore.pruning import PruneSettings
-from mechcore.steps import ablation, analyses, masks
+from mechcore.steps import ablation, analyses, flips, masks
 from mechcore.steps.ablation import SWEEP
 from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SizesConfig
 from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
@@ -49,14 +50,14 @@ CONFIG = StudyConfig(
     analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=3, max_non_core=4)),
 )
 KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
-KINDS += ["smallest", "core", "heads", "pictures", "sweep", "drops", "roles", "ablate"]
+KINDS += ["smallest", "core", "heads", "pictures", "sweep", "drops", "roles", "flips", "ablate"]
 STEPS = {
     step.kind: step
     for step in (
         *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks),
         *(analyses.Answers, analyses.Accuracy, analyses.Smallest, analyses.Core, analyses.Heads),
         *(ablation.Sweep, ablation.Drops, ablation.Roles, ablation.AblateCore, analyses.Sizes),
-        analyses.Pictures,
+        *(analyses.Pictures, flips.Flips),
     )
 }
 COLUMNS = {
@@ -80,6 +81,7 @@ COLUMNS = {
     "sweep": " ".join(SWEEP.names),
     "information": " ".join(INFORMATION.names),
     "roles": " ".join(COMPONENT_ROLES.names),
+    "flips": " ".join(FLIPS.names),
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
     "low high p p_adjusted superadditive floor ceiling",
 }
@@ -166,7 +168,8 @@ def test_the_other_files(finished: Finished) -> None:
     assert list((out / "figures").iterdir())
     assert {p.name for p in out.iterdir()} == {
         *("config.json", "means.safetensors", "masks", "tables", "figures"),
-        *("attention_examples.json", "report.html", "study.json", "store"),
+        *("attention_examples.json", "flips_attention.json"),
+        *("report.html", "study.json", "store"),
     }
     assert set(finished.masks()) == {"s0.30-seed42", "s0.30-seed43", "s0.50-seed42", "s0.50-seed43"}
 
@@ -356,7 +359,8 @@ TINY = replace(
 )
 WHOLE = Counter(
     {"describe": 1, "means": 1, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
-    | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "ablate": 1}
+    | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "flips": 1}
+    | {"ablate": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -458,7 +462,7 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, ablate=1)
+TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, flips=1, ablate=1)
 OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
 
 
@@ -481,9 +485,12 @@ OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
         (
             {"analyses": replace(TINY.analyses, sweep="mlps")},
-            counts(sweep=1, drops=1, roles=1, ablate=1),
+            counts(sweep=1, drops=1, roles=1, flips=1, ablate=1),
         ),
-        ({"analyses": replace(TINY.analyses, roles=RoleSettings(least=0.1))}, counts(roles=1)),
+        (
+            {"analyses": replace(TINY.analyses, roles=RoleSettings(least=0.1))},
+            counts(roles=1, flips=1),
+        ),
         ({"prune": replace(TINY.prune, save_every=1)}, counts()),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},

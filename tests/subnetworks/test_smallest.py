@@ -79,10 +79,12 @@ def test_where_none_is_within_the_limit_the_closest_is_named() -> None:
     assert row["subnetwork"] == "middle"
     assert row["ood_loss"] == pytest.approx(30 / 400)
     assert row["reason"] == (
-        "none of 3 masks is within 1 points: middle, which comes closest, loses up to "
-        f"{100 * max(row['id_loss_high'], row['ood_loss_high']):.1f}"
+        "middle comes closest of 3 masks, and loses up to "
+        f"{100 * max(row['id_loss_high'], row['ood_loss_high']):.1f} points"
     )
-    assert explain_smallest(row.to_dict()).endswith(f": none ({row['reason']})")
+    assert explain_smallest(row.to_dict()) == (
+        f"smallest subnetwork within 1 point of accuracy: none; {row['reason']}"
+    )
 
 
 def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:

@@ -37,12 +37,11 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.processors import TemplateProcessing
-from transformers import GPT2LMHeadModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.models.checkpoint_files import without_bars
-from mechcore.papers.extractive.encoded import EncodedFacts, encode_facts
 from mechcore.papers.extractive.fact_tables import BASE_STEPS, CITIES, FIRST_NAMES, LAST_NAMES, City
 from mechcore.papers.extractive.facts import (
     FIRST_HOP,
@@ -234,13 +233,6 @@ def _value(attribute: str, city: City) -> str:
 def _examples(name: str, facts: list[Fact]) -> Examples:
     rows = [(text, "", word, kind) for kind, text, word in facts]
     return Examples(name, pd.DataFrame(rows, columns=["text_a", "text_b", "label", "subset"]))
-
-
-def replay_rows(seed: int, tokenizer: PreTrainedTokenizerBase) -> EncodedFacts:
-    """The facts of the base of a seed, to be trained beside new ones so that they stay known."""
-    frame = base_facts(seed).frame
-    texts, words = tuple(frame["text_a"]), tuple(frame["label"])
-    return encode_facts(Facts("facts of the base", texts, words, texts), tokenizer)
 
 
 # -- the base -------------------------------------------------------------------------------------

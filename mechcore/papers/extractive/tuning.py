@@ -8,7 +8,7 @@ dropped out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -40,7 +40,6 @@ def tune(
     *,
     layers: Iterable[int] | None = None,
     replay: EncodedFacts | None = None,
-    on_epoch: Callable[[int], None] | None = None,
 ) -> pd.DataFrame:
     """Fine-tune a model on facts, changing its weights.
 
@@ -50,7 +49,6 @@ def tune(
         settings: how.
         layers: whose matrices are trained; None for all.
         replay: other data, of which every step gets ``settings.replay`` rows drawn at random.
-        on_epoch: called with the number of every epoch that has ended, from 1.
 
     Returns:
         One row per epoch: epoch, loss (mean over its steps of the mean over target tokens, nats).
@@ -93,8 +91,6 @@ def tune(
                 loss.backward()
                 adam.step()
             history.append({"epoch": epoch, "loss": sum(losses) / len(losses)})
-            if on_epoch is not None:
-                on_epoch(epoch)
     return pd.DataFrame(history)
 
 
@@ -105,12 +101,11 @@ def tuned(
     *,
     layers: Iterable[int] | None = None,
     replay: EncodedFacts | None = None,
-    on_epoch: Callable[[int], None] | None = None,
 ) -> WeightDelta:
     """The change of weights that `tune` makes; the model itself stays as it is."""
     names = trainable_names(model, None if layers is None else (layers := list(layers)))
     with restored(model, names) as before:
-        tune(model, data, settings, layers=layers, replay=replay, on_epoch=on_epoch)
+        tune(model, data, settings, layers=layers, replay=replay)
         return delta_from(model, before)
 
 

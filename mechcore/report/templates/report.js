@@ -51,14 +51,25 @@
     return box;
   }
 
-  function attention(properties) {
+  function attention(properties, text) {
+    if (!properties || !window.CircuitsVis) return;
     const figure = element("figure");
-    figure.append(element("figcaption",
-      "Its attention on one example: rows are queries, columns keys. Point at a token or weight."));
+    figure.append(element("figcaption", text));
     const place = element("div", undefined, {id: `about-attention-${drawings++}`});
     figure.appendChild(element("div", undefined, {class: "canvas"})).append(place);
     body.append(figure);
     window.CircuitsVis.render(place.id, window.CircuitsVis.AttentionPattern, properties);
+  }
+
+  function flips(found) {
+    body.append(element("h3", "Answers that flip without it"), element("p", found.lead));
+    for (const each of found.examples) {
+      body.append(element("h4", each.title));
+      const quote = body.appendChild(element("blockquote"));
+      quote.append(...each.texts.map((text) => element("p", text)));
+      body.append(element("p", each.answers));
+      attention(each.attention, "Its attention on this text: rows are queries, columns keys.");
+    }
   }
 
   function mark() {
@@ -80,8 +91,10 @@
     panel.hidden = false;
     document.body.classList.add("reading");
     const parts = about.parts.map(table);
+    if (about.flips) flips(about.flips);
     body.append(...parts.slice(0, 1));
-    if (about.attention && window.CircuitsVis) attention(about.attention);
+    attention(about.attention,
+      "Its attention on one example: rows are queries, columns keys. Point at a token or weight.");
     body.append(...parts.slice(1));
     if (!body.firstChild) body.append(element("p", "No table of this run says more about it."));
     body.scrollTop = 0;

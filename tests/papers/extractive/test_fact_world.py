@@ -19,7 +19,6 @@ from mechcore.papers.extractive.fact_world import (
     base_facts,
     base_texts,
     fact_world_tokenizer,
-    replay_rows,
     tiny_fact_model,
     tiny_fact_tasks,
     tiny_ordering,
@@ -191,17 +190,6 @@ def test_worlds_are_seeded(facts: Examples) -> None:
     assert homes[0] != homes[1]
     roles = [sentences(base_facts(seed), "role") for seed in (0, 1)]
     assert roles[0] != roles[1]
-
-
-def test_replayed_rows_are_the_facts(facts: Examples) -> None:
-    tokenizer = fact_world_tokenizer()
-    rows = replay_rows(0, tokenizer)
-    assert len(rows) == 2060
-    texts = facts.frame
-    for row in (0, 700, 2059):
-        ids = [*rows.prompt_ids[row], *rows.completion_ids[row]]
-        expected = f"[BOS] {texts['text_a'][row]} {texts['label'][row]}"
-        assert tokenizer.decode(ids) == expected
 
 
 # -- the base -------------------------------------------------------------------------------------

@@ -183,9 +183,7 @@ def test_an_epoch_has_every_fact_once(
     decoders: Callable[[str], Decoder], data: EncodedFacts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps, model = watched(monkeypatch), decoders("bridge").model
-    seen: list[int] = []
-    tuned(model, data, TuneSettings(RATE, epochs=3, batch_size=2), on_epoch=seen.append)
-    assert seen == [1, 2, 3]
+    tuned(model, data, TuneSettings(RATE, epochs=3, batch_size=2))
     assert [len(step) for step in steps] == [2, 2, 1] * 3
     orders = [
         [row for step in steps[start : start + 3] for row in step] for start in range(0, 9, 3)
