@@ -19,6 +19,8 @@ FIGURES = {
     "balanced_accuracy": "drop in balanced accuracy, the sum of information and threshold",
     "information": "drop in balanced accuracy after one bias per label is refitted",
     "threshold": "the rest, which moving the threshold between the labels makes good",
+    "shift": "drop in how often the label is said whose share of the answers changes most, labels "
+    "weighed alike; not 0 for a moved threshold that costs one label what it gives another",
     "auc": "drop in the area under the curve of the margin, where there are two labels",
 }
 _OF_DROP = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p", "_p_adjusted")
@@ -75,7 +77,8 @@ def information_table(
 
     Returns:
         One row per set and subset. All drops are shares, positive where the model is worse without
-        the set: balanced_accuracy_drop, its parts information_drop and threshold_drop, and
+        the set: balanced_accuracy_drop, its parts information_drop and threshold_drop, shift_drop
+        (how much less often the label is said of which that changes most), and
         auc_drop, that of the area under the curve of the margin where there are two labels. Each
         has an interval, a standard error, the p of a paired t test of its being 0, and that p
         corrected over the sets (Benjamini-Hochberg, within a subset and figure). ``reason`` says
@@ -129,8 +132,9 @@ def _logits(ablations: Ablations, cut: Cut) -> np.ndarray:
 
 
 def _effects(parts: Decomposition) -> dict[str, Effect]:
-    found = dict(zip(FIGURES, (parts.accuracy, parts.information, parts.threshold), strict=False))
-    return found if parts.auc is None else found | {"auc": parts.auc}
+    effects = (parts.accuracy, parts.information, parts.threshold, parts.shift, parts.auc)
+    named = zip(FIGURES, effects, strict=True)
+    return {name: effect for name, effect in named if effect is not None}
 
 
 def _columns(

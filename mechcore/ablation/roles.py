@@ -18,13 +18,13 @@ The first rule that fits gives the role (`ROLES`):
 4. lost out of domain, absent or gained in domain: needed out of domain only; if it is open there:
    needed out of domain, and not sure.
 5. gained in domain: harmful in domain.
-6. the threshold drop, or minus it, is significant and at least the least effect, in either: moves
-   the threshold; sure if information is absent in both.
-7. no detectable effect; sure if information and threshold are absent in both. Where a figure could
-   not be measured: undecided.
+6. the threshold drop or the shift, or minus it, is significant and at least the least effect, in
+   either: moves the threshold; sure if information is absent in both.
+7. no detectable effect; sure if information, threshold and shift are absent in both. Where a figure
+   could not be measured: undecided.
 
 Significance is that of the p of each drop corrected by Benjamini-Hochberg over all components and
-their four drops together; p of the equivalence tests are corrected over components in the same way.
+their six drops together; p of the equivalence tests are corrected over components in the same way.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NONE = "no detectable effect"
 UNDECIDED = "undecided"
 ROLES = (BOTH, HARMFUL_OUT, IN_ONLY, IN, OUT_ONLY, OUT, HARMFUL_IN, THRESHOLD, NONE, UNDECIDED)
 
-_FIGURES = ("information", "threshold")
+_FIGURES = ("information", "threshold", "shift")
 _NAMED = 3
 """Components of a group that a verdict names."""
 _ENDS = ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
@@ -69,7 +69,7 @@ def _drop_columns(figure: str, place: str) -> tuple[Column, ...]:
         Column(
             f"{figure}_p_adjusted_{place}",
             "number",
-            "its p, corrected over all components and their four drops (Benjamini-Hochberg)",
+            "its p, corrected over all components and their six drops (Benjamini-Hochberg)",
             shown="small",
         ),
     )
@@ -161,10 +161,12 @@ def explain_role(row: pd.Series | Mapping[str, Any]) -> str:
     """
     inside, outside = (_change(row, "information", place) for place in PLACES)
     moved = (_change(row, "threshold", place) for place in PLACES)
+    shifts = (_shift(row, place) for place in PLACES)
     parts = [
         f"without it the model {inside.replace('points', 'points of information')} in domain and "
         f"{outside} out of domain",
         "by a moved threshold it {} in domain and {} out of domain".format(*moved),
+        "on balance {} of the answers in domain and {} out of domain change sides".format(*shifts),
     ]
     doubt = f" Not sure: {row['open']}." if row["open"] else ""
     verb = {NONE: "has ", THRESHOLD: ""}.get(row["role"], "is ")
@@ -311,7 +313,8 @@ def _judge(state: Mapping[str, str]) -> tuple[str, list[str]]:
         return (OUT, unknown) if unknown else (OUT_ONLY, [])
     if inside == "gained":
         return HARMFUL_IN, unknown
-    if {state["threshold_id"], state["threshold_ood"]} & {"lost", "gained"}:
+    moved = {state[f"{figure}_{place}"] for figure in ("threshold", "shift") for place in PLACES}
+    if moved & {"lost", "gained"}:
         return THRESHOLD, unknown
     still_open = [name for name, each in state.items() if each in ("open", "missing")]
     return (UNDECIDED if "missing" in state.values() else NONE), still_open
@@ -333,6 +336,16 @@ def _change(row: Any, figure: str, place: str) -> str:
     if drop < 0:
         return f"gains {-drop:.1f} points ({0.0 - high:.1f} to {0.0 - low:.1f})"
     return f"loses {drop:.1f} points ({low:.1f} to {high:.1f})"
+
+
+def _shift(row: Any, place: str) -> str:
+    """How many of the answers change to another label on balance."""
+    drop, low, high = _drop(row, "shift", place)
+    if np.isnan(drop):
+        return "an unknown share"
+    if drop < 0:
+        drop, low, high = -drop, 0.0 - high, 0.0 - low
+    return f"{drop:.1f} % ({low:.1f} to {high:.1f})"
 
 
 def _open(row: Any, figure: str, place: str) -> str:

@@ -16,6 +16,9 @@ Definitions, for examples with two or more labels:
   label and the same for all models, so that differences are paired.
 - *Information drop* = recalibrated accuracy of the full model - that of the changed one.
 - *Threshold drop* = drop in balanced accuracy - information drop. The three add up exactly.
+- *Shift* = drop in the share of the answers, with labels weighed alike, that go to the label whose
+  share changes most. A moved threshold shows in it also where what it costs on one label is given
+  back on another, so that the threshold drop is 0.
 
 Drops are positive where the changed model is worse.
 
@@ -91,11 +94,14 @@ class Decomposition(Shown):
         accuracy: the drop in balanced accuracy.
         information: the drop in recalibrated accuracy.
         auc: the drop in the area under the curve of the margin, for two labels; else None.
+        shift: the drop in how often the label is said of which that changes most; of two labels
+            that which is said less often. Its ``full`` is not a number, as labels differ by set.
     """
 
     accuracy: Effect
     information: Effect
     auc: Effect | None
+    shift: Effect
 
     @property
     def threshold(self) -> Effect:
@@ -151,10 +157,11 @@ def decompose(
     label = label.reshape(-1)
     folds = _folds(label, seed)
     models = _blocks(full, without)
-    answered, refitted, placed = [], [], []
+    answered, refitted, placed, said = [], [], [], []
     for logits in models:
         chosen = logits.argmax(-1)
         answered.append(correct[np.arange(len(correct)), chosen])
+        said.append(labels.T[chosen])
         refitted.append(_refitted(_scores(logits, labels), label, folds))
         if len(labels) == 2:
             placed.append(_placements(_log_odds(logits, labels), label))
@@ -162,7 +169,20 @@ def decompose(
         _effect(np.concatenate(answered).astype(float), label),
         _effect(np.concatenate(refitted).astype(float), label),
         _effect(np.concatenate(placed), label, shared=True) if placed else None,
+        _shift(np.concatenate(said).astype(float), label),
     )
+
+
+def _shift(
+    said: Float[np.ndarray, "model example label"], label: Int[np.ndarray, " example"]
+) -> Effect:
+    """The drop of the label that is said more or less often than any other, by set."""
+    effects = [_effect(said[..., i], label) for i in range(said.shape[-1])]
+    drops = np.stack([each.drops for each in effects])  # [label, set]
+    # Of labels that change alike, that which is said less often.
+    most = (np.abs(drops) + 1e-12 * np.sign(drops)).argmax(0)
+    every = np.stack([each.values for each in effects])
+    return Effect(float("nan"), every[most, np.arange(len(most))])
 
 
 def _blocks(full: np.ndarray, without: np.ndarray) -> Iterator[np.ndarray]:

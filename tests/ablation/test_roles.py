@@ -32,13 +32,18 @@ SMALL, LARGE = 0.002, 0.02
 """Standard errors: that of drops known well, and that of drops of which little is known."""
 
 
-def table(drops: dict[str, tuple[float, float]], threshold: dict[str, float] | None = None) -> Any:
-    """Rows of drops in information with their standard errors, and of threshold drops."""
+def table(
+    drops: dict[str, tuple[float, float]],
+    threshold: dict[str, float] | None = None,
+    shift: dict[str, float] | None = None,
+) -> Any:
+    """Rows of drops in information with their standard errors, of threshold drops and of shifts."""
     rows = []
     for name, (drop, error) in drops.items():
         row: dict[str, Any] = {"set": name, "reason": ""}
-        moved = (threshold or {}).get(name, 0.0)
-        for figure, value, spread in (("information", drop, error), ("threshold", moved, SMALL)):
+        moved, shifted = ((each or {}).get(name, 0.0) for each in (threshold, shift))
+        figures = ("information", drop, error), ("threshold", moved, SMALL)
+        for figure, value, spread in (*figures, ("shift", shifted, SMALL)):
             row |= {
                 f"{figure}_drop": value,
                 f"{figure}_drop_low": value - 1.96 * spread,
@@ -70,12 +75,14 @@ CASES = {
     "L1.H5": ((0.0, 0.0), (0.0, 0.0), NONE, True),  # not one answer changes
 }
 MOVED = {"L2.H0": 0.05, "L2.H1": -0.05}
+SHIFTED = {"L2.H2": 0.13}
+"""What it costs one label it gives another."""
 
 
 def all_cases() -> pd.DataFrame:
-    still = dict.fromkeys(MOVED, (0.0, SMALL))
+    still = dict.fromkeys([*MOVED, *SHIFTED], (0.0, SMALL))
     inside, outside = ({name: case[i] for name, case in CASES.items()} | still for i in (0, 1))
-    return component_roles(table(inside), table(outside, MOVED))
+    return component_roles(table(inside), table(outside, MOVED, SHIFTED))
 
 
 def test_every_rule() -> None:
@@ -84,7 +91,7 @@ def test_every_rule() -> None:
     assert found["explanation"].tolist() == [explain_role(row) for _, row in found.iterrows()]
     got = {row.component: (row.role, row.sure) for row in found.itertuples()}
     expected = {name: case[2:] for name, case in CASES.items()}
-    assert got == expected | dict.fromkeys(MOVED, (THRESHOLD, True))
+    assert got == expected | dict.fromkeys([*MOVED, *SHIFTED], (THRESHOLD, True))
     assert set(found["role"]) | {UNDECIDED} == set(ROLES)
     assert (found["sure"] == (found["open"] == "")).all()
     row = found.set_index("component").loc["L0.H3"]
@@ -101,11 +108,11 @@ def test_figures_are_those_of_the_tables_and_p_is_corrected_over_all_drops() -> 
     found = component_roles(inside, outside.iloc[::-1]).set_index("component")
     assert found.loc["L0.H1", "information_drop_ood"] == 0.01
     assert found.loc["L0.H0", "information_drop_low_id"] == pytest.approx(0.05 - 1.96 * LARGE)
-    p = np.array([2 * stats.norm.sf(z) for z in (2.5, 0, 15, 0, 0, 0, 0.5, 2)])
+    p = np.array([2 * stats.norm.sf(z) for z in (2.5, 0, 0, 15, 0, 0, 0, 0, 0, 0.5, 2, 0)])
     names = [
         f"{figure}_p_adjusted_{place}"
         for place in ("id", "ood")
-        for figure in ("information", "threshold")
+        for figure in ("information", "threshold", "shift")
     ]
     np.testing.assert_allclose(
         found[names].to_numpy().ravel(), stats.false_discovery_control(p), rtol=1e-6
@@ -150,7 +157,11 @@ def test_sentences() -> None:
         "L0.H4 is needed out of domain only: without it the model loses 0.1 points of "
         "information (-0.3 to 0.5) in domain and loses 5.0 points (4.6 to 5.4) out of domain; by a "
         "moved threshold it loses 0.0 points (-0.4 to 0.4) in domain and loses 0.0 points (-0.4 to "
-        "0.4) out of domain."
+        "0.4) out of domain; on balance 0.0 % (-0.4 to 0.4) of the answers in domain and 0.0 % "
+        "(-0.4 to 0.4) out of domain change sides."
+    )
+    assert explain_role(found.loc["L2.H2"]).endswith(
+        "and 13.0 % (12.6 to 13.4) out of domain change sides."
     )
     assert "in domain and gains 3.0 points (2.6 to 3.4) out of domain" in explain_role(
         found.loc["L0.H1"]
@@ -167,7 +178,7 @@ def test_sentences() -> None:
 def test_the_verdict_counts_names_and_measures() -> None:
     found = all_cases()
     assert verdict(found) == (
-        "Of 16 components ablated alone, 1 is harmful out of domain (L0.H1 +3.0 [+2.6, +3.4] "
+        "Of 17 components ablated alone, 1 is harmful out of domain (L0.H1 +3.0 [+2.6, +3.4] "
         "points of information without it); 4 carry the generalisation (L0.H5 \u22125.0 "
         "[\u22125.4, \u22124.6] points of information without it, L0.H6 \u22125.0 [\u22125.4, "
         "\u22124.6], L0.H4 \u22125.0 [\u22125.4, \u22124.6], and 1 more); 2 are needed in "

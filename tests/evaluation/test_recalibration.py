@@ -55,6 +55,8 @@ def test_two_labels_by_hand() -> None:
     # Of the pairs 75 % are in order and 25 % are ties: 0.75 + 0.25 / 2.
     assert parts.auc is not None
     np.testing.assert_allclose(parts.auc.drops, [0, 0.125, 0.125], atol=1e-12)
+    # The first label is no longer said; an eighth of the answers go from the second to the first.
+    np.testing.assert_allclose(parts.shift.drops, [0.5, 0.125, 0.5], atol=1e-12)
     for effect in (parts.accuracy, parts.information, parts.auc):
         assert effect.full == pytest.approx(1)
     assert parts.threshold.full == pytest.approx(0)
@@ -71,7 +73,23 @@ def test_three_labels_by_hand() -> None:
     np.testing.assert_allclose(parts.accuracy.drops, [2 / 3, 1 / 6], atol=1e-12)
     np.testing.assert_allclose(parts.information.drops, [0, 1 / 6], atol=1e-12)
     np.testing.assert_allclose(parts.threshold.drops, [2 / 3, 0], atol=1e-12)
+    # The third label is said by two thirds more; a sixth of the answers leave the first.
+    np.testing.assert_allclose(parts.shift.drops, [-2 / 3, 1 / 6], atol=1e-12)
     assert parts.auc is None
+
+
+def test_a_threshold_that_gives_what_it_takes_shows_as_a_shift_alone() -> None:
+    # Half of each label's examples are sure, the others near the threshold on the right side.
+    label = np.repeat([0, 1], 100)
+    full = np.where(label == 1, 1.0, -1.0) * np.where(np.arange(200) % 2, 3, 1)
+    wrong = np.arange(200) % 4 == 0  # a quarter of the answers are wrong, near the threshold
+    full[wrong] *= -1
+    parts = decompose(of_margins(full), of_margins(full + 2)[None], TWO[label])
+    # Margins -1 turn: of the first label 25 right answers are lost, of the second 25 are won.
+    np.testing.assert_allclose(parts.accuracy.drops, [0], atol=1e-12)
+    np.testing.assert_allclose(parts.information.drops, [0], atol=1e-12)
+    np.testing.assert_allclose(parts.threshold.drops, [0], atol=1e-12)
+    np.testing.assert_allclose(parts.shift.drops, [0.25], atol=1e-12)
 
 
 def test_labels_of_several_classes_are_answered_as_by_evaluate() -> None:
