@@ -254,7 +254,7 @@ def _write_roles(save: Callable, world: World, components: Sequence[str]) -> Non
                 rows.append(row | {"reason": ONE_LABEL})
                 continue
             drops = {"information": drop, "threshold": moved, "balanced_accuracy": drop + moved}
-            for figure, value in (drops | {"auc": drop}).items():
+            for figure, value in (drops | {"shift": moved, "auc": drop}).items():
                 error = 0.0025 if role == "id" else 0.004
                 p = 2 * stats.norm.sf(abs(value) / error)
                 values = (value, value - 1.96 * error, value + 1.96 * error, error, p, p)

@@ -79,7 +79,7 @@ def flip_table(
         The columns of `FLIPS`, by component.
     """
     ordered = sorted(found, key=lambda each: _FIRST.index(each.role))
-    alone = [each for each in ordered[0].without if len(each) == 1] if ordered else []
+    alone = [each for each in ordered[0].sets if len(each) == 1] if ordered else []
     rows: list[dict[str, Any]] = []
     for name in alone:
         counts: dict[str, int] = {}
