@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechcore.components import Mask
@@ -348,14 +348,15 @@ def bootstrap_weights(
     n: int, n_resamples: int = 1000, seed: int = 0
 ) -> Float[np.ndarray, "example resample"]:
     """Weights of examples in the resamples of `bootstrap_means`: ``values @ weights`` are means."""
-    return _weights(np.random.default_rng(seed), n, n_resamples)
+    return _counts(np.random.default_rng(seed), n, n_resamples) / n
 
 
-def _weights(
+def _counts(
     generator: np.random.Generator, n: int, n_resamples: int
-) -> Float[np.ndarray, "example resample"]:
+) -> Int[np.ndarray, "example resample"]:
+    """How often each example is in each resample."""
     draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(n_resamples)]
-    return np.stack(draws, axis=1) / n
+    return np.stack(draws, axis=1)
 
 
 def bootstrap_means(
@@ -373,7 +374,7 @@ def bootstrap_means(
     means = np.empty((n_rows, n_resamples))
     for start in range(0, n_resamples, _BLOCK):
         block = range(start, min(start + _BLOCK, n_resamples))
-        means[:, block.start : block.stop] = values @ _weights(generator, n, len(block))
+        means[:, block.start : block.stop] = values @ _counts(generator, n, len(block)) / n
     tail = (1 - level) / 2
     low, high = np.quantile(means, [tail, 1 - tail], axis=1)
     if n == 1:
