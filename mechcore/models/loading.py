@@ -312,7 +312,7 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
 def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -> Any:
     config = hf_model.config
     family = architecture_of(config)
-    if adapter := family.adapter(architecture):
+    if adapter := family.adapter(architecture, config.model_type):
         register({architecture: adapter})
         if architecture.endswith("ForSequenceClassification") and config.pad_token_id is None:
             config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id

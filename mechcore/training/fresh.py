@@ -141,7 +141,7 @@ def _loader(base: str, config: Any, prompt: str | None) -> Any:
     kind = config.model_type
     if prompt is None:
         architecture = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind, "")
-        if architecture_of(config).adapter(architecture) is None:
+        if architecture_of(config).adapter(architecture, kind) is None:
             raise InputError(
                 f"checkpoint {base}: is of the kind {kind!r}, of which mechcore reads no "
                 f"classifiers; expected one of {', '.join(ARCHITECTURES)}, or a decoder whose "

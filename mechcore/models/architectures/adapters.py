@@ -59,7 +59,7 @@ def derived(
             """
             super().prepare_model(hf_model)
             if classifier:
-                _shield(hf_model, not family.encoder)
+                shield(hf_model, not family.encoder)
 
     Derived.__name__ = Derived.__qualname__ = name
     return Derived
@@ -78,8 +78,12 @@ def register(adapters: Mapping[str, type[ArchitectureAdapter]]) -> None:
             factory.ArchitectureAdapterFactory.register_adapter(name, adapter)
 
 
-def _shield(hf_model: Any, causal: bool) -> None:
-    """Normalise padded batches on their way into ``hf_model``."""
+def shield(hf_model: Any, causal: bool) -> None:
+    """Normalise padded batches on their way into a classifier.
+
+    Raises:
+        InputError: ``hf_model`` is none.
+    """
     if not type(hf_model).__name__.endswith("ForSequenceClassification"):
         raise InputError(
             f"model: TransformerLens loaded this classifier as {type(hf_model).__name__}, without "
@@ -117,7 +121,7 @@ def _shield(hf_model: Any, causal: bool) -> None:
 
 
 _OWN: dict[str, Any] = {
-    name: derived(ARCHITECTURES[kind], str(ARCHITECTURES[kind].language_model), name)
+    name: ARCHITECTURES[kind].adapter(name, kind)
     for kind in OWN
     for name in [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[kind]]
 }

@@ -62,18 +62,20 @@ class Architecture:
     @property
     def causal(self) -> bool:
         """Whether positions attend to earlier ones only."""
-        return not self.encoder or bool(self.config.is_decoder)
+        return not self.encoder or bool(getattr(self.config, "is_decoder", False))
 
     @property
     def first_position(self) -> int:
         """Row of the position embeddings of a text's first token."""
         return 0
 
-    def adapter(self, name: str) -> type[ArchitectureAdapter] | None:
+    @classmethod
+    def adapter(cls, name: str, kind: str) -> type[ArchitectureAdapter] | None:
         """The TransformerLens adapter of a Hugging Face class of the family.
 
         Args:
             name: of the class: a classifier, or a model without a head.
+            kind: ``config.model_type``.
 
         Returns:
             The adapter; None where TransformerLens has its own, or there is none.
@@ -85,14 +87,13 @@ class Architecture:
 
         from mechcore.models.architectures.adapters import derived
 
-        kind = self.config.model_type
-        bridged = self.language_model
+        bridged = cls.language_model
         if bridged is None and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
             bridged = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-        body = self.encoder and name.endswith("Model")
+        body = cls.encoder and name.endswith("Model")
         if bridged is None or not (body or name.endswith("ForSequenceClassification")):
             return None
-        return derived(type(self), bridged, name)
+        return derived(cls, bridged, name)
 
     def stack(self, model: Any) -> Stack:
         """The layers as functions of the weights, for the engine that shares prefixes.
@@ -129,6 +130,12 @@ class Architecture:
 OWN = {
     "bert": "mechcore.models.architectures.bert:Bert",
     "roberta": "mechcore.models.architectures.bert:Roberta",
+    "xlm-roberta": "mechcore.models.architectures.bert:Roberta",
+    "camembert": "mechcore.models.architectures.bert:Roberta",
+    "electra": "mechcore.models.architectures.electra:Electra",
+    "distilbert": "mechcore.models.architectures.distilbert:DistilBert",
+    "albert": "mechcore.models.architectures.albert:Albert",
+    "mpnet": "mechcore.models.architectures.mpnet:MPNet",
     "gpt2": "mechcore.models.architectures.gpt2:GPT2",
     "llama": "mechcore.models.architectures.llama:Llama",
     "mistral": "mechcore.models.architectures.llama:Mistral",
