@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
+
 from mechcore.models.architectures.encoder import Encoder
+from mechcore.models.architectures.layers import encoder_stack
+from mechcore.models.stack import Stack
 
 
 class DistilBert(Encoder):
@@ -26,3 +32,7 @@ class DistilBert(Encoder):
         "blocks.mlp.in": "ffn.lin1",
         "blocks.mlp.out": "ffn.lin2",
     }
+
+    def stack(self, model: Any) -> Stack:
+        """See `Architecture.stack`."""
+        return encoder_stack(model, ("pre_classifier", "classifier"), torch.relu)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+from torch.nn import functional as F
 
 from mechcore.models.architectures.encoder import BERT_MODULES, Encoder
+from mechcore.models.architectures.layers import encoder_stack
+from mechcore.models.stack import Stack
 
 
 class Electra(Encoder):
@@ -20,3 +25,7 @@ class Electra(Encoder):
         if self.config.embedding_size == self.config.hidden_size:
             return BERT_MODULES
         return {**BERT_MODULES, "embed_project": "embeddings_project"}
+
+    def stack(self, model: Any) -> Stack:
+        """See `Architecture.stack`."""
+        return encoder_stack(model, ("classifier.dense", "classifier.out_proj"), F.gelu)
