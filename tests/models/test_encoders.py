@@ -17,7 +17,6 @@ import torch
 import transformers as hf
 from helpers import Case, edited, padded, reference_logits, texts, torch_hooks
 from torch import Tensor
-from torch.nn import functional as F
 
 from mechcore.ablation import ablate
 from mechcore.attention import attention_scores, categorize_heads
@@ -69,6 +68,17 @@ for _name, _family in FAMILIES.items():
     helpers.PLACES[getattr(hf, f"{_name}Config").model_type] = _family.places
 
 MASKS = torch.rand(2, N_LAYERS, 5, generator=torch.Generator().manual_seed(0))
+EXAMPLES = Examples(
+    "few",
+    pd.DataFrame(
+        [
+            ("the cat saw a dog", "the cat saw", "entailment", "u"),
+            ("a bird ran", "the bird ran quickly , and a cat saw", "neutral", "u"),
+            ("never", "often", "contradiction", "u"),
+        ],
+        columns=["text_a", "text_b", "label", "subset"],
+    ),
+)
 COMPONENTS = ("L0.H1", "L1.H0", "L1.H3", "L2.H2", "L1.MLP")
 Get = Callable[..., Case]
 
@@ -303,11 +313,8 @@ def test_a_copy_of_the_model_is_masked_on_its_own(get: Get, name: str) -> None:
 
 def test_the_prefix_tree_gives_the_answers_of_masks_run_one_by_one(get: Get, name: str) -> None:
     case = get(name)
-    pairs = [("the cat saw a dog", "the cat saw"), ("a bird ran", "the bird ran quickly")]
-    frame = pd.DataFrame(pairs * 2, columns=["text_a", "text_b"])
-    frame["label"] = ["entailment", "neutral", "contradiction", "entailment"]
-    options: dict[str, Any] = {"means": means_of(case.model), "role": "id"}
-    arguments = case.model, [*COMPONENTS, "L0.H0+L2.MLP"], Examples("few", frame)
+    options: dict[str, Any] = {"means": means_of(case.model), "role": "ood"}
+    arguments = case.model, [*COMPONENTS, "L0.H0+L2.MLP"], EXAMPLES
     expected = ablate(*arguments, engine="reference", **options)
     kind = ARCHITECTURES[case.reference.config.model_type]
     if kind.stack is Architecture.stack:
@@ -330,8 +337,7 @@ def test_head_categories(get: Get, name: str, side: str) -> None:
     previous = [attentions(case.reference, row).diagonal(-1, -2, -1).flatten(0, 1) for row in rows]
     expected = torch.cat(previous, -1).double().mean(-1)
     close(torch.tensor(scores["mass_previous"]), expected)
-    frame = pd.DataFrame({"text_a": ["the cat saw a dog", "a bird ran"], "label": ["neutral"] * 2})
-    labelled = categorize_heads(case.model, Examples("few", frame), resamples=0)
+    labelled = categorize_heads(case.model, EXAMPLES, resamples=0)
     assert len(labelled) == N_LAYERS * helpers.N_HEADS
     assert labelled["mass_previous"].between(0, 1).all()
 
@@ -375,9 +381,7 @@ def test_a_new_head_on_a_pretrained_body_and_one_on_a_classifiers(
     name: str, tmp_path: Path
 ) -> None:
     path = save(getattr(hf, f"{name}ForMaskedLM")(config_of(name)), tmp_path / "base")
-    before = plain(
-        path, hf.AutoModel, **({} if name in ("Electra", "DistilBert") else {})
-    ).state_dict()
+    before = plain(path, hf.AutoModel).state_dict()
     model, tokenizer = new_model(path, classes=["no", "yes"], seed=0)
     assert type(model).__name__ == f"{name}ForSequenceClassification"
     after = model.base_model.state_dict()

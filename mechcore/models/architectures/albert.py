@@ -15,6 +15,7 @@ class Albert(Encoder):
 
     head = {"pooler": "albert.pooler", "classifier": "classifier"}
     prefix = "albert."
+    unfoldable = "its layers share weights, so that no head is in one layer's weights alone"
     body_options = {"add_pooling_layer": False}
     modules = {
         **BERT_MODULES,

@@ -29,35 +29,24 @@ class Architecture:
 
     Attributes:
         encoder: whether positions attend to later ones too, and the head reads the first.
-        language_model: the Hugging Face class whose TransformerLens adapter, with another head,
-            bridges the family's classifiers; None for that of its causal language models.
         head: components of the classification head and where Hugging Face has them.
         body_options: arguments that leave out what is no part of the model without its head.
         reads_pad_id: whether the padding token itself makes a difference, not its mask alone:
             positions are counted, or the end of the text is found, by it.
         projections: where W_O and the MLP's last matrix are in the base model, ``{}`` standing for
             the layer; None if masks cannot be folded into the weights.
+        unfoldable: why they cannot.
     """
 
     encoder: ClassVar[bool] = False
-    language_model: ClassVar[str | None] = None
     head: ClassVar[Mapping[str, str]] = {"classifier": "score"}
     body_options: ClassVar[Mapping[str, Any]] = {}
     reads_pad_id: ClassVar[bool] = True
     projections: ClassVar[tuple[str, str] | None] = None
+    unfoldable: ClassVar[str] = "mechcore does not know where its output projections are"
 
     def __init__(self, config: Any) -> None:
         self.config = config
-
-    @classmethod
-    def without_head(cls, parts: dict[str, Any], name: str) -> None:
-        """Take the language-model head out of the components of an adapter.
-
-        Args:
-            parts: components of `language_model`'s adapter, by name.
-            name: of the Hugging Face class that the adapter is to bridge.
-        """
-        parts.pop("unembed", None)
 
     @property
     def causal(self) -> bool:
@@ -87,13 +76,11 @@ class Architecture:
 
         from mechcore.models.architectures.adapters import derived
 
-        bridged = cls.language_model
-        if bridged is None and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-            bridged = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-        body = cls.encoder and name.endswith("Model")
-        if bridged is None or not (body or name.endswith("ForSequenceClassification")):
+        if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES or not name.endswith(
+            "ForSequenceClassification"
+        ):
             return None
-        return derived(cls, bridged, name)
+        return derived(cls, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind, ""), name)
 
     def stack(self, model: Any) -> Stack:
         """The layers as functions of the weights, for the engine that shares prefixes.

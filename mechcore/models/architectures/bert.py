@@ -7,31 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechcore.models.architectures.base import Architecture
+from mechcore.models.architectures.encoder import Encoder
 from mechcore.models.architectures.layers import encoder_stack
 from mechcore.models.stack import Inputs, Stack
 
 
-class Bert(Architecture):
+class Bert(Encoder):
     """BERT."""
 
-    encoder = True
-    language_model = "BertForMaskedLM"
-    head = {"classifier": "classifier"}
+    head = {"pooler": "bert.pooler.dense", "classifier": "classifier"}
     prefix = "bert."
     body_options = {"add_pooling_layer": False}
-    reads_pad_id = False
     projections = ("encoder.layer.{}.attention.output.dense", "encoder.layer.{}.output.dense")
-
-    @classmethod
-    def without_head(cls, parts: dict[str, Any], name: str) -> None:
-        """See `Architecture.without_head`; also find the body where the class has it."""
-        for dropped in ("mlm_head", "unembed", "ln_final"):
-            parts.pop(dropped, None)
-        prefix = cls.prefix if name.endswith("ForSequenceClassification") else ""
-        for part in parts.values():
-            if part.name is not None:
-                part.name = part.name.replace("bert.", prefix, 1)
 
     def stack(self, model: Any) -> Stack:
         """See `Architecture.stack`."""

@@ -1,4 +1,4 @@
-"""Encoders that TransformerLens has no adapter for: a family says where its modules are.
+"""Encoders: a family says where its modules are, and gets a bridge.
 
 Their bridges have TransformerLens's hook points, and Hugging Face computes. Attention scores and
 patterns are read, and can be changed, where the family's own code takes the softmax.
@@ -88,7 +88,7 @@ class Encoder(Architecture):
         class Described(ArchitectureAdapter):
             supports_generation = False
             supports_causal_loss = False
-            supports_compatibility_mode = False  # which processes weights for other layouts
+            supports_fold_ln = False
 
             def prepare_model(self, hf_model: Any) -> None:
                 """Find the modules, and shield a classifier from padding.
