@@ -73,8 +73,9 @@ def refusal(model: Any) -> str:
 def refused(found: str) -> str:
     return (
         f"prefix-sharing engine: found {found}; expected a TransformerBridge of bert, roberta, "
-        "gpt2, llama, mistral, qwen2 with its usual settings, or a HookedTransformer, on one "
-        "device; engine='restart' runs any model whose layers can be called again"
+        "xlm-roberta, camembert, electra, distilbert, gpt2, llama, mistral, qwen2 with its usual "
+        "settings, or a HookedTransformer, on one device; engine='restart' runs any model whose "
+        "layers can be called again"
     )
 
 

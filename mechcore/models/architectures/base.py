@@ -69,18 +69,31 @@ class Architecture:
         Returns:
             The adapter; None where TransformerLens has its own, or there is none.
         """
+        from mechcore.models.architectures.adapters import derived
+
+        bridged = cls.language_model(kind)
+        if bridged is None or not name.endswith("ForSequenceClassification"):
+            return None
+        return derived(cls, bridged, name)
+
+    @classmethod
+    def language_model(cls, kind: str) -> str | None:
+        """The Hugging Face class whose TransformerLens adapter bridges a decoder's classifiers.
+
+        Args:
+            kind: ``config.model_type``.
+
+        Returns:
+            Its name; None if the family is none of decoders.
+        """
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         )
 
-        from mechcore.models.architectures.adapters import derived
-
-        if kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES or not name.endswith(
-            "ForSequenceClassification"
-        ):
+        if cls.encoder or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
             return None
-        return derived(cls, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind, ""), name)
+        return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
 
     def stack(self, model: Any) -> Stack:
         """The layers as functions of the weights, for the engine that shares prefixes.
