@@ -239,8 +239,13 @@ def test_a_config_without_architectures(bert: Path, architectures: Any) -> None:
 
 
 ENCODER_DECODER = {
-    **{"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2},
-    **{"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16},
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
 }
 ENCODER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 
@@ -259,7 +264,7 @@ ENCODER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 def test_an_architecture_without_an_adapter(
     tmp_path: Path, family: str, sizes: Any, looked_for: str
 ) -> None:
-    config = getattr(hf, f"{family}Config")(**sizes, vocab_size=20, pad_token_id=0, num_labels=2)
+    config = getattr(hf, f"{family}Config")(**sizes, vocab_size=20, pad_token_id=0, num_labels=3)
     getattr(hf, f"{family}ForSequenceClassification")(config).save_pretrained(tmp_path)
     helpers.word_tokenizer().save_pretrained(tmp_path)
     message = refusal(tmp_path)
