@@ -336,7 +336,7 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
         if architecture.endswith("ForSequenceClassification") and config.pad_token_id is None:
             config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
     if architecture not in ArchitectureAdapterFactory._adapters:
-        own = architecture
+        own: str | None = architecture
         if architecture.endswith("ForSequenceClassification"):
             own = family.language_model(config.model_type)
         looked_for = (

@@ -171,6 +171,36 @@ def test_logits_are_those_of_hugging_face_on_the_unpadded_text(
         close(case.model(batch["input_ids"], attention_mask=batch["attention_mask"]), expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "n_layers"),
+    [
+        ("Electra", {"embedding_size": helpers.D_MODEL, "hidden_act": "relu"}, 3),
+        ("DistilBert", {"activation": "relu", "sinusoidal_pos_embds": True}, 3),
+        ("Camembert", {"pad_token_id": 3}, 3),
+        ("Albert", {"num_hidden_groups": 1}, 3),
+        ("Albert", {"num_hidden_groups": 3, "inner_group_num": 2}, 6),
+    ],
+    ids=str,
+)
+def test_settings_of_families(
+    name: str, changes: dict[str, Any], n_layers: int, tmp_path: Path
+) -> None:
+    cls = getattr(hf, f"{name}ForSequenceClassification")
+    path = save(cls(config_of(name, **changes)), tmp_path)
+    model, reference = load_model(path), plain(path)
+    rows = [row.clamp(min=4) for row in texts()]
+    assert ModelShape.of(model) == ModelShape(n_layers, helpers.N_HEADS)
+    assert len(attentions(reference, rows[0])) == n_layers
+    for side in ("right", "left"):
+        found = masked_logits(model, Mask.full(model), padded(rows, side, extra=2))
+        close(found, reference_logits(reference, rows))
+        for component in ModelShape.of(model).components:
+            without = masked_logits(
+                model, Mask.full(model).without(component), padded(rows, side), "zero"
+            )
+            assert (without - found).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_patterns_are_hugging_faces_and_what_the_output_is_made_of(
     get: Get, name: str, side: str

@@ -169,9 +169,10 @@ class ReadAttention(AttentionBridge):
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Run the family's own attention."""
+        attention: Any = self.original_component
         hidden_states = self.hook_in(hidden_states)
         with _AtSoftmax(self.hook_attn_scores, self.hook_pattern):
-            output = self.original_component(hidden_states, *args, **kwargs)
+            output = attention(hidden_states, *args, **kwargs)
         if isinstance(output, tuple):
             return (self.hook_out(output[0]), *output[1:])
         return self.hook_out(output)
