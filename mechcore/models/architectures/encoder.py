@@ -100,7 +100,7 @@ class Encoder(Architecture):
                     shield(hf_model, causal=False)
                 family = cls(hf_model.config)
                 self.cfg.n_layers = family.prepare(hf_model)
-                self.cfg.attention_dir = "bidirectional"
+                self.cfg.attention_dir = "causal" if family.causal else "bidirectional"
                 self.cfg.normalization_type = "LN"
                 prefix = cls.prefix if classifier else ""
                 parts = _bridged(hf_model, family.modules, prefix, self.cfg, cls.post_norm)
