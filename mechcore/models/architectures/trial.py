@@ -13,7 +13,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mechcore.errors import InputError
+from mechcore.models.architectures.base import architecture_of
 from mechcore.models.running import forward, is_causal
+
+_PADDING = 2
 
 
 class Trial:
@@ -26,9 +29,11 @@ class Trial:
 
     @torch.no_grad()
     def __init__(self, hf_model: Any) -> None:
-        embedding = hf_model.get_input_embeddings().weight
-        self.pad = hf_model.config.pad_token_id or 0
-        ids = [i for i in range(min(len(embedding), 7)) if i != self.pad]
+        embedding, config = hf_model.get_input_embeddings().weight, hf_model.config
+        places = getattr(config, "max_position_embeddings", None) or 512
+        longest = places - architecture_of(config).first_position - _PADDING
+        self.pad = config.pad_token_id or 0
+        ids = [i for i in range(min(len(embedding), 7)) if i != self.pad][: max(longest, 1)]
         self.rows = torch.tensor([ids, ids[::-1]], device=embedding.device)
         self.expected = _at(hf_model(self.rows)[0], -1)
 
@@ -42,7 +47,7 @@ class Trial:
         dtype, length = self.expected.dtype, self.rows.shape[1]
         # In float64 Hugging Face's own masks overflow at padding that sees nothing.
         left = is_causal(model) and dtype != torch.float64
-        sides = (2, 0) if left else (0, 2)
+        sides = (_PADDING, 0) if left else (0, _PADDING)
         batch = {
             "input_ids": F.pad(self.rows, sides, value=self.pad),
             "attention_mask": F.pad(torch.ones_like(self.rows), sides),
@@ -55,7 +60,7 @@ class Trial:
                 f"checkpoint {name}: TransformerLens cannot run a {kind}: {error!r}"
             ) from error
         exact = dtype in (torch.float32, torch.float64)
-        most = (1e-3 if exact else 0.2) * float(self.expected.abs().max())
+        most = 1e-5 + (1e-3 if exact else 0.2) * float(self.expected.abs().max())
         apart = float((found - self.expected).abs().max())
         if self.expected.isfinite().all() and not apart <= most:
             raise InputError(
