@@ -341,20 +341,21 @@ def test_a_copy_of_the_model_is_masked_on_its_own(get: Get, name: str) -> None:
     close(masked_logits(other, mask, batch), expected, 0)
 
 
-def test_the_prefix_tree_gives_the_answers_of_masks_run_one_by_one(get: Get, name: str) -> None:
+def test_shared_layers_give_the_answers_of_masks_run_one_by_one(get: Get, name: str) -> None:
     case = get(name)
     options: dict[str, Any] = {"means": means_of(case.model), "role": "ood"}
     arguments = case.model, [*COMPONENTS, "L0.H0+L2.MLP"], EXAMPLES
     expected = ablate(*arguments, engine="reference", **options)
-    kind = ARCHITECTURES[case.reference.config.model_type]
-    if kind.stack is Architecture.stack:
-        with pytest.raises(InputError, match="engine='reference' runs any model"):
+    engines = ["restart", "tree"]
+    if ARCHITECTURES[case.reference.config.model_type].stack is Architecture.stack:
+        with pytest.raises(InputError, match="engine='restart' runs any model"):
             ablate(*arguments, engine="tree", **options)
-        return
-    found = ablate(*arguments, engine="tree", **options)
-    close(found.full.logits, expected.full.logits)
-    for components, answers in expected.without.items():
-        close(found.without[components].logits, answers.logits)
+        engines.remove("tree")
+    for engine in engines:
+        found = ablate(*arguments, engine=engine, **options)  # type: ignore[arg-type]
+        close(found.full.logits, expected.full.logits)
+        for components, answers in expected.without.items():
+            close(found.without[components].logits, answers.logits)
 
 
 # -- attention ------------------------------------------------------------------------------------
