@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import copy
 import importlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -257,27 +258,34 @@ def reference_logits(reference: Any, rows: Sequence[Tensor]) -> Tensor:
 # -- oracles: where components are in a plain Hugging Face model --------------------------------
 
 
-def _layers(model: Any) -> Any:
-    base = getattr(model, model.base_model_prefix)
-    if hasattr(base, "h"):
-        return base.h
-    return base.encoder.layer if hasattr(base, "encoder") else base.layers
+PLACES = {
+    **dict.fromkeys(ENCODERS, ("encoder.layer", "attention.output.dense", "output.dense")),
+    "gpt2": ("h", "attn.c_proj", "mlp.c_proj"),
+    **dict.fromkeys(("llama", "mistral", "qwen2"), ("layers", "self_attn.o_proj", "mlp.down_proj")),
+}
+"""The layers, and W_O and W_out in each of them, in the base model of a ``model_type``."""
+
+
+def _layers(model: Any) -> list[nn.Module]:
+    """The module that every layer runs, which may be the same for several."""
+    layers = list(model.base_model.get_submodule(PLACES[model.config.model_type][0]))
+    n = model.config.num_hidden_layers
+    return [layers[i * len(layers) // n] for i in range(n)]
+
+
+def _place(model: Any, layer: int, which: int) -> tuple[nn.Module, str]:
+    parent, _, name = PLACES[model.config.model_type][which].rpartition(".")
+    return _layers(model)[layer].get_submodule(parent), name
 
 
 def attention_output(model: Any, layer: int) -> tuple[nn.Module, str]:
     """The module that holds W_O, and its name in its parent for replacing."""
-    block = _layers(model)[layer]
-    if hasattr(block, "attention"):
-        return block.attention.output, "dense"
-    return (block.attn, "c_proj") if hasattr(block, "attn") else (block.self_attn, "o_proj")
+    return _place(model, layer, 1)
 
 
 def mlp_output(model: Any, layer: int) -> tuple[nn.Module, str]:
     """The module that holds W_out, and its name in its parent."""
-    block = _layers(model)[layer]
-    if hasattr(block, "intermediate"):
-        return block.output, "dense"
-    return (block.mlp, "c_proj") if hasattr(block.mlp, "c_proj") else (block.mlp, "down_proj")
+    return _place(model, layer, 2)
 
 
 def _as_linear(place: tuple[nn.Module, str]) -> nn.Linear:
@@ -320,24 +328,32 @@ def torch_hooks(
     on_z: Callable[[int, Tensor], Tensor | None],
     on_mlp: Callable[[int, Tensor], Tensor | None],
 ) -> Iterator[Any]:
-    """Read or replace z [batch, pos, head, d_head] and MLP outputs with plain torch hooks."""
-    handles = []
+    """Read or replace z [batch, pos, head, d_head] and MLP outputs with plain torch hooks.
 
-    def z_hook(layer: int) -> Any:
+    A module that several layers share is taken to run once for each, in their order.
+    """
+    handles = []
+    layers: dict[nn.Module, list[int]] = {}
+    for layer, block in enumerate(_layers(model)):
+        layers.setdefault(block, []).append(layer)
+
+    def z_hook(turns: Iterator[int]) -> Any:
         def hook(module: Any, args: tuple[Tensor, ...]) -> Any:
-            new = on_z(layer, args[0].unflatten(-1, (N_HEADS, -1)))
+            new = on_z(next(turns), args[0].unflatten(-1, (N_HEADS, -1)))
             return None if new is None else (new.flatten(-2), *args[1:])
 
         return hook
 
-    def mlp_hook(layer: int) -> Any:
-        return lambda module, args, output: on_mlp(layer, output)
+    def mlp_hook(turns: Iterator[int]) -> Any:
+        return lambda module, args, output: on_mlp(next(turns), output)
 
-    for layer in range(len(_layers(model))):
-        parent, name = attention_output(model, layer)
-        handles.append(getattr(parent, name).register_forward_pre_hook(z_hook(layer)))
-        parent, name = mlp_output(model, layer)
-        handles.append(getattr(parent, name).register_forward_hook(mlp_hook(layer)))
+    for shared in layers.values():
+        parent, name = attention_output(model, shared[0])
+        hook = z_hook(itertools.cycle(shared))
+        handles.append(getattr(parent, name).register_forward_pre_hook(hook))
+        parent, name = mlp_output(model, shared[0])
+        hook = mlp_hook(itertools.cycle(shared))
+        handles.append(getattr(parent, name).register_forward_hook(hook))
     try:
         yield model
     finally:

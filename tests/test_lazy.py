@@ -121,4 +121,4 @@ import {order}
 from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
 print(SUPPORTED_ARCHITECTURES["BertForSequenceClassification"].__module__)
 """
-    assert output_of(program) == "mechcore.models.architectures.adapters"
+    assert output_of(program) == "mechcore.models.architectures.encoder"

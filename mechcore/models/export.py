@@ -160,11 +160,12 @@ def _check_fits(
 ) -> tuple[Any, int | None]:
     """Check all against the model that mechcore runs; its class and padding id."""
     hf_model: Any = weights_of(model)
-    if architecture_of(hf_model.config).projections is None:
+    family = architecture_of(hf_model.config)
+    if family.projections is None:
         known = [name for name in ARCHITECTURES if ARCHITECTURES[name].projections]
         raise InputError(
-            f"checkpoint {source}: found {type(hf_model).__name__}; families that can be exported "
-            f"are {', '.join(known)}"
+            f"checkpoint {source}: found {type(hf_model).__name__}, which cannot be exported: "
+            f"{family.unfoldable}; families that can are {', '.join(known)}"
         )
     check_masks([mask], model)
     if means is not None:

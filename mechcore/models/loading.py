@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformer_lens.factories.architecture_adapter_factory import SUPPORTED_ARCHITECTURES
+from transformer_lens.factories.architecture_adapter_factory import ArchitectureAdapterFactory
 from transformer_lens.model_bridge.sources import build_bridge_from_module
 from transformers import (
     AutoConfig,
@@ -54,6 +54,7 @@ from mechcore.models.running import (
     weights_of,
 )
 
+_LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 CLASSIFICATION, LANGUAGE_MODEL, BODY = "classification", "language-model", "body"
 _LOADERS = {
     CLASSIFICATION: AutoModelForSequenceClassification,
@@ -295,36 +296,67 @@ def read_config(name: str, revision: str | None = None) -> Any:
     return config
 
 
+_OTHER_HEADS = {
+    "ForTokenClassification": "labels tokens",
+    "ForQuestionAnswering": "marks answers in texts",
+    "ForMultipleChoice": "chooses between texts",
+}
+
+
 def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
     if architecture.endswith("ForSequenceClassification"):
+        if config.num_labels == 1:
+            raise InputError(
+                f"checkpoint {name}: its head gives one number (num_labels is 1), a regression; "
+                "expected at least two classes, without which there is no accuracy: fine-tune it "
+                "to tell classes apart"
+            )
         return CLASSIFICATION
-    if architecture.endswith(("ForCausalLM", "LMHeadModel")) and architecture != "BertLMHeadModel":
+    if architecture.endswith(_LANGUAGE_MODELS) and architecture != "BertLMHeadModel":
         return LANGUAGE_MODEL
-    if not head and architecture_of(config).encoder:
+    encoder = architecture_of(config).encoder
+    if not head and encoder:
         return BODY
+    does = [what for ending, what in _OTHER_HEADS.items() if architecture.endswith(ending)]
+    lacks = f"whose head {does[0]}, and" if does else "which"
     raise InputError(
-        f"checkpoint {name}: its architecture is {architecture}, which has no classification or "
+        f"checkpoint {name}: its architecture is {architecture}, {lacks} has no classification or "
         "causal language-model head; expected a ...ForSequenceClassification or ...ForCausalLM "
         "checkpoint: fine-tune the model for the task first"
+        + ", or leave the head out (head=False), which shows what heads attend to"
+        * encoder
     )
 
 
 def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -> Any:
     config = hf_model.config
     family = architecture_of(config)
-    if adapter := family.adapter(architecture):
+    if adapter := family.adapter(architecture, config.model_type):
         register({architecture: adapter})
         if architecture.endswith("ForSequenceClassification") and config.pad_token_id is None:
             config.pad_token_id = load_tokenizer(name, revision=revision).pad_token_id
-    untried = type(family) is Architecture and architecture in SUPPORTED_ARCHITECTURES
-    trial = Trial(hf_model) if untried else None
+    if architecture not in ArchitectureAdapterFactory._adapters:
+        own: str | None = architecture
+        if architecture.endswith("ForSequenceClassification"):
+            own = family.language_model(config.model_type)
+        looked_for = (
+            f"{own} among TransformerLens's" if own else f"{config.model_type!r} among its own"
+        )
+        raise InputError(
+            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; mechcore looked "
+            f"for {looked_for} architectures; classifiers that can be loaded are those of "
+            f"{', '.join(ARCHITECTURES)} and of the decoders whose language models TransformerLens "
+            "bridges; docs/extend.md says how to add a family"
+        )
+    tried = type(family) is not Architecture and architecture.endswith(_LANGUAGE_MODELS)
+    trial = None if tried else Trial(hf_model)
     try:
         model = build_bridge_from_module(hf_model, architecture, hf_config=config, model_name=name)
-    except ValueError as error:
+    except InputError:
+        raise
+    except Exception as error:  # what a bridge makes of an architecture is of any kind
         raise InputError(
-            f"checkpoint {name}: no TransformerBridge adapter for {architecture}; classifiers that "
-            f"can be loaded are those of {', '.join(ARCHITECTURES)} and of the decoders whose "
-            "language models TransformerLens bridges"
+            f"checkpoint {name}: TransformerLens cannot bridge {architecture}: {reason(error)}"
         ) from error
     model.cfg.n_devices = len(devices_of(model))
     if trial is not None:

@@ -28,9 +28,6 @@ from mechcore.models.checkpoint_files import find_weights, read_weights
 from mechcore.models.loading import load_tokenizer, read_config
 from mechcore.training.machine import device_of
 
-_HEAD = ("classifier.", "score.")
-_POOLER = "pooler."
-
 
 def new_model(
     base: str | Path,
@@ -141,7 +138,7 @@ def _loader(base: str, config: Any, prompt: str | None) -> Any:
     kind = config.model_type
     if prompt is None:
         architecture = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(kind, "")
-        if architecture_of(config).adapter(architecture) is None:
+        if architecture_of(config).adapter(architecture, kind) is None:
             raise InputError(
                 f"checkpoint {base}: is of the kind {kind!r}, of which mechcore reads no "
                 f"classifiers; expected one of {', '.join(ARCHITECTURES)}, or a decoder whose "
@@ -198,7 +195,7 @@ def _pretrained(
     )
     classifier = loader is AutoModelForSequenceClassification
     missing = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
-    if lacking := sorted(key for key in missing if not (classifier and _is_head(key))):
+    if lacking := sorted(key for key in missing if not (classifier and _is_new(key, model))):
         raise InputError(
             f"checkpoint {base}: its files lack the weights {', '.join(lacking[:4])}"
             f"{f' and {len(lacking) - 4} more' if len(lacking) > 4 else ''} of "
@@ -208,8 +205,13 @@ def _pretrained(
     return model
 
 
-def _is_head(key: str) -> bool:
-    return key.startswith(_HEAD) or key.split(".", 1)[-1].startswith(_POOLER)
+def _is_head(key: str, model: PreTrainedModel) -> bool:
+    return not key.startswith(f"{model.base_model_prefix}.")
+
+
+def _is_new(key: str, model: PreTrainedModel) -> bool:
+    """Whether a pretrained body may lack a weight: the head's, or those of a pooler before it."""
+    return _is_head(key, model) or key.split(".", 1)[-1].startswith("pooler.")
 
 
 def _renew_head(base: str, model: PreTrainedModel, own: Sequence[str] | None) -> None:
@@ -223,5 +225,5 @@ def _renew_head(base: str, model: PreTrainedModel, own: Sequence[str] | None) ->
         stacklevel=3,
     )
     fresh = type(model)(model.config)
-    new = {key: value for key, value in fresh.state_dict().items() if key.startswith(_HEAD)}
+    new = {key: value for key, value in fresh.state_dict().items() if _is_head(key, model)}
     model.load_state_dict(new, strict=False)

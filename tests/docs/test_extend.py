@@ -71,9 +71,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def mechcore(site: Path, *arguments: str) -> str:
     """Run the command with the package installed; what it prints."""
+    return python(site, "-m", "mechcore", *arguments)
+
+
+def python(site: Path, *arguments: str) -> str:
+    """Run Python likewise."""
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-m", "mechcore", *arguments],
+        [sys.executable, *arguments],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
@@ -188,6 +193,46 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     assert folded.state_dict().keys() == expected.keys()
     for name, weight in folded.state_dict().items():
         assert torch.equal(weight, expected[name]), name
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("head", ["ForSequenceClassification", "Model"])
+def test_the_encoder_loads_with_and_without_a_head(
+    installed: Path, tmp_path: Path, head: str
+) -> None:
+    """A tiny random Megatron-BERT, against Hugging Face's own with a head's weights at zero."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = hf.MegatronBertConfig(**sizes, vocab_size=40, pad_token_id=1, num_labels=3)
+    helpers.randomise(model := getattr(hf, f"MegatronBert{head}")(config).eval())
+    model.save_pretrained(tmp_path)
+    helpers.word_tokenizer().save_pretrained(tmp_path)
+    expected = [model(row[None])[0][0] for row in helpers.texts()]
+    with torch.no_grad():
+        model.base_model.encoder.layer[1].attention.output.dense.weight[:, 4:8] = 0
+    ablated = [model(row[None])[0][0] for row in helpers.texts()]
+    code = f"""
+import sys, torch
+import mechcore
+from mechcore.components import Mask
+from mechcore.models.running import forward
+model = mechcore.load_model({str(tmp_path)!r}, head={head != "Model"})
+batches, found = torch.load({str(tmp_path / "batches.pt")!r}), []
+with torch.no_grad():
+    for batch in batches:
+        whole = forward(model, batch)
+        with mechcore.masked(model, Mask.full(model).without("L1.H1"), fill="zero") as run:
+            found.append((whole, run(batch)))
+torch.save(found, {str(tmp_path / "found.pt")!r})
+"""
+    sides = ("right", "left")
+    batches = [helpers.padded(helpers.texts(), side, extra=1) for side in sides]
+    torch.save(batches, tmp_path / "batches.pt")
+    python(installed, "-c", code)
+    for logits in torch.load(tmp_path / "found.pt"):
+        for each, rows in zip(logits, (expected, ablated), strict=True):
+            for found, row in zip(each, rows, strict=True):
+                row = row.detach()
+                torch.testing.assert_close(found[: len(row)], row, rtol=0, atol=1e-5)
 
 
 @pytest.mark.once

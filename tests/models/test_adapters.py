@@ -161,8 +161,8 @@ def test_adapters_are_registered_as_entry_points() -> None:
     found = {
         point.name: point.load() for point in entry_points(group="transformer_lens.architectures")
     }
-    names = {"Bert", "Roberta", "GPT2", "Llama", "Mistral", "Qwen2"}
-    for name in names:
+    encoders = {"Bert", "Roberta", "XLMRoberta", "Camembert", "Electra", "DistilBert", "Albert"}
+    for name in encoders | {"MPNet", "GPT2", "Llama", "Mistral", "Qwen2"}:
         assert (
             found[f"{name}ForSequenceClassification"]
             is SUPPORTED_ARCHITECTURES[f"{name}ForSequenceClassification"]

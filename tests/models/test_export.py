@@ -638,7 +638,7 @@ def test_sources_that_cannot_be_exported(sources: Sources, tmp_path: Path) -> No
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = hf.GPTNeoXConfig(**sizes, intermediate_size=24, vocab_size=40, pad_token_id=1)
     path = saved(hf.GPTNeoXForCausalLM(config), tmp_path / "neox")
-    with pytest.raises(InputError, match=r"found GPTNeoXForCausalLM; .* are bert, .* qwen2"):
+    with pytest.raises(InputError, match=r"found GPTNeoXForCausalLM, which .* are bert, .* qwen2"):
         export_checkpoint(path, out, mask, fill="zero")
     for architecture in ("bert", "llama"):
         bare = tmp_path / architecture

@@ -128,10 +128,35 @@ def test_a_head_that_mechcore_reads_stays_when_it_is_not_needed(bert: Path) -> N
     torch.testing.assert_close(forward(either, inputs), forward(whole, inputs), rtol=0, atol=0)
 
 
-def test_other_bodies_are_refused(tmp_path: Path) -> None:
-    sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 20}
-    hf.DistilBertModel(hf.DistilBertConfig(**sizes, pad_token_id=0)).save_pretrained(tmp_path)
-    assert "its architecture is DistilBertModel" in refusal(tmp_path, head=False)
+def test_a_decoders_head_is_not_left_out(tmp_path: Path) -> None:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20}
+    hf.GPT2Model(hf.GPT2Config(**sizes)).save_pretrained(tmp_path)
+    assert "its architecture is GPT2Model" in refusal(tmp_path, head=False)
+
+
+@pytest.mark.parametrize(
+    ("head", "does"),
+    [
+        ("TokenClassification", "labels tokens"),
+        ("QuestionAnswering", "marks answers in texts"),
+        ("MultipleChoice", "chooses between texts"),
+    ],
+)
+def test_heads_that_do_something_else(tmp_path: Path, cases: Cases, head: str, does: str) -> None:
+    config = hf.AutoConfig.from_pretrained(cases.path("bert"))
+    getattr(hf, f"BertFor{head}")(config).save_pretrained(tmp_path)
+    message = refusal(tmp_path)
+    assert f"its architecture is BertFor{head}, whose head {does}, and has no class" in message
+    assert message.endswith("or leave the head out (head=False), which shows what heads attend to")
+    assert not is_classifier(load_model(tmp_path, head=False))
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt2"])
+def test_a_regression(tmp_path: Path, architecture: str) -> None:
+    helpers.hf_classifier(architecture, ["score"]).save_pretrained(tmp_path)
+    message = refusal(tmp_path)
+    assert "its head gives one number (num_labels is 1), a regression; expected at least" in message
+    assert "two classes, without which there is no accuracy" in message
 
 
 def save_gguf(path: Path) -> None:
@@ -213,14 +238,40 @@ def test_a_config_without_architectures(bert: Path, architectures: Any) -> None:
     assert "its architecture is none, which has no classification" in refusal(bert)
 
 
-def test_an_architecture_without_an_adapter(tmp_path: Path) -> None:
-    sizes = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "vocab_size": 20}
-    hf.DistilBertForSequenceClassification(
-        hf.DistilBertConfig(**sizes, pad_token_id=0)
-    ).save_pretrained(tmp_path)
+ENCODER_DECODER = {
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 16,
+    "decoder_ffn_dim": 16,
+}
+ENCODER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes", "looked_for"),
+    [
+        ("Bart", {**ENCODER_DECODER, "eos_token_id": 2}, "'bart' among its own"),
+        ("T5", {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2}, "'t5' among its own"),
+        ("FNet", {"hidden_size": 16, "num_hidden_layers": 1}, "'fnet' among its own"),
+        ("Longformer", {**ENCODER, "attention_window": 4}, "'longformer' among its own"),
+        ("BigBird", {**ENCODER, "attention_type": "original_full"}, "'big_bird' among its own"),
+        ("XLNet", {"d_model": 16, "n_layer": 1, "n_head": 2}, "XLNetLMHeadModel among Transformer"),
+    ],
+)
+def test_an_architecture_without_an_adapter(
+    tmp_path: Path, family: str, sizes: Any, looked_for: str
+) -> None:
+    config = getattr(hf, f"{family}Config")(**sizes, vocab_size=20, pad_token_id=0, num_labels=3)
+    getattr(hf, f"{family}ForSequenceClassification")(config).save_pretrained(tmp_path)
+    helpers.word_tokenizer().save_pretrained(tmp_path)
     message = refusal(tmp_path)
-    assert "no TransformerBridge adapter for DistilBertForSequenceClassification" in message
-    assert "bert, roberta, gpt2, llama, mistral, qwen2" in message
+    assert f"no TransformerBridge adapter for {family}ForSequenceClassification; mech" in message
+    assert f"mechcore looked for {looked_for}" in message
+    assert "bert, roberta, xlm-roberta, " in message
+    assert message.endswith("docs/extend.md says how to add a family")
 
 
 @pytest.mark.parametrize("damage", ["cut", "rubbish", "empty", "header"])

@@ -73,8 +73,9 @@ def refusal(model: Any) -> str:
 def refused(found: str) -> str:
     return (
         f"prefix-sharing engine: found {found}; expected a TransformerBridge of bert, roberta, "
-        "gpt2, llama, mistral, qwen2 with its usual settings, or a HookedTransformer, on one "
-        "device; engine='restart' runs any model whose layers can be called again"
+        "xlm-roberta, camembert, electra, distilbert, gpt2, llama, mistral, qwen2 with its usual "
+        "settings, or a HookedTransformer, on one device; engine='restart' runs any model whose "
+        "layers can be called again"
     )
 
 
@@ -106,9 +107,7 @@ def classifier(architecture: str, **changes: Any) -> Any:
         ("roberta", {"hidden_act": "gelu_pytorch_tanh"}),
         ("gpt2", {"activation_function": "gelu"}),
         ("gpt2", {"activation_function": "relu"}),
-        ("gpt2", {"scale_attn_weights": False}),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}),
-        ("gpt2", {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": True}),
         ("llama", {"attention_bias": True, "mlp_bias": True}),
         ("llama", {"num_key_value_heads": 4}),
         ("llama", {"num_key_value_heads": 1}),
@@ -132,6 +131,20 @@ def test_settings_of_bridges_are_read(
         close(stack_logits(model, padded(texts(), side, extra=1, noise=2)), expected)
     plain = helpers.reference_logits(cases.get(architecture).reference, texts())
     assert changes.get("sliding_window", 1) != 1 or (expected - plain).abs().max() > 2e-5
+
+
+@pytest.mark.parametrize("by_layer", [False, True])
+def test_scores_without_a_scale(by_layer: bool, tmp_path: Path) -> None:
+    """TransformerLens scales them all the same, and such a bridge is refused by `load_model`."""
+    settings = {"scale_attn_weights": False, "scale_attn_by_inverse_layer_idx": by_layer}
+    hf_model = classifier("gpt2", **settings)
+    with pytest.raises(InputError, match=r"its logits are not those of Hugging Face"):
+        bridge(hf_model, tmp_path)
+    expected = helpers.reference_logits(hf_model, texts())
+    model = build_bridge_from_module(
+        hf_model, "GPT2ForSequenceClassification", hf_config=hf_model.config
+    )
+    close(stack_logits(model, padded(texts(), extra=1, noise=2)), expected)
 
 
 def test_a_stack_is_a_copy(case: Case) -> None:

@@ -218,9 +218,9 @@ def test_bases_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_base_of_a_kind_that_mechcore_cannot_read_is_refused(tmp_path: Path) -> None:
-    hf.DistilBertConfig(vocab_size=40).save_pretrained(tmp_path)
+    hf.BigBirdConfig(vocab_size=40).save_pretrained(tmp_path)
     word_tokenizer().save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="of the kind 'distilbert', of which mechcore reads no"):
+    with pytest.raises(InputError, match="of the kind 'big_bird', of which mechcore reads no"):
         new_model(tmp_path, classes=CLASSES, seed=0)
 
 

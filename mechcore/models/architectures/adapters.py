@@ -1,9 +1,10 @@
-"""Adapters for TransformerBridge, derived from those of TransformerLens.
+"""Adapters for TransformerBridge, those of decoders derived from those of TransformerLens.
 
-TransformerLens bridges language models only. An adapter here is the family's language-model
-adapter with the language-model head taken out and the classification head, or none, put in, so
-logits are Hugging Face's. Those of mechcore's own families are attributes of this module by the
-name of the Hugging Face class, for the entry point group ``transformer_lens.architectures``.
+TransformerLens bridges language models only. A decoder's adapter here is the family's
+language-model adapter with the classification head in the place of the language-model head, so
+logits are Hugging Face's; encoders have their own (`mechcore.models.architectures.encoder`). Those
+of mechcore's own families are attributes of this module by the name of the Hugging Face class, for
+the entry point group ``transformer_lens.architectures``.
 
 The adapters also make padding harmless: whatever stands at masked positions never reaches the
 logits, and left-padded batches give the logits of the unpadded texts (an encoder's classification
@@ -28,7 +29,7 @@ from mechcore.models.padding import real_tokens_first
 def derived(
     family: type[Architecture], language_model: str, name: str
 ) -> type[ArchitectureAdapter] | None:
-    """The adapter of a Hugging Face class, made from that of the family's language model.
+    """The adapter of a decoder's classifier, made from that of the family's language model.
 
     Args:
         family: has the head.
@@ -41,15 +42,13 @@ def derived(
     base: Any = factory.SUPPORTED_ARCHITECTURES.get(language_model)
     if base is None:
         return None
-    classifier = name.endswith("ForSequenceClassification")
 
     class Derived(base):
         def __init__(self, cfg: Any) -> None:
             super().__init__(cfg)
             parts: dict[str, Any] = self.component_mapping
-            family.without_head(parts, name)
-            if classifier:
-                parts.update({key: LinearBridge(name=at) for key, at in family.head.items()})
+            parts.pop("unembed", None)
+            parts.update({key: LinearBridge(name=at) for key, at in family.head.items()})
 
         def prepare_model(self, hf_model: Any) -> None:
             """Check that it has its classification head, and shield it from padding.
@@ -58,8 +57,7 @@ def derived(
                 InputError: a classifier was loaded as a language model.
             """
             super().prepare_model(hf_model)
-            if classifier:
-                _shield(hf_model, not family.encoder)
+            shield(hf_model, causal=True)
 
     Derived.__name__ = Derived.__qualname__ = name
     return Derived
@@ -78,8 +76,12 @@ def register(adapters: Mapping[str, type[ArchitectureAdapter]]) -> None:
             factory.ArchitectureAdapterFactory.register_adapter(name, adapter)
 
 
-def _shield(hf_model: Any, causal: bool) -> None:
-    """Normalise padded batches on their way into ``hf_model``."""
+def shield(hf_model: Any, causal: bool) -> None:
+    """Normalise padded batches on their way into a classifier.
+
+    Raises:
+        InputError: ``hf_model`` is none.
+    """
     if not type(hf_model).__name__.endswith("ForSequenceClassification"):
         raise InputError(
             f"model: TransformerLens loaded this classifier as {type(hf_model).__name__}, without "
@@ -117,7 +119,7 @@ def _shield(hf_model: Any, causal: bool) -> None:
 
 
 _OWN: dict[str, Any] = {
-    name: derived(ARCHITECTURES[kind], str(ARCHITECTURES[kind].language_model), name)
+    name: ARCHITECTURES[kind].adapter(name, kind)
     for kind in OWN
     for name in [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES[kind]]
 }

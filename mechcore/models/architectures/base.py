@@ -29,70 +29,71 @@ class Architecture:
 
     Attributes:
         encoder: whether positions attend to later ones too, and the head reads the first.
-        language_model: the Hugging Face class whose TransformerLens adapter, with another head,
-            bridges the family's classifiers; None for that of its causal language models.
         head: components of the classification head and where Hugging Face has them.
         body_options: arguments that leave out what is no part of the model without its head.
         reads_pad_id: whether the padding token itself makes a difference, not its mask alone:
             positions are counted, or the end of the text is found, by it.
         projections: where W_O and the MLP's last matrix are in the base model, ``{}`` standing for
             the layer; None if masks cannot be folded into the weights.
+        unfoldable: why they cannot.
     """
 
     encoder: ClassVar[bool] = False
-    language_model: ClassVar[str | None] = None
     head: ClassVar[Mapping[str, str]] = {"classifier": "score"}
     body_options: ClassVar[Mapping[str, Any]] = {}
     reads_pad_id: ClassVar[bool] = True
     projections: ClassVar[tuple[str, str] | None] = None
+    unfoldable: ClassVar[str] = "mechcore does not know where its output projections are"
 
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    @classmethod
-    def without_head(cls, parts: dict[str, Any], name: str) -> None:
-        """Take the language-model head out of the components of an adapter.
-
-        Args:
-            parts: components of `language_model`'s adapter, by name.
-            name: of the Hugging Face class that the adapter is to bridge.
-        """
-        parts.pop("unembed", None)
-
     @property
     def causal(self) -> bool:
         """Whether positions attend to earlier ones only."""
-        return not self.encoder or bool(self.config.is_decoder)
+        return not self.encoder or bool(getattr(self.config, "is_decoder", False))
 
     @property
     def first_position(self) -> int:
         """Row of the position embeddings of a text's first token."""
         return 0
 
-    def adapter(self, name: str) -> type[ArchitectureAdapter] | None:
+    @classmethod
+    def adapter(cls, name: str, kind: str) -> type[ArchitectureAdapter] | None:
         """The TransformerLens adapter of a Hugging Face class of the family.
 
         Args:
             name: of the class: a classifier, or a model without a head.
+            kind: ``config.model_type``.
 
         Returns:
             The adapter; None where TransformerLens has its own, or there is none.
+        """
+        from mechcore.models.architectures.adapters import derived
+
+        bridged = cls.language_model(kind)
+        if bridged is None or not name.endswith("ForSequenceClassification"):
+            return None
+        return derived(cls, bridged, name)
+
+    @classmethod
+    def language_model(cls, kind: str) -> str | None:
+        """The Hugging Face class whose TransformerLens adapter bridges a decoder's classifiers.
+
+        Args:
+            kind: ``config.model_type``.
+
+        Returns:
+            Its name; None if the family is none of decoders.
         """
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
             MODEL_FOR_MASKED_LM_MAPPING_NAMES,
         )
 
-        from mechcore.models.architectures.adapters import derived
-
-        kind = self.config.model_type
-        bridged = self.language_model
-        if bridged is None and kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-            bridged = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
-        body = self.encoder and name.endswith("Model")
-        if bridged is None or not (body or name.endswith("ForSequenceClassification")):
+        if cls.encoder or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
             return None
-        return derived(type(self), bridged, name)
+        return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
 
     def stack(self, model: Any) -> Stack:
         """The layers as functions of the weights, for the engine that shares prefixes.
@@ -129,6 +130,12 @@ class Architecture:
 OWN = {
     "bert": "mechcore.models.architectures.bert:Bert",
     "roberta": "mechcore.models.architectures.bert:Roberta",
+    "xlm-roberta": "mechcore.models.architectures.bert:Roberta",
+    "camembert": "mechcore.models.architectures.bert:Roberta",
+    "electra": "mechcore.models.architectures.electra:Electra",
+    "distilbert": "mechcore.models.architectures.distilbert:DistilBert",
+    "albert": "mechcore.models.architectures.albert:Albert",
+    "mpnet": "mechcore.models.architectures.mpnet:MPNet",
     "gpt2": "mechcore.models.architectures.gpt2:GPT2",
     "llama": "mechcore.models.architectures.llama:Llama",
     "mistral": "mechcore.models.architectures.llama:Mistral",

@@ -12,7 +12,6 @@ from mechcore.models.stack import Stack
 class GPT2(Architecture):
     """GPT-2."""
 
-    language_model = "GPT2LMHeadModel"
     projections = ("h.{}.attn.c_proj", "h.{}.mlp.c_proj")
 
     def stack(self, model: Any) -> Stack:

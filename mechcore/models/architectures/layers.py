@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.pytorch_utils import Conv1D
 
+from mechcore.models.architectures.base import unsupported
 from mechcore.models.padding import real_positions
-from mechcore.models.running import is_causal, is_classifier, n_kv_heads
+from mechcore.models.running import is_causal, is_classifier, n_kv_heads, weights_of
 from mechcore.models.stack import Activation, Inputs, Layer, Linear, Norm, Stack
 
 
@@ -63,6 +64,54 @@ def bridge_stack(
         head=norm(model.ln_final) if head is None else head,
         out=out,
         rotary=rotary,
+    )
+
+
+def encoder_stack(
+    model: Any,
+    dense_and_out: tuple[str, str],
+    between: Activation,
+    places: Callable[[Inputs], Tensor] | None = None,
+) -> Stack:
+    """A `Stack` of an encoder's classifier that is BERT but for names.
+
+    Args:
+        model: a TransformerBridge.
+        dense_and_out: where Hugging Face has the two matrices of the classification head.
+        between: the activation between them.
+        places: rows of the position embeddings, [batch, pos]; None counts from 0.
+
+    Raises:
+        InputError: the model is no classifier, or a decoder.
+    """
+    hf_model = weights_of(model)
+    config: Any = hf_model.config
+    if getattr(config, "is_decoder", False):
+        raise unsupported(f"a {config.model_type} with is_decoder=True")
+    if not is_classifier(model):
+        raise unsupported(f"a bridge of {type(hf_model).__name__}")
+    words, positions, after = weight(model.embed), weight(model.pos_embed), norm(model.embed_ln)
+    types = weight(model.token_type_embed) if hasattr(model, "token_type_embed") else None
+    project = linear(model.embed_project) if hasattr(model, "embed_project") else None
+    dense, out = (linear(hf_model.get_submodule(path)) for path in dense_and_out)
+
+    def embed(inputs: Inputs) -> Tensor:
+        ids = inputs["input_ids"]
+        x = F.embedding(ids, words)
+        if types is not None:
+            segments = inputs.get("token_type_ids")
+            x = x + F.embedding(torch.zeros_like(ids) if segments is None else segments, types)
+        rows = torch.arange(ids.shape[1], device=ids.device) if places is None else places(inputs)
+        x = after(x + F.embedding(rows, positions))
+        return x if project is None else project(x)
+
+    return bridge_stack(
+        model,
+        embed=embed,
+        head=lambda x: between(dense(x)),
+        out=out,
+        activation=activation(getattr(config, "hidden_act", None) or config.activation),
+        post_norm=True,
     )
 
 

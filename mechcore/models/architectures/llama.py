@@ -27,7 +27,6 @@ _OWN_FIELDS = {*_WINDOW_FIELDS, "model_type", "architectures", "auto_map"}
 class Llama(Architecture):
     """Llama."""
 
-    language_model = "LlamaForCausalLM"
     projections = ("layers.{}.self_attn.o_proj", "layers.{}.mlp.down_proj")
 
     @property
@@ -96,8 +95,6 @@ class Llama(Architecture):
 class Mistral(Llama):
     """Mistral, whose layers may all attend to a window."""
 
-    language_model = "MistralForCausalLM"
-
     @property
     def window(self) -> int | None:
         """See `Llama.window`."""
@@ -107,8 +104,6 @@ class Mistral(Llama):
 
 class Qwen2(Mistral):
     """Qwen2, of which some layers may attend to a window."""
-
-    language_model = "Qwen2ForCausalLM"
 
     @property
     def window(self) -> int | None:
