@@ -15,7 +15,7 @@ from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.interventions import masked
 from mechcore.models import load_model
-from mechcore.models.running import class_names, forward, is_causal, is_classifier
+from mechcore.models.running import class_names, forward, hook_pattern, is_causal, is_classifier
 
 SIZES: dict[str, Any] = {
     "hidden_size": helpers.D_MODEL,
@@ -49,6 +49,28 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "SmolLM3": {**WIDE, "num_key_value_heads": 2},
     "Starcoder2": {**WIDE, "num_key_value_heads": 2},
 }
+
+LLAMA = ("self_attn.o_proj", "mlp.down_proj")
+FALCON = ("self_attention.dense", "mlp.dense_4h_to_h")
+PLACES = dict.fromkeys(FAMILIES, LLAMA) | {
+    "Bloom": FALCON,
+    "Falcon": FALCON,
+    "GPTBigCode": ("attn.c_proj", "mlp.c_proj"),
+    "GPTJ": ("attn.out_proj", "mlp.fc_out"),
+    "GPTNeo": ("attn.attention.out_proj", "mlp.c_proj"),
+    "GPTNeoX": ("attention.dense", "mlp.dense_4h_to_h"),
+    "Mpt": ("attn.out_proj", "ffn.down_proj"),
+    "OPT": ("self_attn.out_proj", "fc2"),
+    "Phi": ("self_attn.dense", "mlp.fc2"),
+    "Starcoder2": ("self_attn.o_proj", "mlp.c_proj"),
+}
+"""Where Hugging Face has W_O and W_out in a layer; Mixtral's MLPs are several."""
+
+
+def layers_of(model: Any) -> Any:
+    base = model.base_model
+    base = getattr(base, "decoder", base)
+    return next(getattr(base, name) for name in ("layers", "h", "blocks") if hasattr(base, name))
 
 
 def saved(family: str, folder: Path, **own: Any) -> Any:
@@ -91,15 +113,38 @@ def test_logits_are_those_of_hugging_face_whatever_the_padding(family: str, tmp_
 
 
 @pytest.mark.once
-def test_a_head_is_masked_as_by_an_edit_of_its_weights(tmp_path: Path) -> None:
-    reference = saved("Qwen3", tmp_path, **FAMILIES["Qwen3"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_components_are_masked_as_by_an_edit_of_their_weights(family: str, tmp_path: Path) -> None:
+    reference = saved(family, tmp_path, **FAMILIES[family])
     model, batch = load_model(tmp_path), padded(texts(), "left", extra=1)
+    layers, (attention, mlp) = layers_of(reference), PLACES[family]
+    components = ["0.1"] if family == "Mixtral" else ["0.1", "1.mlp"]
     with torch.no_grad():
-        reference.model.layers[0].self_attn.o_proj.weight[:, 4:8] = 0
-        reference.model.layers[1].mlp.down_proj.weight.zero_()
-        with masked(model, Mask.full(model).without("0.1", "1.mlp"), fill="zero") as run:
+        forward_whole = forward(model, batch)
+        with masked(model, Mask.full(model), fill="zero") as run:
+            assert torch.equal(run(batch), forward_whole)
+        with masked(model, Mask.full(model).without(components), fill="zero") as run:
             found = run(batch)
+        layers[0].get_submodule(attention).weight[:, 4:8] = 0
+        if family != "Mixtral":
+            for parameter in layers[1].get_submodule(mlp).parameters():
+                parameter.zero_()
     torch.testing.assert_close(found, reference_logits(reference, texts()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("family", FAMILIES)
+def test_patterns_are_those_of_hugging_face(family: str, tmp_path: Path) -> None:
+    reference = saved(family, tmp_path, **FAMILIES[family])
+    model, row = load_model(tmp_path), texts((7,))[0][None]
+    with torch.no_grad():
+        expected = reference(row, output_attentions=True).attentions
+        for layer, pattern in enumerate(expected):
+            found: list[torch.Tensor] = []
+            hooks = [(hook_pattern(layer), lambda value, hook, found=found: found.append(value))]
+            with model.hooks(fwd_hooks=hooks):
+                forward(model, {"input_ids": row})
+            torch.testing.assert_close(found[0], pattern, rtol=0, atol=1e-5)
 
 
 @pytest.mark.once
