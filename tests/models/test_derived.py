@@ -92,7 +92,6 @@ def saved(family: str, folder: Path, **own: Any) -> Any:
     ).eval()
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_hugging_face_whatever_the_padding(family: str, tmp_path: Path) -> None:
     reference = saved(family, tmp_path, **FAMILIES[family])
@@ -112,7 +111,6 @@ def test_logits_are_those_of_hugging_face_whatever_the_padding(family: str, tmp_
                 assert (run(batch) - found).abs().max() > 1e-3
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("family", FAMILIES)
 def test_components_are_masked_as_by_an_edit_of_their_weights(family: str, tmp_path: Path) -> None:
     reference = saved(family, tmp_path, **FAMILIES[family])
@@ -132,7 +130,6 @@ def test_components_are_masked_as_by_an_edit_of_their_weights(family: str, tmp_p
     torch.testing.assert_close(found, reference_logits(reference, texts()), rtol=0, atol=1e-5)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("family", FAMILIES)
 def test_patterns_are_those_of_hugging_face(family: str, tmp_path: Path) -> None:
     reference = saved(family, tmp_path, **FAMILIES[family])
@@ -147,7 +144,7 @@ def test_patterns_are_those_of_hugging_face(family: str, tmp_path: Path) -> None
             torch.testing.assert_close(found[0], pattern, rtol=0, atol=1e-5)
 
 
-@pytest.mark.once
+@pytest.mark.once  # TransformerLens 4.3 bridges HunYuanDenseV1
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "LanguageModel"])
 @pytest.mark.parametrize("family", ["OpenAIGPT", "HunYuanDenseV1", "StableLm"])
 def test_a_family_that_is_bridged_otherwise_is_refused(
