@@ -234,7 +234,7 @@ def _answers(
     if not batches:
         raise InputError("evaluate: no batch; expected at least one")
     with torch.no_grad(), context as run:
-        for batch in batches:
+        for batch in map(readout.asked, batches):
             answer = forward(model, batch) if run is None else run(batch)
             inputs = model_inputs(model, batch)
             rows = torch.arange(len(inputs["input_ids"])) + sum(each.shape[-2] for each in logits)
