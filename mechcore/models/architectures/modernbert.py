@@ -36,6 +36,15 @@ class FusedAttention(ReadAttention):
         "hook_z": "o.hook_in",
     }
 
+    def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """See `ReadAttention.forward`."""
+        if hidden_states.dtype == torch.float64 and kwargs["attention_mask"] is not None:
+            # The softmax is taken in float32, which has minus infinity for the least float64, and
+            # padding with nothing but padding in its window would not be a number.
+            least = torch.finfo(torch.float32).min
+            kwargs["attention_mask"] = kwargs["attention_mask"].clamp(min=least)
+        return super().forward(hidden_states, *args, **kwargs)
+
     def setup_hook_compatibility(self) -> None:
         """Give all of them the shape [batch, pos, head, d_head]."""
         super().setup_hook_compatibility()
