@@ -2,11 +2,44 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, reason
+
+_DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
+
+TODAY = date(2024, 7, 26)
+"""What chat templates that write the date are told, so that results are the same tomorrow."""
+
+
+def chat_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | None) -> str:
+    """A prompt as the first turn of a chat, in the tokenizer's own template; the answer is next.
+
+    Raises:
+        InputError: there is no prompt, the tokenizer has no template, or it cannot hold the prompt.
+    """
+    if prompt is None:
+        raise InputError("chat template: needs a prompt (--prompt) to put into it")
+    if not tokenizer.chat_template:
+        raise InputError(
+            f"chat template: the tokenizer of {tokenizer.name_or_path or 'the model'} has none; "
+            "expected that of an instruct model; leave --chat-template out (chat_template in files)"
+        )
+    template = tokenizer.get_chat_template()
+    try:
+        chat = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}],
+            chat_template=_DATE.sub(lambda now: repr(TODAY.strftime(now[2])), template),
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+    except Exception as error:  # templates raise errors of any kind
+        raise InputError(f"chat template: cannot hold the prompt: {reason(error)}") from error
+    return str(chat)
 
 
 def answer_ids(
