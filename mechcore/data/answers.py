@@ -29,8 +29,8 @@ def chat_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | None) -> str:
             f"chat template: the tokenizer of {tokenizer.name_or_path or 'the model'} has none; "
             "expected that of an instruct model; leave --chat-template out (chat_template in files)"
         )
-    template = tokenizer.get_chat_template()
     try:
+        template = tokenizer.get_chat_template()
         chat = tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}],
             chat_template=_DATE.sub(lambda now: repr(TODAY.strftime(now[2])), template),
