@@ -95,6 +95,14 @@ def test_heads_that_mix_their_patterns_are_refused(tmp_path: Path) -> None:
         classifier("Deberta", tmp_path, talking_head=True)
 
 
+def test_a_precision_in_which_hugging_face_fails_is_refused(tmp_path: Path) -> None:
+    classifier("Deberta", tmp_path)
+    with pytest.raises(
+        InputError, match=r"DebertaForSequenceClassification fails in torch\.bfloat16"
+    ):
+        load_model(tmp_path, dtype="bfloat16")
+
+
 # -- ModernBERT -----------------------------------------------------------------------------------
 
 
