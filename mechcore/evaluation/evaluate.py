@@ -41,7 +41,8 @@ class Evaluation(Shown):
     """What a model answered, example by example, in the order of the data.
 
     Attributes:
-        logits: [example, class]; of the answer tokens for language models.
+        logits: [example, class]; of the answer tokens for language models, or log-probabilities of
+            answers of several tokens.
         correct_classes: which classes count as correct, [example, class].
         subsets: subset of every example.
         mapping: how labels were matched to classes, in words.

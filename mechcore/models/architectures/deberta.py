@@ -20,7 +20,8 @@ class OfTokens(LinearBridge):
     def forward(self, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """Project the states of tokens through the hook points, anything else past them."""
         if not self._of_tokens:
-            projected: Tensor = self.original_component(input)
+            matrix: Any = self.original_component
+            projected: Tensor = matrix(input)
             return projected
         self._of_tokens = False
         return super().forward(input, *args, **kwargs)
@@ -49,7 +50,7 @@ class DebertaV2(Encoder):
     head = {"pooler": "pooler.dense", "classifier": "classifier"}
     prefix = "deberta."
     projections = ("encoder.layer.{}.attention.output.dense", "encoder.layer.{}.output.dense")
-    attention = SharedProjections
+    attention: type[ReadAttention] = SharedProjections
     inputs_of_attention: Mapping[str, str] = {
         "q": "self.query_proj",
         "k": "self.key_proj",
