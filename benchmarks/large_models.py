@@ -163,7 +163,7 @@ def measure(shape: Shape, dtype: str, repeats: int, device: str, rows: Sequence[
             forward(model, batch)
 
     forward_s, forward_mib = shortest(run_forward, repeats, device)
-    answered = replace(many, answers={"yes": 5, "no": 7})
+    answered = replace(many, answers={"yes": (5,), "no": (7,)})
     means = MeanActivations.compute(model, many.part([0]), n_samples=0)
     settings = prune_settings("fast", precision="float32", masks_per_pass=1, batch_size=rows[1])
     step = pruning_step(model, answered, means, settings)

@@ -22,7 +22,7 @@ from mechcore.components import Component, Mask, ModelShape
 from mechcore.components.paths import Path, PathSet, Receiver
 from mechcore.evaluation.evaluate import MAX_ROWS, is_correct, kl, margins
 from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
-from mechcore.models.running import model_inputs, n_kv_heads
+from mechcore.models.running import n_kv_heads
 
 
 @dataclass(eq=False)
@@ -158,7 +158,7 @@ class PathEngine:
             return
         group, own = self.parts[part]
         fill, where = _fill(group.engine), group.engine.batches[batch]
-        inputs = model_inputs(self.job.model, where)
+        inputs = self.job.asked(where)
         fill.read(inputs)
         group.engine.run(own, batch, kept)
         if group.answer is not None and own == group.tasks[0][0]:
@@ -172,7 +172,7 @@ class PathEngine:
         cut = blind(job.model, sets, job.means, job.fill, seed=job.seed)
         with torch.no_grad(), cut as run:
             for batch in job.batches():
-                inputs = model_inputs(job.model, batch)
+                inputs = job.asked(batch)
                 logits = job.readout.read(run(inputs), inputs, batch["index"])
                 self._take(rows, logits.float().cpu(), batch["index"], kept)
 

@@ -91,6 +91,10 @@ class Job:
             start = end
         return found
 
+    def asked(self, batch: Batch) -> dict[str, Tensor]:
+        """What the model reads for the answers to a batch."""
+        return model_inputs(self.model, self.readout.asked(batch))
+
     def inputs(self) -> Any:
         """What the model reads, as JSON values."""
         if isinstance(self.data, EncodedExamples):
@@ -221,7 +225,7 @@ class SharingEngine(ABC):
         """Draw what a task needs at random, whether it runs or was done before."""
         if batch == 0:
             self.runner = self._new_runner()
-        self.runner.begin(model_inputs(self.job.model, self.batches[batch]))
+        self.runner.begin(self.job.asked(self.batches[batch]))
 
     def run(self, part: int, batch: int, kept: Kept) -> None:
         """Do one task."""
@@ -251,7 +255,7 @@ class SharingEngine(ABC):
         take: Callable[[Tensor, Tensor], None],
     ) -> None:
         """Hand out numbers of masks and their logits [mask, batch, cls], full masks first."""
-        inputs = model_inputs(self.job.model, batch)
+        inputs = self.job.asked(batch)
         numbers: list[int] = []
         pending: list[Tensor] = []
 
@@ -270,7 +274,7 @@ class SharingEngine(ABC):
             if len(pending) * logits.numel() > _PENDING:
                 flush()
 
-        read = inputs["input_ids"].new_zeros(len(batch["index"]))
+        read = inputs["input_ids"].new_zeros(len(inputs["input_ids"]))
         if is_causal(self.job.model):
             read = last_real_position(inputs["attention_mask"])
         runner.run(inputs, read, tree, emit)
@@ -283,19 +287,19 @@ class SharingEngine(ABC):
         Raises:
             NotFiniteError: one is not finite.
         """
-        job, inputs = self.job, model_inputs(self.job.model, self.checked)
+        job, inputs = self.job, self.job.asked(self.checked)
         mask = Mask(job.masks[-1], has_mlps=job.shape.has_mlps)
         with torch.no_grad():
-            logits = [forward(job.model, self.checked)]
+            logits = [forward(job.model, inputs)]
             with masked(job.model, mask, job.means, job.fill, seed=job.seed) as masked_model:
-                logits.append(masked_model(self.checked))
+                logits.append(masked_model(inputs))
         return job.readout.read(torch.stack(logits), inputs, self.checked["index"]).cpu()
 
     def disagreement(self) -> str | None:
         """In how far the engine's logits are not those expected; None if they are."""
         job, expected = self.job, self.expected.float()
         runner = self._new_runner(exact=True)
-        runner.begin(model_inputs(job.model, self.checked))
+        runner.begin(job.asked(self.checked))
         got = torch.empty(expected.shape)
         self._logits(runner, self.checked, self._tree(job.masks[[0, -1]]), got.__setitem__)
         said = expected.isfinite()  # words that are never said have minus infinity in both
@@ -333,7 +337,7 @@ class TreeEngine(SharingEngine):
         return TreeRunner(stack, self.job.shape, self._fills(), self.max_tokens)
 
     def _answers(self, runner: TreeRunner, x: Tensor, index: Tensor) -> Tensor:
-        return runner.stack.out(runner.stack.head(x))
+        return self.job.readout.classes(runner.stack.out(runner.stack.head(x)))
 
     def check(self) -> None:
         """Make sure that the engine gives the model's logits, whole and without one set.
@@ -362,7 +366,7 @@ class TreeEngine(SharingEngine):
             part, answers = _rows(batch, rows), []
             for exact in (True, False):
                 runner = self._new_runner(exact)
-                runner.begin(model_inputs(job.model, part))
+                runner.begin(job.asked(part))
                 logits = torch.empty(len(chosen), len(rows), job.readout.n_classes)
                 self._logits(runner, part, tree, logits.__setitem__)
                 answers.append(logits.argmax(-1))

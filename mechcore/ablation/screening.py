@@ -103,7 +103,7 @@ def _gradient(
     values = mask.values.clone().requires_grad_()
     total = torch.zeros_like(mask.values)
     for rows in batches:
-        batch = data.rows(rows)
+        batch = readout.asked(data.rows(rows))
         with torch.enable_grad():
             live = Mask(values, has_mlps=mask.shape.has_mlps)
             with masked(model, live, means, fill) as run:

@@ -35,8 +35,16 @@ _FURTHER = (
 _RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, *_FURTHER)
 _OWN = (
     *("model.source", "model.embedded", "model.revision", "model.class_labels", "model.prompt"),
-    *("model.answers", "model.allow_pickle", "data.train", "data.id", "data.ood", "data.task"),
-    *("data.folder", "data.columns", "data.label_names"),
+    *("model.chat_template", "model.answers", "model.allow_pickle"),
+    *(
+        "data.train",
+        "data.id",
+        "data.ood",
+        "data.task",
+        "data.folder",
+        "data.columns",
+        "data.label_names",
+    ),
 )
 """Settings for models and data of the user's own."""
 

@@ -17,7 +17,10 @@ from mechcore.training.settings import TrainSettings
 
 _BASE = tuple(
     f"model.{name}"
-    for name in ("source", "class_labels", "prompt", "answers", "revision", "allow_pickle")
+    for name in (
+        *("source", "class_labels", "prompt", "chat_template", "answers", "revision"),
+        "allow_pickle",
+    )
 )
 
 _MOST_ROWS = 20

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from mechcore.data.answers import answer_ids, check_continues
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.showing import Shown
@@ -41,7 +42,7 @@ class EncodedExamples(Shown):
             tokens and punctuation; or None.
         separators: whether a token is a separator ([SEP], </s>, end of text); or None.
         pad_id: token id for padding, on the right.
-        answers: for language models, the answer token of each label name.
+        answers: for language models, the answer tokens of each label name.
         n_cut: how many texts were longer than allowed, and cut.
     """
 
@@ -52,7 +53,7 @@ class EncodedExamples(Shown):
     words: Sequence[Sequence[int]] | None
     separators: Sequence[Sequence[int]] | None
     pad_id: int
-    answers: Mapping[str, int] | None = None
+    answers: Mapping[str, tuple[int, ...]] | None = None
     n_cut: int = 0
 
     def __len__(self) -> int:
@@ -138,20 +139,25 @@ def encode(
         truncate: whether longer texts are cut, with a warning that says how many, or refused.
         prompt: for language models, a text with ``{a}`` and ``{b}`` (only ``{a}`` for one
             segment), special tokens written out; without one, the tokenizer's own layout.
-        answers: for language models, the answer word of each label; its first token is read
-            after the prompt.
+        answers: for language models, the answer of each label, which goes on with the prompt: a
+            word, or several, whose tokens are scored together.
         words: whether to find segments, words and separators, which head categories need.
 
     Raises:
         InputError: a text is too long and may not be cut, or so short an input would not have a
-            token of every text in it; the prompt lacks a place, or answers are not distinct
-            single tokens.
+            token of every text in it; the prompt lacks a place, or an answer cannot be told from
+            another, or from the prompt.
     """
     if prompt is None:
         _check_room(max_length, tokenizer, examples.two_segments)
+    tokens = None if answers is None else answer_ids(answers, tokenizer, prompt)
+    if tokens is not None:
+        # The last token of an answer is never read, only told.
+        max_length -= max(map(len, tokens.values())) - 1
     first = examples.frame["text_a"].tolist()
     second = examples.frame["text_b"].tolist()
     limits = {"truncation": True, "max_length": max_length, "return_offsets_mapping": words}
+    texts: list[str] = []
     if prompt is not None:
         spans = _prompt_spans(prompt, first, second, examples.two_segments)
         texts = [text for text, _ in spans]
@@ -171,7 +177,7 @@ def encode(
                 f"{found}, and cutting them would cut off the place of the answer; raise "
                 "--max-length or remove them"
             )
-        whole = [[texts[row] for row in too_long] for texts in (first, second)]
+        whole = [[each[row] for row in too_long] for each in (first, second)]
         ids = tokenizer(*whole[: 1 + examples.two_segments], verbose=False)["input_ids"]
         found = f"{found} (the longest has {max(map(len, ids))})"
         if not truncate:
@@ -180,6 +186,8 @@ def encode(
                 "(max_length in Python and in files) cuts them, or remove them"
             )
         warnings.warn(f"{found} and were cut", MechcoreWarning, stacklevel=2)
+    if answers is not None and tokens is not None:
+        check_continues(answers, tokens, texts, encoded["input_ids"], tokenizer)
     segments = word_ids = separators = None
     ends = {tokenizer.sep_token_id, tokenizer.eos_token_id} - {None}
     if words:
@@ -210,7 +218,7 @@ def encode(
         separators,
         # For padding any token will do: no model of mechcore's attends to it.
         int(next(i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if i is not None)),
-        None if answers is None else answer_ids(answers, tokenizer, prompt),
+        tokens,
         len(too_long),
     )
 
@@ -303,28 +311,3 @@ def _words(
         known = any(character.isalnum() for character in text)
         numbers[segment, word] = vocabulary.setdefault(text, len(vocabulary)) if known else SPECIAL
     return [numbers.get(key, SPECIAL) for key in keys]
-
-
-def answer_ids(
-    answers: Mapping[str, str], tokenizer: PreTrainedTokenizerBase, prompt: str | None
-) -> dict[str, int]:
-    """The token of every label's answer word.
-
-    Raises:
-        InputError: there is no prompt, or the answers are not different single known tokens.
-    """
-    if prompt is None:
-        raise InputError("answers: answer words need a prompt that they complete (--prompt)")
-    ids = {}
-    for label, word in answers.items():
-        tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
-        if len(tokens) != 1 or tokens[0] == tokenizer.unk_token_id:
-            raise InputError(
-                f"answer {word!r} of label {label!r}: is {len(tokens)} tokens "
-                f"({tokenizer.convert_ids_to_tokens(tokens)}); expected one known token: mind the "
-                "leading space, or choose another word"
-            )
-        ids[label] = tokens[0]
-    if len(set(ids.values())) < len(ids) or len(ids) < 2:
-        raise InputError(f"answers {dict(answers)}: expected at least two different tokens")
-    return ids

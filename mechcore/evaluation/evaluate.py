@@ -41,7 +41,8 @@ class Evaluation(Shown):
     """What a model answered, example by example, in the order of the data.
 
     Attributes:
-        logits: [example, class]; of the answer tokens for language models.
+        logits: [example, class]; of the answer tokens for language models, or log-probabilities of
+            answers of several tokens.
         correct_classes: which classes count as correct, [example, class].
         subsets: subset of every example.
         mapping: how labels were matched to classes, in words.
@@ -234,7 +235,7 @@ def _answers(
     if not batches:
         raise InputError("evaluate: no batch; expected at least one")
     with torch.no_grad(), context as run:
-        for batch in batches:
+        for batch in map(readout.asked, batches):
             answer = forward(model, batch) if run is None else run(batch)
             inputs = model_inputs(model, batch)
             rows = torch.arange(len(inputs["input_ids"])) + sum(each.shape[-2] for each in logits)

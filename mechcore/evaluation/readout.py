@@ -1,7 +1,8 @@
 """From a model's logits to the classes that the data's labels speak of.
 
-Classifiers have classes; a causal language model answers with a token after its last real
-position, and its classes are the answer tokens.
+Classifiers have classes; a causal language model answers after its last real position, and its
+classes are the answers: their tokens' logits, or, where an answer has several tokens, the
+log-probabilities of whole answers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
+from mechcore.evaluation.continuations import Continuations
 from mechcore.models.finite import check_finite
 from mechcore.models.running import Batch, class_names, is_causal, last_real_position
 
@@ -27,7 +29,9 @@ class Readout:
 
     Attributes:
         n_classes: classes of the answer.
-        tokens: the answer tokens that are the classes; None where all of the model's outputs are.
+        tokens: the answer tokens that are the classes; None where all of the model's outputs are,
+            or answers have several tokens.
+        continuations: answers of several tokens.
         at_last_position: whether logits are read at each row's last real position.
         label_map: from label names to classes; None for data whose labels are class indices.
         mapping: how labels and classes are matched, in words.
@@ -38,11 +42,12 @@ class Readout:
     at_last_position: bool
     label_map: LabelMap | None
     mapping: str
+    continuations: Continuations | None = None
 
     @property
     def whole_vocabulary(self) -> bool:
         """Whether the classes are all tokens of a language model."""
-        return self.at_last_position and self.tokens is None
+        return self.at_last_position and self.tokens is None and self.continuations is None
 
     @classmethod
     def of(
@@ -95,11 +100,21 @@ class Readout:
                 "examples: a language model needs answer words for the labels; encode them with a "
                 "prompt and answers (--prompt, --answers; in Python mechcore.as_encoded)"
             )
-        tokens = torch.tensor(list(data.answers.values()))
-        if not labelled:
-            return cls(len(tokens), tokens, True, None, "labels are not used")
-        label_map = LabelMap.between(data.examples.label_names, list(data.answers))
-        return cls(len(tokens), tokens, True, label_map, str(label_map))
+        answers = list(data.answers.values())
+        tokens = continuations = None
+        if max(map(len, answers)) == 1:
+            tokens = torch.tensor(answers).flatten()
+        else:
+            continuations = Continuations.of(answers)
+        label_map = None
+        if labelled:
+            label_map = LabelMap.between(data.examples.label_names, list(data.answers))
+        mapping = "labels are not used" if label_map is None else str(label_map)
+        return cls(len(answers), tokens, True, label_map, mapping, continuations)
+
+    def asked(self, batch: Batch) -> Batch:
+        """What the model is to run on for the answers to ``batch``, see `Continuations.asked`."""
+        return batch if self.continuations is None else self.continuations.asked(batch)
 
     def read(
         self,
@@ -111,7 +126,7 @@ class Readout:
 
         Args:
             logits: of the forward.
-            inputs: what it ran on.
+            inputs: what it ran on: `asked` of a batch.
             examples: numbers of the rows in the data, to name them in errors.
 
         Raises:
@@ -122,8 +137,13 @@ class Readout:
             logits = logits[..., torch.arange(len(last), device=last.device), last, :]
         if self.tokens is not None:
             logits = logits[..., self.tokens.to(logits.device)]
+        logits = self.classes(logits)
         self.check(logits, examples)
         return logits
+
+    def classes(self, logits: Float[Tensor, "*masks row out"]) -> Float[Tensor, "*masks batch cls"]:
+        """Logits of the classes from those read at a position, of all tokens or `tokens`."""
+        return logits if self.continuations is None else self.continuations.score(logits)
 
     def check(
         self,

@@ -59,7 +59,7 @@ def open(
         store: folder of the run store; name the same one to use results again, also with
             ``mechcore run --store``.
         prompt: of a language model: text with ``{a}`` and ``{b}``.
-        answers: of a language model: the answer word of each label.
+        answers: of a language model: the answer of each label, of one token or several.
         settings: everything else, such as names of classes, seeds and how many examples are drawn.
 
     Raises:

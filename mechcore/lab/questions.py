@@ -44,7 +44,7 @@ from mechcore.showing import Shown
 from mechcore.steps.base import HEADS_FILE, MEANS_FILE, subnetworks_in
 from mechcore.steps.bench import bench_of
 from mechcore.steps.config import TEST_ROLES, StudyConfig
-from mechcore.steps.inputs import Inputs, check_names, open_model, resolved
+from mechcore.steps.inputs import Inputs, check_names, open_model
 from mechcore.steps.plan import Part, make_plan
 from mechcore.steps.study import STUDY
 from mechcore.study.engine import Results, perform
@@ -178,10 +178,10 @@ class Lab(Shown):
         self, text: str | tuple[str, str], heads: Sequence[ComponentLike]
     ) -> AttentionView:
         """The attention of heads on a text as it stands, or on a pair as the model reads it."""
-        found, config = self._opened, self.config.model
+        found = self._opened
         (examples,) = [given_examples([text], "id", labelled=False)]
         assert examples is not None
-        prompt = None if isinstance(text, str) else resolved(config).prompt
+        prompt = None if isinstance(text, str) else found.config.prompt
         encoded = encode_for(found.model, found.tokenizer, examples, prompt=prompt, words=True)
         return attention_view(attention_examples(found.model, encoded, found.tokenizer, heads))
 

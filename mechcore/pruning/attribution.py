@@ -64,12 +64,14 @@ def attribution_scores(
     readout = Readout.of(model, data, labelled=False)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     with frozen(model), progress.bar("attribution", -(-len(data) // batch_size)) as advance:
-        for batch in data.batches(batch_size):
+        for batch in map(readout.asked, data.batches(batch_size)):
             inputs = model_inputs(model, batch)
-            # One mask per row, so that one backward gives every example's own derivative.
-            ones = torch.ones(len(inputs["input_ids"]), shape.n_layers, shape.columns)
+            # One mask per example, so that one backward gives every example's own derivative.
+            n_examples = len(batch["index"])
+            ones = torch.ones(n_examples, shape.n_layers, shape.columns)
             leaf = ones.requires_grad_()
-            with masked(model, Mask(leaf, has_mlps=shape.has_mlps), means) as run:
+            rows = leaf.repeat(len(inputs["input_ids"]) // n_examples, 1, 1)
+            with masked(model, Mask(rows, has_mlps=shape.has_mlps), means) as run:
                 logits = readout.read(run.rows(batch), inputs, batch["index"]).float()
             log_odds = _chosen_log_odds(logits)
             (gradient,) = torch.autograd.grad(log_odds.sum(), leaf)

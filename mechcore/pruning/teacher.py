@@ -38,7 +38,7 @@ class Teacher:
         index: list[Tensor] = []
         total = -(-len(data) // settings.batch_size)
         with torch.no_grad(), progress.bar("full model", total) as advance:
-            for batch in data.batches(settings.batch_size):
+            for batch in map(self.readout.asked, data.batches(settings.batch_size)):
                 logits = forward(model, batch)
                 index.append(batch["index"])
                 inputs = model_inputs(model, batch)
@@ -53,7 +53,7 @@ class Teacher:
         examples: Sequence[int],
     ) -> tuple[Float[Tensor, " masks"], Float[Tensor, "masks layer component"]]:
         """KL(full model || subnetwork) of every mask, nats, batch mean, and its gradient."""
-        batch = self.data.rows(examples)
+        batch = self.readout.asked(self.data.rows(examples))
         inputs = model_inputs(self.model, batch)
         wanted = self.logits[examples].log_softmax(-1)
         losses: list[Tensor] = []

@@ -86,9 +86,15 @@ class ModelConfig:
     prompt: str | None = setting(
         None, "Language models: text with {a} and {b}.", "--prompt", example='"{a} So {b}?"'
     )
+    chat_template: bool = setting(
+        False,
+        "Language models: put the prompt into the chat template of the tokenizer, as a turn of the "
+        "user that the answer follows.",
+        "--chat-template",
+    )
     answers: Mapping[str, str] | None = setting(
         None,
-        "Language models: the answer word of each label.",
+        "Language models: the answer of each label, of one token or several.",
         "--answers",
         example='{entailment: " Yes", non-entailment: " No"}',
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from transformers import PreTrainedModel
 
+from mechcore.data.answers import chat_prompt
 from mechcore.data.examples import Examples
 from mechcore.steps.bench import data_inputs, model_input
 from mechcore.steps.config import TEST_ROLES, DataConfig, ModelConfig
@@ -81,11 +81,13 @@ class Fitting:
             allow_pickle=model.allow_pickle,
             device=device,
         )
-        if model.prompt is None:
+        prompt, answers = model.prompt, model.answers or {}
+        if model.chat_template:
+            prompt = chat_prompt(tokenizer, prompt)
+        if prompt is None:
             objective = classification(built, tokenizer, settings.max_length)
         else:
-            answers: Any = model.answers or {}
-            objective = answering(built, tokenizer, model.prompt, answers, settings.max_length)
+            objective = answering(built, tokenizer, prompt, answers, settings.max_length)
         objective.targets(examples)
         return cls(built, objective, examples, evaluations, settings, device)
 

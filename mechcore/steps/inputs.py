@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from mechcore.data.answers import chat_prompt
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.data.labels import normal_name
@@ -38,7 +39,8 @@ class Inputs:
     """A model with the data it is studied on.
 
     Attributes:
-        config: the model configuration, with embedded defaults filled in.
+        config: the model configuration, with embedded defaults filled in, and the prompt as it
+            stands in a chat.
         model: the loaded model.
         tokenizer: its tokenizer.
         data: encoded examples by role: ``train``, ``id`` and ``ood``, as far as asked for.
@@ -132,7 +134,10 @@ def open_model(model: ModelConfig, *, answers: bool = True, device: str = "cpu")
     )
     check_vocabulary(config.source, loaded.tokenizer, loaded.model)
     _check_reading(config, loaded.model)
-    return loaded
+    if not config.chat_template:
+        return loaded
+    prompt = chat_prompt(loaded.tokenizer, config.prompt)
+    return replace(loaded, config=replace(config, prompt=prompt, chat_template=False))
 
 
 def check_sources(model: ModelConfig, data: DataConfig, roles: Sequence[str]) -> None:

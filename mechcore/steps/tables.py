@@ -277,7 +277,7 @@ def subnetwork_table(
     """What each subnetwork keeps and how well it does.
 
     Returns:
-        The columns of `SUBNETWORKS`; kl of language models is over the answer tokens.
+        The columns of `SUBNETWORKS`; kl of language models is over the answers.
     """
     return pd.DataFrame(
         {

@@ -19,6 +19,7 @@ CHECKPOINT_FILES = (
     "*.bin",
     "*.bin.index.json",
     "tokenizer*.json",
+    "chat_template.*",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.*",

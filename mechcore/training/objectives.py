@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mechcore.data.encoding import EncodedExamples, answer_ids, encode
+from mechcore.data.answers import answer_ids, single_tokens
+from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import ALL, Examples
 from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
@@ -181,7 +182,7 @@ def answering(
         InputError: the answers are not different single tokens that the tokenizer knows, or
             ``max_length`` is more than the model takes.
     """
-    columns = tuple(answer_ids(answers, tokenizer, prompt).values())
+    columns = single_tokens(answers, answer_ids(answers, tokenizer, prompt))
     length = _length(model, tokenizer, max_length)
     classes = tuple(answers)
     return Objective(tokenizer, length, classes, columns, prompt, dict(answers), whole=whole)

@@ -172,7 +172,9 @@ def edited_logits(
             inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
         with torch.no_grad():
             found = model(**inputs).logits
-        logits.append(found if data.answers is None else found[:, -1, list(data.answers.values())])
+        if data.answers is not None:
+            found = found[:, -1, [token for (token,) in data.answers.values()]]
+        logits.append(found)
     return torch.cat(logits)
 
 
@@ -253,7 +255,7 @@ def test_plain_batches_are_swept_as_encoded_examples_are(
     whole = ablate(model, NAMES, data, means, **{**options, "fill": "mean"})
     labels = whole.full.correct_classes.int().argmax(1)
     if data.answers is not None:
-        labels = torch.tensor(list(data.answers.values()))[labels]
+        labels = torch.tensor([token for (token,) in data.answers.values()])[labels]
     batches = as_plain(data, labels)
     tree, restart, reference = (
         ablate(model, NAMES, batches, means, engine=engine, **options)

@@ -309,20 +309,25 @@ def test_answers_become_their_tokens(wordpiece: hf.PreTrainedTokenizerFast) -> N
         prompt="{a} {b}",
         answers={"entailment": "yes", "non-entailment": "NO"},
     )
-    assert data.answers == {"entailment": VOCABULARY["yes"], "non-entailment": VOCABULARY["no"]}
+    yes, no = VOCABULARY["yes"], VOCABULARY["no"]
+    assert data.answers == {"entailment": (yes,), "non-entailment": (no,)}
 
 
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"x": "baker", "y": "no"}, r"answer 'baker' of label 'x': is 2 tokens \(\['bake', '##r'"),
-        ({"x": "yes", "y": "zebra"}, r"answer 'zebra' of label 'y'.*expected one known token"),
+        ({"x": "yes", "y": "zebra"}, r"answer 'zebra' of label 'y'.*expected known tokens"),
+        (
+            {"x": "yes", "y": "no zebra"},
+            r"answer 'no zebra' .*'\[UNK\]'\]\); expected known",
+        ),
         ({"x": "yes", "y": ""}, "is 0 tokens"),
-        ({"x": "yes", "y": "Yes"}, "at least two different tokens"),
-        ({"x": "yes"}, "at least two different tokens"),
+        ({"x": "yes", "y": "Yes"}, "at least two of different tokens"),
+        ({"x": "yes"}, "at least two of different tokens"),
+        ({"x": "baker", "y": "bake"}, "the tokens of 'baker' begin with those of 'bake', so that"),
     ],
 )
-def test_answers_that_are_not_single_known_tokens(
+def test_answers_that_cannot_be_told_apart_or_read(
     wordpiece: hf.PreTrainedTokenizerFast, answers: dict[str, str], message: str
 ) -> None:
     with pytest.raises(InputError, match=message):

@@ -120,7 +120,9 @@ def plain_logits(
         inputs["token_type_ids"] = torch.tensor([data.token_type_ids[row]])
     with helpers.torch_hooks(model, on_z, on_mlp):
         logits = model(**inputs).logits[0]
-    return logits if data.answers is None else logits[-1, list(data.answers.values())]
+    if data.answers is None:
+        return logits
+    return logits[-1, [token for (token,) in data.answers.values()]]
 
 
 @torch.no_grad()

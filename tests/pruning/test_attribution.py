@@ -209,7 +209,9 @@ def adding_model(attn_only: bool = False) -> Any:
 def two_words(input_ids: list[list[int]]) -> EncodedExamples:
     """Texts of the words A (0) and B (1), which are the answers, too."""
     plain = encoded_for("bert", len(input_ids))
-    return EncodedExamples(plain.examples, input_ids, None, None, None, None, 0, {"a": 0, "b": 1})
+    return EncodedExamples(
+        plain.examples, input_ids, None, None, None, None, 0, {"a": (0,), "b": (1,)}
+    )
 
 
 @pytest.mark.hooked

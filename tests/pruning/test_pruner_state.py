@@ -299,7 +299,7 @@ def test_states_of_other_answers_are_refused(cases: helpers.Cases, tmp_path: Pat
     options: dict[str, Any] = {"sparsity": 0.5, "seeds": 1, "state": tmp_path / "state.safetensors"}
     prune(model, data, means, preset=replace(SAVING, steps=3), **options)
     assert data.answers is not None
-    swapped = replace(data, answers={**data.answers, "neutral": data.input_ids[0][0]})
+    swapped = replace(data, answers={**data.answers, "neutral": (data.input_ids[0][0],)})
     assert swapped.answers != data.answers
     assert list(data.answers) == list(ANSWERS)
     with pytest.raises(InputError, match="is that of another run: data differ"):

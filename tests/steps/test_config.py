@@ -219,6 +219,7 @@ models = st.builds(
     backend=st.sampled_from([None, "bridge", "hooked"]),
     class_labels=maybe(st.lists(texts, max_size=3).map(tuple)),
     prompt=maybe(st.text(st.characters(codec="utf-8"))),
+    chat_template=st.booleans(),
     answers=maybe(st.dictionaries(texts, texts, max_size=3)),
     max_length=maybe(counts),
     dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
@@ -330,8 +331,8 @@ def test_every_setting_is_drawn_above() -> None:
         StudyConfig: "model models training checkpoints data method prune seeds "
         "sparsities "
         "seeds_per_job analyses batch_size n_resamples resources",
-        ModelConfig: "source embedded checkpoint revision backend class_labels prompt answers "
-        "max_length dtype device_map allow_pickle",
+        ModelConfig: "source embedded checkpoint revision backend class_labels prompt "
+        "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_names groups ood_label ood_subsets "
         "max_train max_id max_ood seed",
         Analyses: "heads ablation sweep roles loss search effective_size fill more",

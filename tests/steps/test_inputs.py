@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from helpers import Cases
 
 from mechcore.data.examples import Examples
 from mechcore.data.sources import Source
-from mechcore.errors import MechcoreWarning
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.steps.config import DataConfig, ModelConfig
-from mechcore.steps.inputs import Inputs, read_role
+from mechcore.steps.fitting import Fitting
+from mechcore.steps.inputs import Inputs, open_model, read_role
+from mechcore.training import train_settings
 
 MODEL = ModelConfig(source="mine")
 
@@ -99,3 +102,43 @@ def test_token_types_stay_where_the_model_knows_them(cases: Cases) -> None:
     assert encoded.token_type_ids == [[0] * 7 + [1] * 4, [0] * 3 + [1] * 5]
     single = inputs(cases, "roberta").encode(examples([("no", ""), ("the cat", "")]))
     assert single.token_type_ids == [[0] * 3, [0] * 4]
+
+
+# -- chats ----------------------------------------------------------------------------------------
+
+CHAT = "<user>{{ messages[0].content }}</>{% if add_generation_prompt %}<assistant>{% endif %}"
+
+
+@pytest.fixture
+def instruct(tmp_path: Path) -> Path:
+    """A language model whose tokenizer has a chat template."""
+    helpers.gpt2_language_model().save_pretrained(tmp_path)
+    tokenizer = helpers.word_tokenizer(segments=False)
+    tokenizer.chat_template = CHAT
+    tokenizer.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def test_prompts_are_put_into_the_chat_template_where_asked_for(instruct: Path) -> None:
+    plain = ModelConfig(str(instruct), prompt="{a} , {b}", answers={"x": "yes", "y": "no"})
+    found = {}
+    for asked in (False, True):
+        opened = open_model(replace(plain, chat_template=asked))
+        encoded = opened.encode(examples([("the cat", "a dog")]))
+        found[asked] = opened.tokenizer.convert_ids_to_tokens(encoded.input_ids[0])
+    known = [word for word in found[True] if word != "[UNK]"]
+    assert known == found[False] == ["the", "cat", ",", "a", "dog"]
+    assert len(found[True]) > len(known)
+    assert opened.config.prompt == "<user>{a} , {b}</><assistant>"
+
+
+def test_a_model_that_is_trained_reads_the_same_chat(instruct: Path, six: str) -> None:
+    answers = {"yes": "yes", "no": "no"}
+    model = ModelConfig(str(instruct), prompt="{a}", chat_template=True, answers=answers)
+    fitting = Fitting.of(model, DataConfig(train=six), train_settings("quick"), roles=())
+    assert fitting.objective.prompt == "<user>{a}</><assistant>"
+
+
+def test_chats_need_a_prompt(instruct: Path) -> None:
+    with pytest.raises(InputError, match=r"chat template: needs a prompt \(--prompt\)"):
+        open_model(ModelConfig(str(instruct), chat_template=True))

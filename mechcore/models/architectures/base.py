@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+
 from mechcore.errors import InputError
 from mechcore.registry import Registry
 
@@ -127,6 +129,15 @@ class Architecture:
         return model
 
 
+def with_new_biases(model: Any, kind: Any, config: Any) -> Any:
+    """The weights of ``model`` as a ``kind`` of ``config``, whose further biases are zero."""
+    with torch.device("meta"):
+        new = kind(config)
+    biases = {k: torch.zeros(t.shape) for k, t in new.state_dict().items() if "bias" in k}
+    new.load_state_dict({**biases, **model.state_dict()}, assign=True)
+    return new
+
+
 OWN = {
     "bert": "mechcore.models.architectures.bert:Bert",
     "roberta": "mechcore.models.architectures.bert:Roberta",
@@ -136,6 +147,9 @@ OWN = {
     "distilbert": "mechcore.models.architectures.distilbert:DistilBert",
     "albert": "mechcore.models.architectures.albert:Albert",
     "mpnet": "mechcore.models.architectures.mpnet:MPNet",
+    "deberta": "mechcore.models.architectures.deberta:Deberta",
+    "deberta-v2": "mechcore.models.architectures.deberta:DebertaV2",
+    "modernbert": "mechcore.models.architectures.modernbert:ModernBert",
     "gpt2": "mechcore.models.architectures.gpt2:GPT2",
     "llama": "mechcore.models.architectures.llama:Llama",
     "mistral": "mechcore.models.architectures.llama:Mistral",

@@ -7,7 +7,7 @@ patterns are read, and can be changed, where the family's own code takes the sof
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,11 @@ class Encoder(Architecture):
         """
         return BERT_MODULES
 
+    @property
+    def attention(self) -> type[ReadAttention]:
+        """The bridge of its attention."""
+        return ReadAttention
+
     def prepare(self, hf_model: Any) -> int:
         """Make a Hugging Face model ready to be bridged.
 
@@ -103,7 +108,7 @@ class Encoder(Architecture):
                 self.cfg.attention_dir = "causal" if family.causal else "bidirectional"
                 self.cfg.normalization_type = "LN"
                 prefix = cls.prefix if classifier else ""
-                parts = _bridged(hf_model, family.modules, prefix, self.cfg, cls.post_norm)
+                parts = _bridged(hf_model, family, prefix, self.cfg)
                 if classifier:
                     parts.update({key: LinearBridge(name=at) for key, at in cls.head.items()})
                 self.component_mapping = parts
@@ -112,11 +117,9 @@ class Encoder(Architecture):
         return Described
 
 
-def _bridged(
-    hf_model: Any, modules: Mapping[str, str], prefix: str, cfg: Any, post_norm: bool
-) -> dict[str, Any]:
+def _bridged(hf_model: Any, family: Encoder, prefix: str, cfg: Any) -> dict[str, Any]:
     """The components of a bridge, by name."""
-    parts: dict[str, Any] = {}
+    modules, parts = family.modules, dict[str, Any]()
     layer: dict[str, dict[str, str]] = {"": {}, "attn": {}, "mlp": {}}
     for name, path in modules.items():
         if not name.startswith("blocks"):
@@ -131,10 +134,13 @@ def _bridged(
         name: _component(name, path, first.get_submodule(path), cfg)
         for name, path in layer[""].items()
     }
-    submodules["attn"] = ReadAttention(
+    kinds = family.attention.projections
+    submodules["attn"] = family.attention(
         name=attention,
         config=cfg,
-        submodules={name: LinearBridge(name=path) for name, path in layer["attn"].items()},
+        submodules={
+            name: kinds.get(name, LinearBridge)(name=path) for name, path in layer["attn"].items()
+        },
         is_causal=False,
     )
     submodules["mlp"] = MLPBridge(
@@ -148,7 +154,7 @@ def _bridged(
         "hook_mlp_in": "mlp.in.hook_in",
         "hook_mlp_out": "mlp.out.hook_out",
     }
-    if post_norm:
+    if family.post_norm:
         aliases["hook_resid_mid"] = "ln1.hook_out"
     parts["blocks"] = BlockBridge(
         name=prefix + modules["blocks"], submodules=submodules, hook_alias_overrides=aliases
@@ -165,7 +171,13 @@ def _component(name: str, path: str, module: nn.Module, cfg: Any) -> Any:
 
 
 class ReadAttention(AttentionBridge):
-    """Attention of any kind, whose scores and pattern pass through their hook points."""
+    """Attention of any kind, whose scores and pattern pass through their hook points.
+
+    Attributes:
+        projections: bridges of its matrices by name, where not plain ones.
+    """
+
+    projections: ClassVar[Mapping[str, type[LinearBridge]]] = {}
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Run the family's own attention."""

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification
 
 from mechcore.errors import InputError
-from mechcore.models.architectures.base import Architecture, unsupported
+from mechcore.models.architectures.base import Architecture, unsupported, with_new_biases
 from mechcore.models.architectures.layers import (
     activation,
     bridge_stack,
@@ -70,10 +70,7 @@ class Llama(Architecture):
         fields["mlp_bias"] = mlp or has_mlp
         classifier = type(model).__name__.endswith("ForSequenceClassification")
         kind: Any = LlamaForSequenceClassification if classifier else LlamaForCausalLM
-        with torch.device("meta"):
-            llama = kind(LlamaConfig(**fields))
-        new = {k: torch.zeros(t.shape) for k, t in llama.state_dict().items() if "bias" in k}
-        llama.load_state_dict({**new, **model.state_dict()}, assign=True)
+        llama = with_new_biases(model, kind, LlamaConfig(**fields))
         if not classifier:
             llama.generation_config = model.generation_config
         return llama

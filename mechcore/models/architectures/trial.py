@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, reason
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.running import forward, is_causal
 
@@ -25,6 +25,9 @@ class Trial:
     Args:
         hf_model: a model of Hugging Face, not bridged yet; the padding token of a classifier is
             set.
+
+    Raises:
+        InputError: it cannot be run.
     """
 
     @torch.no_grad()
@@ -35,7 +38,13 @@ class Trial:
         self.pad = config.pad_token_id or 0
         ids = [i for i in range(min(len(embedding), 7)) if i != self.pad][: max(longest, 1)]
         self.rows = torch.tensor([ids, ids[::-1]], device=embedding.device)
-        self.expected = _at(hf_model(self.rows)[0], -1)
+        try:
+            self.expected = _at(hf_model(self.rows)[0], -1)
+        except Exception as error:  # what a model makes of its precision is of any kind
+            raise InputError(
+                f"model: Hugging Face's own {type(hf_model).__name__} fails in {embedding.dtype}: "
+                f"{reason(error)}; expected a dtype in which it runs, float32 in most cases"
+            ) from error
 
     @torch.no_grad()
     def check(self, name: str, model: Any) -> None:

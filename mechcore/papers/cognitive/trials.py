@@ -53,6 +53,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from mechcore.data.answers import single_tokens
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
@@ -339,7 +340,7 @@ def encode_trials(
             single token.
     """
     _ranges(trials, tokenizer)
-    return encode(
+    encoded = encode(
         trials.examples(),
         tokenizer,
         max_length=max_length,
@@ -347,6 +348,9 @@ def encode_trials(
         answers=ANSWERS,
         words=words,
     )
+    assert encoded.answers is not None
+    single_tokens(ANSWERS, encoded.answers)
+    return encoded
 
 
 def token_positions(

@@ -582,7 +582,7 @@ def test_encoded_trials_of_the_tiny_tokenizer() -> None:
     words = [tokenizer.convert_ids_to_tokens(row) for row in data.input_ids]
     assert [" ".join(row) for row in words] == trials.frame["text"].tolist()
     left, right = tokenizer.convert_tokens_to_ids(["left", "right"])
-    assert data.answers == {"left": left, "right": right}
+    assert data.answers == {"left": (left,), "right": (right,)}
     assert data.pad_id == tokenizer.pad_token_id == 0
     assert data.words is None
     with pytest.raises(InputError, match="8 of 8 prompts are longer than 16 tokens"):

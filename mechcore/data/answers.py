@@ -1,0 +1,126 @@
+"""Answers of language models: their tokens, and the chat that a prompt may be a turn of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date
+
+from transformers import PreTrainedTokenizerBase
+
+from mechcore.errors import InputError, reason
+
+_DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
+
+TODAY = date(2024, 7, 26)
+"""What chat templates that write the date are told, so that results are the same tomorrow."""
+
+
+def chat_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | None) -> str:
+    """A prompt as the first turn of a chat, in the tokenizer's own template; the answer is next.
+
+    Raises:
+        InputError: there is no prompt, the tokenizer has no template, or it cannot hold the prompt.
+    """
+    if prompt is None:
+        raise InputError("chat template: needs a prompt (--prompt) to put into it")
+    if not tokenizer.chat_template:
+        raise InputError(
+            f"chat template: the tokenizer of {tokenizer.name_or_path or 'the model'} has none; "
+            "expected that of an instruct model; leave --chat-template out (chat_template in files)"
+        )
+    try:
+        template = tokenizer.get_chat_template()
+        chat = tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}],
+            chat_template=_DATE.sub(lambda now: repr(TODAY.strftime(now[2])), template),
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+    except Exception as error:  # templates raise errors of any kind
+        raise InputError(f"chat template: cannot hold the prompt: {reason(error)}") from error
+    return str(chat)
+
+
+def answer_ids(
+    answers: Mapping[str, str], tokenizer: PreTrainedTokenizerBase, prompt: str | None
+) -> dict[str, tuple[int, ...]]:
+    """The tokens of every label's answer.
+
+    Raises:
+        InputError: there is no prompt, an answer has no tokens or unknown ones, or the answers
+            cannot be told apart.
+    """
+    if prompt is None:
+        raise InputError("answers: answer words need a prompt that they complete (--prompt)")
+    ids: dict[str, tuple[int, ...]] = {}
+    for label, words in answers.items():
+        tokens = tokenizer(words, add_special_tokens=False)["input_ids"]
+        if not tokens or tokenizer.unk_token_id in tokens:
+            raise InputError(
+                f"answer {words!r} of label {label!r}: is {len(tokens)} tokens "
+                f"({tokenizer.convert_ids_to_tokens(tokens)}); expected known tokens: choose other "
+                "words"
+            )
+        ids[label] = tuple(tokens)
+    if len(set(ids.values())) < len(ids) or len(ids) < 2:
+        raise InputError(f"answers {dict(answers)}: expected at least two of different tokens")
+    for label, tokens in ids.items():
+        for other, longer in ids.items():
+            if label != other and longer[: len(tokens)] == tokens:
+                raise InputError(
+                    f"answers {dict(answers)}: the tokens of {answers[other]!r} begin with those "
+                    f"of {answers[label]!r}, so that it can never be likelier; expected answers of "
+                    "which none begins with another: end both alike, with a full stop, say"
+                )
+    return ids
+
+
+def single_tokens(answers: Mapping[str, str], ids: Mapping[str, Sequence[int]]) -> tuple[int, ...]:
+    """The answers' tokens, one each.
+
+    Raises:
+        InputError: an answer has several.
+    """
+    for label, tokens in ids.items():
+        if len(tokens) > 1:
+            raise InputError(
+                f"answer {answers[label]!r} of label {label!r}: is {len(tokens)} tokens; expected "
+                "one: mind the leading space, or choose another word"
+            )
+    return tuple(token for (token,) in ids.values())
+
+
+def check_continues(
+    answers: Mapping[str, str],
+    tokens: Mapping[str, tuple[int, ...]],
+    prompts: Sequence[str],
+    ids: Sequence[Sequence[int]],
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Make sure that prompts with answers of several tokens are the tokens of one and the other.
+
+    Args:
+        answers: of every label.
+        tokens: of the answers.
+        prompts: the texts that they go on with.
+        ids: tokens of the prompts.
+        tokenizer: of all of them.
+
+    Raises:
+        InputError: the tokenizer joins a prompt and an answer otherwise.
+    """
+    for label, answer in tokens.items():
+        if len(answer) == 1:
+            continue
+        together = [prompt + answers[label] for prompt in prompts]
+        found = tokenizer(together, add_special_tokens=False, verbose=False)["input_ids"]
+        for text, whole, prompt in zip(together, found, ids, strict=True):
+            if whole != [*prompt, *answer]:
+                end = tokenizer.convert_ids_to_tokens(whole[-len(answer) - 1 :])
+                raise InputError(
+                    f"answer {answers[label]!r} of label {label!r}: is "
+                    f"{tokenizer.convert_ids_to_tokens(list(answer))} alone, but "
+                    f"{text[-60:]!r} ends in {end}; expected the same tokens: move the space "
+                    "between prompt and answer to the other of the two"
+                )
