@@ -16,6 +16,7 @@ from mechcore.errors import InputError
 from mechcore.masking.interventions import masked
 from mechcore.models import load_model
 from mechcore.models.running import class_names, forward, hook_pattern, is_causal, is_classifier
+from mechcore.training import new_model
 
 SIZES: dict[str, Any] = {
     "hidden_size": helpers.D_MODEL,
@@ -128,6 +129,24 @@ def test_components_are_masked_as_by_an_edit_of_their_weights(family: str, tmp_p
             for parameter in layers[1].get_submodule(mlp).parameters():
                 parameter.zero_()
     torch.testing.assert_close(found, reference_logits(reference, texts()), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_language_models_of_the_family_load_and_get_a_classification_head(
+    family: str, tmp_path: Path
+) -> None:
+    config = saved(family, tmp_path, **FAMILIES[family]).config
+    reference = hf.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    helpers.randomise(reference)
+    reference.save_pretrained(tmp_path)
+    batch, model = padded(texts(), "left", extra=1), load_model(tmp_path)
+    with torch.no_grad():
+        found = forward(model, batch)[:, -1]
+    torch.testing.assert_close(found, reference_logits(reference, texts()), rtol=0, atol=1e-4)
+    classifier, _ = new_model(tmp_path, classes=["no", "yes"], seed=0)
+    weights, given = classifier.base_model.state_dict(), reference.base_model.state_dict()
+    assert all(torch.equal(weights[name], given[name]) for name in given)
+    assert classifier.config.num_labels == 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)
