@@ -26,9 +26,11 @@ SIZES: dict[str, Any] = {
 }
 WIDE = {"intermediate_size": 24}
 SHARED = {**WIDE, "num_key_value_heads": 2, "head_dim": 4}
+EXPERTS = {**SHARED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 FAMILIES: dict[str, dict[str, Any]] = {
     "Arcee": SHARED,
     "Bloom": {},
+    "Exaone4": SHARED,
     "Falcon": {},
     "GPTBigCode": {"n_inner": 24},
     "GPTJ": {"rotary_dim": 2, "n_inner": 24},
@@ -36,6 +38,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "GPTNeoX": WIDE,
     "Gemma": SHARED,
     "Gemma2": {**SHARED, "sliding_window": 48},
+    "Gemma3Text": {**SHARED, "sliding_window": 48},
     "Glm": SHARED,
     "Glm4": SHARED,
     "Mixtral": {**SHARED, "num_local_experts": 4, "num_experts_per_tok": 2},
@@ -44,9 +47,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "OPT": {"ffn_dim": 24, "word_embed_proj_dim": 16},
     "Olmo": {**WIDE, "num_key_value_heads": 2},
     "Olmo2": {**WIDE, "num_key_value_heads": 2},
+    "Olmo3": SHARED,
     "Phi": WIDE,
     "Phi3": {**WIDE, "num_key_value_heads": 2},
+    "Qwen2Moe": {**EXPERTS, "shared_expert_intermediate_size": 24},
     "Qwen3": SHARED,
+    "Qwen3Moe": EXPERTS,
+    "SeedOss": SHARED,
     "SmolLM3": {**WIDE, "num_key_value_heads": 2},
     "Starcoder2": {**WIDE, "num_key_value_heads": 2},
 }
@@ -65,7 +72,9 @@ PLACES = dict.fromkeys(FAMILIES, LLAMA) | {
     "Phi": ("self_attn.dense", "mlp.fc2"),
     "Starcoder2": ("self_attn.o_proj", "mlp.c_proj"),
 }
-"""Where Hugging Face has W_O and W_out in a layer; Mixtral's MLPs are several."""
+"""Where Hugging Face has W_O and W_out in a layer."""
+OF_EXPERTS = ("Mixtral", "Qwen2Moe", "Qwen3Moe")
+"""Their MLPs have no W_out of their own."""
 
 
 def layers_of(model: Any) -> Any:
@@ -117,7 +126,7 @@ def test_components_are_masked_as_by_an_edit_of_their_weights(family: str, tmp_p
     reference = saved(family, tmp_path, **FAMILIES[family])
     model, batch = load_model(tmp_path), padded(texts(), "left", extra=1)
     layers, (attention, mlp) = layers_of(reference), PLACES[family]
-    components = ["0.1"] if family == "Mixtral" else ["0.1", "1.mlp"]
+    components = ["0.1"] if family in OF_EXPERTS else ["0.1", "1.mlp"]
     with torch.no_grad():
         forward_whole = forward(model, batch)
         with masked(model, Mask.full(model), fill="zero") as run:
@@ -125,7 +134,7 @@ def test_components_are_masked_as_by_an_edit_of_their_weights(family: str, tmp_p
         with masked(model, Mask.full(model).without(components), fill="zero") as run:
             found = run(batch)
         layers[0].get_submodule(attention).weight[:, 4:8] = 0
-        if family != "Mixtral":
+        if family not in OF_EXPERTS:
             for parameter in layers[1].get_submodule(mlp).parameters():
                 parameter.zero_()
     torch.testing.assert_close(found, reference_logits(reference, texts()), rtol=0, atol=1e-5)

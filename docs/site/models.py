@@ -1,0 +1,24 @@
+"""The table of supported models, from what the tests load."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+PLACE = "<!-- models -->"
+TABLE = Path(__file__).resolve().parents[1] / "tables" / "models.csv"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put the table in its place."""
+    return markdown.replace(PLACE, reference()) if PLACE in markdown else markdown
+
+
+def reference() -> str:
+    """One row per family, encoders first."""
+    with TABLE.open(encoding="utf-8", newline="") as file:
+        rows = sorted(csv.DictReader(file), key=lambda row: row["kind"] != "encoder")
+    lines = ["| family | kind | loads as | sweeps | export | training |", "|---|---|---|---|---|---|"]
+    lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
+    return "\n".join(lines)
