@@ -49,7 +49,7 @@ def table(encoders: dict[str, Any], decoders: dict[str, Any]) -> pd.DataFrame:
     known = dict.fromkeys([*helpers.ARCHITECTURES, *kinds(encoders), *kinds(decoders)])
     rows = []
     for kind in known:
-        family = ARCHITECTURES[kind] if kind in ARCHITECTURES else Architecture
+        family = ARCHITECTURES[kind] if kind in ARCHITECTURES else Architecture  # noqa: SIM401
         encoder = family.encoder
         rows.append(
             {

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import helpers
+import numpy as np
 import pytest
 import torch
 import transformers as hf
+from ablation.few import encoded, means_of
 from helpers import padded, reference_logits, texts
 
+from mechcore.ablation import ablate
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.interventions import masked
@@ -185,3 +188,41 @@ def test_a_family_that_is_bridged_otherwise_is_refused(
         model.save_pretrained(tmp_path)
     with pytest.raises(InputError, match=r"its logits are not those of Hugging Face: they differ"):
         load_model(tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_restarted_layers_give_the_answers_of_masks_run_one_by_one(
+    family: str, tmp_path: Path
+) -> None:
+    saved(family, tmp_path, **FAMILIES[family])
+    model, data = load_model(tmp_path), encoded()
+    options: dict[str, Any] = {"means": means_of(model, data), "role": "ood"}
+    cut = ["L0.H1", "L1.MLP", "L0.H0+L1.H2", "L0.H1>L1.H2", "L0.H1>answer"]
+    expected = ablate(model, cut, data, engine="reference", **options)
+    found = ablate(model, cut, data, engine="restart", **options)
+    for each, answers in expected.without.items():
+        np.testing.assert_allclose(found.without[each].logits, answers.logits, atol=1e-5)
+
+
+# Which experts are asked jumps with the mask, and the logits with it.
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in OF_EXPERTS])
+def test_gradients_through_a_mask_are_those_of_finite_differences(
+    family: str, tmp_path: Path
+) -> None:
+    saved(family, tmp_path, **FAMILIES[family])
+    model, batch = load_model(tmp_path, dtype="float32"), padded(texts((5, 3)))
+    weights = torch.randn(2, 3, generator=torch.Generator().manual_seed(1))
+    start = torch.full((helpers.N_LAYERS, helpers.N_HEADS + 1), 0.6)
+
+    def value(values: torch.Tensor) -> torch.Tensor:
+        with masked(model, Mask(values), fill="zero") as run:
+            return (run(batch) * weights).double().sum()
+
+    values = start.clone().requires_grad_()
+    value(values).backward()
+    for at in ((0, 1), (1, 2), (0, helpers.N_HEADS)):
+        step, nudge = 1e-2, torch.zeros_like(start)
+        nudge[at] = step
+        with torch.no_grad():
+            slope = (value(start + nudge) - value(start - nudge)) / (2 * step)
+        assert float(values.grad[at]) == pytest.approx(float(slope), abs=2e-2)
