@@ -19,6 +19,5 @@ def reference() -> str:
     """One row per family, encoders first."""
     with TABLE.open(encoding="utf-8", newline="") as file:
         rows = sorted(csv.DictReader(file), key=lambda row: row["kind"] != "encoder")
-    lines = ["| family | kind | loads as | sweeps | export | training |", "|---|---|---|---|---|---|"]
-    lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
-    return "\n".join(lines)
+    lines = ["| family | kind | loads as | sweeps | export | training |", "|" + "---|" * 6]
+    return "\n".join([*lines, *(f"| {' | '.join(row.values())} |" for row in rows)])
