@@ -16,7 +16,7 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, tensors_digest, write_safetensors
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import ModelIdentity
+from mechcore.models.model_identity import ModelIdentity
 
 T = TypeVar("T")
 

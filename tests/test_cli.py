@@ -30,7 +30,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
-from mechcore.models.running import ModelIdentity
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import Subnetwork
 from mechcore.steps.ablation import AblateCore
 from mechcore.steps.masks import FindMasks

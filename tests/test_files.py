@@ -30,7 +30,7 @@ from mechcore.files import (
     write_text,
 )
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import ModelIdentity
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import Subnetwork
 from mechcore.state import StateFile
 

@@ -24,7 +24,7 @@ from mechcore.identity import Identity
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.export import export_checkpoint
-from mechcore.models.running import ModelIdentity, check_masks
+from mechcore.models.model_identity import ModelIdentity, check_masks
 from mechcore.pruning import Subnetwork, attribute, layer_matched, prune, random_subnetworks
 from mechcore.subnetworks.core import head_frequency, head_overlap
 

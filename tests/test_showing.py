@@ -23,7 +23,7 @@ from mechcore.data.examples import Examples
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.recalibration import Effect
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import ModelIdentity
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import Subnetwork
 from mechcore.showing import ROWS, Shown
 from mechcore.subnetworks.core import heuristic_core

@@ -25,7 +25,7 @@ from mechcore.evaluation.evaluate import (
     bootstrap_means,
     kl_divergence,
 )
-from mechcore.models.running import check_masks
+from mechcore.models.model_identity import check_masks
 from mechcore.showing import Shown
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 

@@ -13,7 +13,7 @@ from mechcore.ablation.effects import ComponentSet
 from mechcore.components import Component, Mask, parse_components
 from mechcore.errors import InputError, MismatchError, reason, shown
 from mechcore.files import read_csv
-from mechcore.models.running import check_masks
+from mechcore.models.model_identity import check_masks
 
 
 def read_sets(

@@ -23,11 +23,11 @@ from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, FillMaker, Kind, fill_of
 from mechcore.masking.means import MeanActivations
 from mechcore.models.measuring import Hook, evaluating, hooked
+from mechcore.models.model_identity import check_masks
 from mechcore.models.padding import real_positions
 from mechcore.models.running import (
     Batch,
     check_hooks,
-    check_masks,
     forward,
     hook_mlp_out,
     hook_z,

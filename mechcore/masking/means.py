@@ -27,10 +27,10 @@ from mechcore.files import write_safetensors
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.padding import real_positions
 from mechcore.models.running import (
     Batch,
-    ModelIdentity,
     check_hooks,
     forward,
     hook_mlp_out,

@@ -25,7 +25,8 @@ from mechcore.identity import Identity
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import without_bars
-from mechcore.models.running import ModelIdentity, check_masks, weights_of
+from mechcore.models.model_identity import ModelIdentity, check_masks
+from mechcore.models.running import weights_of
 
 if TYPE_CHECKING:
     from mechcore.masking.means import MeanActivations

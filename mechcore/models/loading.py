@@ -36,6 +36,7 @@ from mechcore.models.checkpoint_files import (
     refuse_tokenizer_code,
     without_bars,
 )
+from mechcore.models.hooked import hooked_transformer
 from mechcore.models.origin import remember_origin
 from mechcore.models.placing import (
     DeviceMap,
@@ -138,7 +139,7 @@ def load_model(
     hf_model = hf_model.eval()
     architecture = type(hf_model).__name__
     if backend == "hooked":
-        model = _hooked(name, architecture, hf_model, device or "cpu", precision)
+        model = hooked_transformer(name, architecture, hf_model, device or "cpu", precision)
     else:
         model = _bridge(name, architecture, hf_model, revision)
     for parameter in model.parameters():
@@ -362,54 +363,6 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
     if trial is not None:
         trial.check(name, model)
     return model
-
-
-def _hooked(
-    name: str, architecture: str, hf_model: Any, device: str | torch.device, dtype: torch.dtype
-) -> Any:
-    try:
-        from transformer_lens import HookedTransformer, HookedTransformerConfig
-        from transformer_lens.pretrained.weight_conversions.gpt2 import convert_gpt2_weights
-    except ImportError as error:
-        raise InputError(
-            'backend "hooked": this TransformerLens has no HookedTransformer (4.x removed it); '
-            'install transformer-lens<4, or use backend "bridge"'
-        ) from error
-    if architecture != "GPT2LMHeadModel":
-        raise InputError(
-            f'backend "hooked": found {architecture}; local checkpoints can be read as '
-            'GPT2LMHeadModel only: use backend "bridge", or pass a HookedTransformer built with '
-            "TransformerLens"
-        )
-    config = hf_model.config
-    cfg = HookedTransformerConfig(
-        n_layers=config.n_layer,
-        n_heads=config.n_head,
-        d_model=config.n_embd,
-        d_head=config.n_embd // config.n_head,
-        d_mlp=config.n_inner or 4 * config.n_embd,
-        d_vocab=config.vocab_size,
-        n_ctx=config.n_positions,
-        eps=config.layer_norm_epsilon,
-        act_fn=config.activation_function,
-        normalization_type="LN",
-        scale_attn_by_inverse_layer_idx=config.scale_attn_by_inverse_layer_idx,
-        use_attn_scale=config.scale_attn_weights,
-        original_architecture=architecture,
-        model_name=name,
-        device=str(device),
-        dtype=dtype,
-        init_weights=False,
-    )
-    model = HookedTransformer(cfg, move_to_device=False).to(device, print_details=False)
-    model.load_and_process_state_dict(
-        convert_gpt2_weights(hf_model, cfg),
-        fold_ln=False,
-        center_writing_weights=False,
-        center_unembed=False,
-        fold_value_biases=False,
-    )
-    return model.eval()
 
 
 def _check_hook_points(model: Any) -> None:

@@ -28,7 +28,8 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
-from mechcore.models.running import ModelIdentity, frozen, model_inputs
+from mechcore.models.model_identity import ModelIdentity
+from mechcore.models.running import frozen, model_inputs
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.settings import PruneSettings, as_runs, check_keeps_some
 from mechcore.pruning.subnetwork import Subnetwork

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import ModelIdentity
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning.attribution import attribute
 from mechcore.pruning.controls import layer_matched as matched_by_layer
 from mechcore.pruning.controls import random_subnetworks

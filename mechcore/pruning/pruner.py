@@ -22,7 +22,8 @@ from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
-from mechcore.models.running import ModelIdentity, frozen
+from mechcore.models.model_identity import ModelIdentity
+from mechcore.models.running import frozen
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import (
     READING,

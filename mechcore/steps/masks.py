@@ -15,7 +15,8 @@ from mechcore.components import ModelShape
 from mechcore.errors import MechcoreWarning
 from mechcore.files import copy_linked, write_json
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import ModelIdentity, class_names, kind_of, n_parameters
+from mechcore.models.model_identity import ModelIdentity
+from mechcore.models.running import class_names, kind_of, n_parameters
 from mechcore.pruning import METHODS, PruningError, Request, Subnetwork, subnetwork_name
 from mechcore.pruning.mask_training import OffTrackError, accepted
 from mechcore.pruning.settings import READING, PruneSettings

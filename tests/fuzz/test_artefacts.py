@@ -20,7 +20,7 @@ from mechcore.files import write_csv
 from mechcore.identity import Identity
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import ModelIdentity
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning.subnetwork import HISTORY, Subnetwork
 from mechcore.subnetworks.effective_size import read_full, read_grid
 

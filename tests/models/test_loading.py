@@ -19,8 +19,8 @@ from mechcore.components import Mask
 from mechcore.errors import InputError
 from mechcore.masking.interventions import masked
 from mechcore.models import load_model, load_tokenizer
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import (
-    ModelIdentity,
     check_hooks,
     class_names,
     forward,

@@ -16,8 +16,9 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, loading
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.placing import as_dtype, check_device
-from mechcore.models.running import ModelIdentity, devices_of, forward
+from mechcore.models.running import devices_of, forward
 from mechcore.models.stack_of import stack_of
 
 

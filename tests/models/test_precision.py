@@ -21,7 +21,8 @@ from mechcore.errors import MismatchError
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
-from mechcore.models.running import ModelIdentity, forward
+from mechcore.models.model_identity import ModelIdentity
+from mechcore.models.running import forward
 from mechcore.pruning import prune, prune_settings
 from mechcore.pruning.mask_training import MaskTraining
 from mechcore.pruning.teacher import Teacher

@@ -26,7 +26,7 @@ from mechcore.components import Component, Mask, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import ModelIdentity
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
 from mechcore.steps import ablation, analyses, flips, masks
 from mechcore.steps.ablation import SWEEP
