@@ -244,10 +244,11 @@ class Ablations(Shown):
         """These sets and those of ``other``, which ran on the same data."""
         return replace(self, without={**self.without, **other.without})
 
-    def groups(self) -> list[tuple[str, np.ndarray]]:
-        """Name and member flags [example] of every subset, and of all examples, each once."""
-        groups = {name: self.full.subsets == name for name in self.full.subset_names}
-        return [*(groups | {ALL: np.ones(len(self.full.subsets), dtype=bool)}).items()]
+    def groups(
+        self, named: Mapping[str, Sequence[str]] | None = None
+    ) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
+        """See `members_of`."""
+        return members_of(self.full, named)
 
     def _summary(self) -> str:
         full = f"full accuracy={self.full.accuracy:.3f}"
@@ -256,6 +257,29 @@ class Ablations(Shown):
     def _rows(self) -> pd.DataFrame:
         table = ablation_table(self)
         return table[table["subset"] == ALL]
+
+
+def members_of(
+    full: Evaluation, groups: Mapping[str, Sequence[str]] | None = None
+) -> list[tuple[str, Bool[np.ndarray, " example"]]]:
+    """Member flags of every subset and of all examples, each once; then of groups of subsets.
+
+    Raises:
+        InputError: a group names an unknown subset, or is called as a subset is.
+    """
+    names = full.subset_names
+    found = {name: full.subsets == name for name in names}
+    found[ALL] = np.ones(len(full.subsets), dtype=bool)
+    for group, members in (groups or {}).items():
+        unknown = [name for name in members if name not in names]
+        if unknown or not members or group in names:
+            wrong = f"subset {unknown[0]!r}" if unknown else f"{len(members)} subsets"
+            raise InputError(
+                f"group {group!r}: found {wrong}; expected some of {', '.join(names)}, under a "
+                "name that is none of theirs"
+            )
+        found[group] = np.isin(full.subsets.astype(str), list(members))
+    return [*found.items()]
 
 
 def ablation_table(

@@ -88,7 +88,7 @@ def information_table(
         InputError: a group names an unknown subset, or logits were not kept.
     """
     rows: list[dict[str, Any]] = []
-    for subset, members in [*ablations.groups(), *_groups(ablations, groups or {})]:
+    for subset, members in ablations.groups(groups):
         correct = ablations.full.correct_classes.numpy()[members]
         reason = reason_against(correct)
         found = [place(ablations, str(s), len(s), subset, members) for s in ablations.without]
@@ -102,23 +102,6 @@ def information_table(
                     row.update(zip(columns, values, strict=True))
         rows += [row | {"reason": reason} for row in found]
     return pd.DataFrame(rows, columns=INFORMATION.names)
-
-
-def _groups(
-    ablations: Ablations, groups: Mapping[str, Sequence[str]]
-) -> list[tuple[str, np.ndarray]]:
-    """Name and member flags [example] of every group."""
-    names = ablations.full.subset_names
-    for group, members in groups.items():
-        unknown = [name for name in members if name not in names]
-        if unknown or not members or group in names:
-            found = f"subset {unknown[0]!r}" if unknown else f"{len(members)} subsets"
-            raise InputError(
-                f"group {group!r}: found {found}; expected some of {', '.join(names)}, under a "
-                "name that is none of theirs"
-            )
-    of_each = ablations.full.subsets.astype(str)
-    return [(group, np.isin(of_each, list(members))) for group, members in groups.items()]
 
 
 def _logits(ablations: Ablations, cut: Cut) -> np.ndarray:

@@ -29,20 +29,20 @@ domain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut
+from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut, members_of
 from mechcore.ablation.roles import OUT, OUT_ONLY
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet
-from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation, bootstrap_weights
 from mechcore.evaluation.recalibration import decompose, reason_against
@@ -87,6 +87,27 @@ CORE_DEPENDENCE = Schema(
     ),
 )
 
+CORE_VERDICT = Schema(
+    "core_verdict",
+    "Whether what generalises reads the core: the verdict and the figures that decide; drops are "
+    "of information out of domain, means over the components that are needed out of domain alone.",
+    (
+        Column("verdict", "text", "``supported``, ``not supported`` or ``inconclusive``"),
+        Column("explanation", "text", "the figures in words, or why there are none"),
+        Column("n_receivers", "whole", "components behind the core that are needed so"),
+        *estimate(
+            "blind_drop",
+            "points",
+            "with each alone blind to the core",
+            low="blind_drop_low",
+            high="blind_drop_high",
+        ),
+        Column("control_drop", "points", "blind to random heads of the same layers instead"),
+        Column("n_controls", "whole", "random sets of heads"),
+        Column("p_control", "number", "of so large a drop among them, one sided", shown="small"),
+    ),
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Readers:
@@ -96,7 +117,8 @@ class Readers:
         full: answers of the full model.
         without: without each component.
         blind: with each component alone blind to the core.
-        controls: with each component alone blind to random heads, for each set of these.
+        controls: with each component alone blind to random heads, for each set of these; of all
+            components, or of some that are the same for all sets.
         data: name of the data set.
         role: ``"id"`` or ``"ood"``.
     """
@@ -170,6 +192,7 @@ def readers_of(
     *,
     receivers: Iterable[ComponentLike] | None = None,
     n_controls: int = 39,
+    controlled: Iterable[ComponentLike] | None = None,
     role: Literal["id", "ood"] = "id",
     seed: int = 0,
     **options: Any,
@@ -183,6 +206,7 @@ def readers_of(
         means: the model's mean activations; not needed for ``fill="zero"``.
         receivers: components; by default all that run after a core head.
         n_controls: how many random sets of heads stand beside the core.
+        controlled: the components that have controls; by default all.
         role: whether the data is ``"id"`` or ``"ood"``.
         seed: of the controls and draws.
         options: of `mechcore.ablate`.
@@ -191,54 +215,58 @@ def readers_of(
         InputError: see `random_senders` and `mechcore.ablate`; or no component runs after the core.
     """
     heads, shape = parse_components(core), ModelShape.of(model)
-    parallel = runs_in_parallel(model)
     possible = shape.components if receivers is None else parse_components(receivers)
-
-    def seen(senders: Iterable[Component], receiver: Component) -> PathSet | None:
-        paths = [Path(sender, receiver) for sender in senders]
-        earlier = [path for path in paths if path.runs(shape, parallel=parallel)]
-        return PathSet.of(earlier) if earlier else None
-
-    cut = {r: paths for r in possible if (paths := seen(heads, r)) is not None}
+    cut = _cuts(heads, possible, model)
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
-    drawn = random_senders(heads, shape, n_controls, seed)
-    controls = [{r: seen(each, r) for r in cut} for each in drawn]
+    beside = [*cut] if controlled is None else [r for r in parse_components(controlled) if r in cut]
+    drawn = random_senders(heads, shape, n_controls, seed) if beside else []
+    controls = [_cuts(each, beside, model) for each in drawn]
     alone = {r: ComponentSet((r,)) for r in cut}
-    sets: list[Cut] = [*alone.values(), *cut.values()]
-    sets += [*(s for each in controls for s in each.values() if s)]
+    sets: list[Cut] = [*alone.values(), *cut.values(), *(s for c in controls for s in c.values())]
     found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
     return Readers(
         found.full,
         {r: found.without[each] for r, each in alone.items()},
         {r: found.without[each] for r, each in cut.items()},
-        [{r: found.without[s] for r, s in each.items() if s} for each in controls],
+        [{r: found.without[each] for r, each in c.items()} for c in controls],
         found.data,
         role,
     )
 
 
 def core_dependence_table(
-    readers: Readers, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
+    readers: Readers,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    *,
+    n_resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """How much each component loses when it alone does not see the core.
 
     Args:
         readers: the answers.
+        groups: subsets to take together under a name, beside every subset and all examples.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: of folds and resamples.
 
     Returns:
         The columns of `CORE_DEPENDENCE`, one row per receiver, subset and metric.
+
+    Raises:
+        InputError: a group names an unknown subset.
     """
     rows: list[dict[str, Any]] = []
-    names = list(readers.blind)
-    for subset, members in _groups(readers.full) if names else []:
+    names, n_controls = list(readers.blind), len(readers.controls)
+    controlled = [*readers.controls[0]] if n_controls else []
+    for subset, members in members_of(readers.full, groups) if names else []:
         own = readers.effects((readers.without[r] for r in names), members, seed)
         blind = readers.effects((readers.blind[r] for r in names), members, seed)
         controls = [
-            readers.effects((each[r] for r in names), members, seed) for each in readers.controls
+            readers.effects((each[r] for r in controlled), members, seed)
+            for each in (readers.controls if controlled else [])
         ]
         weights = bootstrap_weights(int(members.sum()), n_resamples, seed)
         for metric in own:
@@ -250,20 +278,40 @@ def core_dependence_table(
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
-                row |= {"metric": metric, "n_controls": len(controls)}
+                row |= {"metric": metric, "n_controls": n_controls * (receiver in controlled)}
                 row |= _estimate("drop", own[metric][i].mean(), drops[i], level)
                 row |= _estimate("blind_drop", blind[metric][i].mean(), blind_drops[i], level)
                 if row["drop_low"] > 0 or row["drop_high"] < 0:
                     row |= _estimate("share", share[i], shares[i], level)
-                if controls:
-                    row |= _control(row["blind_drop"], of_controls[:, i])
+                if receiver in controlled:
+                    of_receiver = of_controls[:, controlled.index(receiver)]
+                    row |= _control(row["blind_drop"], of_receiver)
                 rows.append(row)
     return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on the claim; see the columns of `CORE_VERDICT`."""
+
+    verdict: str
+    explanation: str
+    n_receivers: int = 0
+    blind_drop: float = math.nan
+    blind_drop_low: float = math.nan
+    blind_drop_high: float = math.nan
+    control_drop: float = math.nan
+    n_controls: int = 0
+    p_control: float = math.nan
+
+    def table(self) -> pd.DataFrame:
+        """The one row of `CORE_VERDICT`."""
+        return pd.DataFrame([asdict(self)])[CORE_VERDICT.names]
+
+
 def core_dependence_verdict(
     readers: Readers, roles: pd.DataFrame, *, least: float = 0.01, seed: int = 0
-) -> tuple[str, str]:
+) -> Verdict:
     """The verdict on the claim that what generalises reads the core, by the rules of this module.
 
     Args:
@@ -271,19 +319,17 @@ def core_dependence_verdict(
         roles: of `component_roles`.
         least: least effect of interest, a share of balanced accuracy.
         seed: of folds and resamples.
-
-    Returns:
-        ``"supported"``, ``"not supported"`` or ``"inconclusive"``, and the figures that decide.
     """
     generalise = roles[roles["role"].isin([OUT, OUT_ONLY])]["component"]
     names = [r for r in readers.blind if str(r) in set(generalise)]
     if not names:
-        return INCONCLUSIVE, "no component behind the core is needed out of domain alone"
+        why = "no component behind the core is needed out of domain alone"
+        return Verdict(INCONCLUSIVE, why)
     everything = np.ones(len(readers.full.correct), dtype=bool)
     values = readers.effects((readers.blind[r] for r in names), everything, seed)
     if "information" not in values:
         reason = reason_against(readers.full.correct_classes.numpy())
-        return INCONCLUSIVE, reason or "the logits were not kept"
+        return Verdict(INCONCLUSIVE, reason or "the logits were not kept", len(names))
     each = values["information"].mean(0)  # over receivers
     means = each @ bootstrap_weights(len(each), 1000, seed)
     low, high = np.quantile(means, [0.025, 0.975])
@@ -291,27 +337,42 @@ def core_dependence_verdict(
     controls = [
         readers.effects((c[r] for r in names), everything, seed)["information"].mean()
         for c in readers.controls
+        if all(r in c for r in names)
     ]
     p = (1 + sum(control >= total for control in controls)) / (1 + len(controls))
+    mean = float(np.mean(controls)) if controls else math.nan
+    n, noun = len(names), "component" if len(names) == 1 else "components"
     text = (
-        f"blind to the core, the {len(names)} components that are needed out of domain alone lose "
-        f"{number(100 * total, 1)} points of information out of domain on average "
-        f"({number(100 * low, 1)} to {number(100 * high, 1)}); blind to as many random heads of "
-        "the same layers "
-        f"{number(100 * float(np.mean(controls)), 1) if controls else 'unknown'} "
-        f"({len(controls)} sets, p = {p:.2g})"
+        f"blind to the core, the {n} {noun} that {'is' if n == 1 else 'are'} needed out of domain "
+        f"alone {'loses' if n == 1 else 'lose'} {number(100 * total, 1)} points of information out "
+        f"of domain on average ({number(100 * low, 1)} to {number(100 * high, 1)}); "
     )
+    text += (
+        f"blind to as many random heads of the same layers {number(100 * mean, 1)} "
+        f"({len(controls)} sets, p = {p:.2g})"
+        if controls
+        else "nothing stands beside it, as no random heads were tried"
+    )
+    verdict = INCONCLUSIVE
     if low > 0 and p < ALPHA:
-        return SUPPORTED, text
-    if (low > 0 and 1 / (1 + len(controls)) < ALPHA) or high < least:
-        return NOT_SUPPORTED, text
-    return INCONCLUSIVE, text
+        verdict = SUPPORTED
+    elif (low > 0 and 1 / (1 + len(controls)) < ALPHA) or high < least:
+        verdict = NOT_SUPPORTED
+    figures = (float(each) for each in (total, low, high, mean))
+    return Verdict(verdict, text, n, *figures, len(controls), p if controls else math.nan)
 
 
-def _groups(full: Evaluation) -> list[tuple[str, np.ndarray]]:
-    """Name and member flags [example] of every subset, and of all examples, each once."""
-    groups = {name: full.subsets == name for name in full.subset_names}
-    return [*(groups | {ALL: np.ones(len(full.subsets), dtype=bool)}).items()]
+def _cuts(
+    senders: Iterable[Component], receivers: Iterable[Component], model: Any
+) -> dict[Component, PathSet]:
+    """The paths to each receiver from those senders that run before it, where there are any."""
+    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
+    found = {}
+    for receiver in receivers:
+        paths = [Path(sender, receiver) for sender in senders]
+        if earlier := [path for path in paths if path.runs(shape, parallel=parallel)]:
+            found[receiver] = PathSet.of(earlier)
+    return found
 
 
 def _estimate(name: str, value: float, resampled: np.ndarray, level: float) -> dict[str, float]:

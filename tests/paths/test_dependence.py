@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.paths.dependence import (
+    CORE_VERDICT,
     INCONCLUSIVE,
     NOT_SUPPORTED,
     SUPPORTED,
@@ -110,11 +112,11 @@ def test_one_label_has_no_information() -> None:
     answers = Answers.of(full, full)
     table = core_dependence_table(Readers(full, {A: answers}, {A: answers}, [], "x", "ood"))
     assert set(table["metric"]) == {"accuracy", "margin"}
-    verdict, why = core_dependence_verdict(
+    found = core_dependence_verdict(
         Readers(full, {A: answers}, {A: answers}, [], "x", "ood"), roles(a=OUT)
     )
-    assert verdict == INCONCLUSIVE
-    assert "one label only" in why
+    assert found.verdict == INCONCLUSIVE
+    assert "one label only" in found.explanation
 
 
 @pytest.mark.parametrize(
@@ -136,16 +138,42 @@ def test_verdicts_by_their_rules(
     given: dict[str, str],
     expected: str,
 ) -> None:
-    verdict, why = core_dependence_verdict(readers(blind, controls), roles(**given))
-    assert verdict == expected, why
+    found = core_dependence_verdict(readers(blind, controls), roles(**given))
+    assert found.verdict == expected, found.explanation
 
 
 def test_the_figures_of_a_verdict() -> None:
-    _, why = core_dependence_verdict(
+    found = core_dependence_verdict(
         readers([0.1, 0.2], [[0.0, 0.0]] * 39), roles(a=OUT, b=OUT_ONLY)
     )
+    why = found.explanation
     assert "the 2 components that are needed out of domain alone lose 15." in why
     assert "0.0 (39 sets, p = 0.025)" in why
+    [row] = found.table().to_dict("records")
+    CORE_VERDICT.check(found.table())
+    assert (row["n_receivers"], row["n_controls"], row["p_control"]) == (2, 39, 1 / 40)
+    assert row["blind_drop"] == pytest.approx(0.15, abs=0.02)
+    assert row["blind_drop_low"] < row["blind_drop"] < row["blind_drop_high"]
+    assert row["control_drop"] == pytest.approx(0, abs=1e-9)
+
+
+def test_controls_of_some_receivers() -> None:
+    made = readers([0.05, 0.2])
+    controls = [{B: wrong(each)} for each in (0.1, 0.3, 0.0)]
+    some = replace(made, controls=controls)
+    table = core_dependence_table(some, {"both": ("first", "second")})
+    both = table[(table["subset"] == "both") & (table["metric"] == "accuracy")]
+    a, b = (both[both["receiver"] == name].iloc[0] for name in ("L1.H0", "L1.H1"))
+    assert (a["n_controls"], b["n_controls"]) == (0, 3)
+    assert np.isnan(a["p_control"])
+    assert b["p_control"] == 0.5  # one of three is as large: (1 + 1) / (1 + 3)
+    whole = table[(table["subset"] == "all") & (table["metric"] == "accuracy")]
+    assert both["blind_drop"].tolist() == whole["blind_drop"].tolist()
+    # A is needed out of domain too, and has none: nothing stands beside the two.
+    found = core_dependence_verdict(some, roles(a=OUT, b=OUT_ONLY))
+    assert (found.n_controls, found.verdict) == (0, INCONCLUSIVE)
+    assert "no random heads were tried" in found.explanation
+    assert core_dependence_verdict(some, roles(b=OUT_ONLY)).n_controls == 3
 
 
 @given(
