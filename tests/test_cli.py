@@ -18,7 +18,7 @@ from transformers import BertModel
 
 import mechcore
 from mechcore import categorize_heads
-from mechcore.ablation import find_superadditive, screening
+from mechcore.ablation import ablate, find_superadditive, screening
 from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.information import INFORMATION
 from mechcore.cli import main
@@ -31,6 +31,8 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
+from mechcore.paths.dependence import CORE_DEPENDENCE
+from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.pruning import Subnetwork
 from mechcore.steps.ablation import AblateCore
 from mechcore.steps.masks import FindMasks
@@ -595,6 +597,49 @@ def test_ablate(files: Path, fill: Any) -> None:
     assert pd.read_csv("alone/interactions.csv").empty
 
 
+def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    means = "--means means.safetensors"
+    assert (
+        call(f"means --model {tiny_encoder_dir()} --train {files}/train.csv --out {means[8:]}") == 0
+    )
+    command = f"paths {own(files)} {means} --resamples 20"
+    assert call(f"{command} --senders 1.0,2.3 --receivers 2.3,4.1,4.mlp,answer --out found") == 0
+    found = PATHS.read(Path("found/paths.csv"))
+    information = PATH_INFORMATION.read(Path("found/path_information.csv"))
+    ends = [(f"L1.H0{also}", to) for also, to in (
+        ("", "L2.H3"), ("+L2.H3", "L4.H1"), ("+L2.H3", "L4.MLP"), ("+L2.H3", "answer")
+    )]  # fmt: skip
+    for table in (found, information):
+        rows = table.query("subset == 'all' and role == 'ood'")
+        assert list(zip(rows["senders"], rows["receiver"], strict=True)) == ends
+    assert sorted(path.name for path in Path("found").iterdir()) == [
+        *("path_information.csv", "paths.csv")
+    ]
+    model = load_model(tiny_encoder_dir())
+    data, cut = encoded(files / "ood.csv"), ["L1.H0+L2.H3>L4.MLP"]
+    answers = ablate(model, cut, data, MeanActivations.load("means.safetensors"), role="ood")
+    row = found.set_index(["role", "subset", "receiver"]).loc[("ood", "all", "L4.MLP")]
+    [path] = answers.without
+    assert row["margin_drop"] == pytest.approx(answers.drops(path, "margin").mean(), abs=1e-4)
+    shown = capsys.readouterr().out
+    assert "negative: worse so" in shown
+    change = f"{-row['margin_drop']:+.2f}".replace("-", "\u2212")
+    assert any("L4.MLP" in line and f" {change} " in line for line in shown.splitlines())
+    # Each sender in turn, by inputs; and beside random heads.
+    more = "--senders 1.0,2.3 --receivers 4.1 --each --inputs qkv --out each"
+    assert call(f"{command} {more}") == 0
+    each = PATHS.read(Path("each/paths.csv")).query("subset == 'all' and role == 'id'")
+    assert set(zip(each["senders"], each["input"], strict=True)) == {
+        (sender, what) for sender in ("L1.H0", "L2.H3") for what in "qkv"
+    }
+    assert call(f"{command} --senders 1.0,2.3 --receivers 4.1 --controls 3 --out beside") == 0
+    beside = CORE_DEPENDENCE.read(Path("beside/core_dependence.csv"))
+    assert set(beside["receiver"]) == {"L4.H1"}
+    assert set(beside["n_controls"]) == {3}
+    assert set(beside["role"]) == {"id", "ood"}
+    assert not list(Path("beside").glob("*.safetensors*"))
+
+
 SHAPE = ModelShape(4, 3)
 HEADS = [f"L{layer}.H{head}" for layer in range(4) for head in range(3)]
 MLPS = [f"L{layer}.MLP" for layer in range(4)]
@@ -810,7 +855,7 @@ def test_an_interrupted_sweep_goes_on(
             assert call(f"{command} --out parts{resume}") == 130
         assert (
             "interrupted; run, demo, cognitive run, extractive run, effective-size and train go on "
-            "when run again, prune, compare, ablate and superadditive with --resume"
+            "when run again, prune, compare, ablate, superadditive and paths with --resume"
             in (capsys.readouterr().err)
         )
         assert sorted(map(str, Path("parts").iterdir())) == left
@@ -847,7 +892,8 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
     monkeypatch.setattr(drawing, "save_figures", lambda folder, tables: [])
     monkeypatch.setattr(tree, "run", interrupted)
     assert call(f"{command} --resume") == 0
-    assert {path.name for path in Path("found").iterdir()} == {"ablation.csv", "interactions.csv"}
+    files_left = {path.name for path in Path("found").iterdir()}
+    assert files_left == {"ablation.csv", "information.csv", "interactions.csv"}
 
 
 def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -965,7 +1011,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"mechcore {mechcore.__version__}\n"
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    commands = "run means prune core heads ablate superadditive report train-world"
+    commands = "run means prune core heads ablate superadditive paths report train-world"
     for command in commands.split():
         assert command in shown
         assert call(f"{command} --help") == 0
@@ -1146,6 +1192,21 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --components heads --controls 2", "of 0 other components wanted"),
         ("ablate {own} --components L1.H0 --pairs", "sizes [2] of 1 different components"),
         ("ablate {own} --components heads --subsets", "give sizes, or at most 10 components"),
+        ("paths {own}", "no sender; name some with --senders or --core"),
+        ("paths {own} --senders head3", "component 'head3': not a component name"),
+        ("paths {own} --senders L9.H0", "component L9.H0: out of range"),
+        ("paths {own} --senders L1.H0 --receivers L2", "receiver 'L2': cannot be read"),
+        ("paths {own} --senders L1.H0 --receivers ,", "no sender runs before any receiver"),
+        ("paths {own} --senders L1.H0 --receivers L1.H2", "no sender runs before any receiver"),
+        ("paths {own} --senders L1.H0 --inputs o", "--inputs"),
+        ("paths {own} --senders L1.H0 --each --controls 2", "--controls: stand beside receivers"),
+        ("paths {own} --senders L1.H0 --inputs q --controls 2", "--controls: stand beside recei"),
+        ("paths {own} --senders L1.MLP --controls 2", "core: found L1.MLP; expected heads"),
+        (
+            "paths {own} --senders L1.H0 --receivers answer --controls 2",
+            "found the answer only",
+        ),
+        ("paths {own} --senders L1.H0 --resume", "nothing to resume"),
         ("ablate {own} --core nosuch", "core table nosuch: no such file"),
         ("ablate {own} --core {files}", "no such file; expected core.csv or a run's folder"),
         ("ablate {own} --core {files}/id.csv", "id.csv: no column component; found text_a"),

@@ -11,7 +11,14 @@ import numpy as np
 
 from mechcore import progress
 from mechcore.ablation.effects import ComponentSet
-from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
+from mechcore.components import (
+    KINDS,
+    Component,
+    ComponentLike,
+    Mask,
+    ModelShape,
+    parse_components,
+)
 from mechcore.components.paths import Path, PathSet, Receiver, ReceiverLike
 from mechcore.errors import InputError
 from mechcore.masking.blinding import runs_in_parallel
@@ -70,8 +77,8 @@ def paths(
     """Sets of paths to every receiver on its own, from those senders that run before it.
 
     Args:
-        senders: components.
-        receivers: components or ``answer``, or their names.
+        senders: components, their names, or ``heads``, ``mlps`` or ``all`` of the model.
+        receivers: likewise; also ``answer``, which is one of ``all``.
         model: whose paths they are.
         inputs: what of heads is blind: ``"all"``, ``"q"``, ``"k"`` or ``"v"``, or ``"qkv"`` for
             each of the three; MLP layers and the answer have one input.
@@ -82,17 +89,27 @@ def paths(
     """
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
     found: list[PathSet] = []
-    for given in [receivers] if isinstance(receivers, (str, Component, Receiver)) else receivers:
-        receiver = Receiver.parse(given)
+    sending = parse_components(_of_kinds(senders, shape))
+    for receiver in map(Receiver.parse, _of_kinds(receivers, shape, Receiver(None))):
         of_head = receiver.component is not None and receiver.component.is_head
         named = receiver.input != "all" or not of_head or inputs == "all"
         for what in [receiver.input] if named else inputs:
             to = Receiver(receiver.component, what)
-            possible = [Path(sender, to) for sender in parse_components(senders)]
+            possible = [Path(sender, to) for sender in sending]
             cut = [path for path in possible if path.runs(shape, parallel=parallel)]
             found += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
     if not found:
         raise InputError("paths: no sender runs before any receiver; expected one that does")
+    return list(dict.fromkeys(found))
+
+
+def _of_kinds(given: Any, shape: ModelShape, *in_all: Receiver) -> list[Any]:
+    """Names, with those of a kind of component in its place."""
+    found: list[Any] = []
+    for each in [given] if isinstance(given, (str, Component, Receiver)) else given:
+        kind = isinstance(each, str) and each in KINDS
+        found += shape.kind(each) if kind else [each]
+        found += in_all if each == "all" else ()
     return list(dict.fromkeys(found))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import ablation, components, report, study, subnetworks, training
+from mechcore.cli import ablation, components, paths, report, study, subnetworks, training
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
@@ -60,6 +60,7 @@ for _command in (
     components.heads,
     ablation.ablate,
     ablation.superadditive,
+    paths.paths,
     report.report,
     training.train,
     study.train_world,
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
             "interrupted; run, demo, cognitive run, extractive run, effective-size and train go on "
-            "when run again, prune, compare, ablate and superadditive with --resume",
+            "when run again, prune, compare, ablate, superadditive and paths with --resume",
             code,
         )
     sys.exit(code or 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -27,7 +27,20 @@ from mechcore.errors import InputError
 from mechcore.steps.analyses_config import SearchConfig
 from mechcore.steps.config import StudyConfig
 
-_COMMON = (*MODEL, *TRAIN, *TEST, *TASK, "analyses.fill")
+COMMON = (*MODEL, *TRAIN, *TEST, *TASK, "analyses.fill")
+"""Settings that the commands here have options for."""
+
+Core: TypeAlias = Annotated[
+    Path | None, typer.Option("--core", help="Components of a core table or a run's folder.")
+]
+Engine: TypeAlias = Annotated[
+    Literal["auto", "tree", "restart", "reference"],
+    typer.Option(
+        "--engine",
+        help="tree shares work between sets; restart does so on any model whose layers can be "
+        "called again; reference runs one forward per set.",
+    ),
+]
 
 MOST_CONTROLS = 10_000
 """Each costs as much as any other set."""
@@ -43,9 +56,7 @@ class SetOptions:
             "--components", help="L1.H0,L2.MLP by commas; or heads, mlps or all of the model."
         ),
     ] = None
-    core: Annotated[
-        Path | None, typer.Option("--core", help="Components of a core table or a run's folder.")
-    ] = None
+    core: Core = None
     joint: Annotated[
         bool, typer.Option("--joint/--no-joint", help="Ablate the components named together, too.")
     ] = True
@@ -116,16 +127,9 @@ class SetOptions:
 @grouped
 def ablate(
     chosen: SetOptions,
-    given: Annotated[Given[StudyConfig], From(StudyConfig, (*_COMMON, "n_resamples"))],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*COMMON, "n_resamples"))],
     means: Means = None,
-    engine: Annotated[
-        Literal["auto", "tree", "restart", "reference"],
-        typer.Option(
-            "--engine",
-            help="tree shares work between sets; restart does so on any model whose layers can be "
-            "called again; reference runs one forward per set.",
-        ),
-    ] = "auto",
+    engine: Engine = "auto",
     precision: Annotated[
         Literal["float32", "bfloat16"],
         typer.Option("--precision", help="Of the tree's matrix products."),
@@ -138,7 +142,7 @@ def ablate(
     """Accuracy, margin and information without sets of components, and their interactions."""
     if engine in ("restart", "reference") and precision != "float32":
         raise InputError(f"--precision: the {engine} engine has the model's own precision only")
-    _check_out(out, _state(out, "id"), resume)
+    check_out(out, state_file(out, "id"), resume)
     from mechcore.components import ModelShape
     from mechcore.masking.fills import FILLS
     from mechcore.report.ablation_figures import save_figures
@@ -169,7 +173,7 @@ def ablate(
     write_tables(out, tables, SWEEP_TABLES)
     save_figures(out, tables)
     for role in ("id", "ood"):
-        _state(out, role).unlink(missing_ok=True)
+        state_file(out, role).unlink(missing_ok=True)
     _show_worst(tables["ablation"])
     _show_interactions(tables["interactions"])
     for each in found:
@@ -183,7 +187,7 @@ def ablate(
 
 @grouped
 def superadditive(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, _COMMON)],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, COMMON)],
     how: Annotated[Given[SearchConfig], From(SearchConfig)],
     means: Means = None,
     components: Annotated[
@@ -211,7 +215,7 @@ def superadditive(
 
     config, search = given.settings, how.settings
     states = state_files(out, search.max_size)
-    _check_out(out, states[0], resume)
+    check_out(out, states[0], resume)
     from mechcore.masking.fills import FILLS
 
     needs_means = FILLS[config.analyses.fill].needs_means
@@ -255,11 +259,12 @@ def superadditive(
     print(f"tables: {out}")
 
 
-def _state(out: Path, role: str) -> Path:
+def state_file(out: Path, role: str) -> Path:
+    """Where an interrupted sweep leaves what it has done."""
     return out / f"sweep-{role}.safetensors"
 
 
-def _check_out(out: Path, state: Path, resume: bool) -> None:
+def check_out(out: Path, state: Path, resume: bool) -> None:
     """Refuse an output in use, or one to resume without the state that is written first."""
     if not resume:
         must_not_exist(out)

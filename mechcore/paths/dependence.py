@@ -43,6 +43,7 @@ from mechcore.ablation.roles import OUT, OUT_ONLY
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet
+from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation, bootstrap_weights
 from mechcore.evaluation.recalibration import decompose, reason_against
@@ -216,12 +217,12 @@ def readers_of(
     """
     heads, shape = parse_components(core), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
-    cut = _cuts(heads, possible, model)
+    cut = cuts_behind(heads, possible, model)
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
     beside = [*cut] if controlled is None else [r for r in parse_components(controlled) if r in cut]
     drawn = random_senders(heads, shape, n_controls, seed) if beside else []
-    controls = [_cuts(each, beside, model) for each in drawn]
+    controls = [cuts_behind(each, beside, model) for each in drawn]
     alone = {r: ComponentSet((r,)) for r in cut}
     sets: list[Cut] = [*alone.values(), *cut.values(), *(s for c in controls for s in c.values())]
     found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
@@ -233,6 +234,19 @@ def readers_of(
         found.data,
         role,
     )
+
+
+def cuts_behind(
+    senders: Iterable[Component], receivers: Iterable[Component], model: Any
+) -> dict[Component, PathSet]:
+    """The paths to each receiver from those senders that run before it, where there are any."""
+    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
+    found = {}
+    for receiver in receivers:
+        paths = [Path(sender, receiver) for sender in senders]
+        if earlier := [path for path in paths if path.runs(shape, parallel=parallel)]:
+            found[receiver] = PathSet.of(earlier)
+    return found
 
 
 def core_dependence_table(
@@ -288,6 +302,26 @@ def core_dependence_table(
                     row |= _control(row["blind_drop"], of_receiver)
                 rows.append(row)
     return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)
+
+
+def largest_readers(dependence: pd.DataFrame, n: int) -> list[str]:
+    """The components that lose most, or gain most, where they do not see the core.
+
+    Args:
+        dependence: of `core_dependence_table`, in domain and out of domain.
+        n: how many at most.
+
+    Returns:
+        Their names, by the size of blind_drop over all examples, out of domain where there are
+        such rows, in information where that is known and else in margin.
+    """
+    rows = dependence[dependence["subset"] == ALL]
+    for column, wanted in (("role", "ood"), ("metric", "information")):
+        there = (rows[column] == wanted).any()
+        if there or column == "metric":
+            rows = rows[rows[column] == (wanted if there else "margin")]
+    order = rows["blind_drop"].abs().sort_values(ascending=False, kind="stable").index
+    return rows.loc[order, "receiver"].tolist()[:n]
 
 
 @dataclass(frozen=True)
@@ -360,19 +394,6 @@ def core_dependence_verdict(
         verdict = NOT_SUPPORTED
     figures = (float(each) for each in (total, low, high, mean))
     return Verdict(verdict, text, n, *figures, len(controls), p if controls else math.nan)
-
-
-def _cuts(
-    senders: Iterable[Component], receivers: Iterable[Component], model: Any
-) -> dict[Component, PathSet]:
-    """The paths to each receiver from those senders that run before it, where there are any."""
-    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
-    found = {}
-    for receiver in receivers:
-        paths = [Path(sender, receiver) for sender in senders]
-        if earlier := [path for path in paths if path.runs(shape, parallel=parallel)]:
-            found[receiver] = PathSet.of(earlier)
-    return found
 
 
 def _estimate(name: str, value: float, resampled: np.ndarray, level: float) -> dict[str, float]:

@@ -24,7 +24,7 @@ from mechcore.ablation import (
     shapley,
 )
 from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, SHAPLEY
-from mechcore.ablation.effects import ABLATION
+from mechcore.ablation.effects import ABLATION, Cut
 from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
@@ -38,6 +38,7 @@ from mechcore.evaluation.evaluate import Evaluation
 from mechcore.masking.fills import FILLS
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
+from mechcore.paths import Readers
 from mechcore.steps.answers import load_answers, save_answers
 from mechcore.steps.base import SHARED, MainStep, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
@@ -134,7 +135,9 @@ class Sweep(Ablating):
         means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
         alone = [ComponentSet((each,)) for each in shape.kind(self.components)]
         for role in TEST_ROLES:
-            found = _ablate(inputs, means, alone, role, self.fill, self.batch_size, seed=self.seed)
+            found = ablate_on(
+                inputs, means, alone, role, self.fill, self.batch_size, seed=self.seed
+            )
             save_answers(work.folder / SWEPT[role], _by_name(found))
 
 
@@ -163,7 +166,7 @@ class Drops(MainStep):
         options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
         swept = [ablation_table(each, **options) for each in found]
         told = [information_table(e, known_groups(e, self.groups), **options) for e in found]
-        work.write_tables({"sweep": _joined(swept), "information": _joined(told)})
+        work.write_tables({"sweep": joined(swept), "information": joined(told)})
 
 
 @dataclass(frozen=True)
@@ -187,7 +190,7 @@ class Roles(MainStep):
 
 
 def known_groups(
-    ablations: Ablations, groups: Mapping[str, tuple[str, ...]]
+    ablations: Ablations | Readers, groups: Mapping[str, tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Groups of which every subset is there; of the others ``group_accuracy`` says so."""
     there = {*ablations.full.subset_names, ALL}
@@ -260,7 +263,7 @@ def core_ablation_tables(
         left = [each for each in wanted if there is None or each not in there.without]
         if left or there is None:
             size, seed = step.batch_size, step.seed
-            found = _ablate(inputs, means, left, role, step.fill, size, seed=seed)
+            found = ablate_on(inputs, means, left, role, step.fill, size, seed=seed)
             there = found if there is None else there.with_more(found)
         return replace(there, without={each: there.without[each] for each in wanted})
 
@@ -304,7 +307,7 @@ def sweep_tables(
     if not kinds:
         raise InputError("ablation: no set; name at least one component (--components)")
     found = [
-        _ablate(
+        ablate_on(
             inputs,
             means,
             list(kinds),
@@ -322,23 +325,34 @@ def sweep_tables(
     options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
     if all(without.logits is not None for each in found for without in each.without.values()):
         told = [information_table(e, known_groups(e, groups or {}), **options) for e in found]
-        tables["information"] = _joined(told)
+        tables["information"] = joined(told)
     alone = [s.components[0] for s in kinds if len(s) == 1]
     if 2 <= len(alone) <= MOST_EXACT and set(sets.subsets(alone)) <= set(kinds):
-        tables["dividends"] = _joined([dividends(each, **options) for each in found])
-        tables["shapley"] = _joined([shapley(each, **options) for each in found])
+        tables["dividends"] = joined([dividends(each, **options) for each in found])
+        tables["shapley"] = joined([shapley(each, **options) for each in found])
     return tables, found
 
 
-def _ablate(
+def ablate_on(
     inputs: Inputs,
     means: MeanActivations | None,
-    chosen: Sequence[ComponentSet],
+    chosen: Sequence[Cut],
     role: str,
     fill: FillName,
     batch_size: int,
     **options: Any,
 ) -> Ablations:
+    """Answers without sets of components, or with paths cut, on the test data of a role.
+
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        chosen: what to cut.
+        role: of the data.
+        fill: what stands in for outputs.
+        batch_size: examples per batch.
+        options: others of `mechcore.ablate`.
+    """
     return ablate(
         inputs.model,
         chosen,
@@ -363,10 +377,10 @@ def _effect_tables(
     options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
     effects = [ablation_table(a, kinds, average=average, **options) for a in found]
     together = [interactions(a, **options) for a in found]
-    return {"ablation": _joined(effects), "interactions": _joined(together)}
+    return {"ablation": joined(effects), "interactions": joined(together)}
 
 
-def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """One table; empty ones have no types of their own to pass on."""
     return pd.concat([t for t in tables if not t.empty] or tables[:1], ignore_index=True)
 

@@ -49,6 +49,24 @@ class AblationConfig:
 
 
 @dataclass(frozen=True)
+class PathsConfig:
+    """Who reads the core, see `mechcore.paths.dependence`."""
+
+    __pydantic_config__ = _FORBID
+
+    controls: int = setting(
+        20,
+        "Random sets of heads in place of the core, for components that do something; fewer than "
+        "20 cannot support the claim.",
+        least=0,
+    )
+    max_examples: int = setting(300, "Examples of each kind of test data at most.", least=1)
+
+    def __post_init__(self) -> None:
+        check(self, "paths")
+
+
+@dataclass(frozen=True)
 class SearchConfig:
     """Search for superadditive sets, see `mechcore.find_superadditive`."""
 
@@ -111,6 +129,9 @@ class Analyses:
         "--no-sweep",
     )
     roles: RoleSettings = setting(RoleSettings(), "How roles are judged.")
+    paths: PathsConfig | None = setting(
+        PathsConfig(), "Ask who reads the core, and who writes the answer.", "--no-paths"
+    )
     loss: float = setting(
         0.01,
         "Accuracy or information (share) that the smallest subnetwork may lose.",

@@ -40,6 +40,7 @@ from mechcore.steps.masks import (
     Train,
     reading_of,
 )
+from mechcore.steps.paths import Paths
 from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
@@ -276,6 +277,18 @@ class _Planner:
             )
             more = ("sweep",) if "sweep" in known else ()
             add("ablate", core, "ablation of the core", more=more)
+        if wanted.paths is not None:
+            paths = Paths(
+                **ablating,
+                names=names,
+                groups=self._groups,
+                n_resamples=n_resamples,
+                n_controls=wanted.paths.controls,
+                max_examples=wanted.paths.max_examples,
+                least=wanted.roles.least,
+            )
+            more = ("roles",) if "roles" in known else ()
+            add("paths", paths, "readers of the core", more=more)
         if wanted.search is not None:
             name, options = "search for superadditive sets", vars(wanted.search)
             search = Search(**ablating, n_resamples=n_resamples, **options)

@@ -13,6 +13,7 @@ from mechcore.steps.ablation import AblateCore, Drops, Roles
 from mechcore.steps.analyses import Accuracy, Core, Pictures, Search, Sizes, Smallest
 from mechcore.steps.flips import Flips
 from mechcore.steps.masks import Describe, Train
+from mechcore.steps.paths import Paths
 
 _STEPS = (
     Describe,
@@ -25,6 +26,7 @@ _STEPS = (
     Roles,
     Flips,
     AblateCore,
+    Paths,
     Search,
     Sizes,
 )

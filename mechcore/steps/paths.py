@@ -1,0 +1,226 @@
+"""Who reads the core, and who writes the answer: a step of a study, and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+
+from mechcore.ablation import sets
+from mechcore.ablation.roles import ranked
+from mechcore.components import Component, ModelShape
+from mechcore.components.paths import ANSWER, PathSet
+from mechcore.errors import InputError
+from mechcore.masking.means import MeanActivations
+from mechcore.paths import (
+    Readers,
+    Verdict,
+    core_dependence_table,
+    core_dependence_verdict,
+    path_information_table,
+    path_table,
+    random_senders,
+    readers_of,
+)
+from mechcore.paths.dependence import (
+    CORE_DEPENDENCE,
+    CORE_VERDICT,
+    INCONCLUSIVE,
+    cuts_behind,
+    largest_readers,
+)
+from mechcore.paths.tables import PATH_INFORMATION, PATHS
+from mechcore.steps.ablation import CORE, Ablating, ablate_on, joined, known_groups
+from mechcore.steps.base import SHARED, Size, core_of, inputs_of, means_of
+from mechcore.steps.config import TEST_ROLES
+from mechcore.steps.inputs import Inputs
+from mechcore.study.step import Job, Work
+from mechcore.tables import Schema
+
+MOST_READERS = 10
+"""Components whose dependence on each head of the core is measured, those that lose most."""
+
+
+@dataclass(frozen=True)
+class Paths(Ablating):
+    """What components lose that do not see the core, and what the answer that does not see them.
+
+    Attributes:
+        names: of the test data in tables, by role.
+        groups: out-of-domain subsets by the name of their group.
+        n_resamples: bootstrap resamples.
+        n_controls: random sets of heads beside the core.
+        max_examples: of each kind of test data.
+        least: least effect of interest, a share of balanced accuracy.
+    """
+
+    kind: ClassVar[str] = "paths"
+    schemas: ClassVar[tuple[Schema, ...]] = (PATHS, PATH_INFORMATION, CORE_DEPENDENCE, CORE_VERDICT)
+    needs: ClassVar[tuple[str, ...]] = ("means", "core")
+    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
+    names: Mapping[str, str]
+    groups: Mapping[str, tuple[str, ...]]
+    n_resamples: int
+    n_controls: int
+    max_examples: int
+    least: float
+
+    def passes(self, job: Job, size: Size) -> float:
+        """See `MainStep.passes`."""
+        n_examples = sum(min(self.max_examples, size.examples.get(r, 0)) for r in TEST_ROLES)
+        n_all, n_core = size.components("all"), CORE * size.n_heads
+        n_controls = self.n_controls * ("roles" in job.needs)
+        views = 1 + n_controls + n_core + n_all  # each a forward of two rows
+        n_sets = 2 * n_all + n_controls * CORE * n_all + min(MOST_READERS, n_all) * n_core
+        return n_examples * (2 * views + SHARED * n_sets)
+
+    def run(self, work: Work) -> None:
+        """See `Step.run`."""
+        core = core_of(work)
+        if not core:
+            work.write_tables(
+                {each.name: pd.DataFrame(columns=each.names) for each in self.schemas}
+            )
+            return
+        inputs = inputs_of(work)
+        roles = work.table("roles", "roles") if "roles" in work.job.needs else None
+        work.write_tables(
+            core_tables(self._sampled(inputs), means_of(work, inputs), core, self, roles)
+        )
+
+    def _sampled(self, inputs: Inputs) -> Inputs:
+        drawn = {
+            role: inputs.encode(inputs.data[role].examples.sample(self.max_examples, self.seed))
+            for role in TEST_ROLES
+        }
+        return replace(inputs, data=drawn)
+
+
+def core_tables(
+    inputs: Inputs,
+    means: MeanActivations,
+    core: Sequence[Component],
+    step: Paths,
+    roles: pd.DataFrame | None,
+) -> dict[str, pd.DataFrame]:
+    """What every component behind the core loses without it, and the answer without each component.
+
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        core: its core, not empty.
+        step: with the settings.
+        roles: of `component_roles`; without them there are no controls and there is no verdict.
+
+    Returns:
+        The tables ``paths``, ``path_information`` and ``core_dependence``, and with roles
+        ``core_verdict``.
+    """
+    shape = ModelShape.of(inputs.model)
+    statistics: dict[str, Any] = {"n_resamples": step.n_resamples, "seed": step.seed}
+    options: dict[str, Any] = {"fill": step.fill, "batch_size": step.batch_size, "seed": step.seed}
+    doing = [] if roles is None else ranked(roles)["component"].tolist()
+    n_controls, why = _controls(core, shape, step.n_controls if doing else 0)
+    found: dict[str, Readers] = {}
+    if cuts_behind(core, shape.components, inputs.model):
+        more = {"n_controls": n_controls, "controlled": doing}
+        for role in TEST_ROLES:
+            found[role] = readers_on(inputs, means, core, role, **more, **options)
+    told = [
+        core_dependence_table(each, known_groups(each, step.groups), **statistics)
+        for each in found.values()
+    ]
+    tables = {
+        "core_dependence": joined(told) if told else pd.DataFrame(columns=CORE_DEPENDENCE.names)
+    }
+    cuts = sets.paths("all", ANSWER, inputs.model, together=False)
+    readers = largest_readers(tables["core_dependence"], MOST_READERS)
+    if readers:
+        cuts += sets.paths(core, readers, inputs.model, together=False)
+    tables |= path_tables(inputs, means, cuts, step.groups, n_resamples=step.n_resamples, **options)
+    if roles is not None:
+        verdict = Verdict(INCONCLUSIVE, "no component runs after the core")
+        if "ood" in found:
+            verdict = core_dependence_verdict(found["ood"], roles, least=step.least, seed=step.seed)
+        text = f"{verdict.explanation} ({why})" if why else verdict.explanation
+        tables["core_verdict"] = replace(verdict, explanation=text).table()
+    return tables
+
+
+def _controls(core: Sequence[Component], shape: ModelShape, wanted: int) -> tuple[int, str]:
+    """How many controls there can be, and why there are none where some were wanted."""
+    try:
+        random_senders(core, shape, min(1, wanted))
+    except InputError as error:
+        return 0, str(error).removesuffix(": leave controls out")
+    return wanted, ""
+
+
+def readers_on(
+    inputs: Inputs,
+    means: MeanActivations | None,
+    senders: Sequence[Component],
+    role: str,
+    **options: Any,
+) -> Readers:
+    """What components answer that do not see some heads, on the test data of a role.
+
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        senders: the heads.
+        role: of the data.
+        options: others of `mechcore.paths.readers_of`.
+    """
+    labels = inputs.config.class_labels
+    data = inputs.data[role]
+    return readers_of(
+        inputs.model,
+        senders,
+        data,
+        means,
+        role=role,
+        class_labels=labels,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def path_tables(
+    inputs: Inputs,
+    means: MeanActivations | None,
+    cuts: Sequence[PathSet],
+    groups: Mapping[str, tuple[str, ...]],
+    *,
+    n_resamples: int,
+    seed: int,
+    state: Path | None = None,
+    **options: Any,
+) -> dict[str, pd.DataFrame]:
+    """Cut sets of paths on both kinds of data.
+
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        cuts: sets of paths to one receiver each.
+        groups: out-of-domain subsets by the name of their group.
+        n_resamples: bootstrap resamples.
+        seed: of draws, folds and resamples.
+        state: folder for the state files of an interruptible run.
+        options: ``fill``, ``batch_size`` and others of `mechcore.ablate`.
+
+    Returns:
+        The tables ``paths`` and, unless the classes are a whole vocabulary, ``path_information``.
+    """
+    found = []
+    for role in TEST_ROLES:
+        file = None if state is None else state / f"sweep-{role}.safetensors"
+        found.append(ablate_on(inputs, means, cuts, role, seed=seed, state=file, **options))
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+    tables = {"paths": joined([path_table(each, **statistics) for each in found])}
+    if all(without.logits is not None for each in found for without in each.without.values()):
+        told = [path_information_table(e, known_groups(e, groups), **statistics) for e in found]
+        tables["path_information"] = joined(told)
+    return tables
