@@ -18,6 +18,8 @@ from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
+from mechcore.paths.dependence import CORE_DEPENDENCE, CORE_VERDICT
+from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.steps.groups import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core, joint_frequency
 from mechcore.subnetworks.effective_size import mean_effective_size
@@ -50,6 +52,7 @@ class World:
     groups: Mapping[str, Sequence[str]] | None = None
     n_cut: int = 0
     roles: bool = False
+    paths: bool = False
     one_label: bool = False
     smallest: bool = False
 
@@ -161,6 +164,8 @@ def write_run(path: Path, world: World = World()) -> Path:
     if world.roles:
         _write_roles(save, world, components)
         _write_flips(path, save, world, rng)
+    if world.paths:
+        _write_paths(save, world)
     if world.smallest:
         save("smallest", _smallest(world), SMALLEST.names)
     if world.found:
@@ -286,6 +291,77 @@ def _write_flips(path: Path, save: Callable, world: World, rng: np.random.Genera
     drawn = {"component": world.core[0], "category": "", "tokens": tokens, "pattern": pattern}
     drawn |= {"segments": [0] * len(tokens), "causal": False}
     (path / "flips_attention.json").write_text(json.dumps([[drawn], [drawn], []]))
+
+
+READ = {"L2.H2": 0.08, "L3.H0": -0.05, "L1.MLP": 0.02, "L3.MLP": 0.008}
+"""Information (share) that components lose out of domain that do not see the core."""
+
+
+def _write_paths(save: Callable, world: World) -> None:
+    """What `READ` says, half of it for each head before; and as much of each for the answer.
+
+    Half as much is lost in domain, L1.MLP only moves the threshold, and margins are ten times the
+    information in nats.
+    """
+    tables: dict[str, list[dict[str, Any]]] = {"paths": [], "path_information": []}
+    dependence = []
+    ends = ("_drop", "_drop_low", "_drop_high")
+    first = Component.parse(world.core[0]) if world.core else None
+    behind = [c for c in world.shape.components if first and (c.layer, not c.is_head) > (0, False)]
+    for data, role, n in ((world.id_data[0], "id", 300), (world.ood_data, "ood", 300)):
+        scale = 0.5 if role == "id" else 1.0
+        place = {"data": data, "role": role, "subset": "all", "n": n}
+        known = not (world.one_label and role == "ood")
+        pairs = [(str(c), "answer", READ.get(str(c), 0.001)) for c in world.shape.components]
+        for name, lost in READ.items():
+            to = Component.parse(name)
+            before = [
+                h for h in world.core
+                if (Component.parse(h).layer, False) < (to.layer, not to.is_head)
+            ]  # fmt: skip
+            pairs += [(head, name, lost / 2) for head in before]
+        for sender, receiver, lost in pairs if world.core else []:
+            row: dict[str, Any] = {"set": f"{sender}>{receiver}", "size": 1, **place}
+            row |= {"senders": sender, "receiver": receiver, "input": "all"}
+            moved = 0.0
+            if receiver == "L1.MLP":
+                lost, moved = 0.0, lost
+            values = {
+                "information": lost,
+                "threshold": moved,
+                "accuracy": lost,
+                "margin": 10 * lost,
+            }
+            drops = {
+                f"{figure}{end}": scale * value + off * (10 if figure == "margin" else 1)
+                for figure, value in values.items()
+                for end, off in zip(ends, (0, -0.01, 0.01), strict=True)
+            }
+            tables["paths"].append(row | {"kind": "path", "kl": 0.01} | drops)
+            tables["path_information"].append(row | (drops if known else {}) | {"reason": ""})
+        metrics = ["information", "threshold"] * known + ["accuracy", "margin"]
+        for component in behind:
+            lost = READ.get(str(component), 0.0)
+            for metric in metrics:
+                value = scale * lost * (10 if metric == "margin" else 1)
+                if metric in ("information", "threshold"):
+                    value *= (str(component) == "L1.MLP") == (metric == "threshold")
+                row = {"receiver": str(component), **place, "metric": metric}
+                for figure, drop in (("drop", 2 * value), ("blind_drop", value)):
+                    row |= {figure: drop, f"{figure}_low": drop - 0.01}
+                    row |= {f"{figure}_high": drop + 0.01}
+                if abs(value) > 0.01:
+                    row |= {"share": 0.5, "share_low": 0.4, "share_high": 0.6}
+                controls = {"control_drop": 0.001, "control_low": 0.0, "control_high": 0.002}
+                row |= {"n_controls": 20, **controls, "p_control": 1 / 21} if lost else {}
+                dependence.append({"n_controls": 0} | row)
+    save("paths", tables["paths"], PATHS.names)
+    save("path_information", tables["path_information"], PATH_INFORMATION.names)
+    save("core_dependence", dependence, CORE_DEPENDENCE.names)
+    verdict = {"verdict": "supported", "n_receivers": 2, "blind_drop": 0.05, "n_controls": 20}
+    verdict |= {"blind_drop_low": 0.04, "blind_drop_high": 0.06, "control_drop": 0.001}
+    verdict |= {"p_control": 1 / 21, "explanation": "blind to the core, the 2 components lose"}
+    save("core_verdict", [verdict] * bool(world.core), CORE_VERDICT.names)
 
 
 def _smallest(world: World) -> list[dict[str, Any]]:

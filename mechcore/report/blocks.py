@@ -15,6 +15,7 @@ from mechcore.errors import InputError
 from mechcore.files import write_bytes
 from mechcore.report.drawing import style
 from mechcore.report.embedding import SVG, data_uri
+from mechcore.report.graph_block import Graph
 from mechcore.report.scatter_block import Scatter
 from mechcore.tables import Column, Schema
 
@@ -146,7 +147,7 @@ class Command:
     kind: str = field(default="command", init=False)
 
 
-Block: TypeAlias = Paragraph | Command | Table | Picture | View | Scatter
+Block: TypeAlias = Paragraph | Command | Table | Picture | View | Scatter | Graph
 
 
 @dataclass(frozen=True)

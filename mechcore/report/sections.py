@@ -26,6 +26,7 @@ from mechcore.report.blocks import (
 )
 from mechcore.report.data_section import data_section
 from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
+from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.search_section import search_section
 from mechcore.report.size_section import missing_table, size_section
@@ -54,6 +55,7 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         _subnetworks,
         smallest_section,
         _core,
+        readers_section,
         _categories,
         ablation_section,
         interactions_section,

@@ -21,6 +21,7 @@ def rich_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         groups={"main text": ("so_swap", "preposition"), "rare": ("so_swap", "absent")},
         n_cut=12,
         roles=True,
+        paths=True,
         smallest=True,
     )
     return write_run(tmp_path_factory.mktemp("report") / "rich", world)

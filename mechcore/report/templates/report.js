@@ -205,6 +205,20 @@
     });
   }
 
+  // A node that is pointed at or has the focus: its edges stand out.
+  for (const drawing of document.querySelectorAll(".graph")) {
+    const edges = drawing.querySelector(".edges");
+    const tell = (event) => {
+      const name = event.target.closest(".dot")?.dataset.head;
+      edges.classList.toggle("told", Boolean(name));
+      for (const line of edges.children)
+        line.classList.toggle("told", line.dataset.ends.split(" ").includes(name));
+    };
+    for (const name of ["mouseover", "mouseout", "focusin", "focusout"])
+      drawing.addEventListener(name, (event) =>
+        tell(name.endsWith("out") ? {target: document.activeElement} : event));
+  }
+
   // What a dot or a term means, while it is pointed at or has the focus.
   const tip = byId("tip");
   const explain = (event) => {
