@@ -69,10 +69,12 @@ class PathEngine:
         rest = list(range(len(sets)))
         self.groups: list[_Group] = []
         if isinstance(base, SharingEngine):
-            by_senders = self._by_senders()
+            # Sets of which the answer alone is blind share a forward with each other instead.
+            by_senders = {k: v for k, v in self._by_senders().items() if [*v] != [Receiver(None)]}
             self.groups = [self._group(base, *key, rows) for key, rows in by_senders.items()]
             grouped = {row for rows in by_senders.values() for row in rows.values()}
             rest = [row for row in rest if row not in grouped]
+            rest.sort(key=lambda row: Receiver(None) not in sets[row].senders)
         size = max(1, MAX_ROWS // job.batch_size // 2)
         self.rest = [rest[start : start + size] for start in range(0, len(rest), size)]
         self.parts = [

@@ -45,6 +45,8 @@ from mechcore.models.running import (
     model_inputs,
 )
 
+_ANSWER = Receiver(None)
+
 
 class BlindModel:
     """Runs batches through a model some of whose components are blind; made by `blind`."""
@@ -86,14 +88,19 @@ class _Rows:
         self.answers: list[int] = []
         self.mixed: dict[str, int] = {}
         self.blind: dict[tuple[int, Receiver], int] = {}
+        shared: int | None = None
         for each in sets:
-            run = self._row(frozenset())
+            inner = {r: senders for r, senders in each.senders.items() if r != _ANSWER}
+            run = self._row(frozenset()) if inner or shared is None else shared
+            if not inner:  # what is run is the full model: one row does for all such sets
+                shared = run
             views: dict[frozenset[Component], int] = {}
             for receiver, senders in each.senders.items():
                 if senders not in views:
                     views[senders] = self._row(senders, run)
-                self.blind[run, receiver] = views[senders]
-            self.answers.append(self.blind.get((run, Receiver(None)), run))
+                if receiver != _ANSWER:
+                    self.blind[run, receiver] = views[senders]
+            self.answers.append(views.get(each.senders.get(_ANSWER, frozenset()), run))
 
     def _row(self, senders: frozenset[Component], run: int | None = None) -> int:
         self.senders.append(senders)

@@ -153,7 +153,7 @@ def _graph(
     )
     legend = [
         ("in", "in the core"),
-        ("both", "reads the core"),
+        ("both", "others that change most without it"),
         ("none", "the answer"),
         ("worse", "worse when cut"),
         ("better", "better when cut"),
