@@ -34,7 +34,7 @@ def study(steps: int, n_seeds: int) -> StudyConfig:
         prune=PruneSettings(steps=steps, tolerance=1.0),
         seeds=tuple(range(42, 42 + n_seeds)),
         sparsities=(0.5,),
-        analyses=Analyses(heads=None, ablation=None),
+        analyses=Analyses(heads=None, ablation=None, paths=None),
     )
 
 

@@ -56,8 +56,8 @@ class PathsConfig:
 
     controls: int = setting(
         20,
-        "Random sets of heads in place of the core, for components that do something; fewer than "
-        "20 cannot support the claim.",
+        "Random sets of heads in place of the core, out of domain, for components that do "
+        "something; fewer than 20 can neither support the claim nor speak against it.",
         least=0,
     )
     max_examples: int = setting(300, "Examples of each kind of test data at most.", least=1)

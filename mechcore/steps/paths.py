@@ -40,6 +40,9 @@ from mechcore.steps.inputs import Inputs
 from mechcore.study.step import Job, Work
 from mechcore.tables import Schema
 
+DOING = 0.3
+"""Share of components that have a role, where it is not known yet."""
+
 MOST_READERS = 10
 """Components whose dependence on each head of the core is measured, those that lose most."""
 
@@ -52,7 +55,7 @@ class Paths(Ablating):
         names: of the test data in tables, by role.
         groups: out-of-domain subsets by the name of their group.
         n_resamples: bootstrap resamples.
-        n_controls: random sets of heads beside the core.
+        n_controls: random sets of heads beside the core, out of domain.
         max_examples: of each kind of test data.
         least: least effect of interest, a share of balanced accuracy.
     """
@@ -70,12 +73,17 @@ class Paths(Ablating):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        n_examples = sum(min(self.max_examples, size.examples.get(r, 0)) for r in TEST_ROLES)
+        tested, outside = (
+            sum(min(self.max_examples, size.examples.get(role, 0)) for role in roles)
+            for roles in (TEST_ROLES, TEST_ROLES[1:])
+        )
         n_all, n_core = size.components("all"), CORE * size.n_heads
-        n_controls = self.n_controls * ("roles" in job.needs)
-        views = 1 + n_controls + n_core + n_all  # each a forward of two rows
-        n_sets = 2 * n_all + n_controls * CORE * n_all + min(MOST_READERS, n_all) * n_core
-        return n_examples * (2 * views + SHARED * n_sets)
+        per_view = 2.0  # rows of the forward that finds what blind components put out
+        sets_of_both = per_view * (1 + n_core) + n_all  # the answer's share one row
+        sets_of_both += SHARED * (2 * n_all + min(MOST_READERS, n_all) * n_core)
+        per_control = per_view + SHARED * DOING * n_all
+        controls = self.n_controls * per_control if "roles" in job.needs else 0.0
+        return tested * sets_of_both + outside * controls
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -126,8 +134,8 @@ def core_tables(
     n_controls, why = _controls(core, shape, step.n_controls if doing else 0)
     found: dict[str, Readers] = {}
     if cuts_behind(core, shape.components, inputs.model):
-        more = {"n_controls": n_controls, "controlled": doing}
-        for role in TEST_ROLES:
+        for role, n in zip(TEST_ROLES, (0, n_controls), strict=True):
+            more = {"n_controls": n, "controlled": doing}
             found[role] = readers_on(inputs, means, core, role, **more, **options)
     told = [
         core_dependence_table(each, known_groups(each, step.groups), **statistics)

@@ -8,7 +8,7 @@ from typing import Any
 from safetensors import safe_open
 
 from mechcore.pruning import PruneSettings
-from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig
+from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, PathsConfig
 from mechcore.steps.config import DataConfig, Resources, StudyConfig
 
 CONFIG = StudyConfig(
@@ -18,7 +18,11 @@ CONFIG = StudyConfig(
     sparsities=(0.3, 0.5),
     seeds_per_job=1,
     n_resamples=10,
-    analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=2, max_non_core=1)),
+    analyses=Analyses(
+        heads=HeadsConfig(8),
+        ablation=AblationConfig(max_joint=2, max_non_core=1),
+        paths=PathsConfig(controls=1, max_examples=6),
+    ),
     resources=Resources(cpus=1),
 )
 

@@ -20,6 +20,7 @@ from mechcore.steps.analyses_config import (
     AblationConfig,
     Analyses,
     HeadsConfig,
+    PathsConfig,
     SearchConfig,
     SizesConfig,
 )
@@ -272,6 +273,7 @@ configs = st.builds(
         ablation=maybe(st.builds(AblationConfig, st.integers(0, 99), st.integers(0, 99))),
         sweep=st.sampled_from([None, "heads", "mlps", "all"]),
         roles=st.builds(RoleSettings, *[st.floats(0.001, 0.999)] * 3),
+        paths=maybe(st.builds(PathsConfig, st.integers(0, 99), counts)),
         loss=shares,
         search=maybe(st.builds(SearchConfig, subset=words, max_size=st.integers(2, 9))),
         effective_size=st.builds(
@@ -335,7 +337,7 @@ def test_every_setting_is_drawn_above() -> None:
         "chat_template answers max_length dtype device_map allow_pickle",
         DataConfig: "task folder train id ood columns label_names groups ood_label ood_subsets "
         "max_train max_id max_ood seed",
-        Analyses: "heads ablation sweep roles loss search effective_size fill more",
+        Analyses: "heads ablation sweep roles paths loss search effective_size fill more",
         Resources: "cpus gpus device",
     }
     for kind, listed in drawn.items():

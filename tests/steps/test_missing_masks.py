@@ -37,7 +37,7 @@ CONFIG = StudyConfig(
     seeds=SEEDS,
     sparsities=(LOW, HIGH),
     n_resamples=10,
-    analyses=Analyses(heads=None, ablation=None),
+    analyses=Analyses(heads=None, ablation=None, paths=None),
 )
 
 
@@ -206,7 +206,10 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
         seeds=(42, 43),
         sparsities=(),
         analyses=Analyses(
-            heads=None, ablation=None, effective_size=SizesConfig(sparsities=(0.02, 0.04, 0.5))
+            heads=None,
+            ablation=None,
+            paths=None,
+            effective_size=SizesConfig(sparsities=(0.02, 0.04, 0.5)),
         ),
     )
     out = tmp_path / "out"

@@ -16,7 +16,13 @@ from mechcore.ablation import RoleSettings
 from mechcore.errors import InputError
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers, Sizes
-from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SizesConfig
+from mechcore.steps.analyses_config import (
+    AblationConfig,
+    Analyses,
+    HeadsConfig,
+    PathsConfig,
+    SizesConfig,
+)
 from mechcore.steps.config import DataConfig, ModelConfig, Resources, StudyConfig
 from mechcore.steps.masks import AcceptMasks, Describe
 from mechcore.steps.plan import Plan, make_plan
@@ -78,14 +84,15 @@ def changed(before: Plan, after: Plan) -> set[str]:
 EVERYTHING = {
     *("describe", "means", "full id", "full ood", "prune", "masks", "sub id", "sub ood"),
     *("accuracy", "core", "heads", "pictures", "ablate", "sweep", "drops", "roles"),
-    *("flips", "smallest"),
+    *("flips", "smallest", "paths"),
 }
 TRAIN = EVERYTHING - {"heads", "full id", "full ood"}
-SWEPT = {"sweep", "drops", "roles", "flips"}
-TABLES = {"accuracy", "ablate", "drops", "roles", "flips"}
+SWEPT = {"sweep", "drops", "roles", "flips", "paths"}
+TABLES = {"accuracy", "ablate", "drops", "roles", "flips", "paths"}
 ID = {"describe", "full id", "sub id", "heads", "pictures", "sweep", "smallest", *TABLES}
 OOD = {"describe", "full ood", "sub ood", "sweep", "smallest", *TABLES}
 READ = {"masks", "sub id", "sub ood", "accuracy", "smallest", "core", "pictures", "ablate"}
+READ |= {"paths"}
 MASKS = READ | {"prune"}
 ANSWERS = {"full id", "full ood", "sub id", "sub ood"}
 
@@ -203,8 +210,11 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     # The core's ablations are taken from the sweep, where there is one.
     "sweep": (lambda w: w.analyses(sweep="all"), {"ablate", *SWEPT}),
     "loss": (lambda w: w.analyses(loss=0.1), {"smallest"}),
-    "no sweep": (lambda w: w.analyses(sweep=None), {"ablate"}),
-    "roles": (lambda w: w.analyses(roles=RoleSettings(alpha=0.1)), {"roles", "flips"}),
+    "no sweep": (lambda w: w.analyses(sweep=None), {"ablate", "paths"}),
+    "roles": (lambda w: w.analyses(roles=RoleSettings(alpha=0.1)), {"roles", "flips", "paths"}),
+    "paths": (lambda w: w.analyses(paths=PathsConfig(controls=3)), {"paths"}),
+    "fewer examples": (lambda w: w.analyses(paths=PathsConfig(max_examples=3)), {"paths"}),
+    "no paths": (lambda w: w.analyses(paths=None), set()),
     "groups": (lambda w: w.data(groups={"g": ("x",)}), SWEPT - {"sweep"} | {"accuracy"}),
     "sizes without checkpoints": (
         lambda w: w.analyses(effective_size=SizesConfig((0.1,), 0.1)),

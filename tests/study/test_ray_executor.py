@@ -105,7 +105,7 @@ def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
         prune=replace(CONFIG.prune, steps=2, tolerance=0.0),
         seeds=(42,),
         sparsities=(0.5,),
-        analyses=Analyses(heads=None, ablation=None, effective_size=sizes),
+        analyses=Analyses(heads=None, ablation=None, paths=None, effective_size=sizes),
     )
     with pytest.raises(StudyError) as failure:
         run_study(config, tmp_path / "out", executor=OnRay())

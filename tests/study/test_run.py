@@ -28,9 +28,15 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
-from mechcore.steps import ablation, analyses, flips, masks
+from mechcore.steps import ablation, analyses, flips, masks, paths
 from mechcore.steps.ablation import SWEEP
-from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SizesConfig
+from mechcore.steps.analyses_config import (
+    AblationConfig,
+    Analyses,
+    HeadsConfig,
+    PathsConfig,
+    SizesConfig,
+)
 from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.steps.inputs import Inputs, load_inputs
 from mechcore.study.engine import StudyError
@@ -47,17 +53,22 @@ CONFIG = StudyConfig(
     seeds=(42, 43),
     sparsities=(0.3, 0.5),
     n_resamples=40,
-    analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=3, max_non_core=4)),
+    analyses=Analyses(
+        heads=HeadsConfig(8),
+        ablation=AblationConfig(max_joint=3, max_non_core=4),
+        paths=PathsConfig(controls=2, max_examples=16),
+    ),
 )
 KINDS = ["describe", "means", "answers", "prune", "masks", "accuracy"]
 KINDS += ["smallest", "core", "heads", "pictures", "sweep", "drops", "roles", "flips", "ablate"]
+KINDS += ["paths"]
 STEPS = {
     step.kind: step
     for step in (
         *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks),
         *(analyses.Answers, analyses.Accuracy, analyses.Smallest, analyses.Core, analyses.Heads),
         *(ablation.Sweep, ablation.Drops, ablation.Roles, ablation.AblateCore, analyses.Sizes),
-        *(analyses.Pictures, flips.Flips),
+        *(analyses.Pictures, flips.Flips, paths.Paths),
     )
 }
 COLUMNS = {
@@ -82,6 +93,7 @@ COLUMNS = {
     "information": " ".join(INFORMATION.names),
     "roles": " ".join(COMPONENT_ROLES.names),
     "flips": " ".join(FLIPS.names),
+    **{each.name: " ".join(each.names) for each in paths.Paths.schemas},
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
     "low high p p_adjusted superadditive floor ceiling",
 }
@@ -355,12 +367,16 @@ TINY = replace(
     data=DataConfig(max_train=16, max_id=20, max_ood=12),
     prune=replace(PRUNE, steps=3),
     n_resamples=10,
-    analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(max_joint=2, max_non_core=1)),
+    analyses=Analyses(
+        heads=HeadsConfig(8),
+        ablation=AblationConfig(max_joint=2, max_non_core=1),
+        paths=PathsConfig(controls=2, max_examples=8),
+    ),
 )
 WHOLE = Counter(
     {"describe": 1, "means": 1, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
     | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "flips": 1}
-    | {"ablate": 1}
+    | {"ablate": 1, "paths": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -462,8 +478,8 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, flips=1, ablate=1)
-OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
+TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, flips=1, ablate=1, paths=1)
+OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1, paths=1)
 
 
 @pytest.mark.once
@@ -485,11 +501,11 @@ OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
         (
             {"analyses": replace(TINY.analyses, sweep="mlps")},
-            counts(sweep=1, drops=1, roles=1, flips=1, ablate=1),
+            counts(sweep=1, drops=1, roles=1, flips=1, ablate=1, paths=1),
         ),
         (
             {"analyses": replace(TINY.analyses, roles=RoleSettings(least=0.1))},
-            counts(roles=1, flips=1),
+            counts(roles=1, flips=1, paths=1),
         ),
         ({"prune": replace(TINY.prune, save_every=1)}, counts()),
         (
@@ -733,6 +749,7 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
             heads=None,
             ablation=None,
             sweep=None,
+            paths=None,
             effective_size=SizesConfig(sparsities=(0.3, 0.6), tolerance=0.1),
         ),
     )

@@ -1,0 +1,125 @@
+"""Who reads the core, as a step of a study: which tables there are and what they hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from ablation.few import encoded, means_of
+from helpers import Cases, word_tokenizer
+
+from mechcore.ablation import ablate
+from mechcore.ablation.roles import NONE, OUT_ONLY
+from mechcore.components import parse_components
+from mechcore.masking.means import MeanActivations
+from mechcore.steps.config import ModelConfig
+from mechcore.steps.inputs import Inputs
+from mechcore.steps.paths import Paths, core_tables
+
+STEP = Paths(
+    seed=3,
+    batch_size=4,
+    fill="mean",
+    names={},
+    groups={},
+    n_resamples=10,
+    n_controls=2,
+    max_examples=300,
+    least=0.01,
+)
+CORE = parse_components("L0.H1")
+ROLES = pd.DataFrame(
+    {"component": ["L1.H0", "L1.MLP", "L1.H2"], "role": [OUT_ONLY, "moves the threshold", NONE]}
+    | {f"information_drop_{place}": [0.2, 0.1, 0.0] for place in ("id", "ood")}
+)
+
+
+@pytest.fixture(scope="module")
+def inputs(cases: Cases) -> Inputs:
+    model, data = cases.get("bert").model, {"id": encoded(), "ood": encoded()}
+    return Inputs(ModelConfig("bert"), model, word_tokenizer(), data, {"id": 9, "ood": 9})
+
+
+@pytest.fixture(scope="module")
+def means(inputs: Inputs) -> MeanActivations:
+    return means_of(inputs.model, inputs.data["id"])
+
+
+@pytest.fixture(scope="module")
+def tables(inputs: Inputs, means: MeanActivations) -> dict[str, pd.DataFrame]:
+    return core_tables(inputs, means, CORE, STEP, ROLES)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:in-domain accuracy")
+
+
+def test_the_tables_are_those_of_the_step(tables: dict[str, pd.DataFrame]) -> None:
+    assert set(tables) == {schema.name for schema in Paths.schemas}
+    for schema in Paths.schemas:
+        schema.check(tables[schema.name])
+
+
+def test_all_components_behind_and_all_before_the_answer(
+    inputs: Inputs, means: MeanActivations, tables: dict[str, pd.DataFrame]
+) -> None:
+    behind = ["L0.MLP", "L1.H0", "L1.H1", "L1.H2", "L1.H3", "L1.MLP"]
+    dependence = tables["core_dependence"].query("subset == 'all' and metric == 'margin'")
+    assert dependence["receiver"].tolist() == behind * 2
+    paths = (
+        tables["paths"]
+        .query("subset == 'all' and role == 'ood'")
+        .set_index(["senders", "receiver"])
+    )
+    assert len(paths) == 10 + len(behind)
+    assert {to for sender, to in paths.index if sender != "L0.H1"} == {"answer"}
+    assert {to for sender, to in paths.index if sender == "L0.H1"} == {"answer", *behind}
+    # A core of one head: its paths are what being blind to the core is.
+    outside = dependence[dependence["role"] == "ood"].set_index("receiver")
+    for name in behind:
+        cut = paths.loc[("L0.H1", name), "margin_drop"]
+        assert outside.loc[name, "blind_drop"] == pytest.approx(cut, abs=1e-6)
+    answers = ablate(
+        inputs.model, ["L1.H2>answer"], inputs.data["ood"], means, engine="reference", role="ood"
+    )
+    [path] = answers.without
+    expected = answers.drops(path, "margin").mean()
+    assert paths.loc[("L1.H2", "answer"), "margin_drop"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_controls_stand_beside_what_does_something(tables: dict[str, pd.DataFrame]) -> None:
+    rows = tables["core_dependence"].query("subset == 'all' and metric == 'accuracy'")
+    counts = rows.set_index(["role", "receiver"])["n_controls"]
+    assert counts[counts > 0].to_dict() == {("ood", "L1.H0"): 2, ("ood", "L1.MLP"): 2}
+
+
+def test_without_roles_there_are_neither_controls_nor_a_verdict(
+    inputs: Inputs, means: MeanActivations
+) -> None:
+    tables = core_tables(inputs, means, CORE, STEP, None)
+    assert "core_verdict" not in tables
+    assert set(tables["core_dependence"]["n_controls"]) == {0}
+
+
+def test_a_core_that_leaves_too_few_heads_has_no_controls(
+    inputs: Inputs, means: MeanActivations
+) -> None:
+    core = parse_components("L0.H0,L0.H1,L0.H2")
+    tables = core_tables(inputs, means, core, STEP, ROLES)
+    assert set(tables["core_dependence"]["n_controls"]) == {0}
+    text = tables["core_verdict"]["explanation"].iloc[0]
+    assert text.endswith("expected at least as many)")
+    assert "layer 0 has 1 heads outside the core, which has 3 there" in text
+
+
+def test_nothing_runs_after_the_core(inputs: Inputs, means: MeanActivations) -> None:
+    step: Any = replace(STEP, n_controls=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechcore.steps.paths.cuts_behind", lambda *_: {})
+        tables = core_tables(inputs, means, CORE, step, ROLES)
+    assert tables["core_dependence"].empty
+    assert tables["core_verdict"]["explanation"].tolist() == ["no component runs after the core"]
+    assert set(tables["paths"]["receiver"]) == {"answer"}
+    assert np.isnan(tables["core_verdict"]["blind_drop"]).all()
