@@ -10,7 +10,7 @@ it is named after.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -27,11 +27,13 @@ from mechcore.ablation import (
     component_roles,
     information_table,
     interactions,
+    sets,
 )
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.attention import attention_examples
 from mechcore.components import Component, ComponentLike, ModelShape
+from mechcore.components.paths import ReceiverLike
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.data.given import given_examples
@@ -39,8 +41,11 @@ from mechcore.errors import InputError
 from mechcore.lab.subnetworks import Pruned, Smallest
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import encode_for
+from mechcore.paths import path_table
+from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.report.attention_views import AttentionView, attention_view
 from mechcore.showing import Shown
+from mechcore.steps.analyses_config import PathsConfig
 from mechcore.steps.base import HEADS_FILE, MEANS_FILE, subnetworks_in
 from mechcore.steps.bench import bench_of
 from mechcore.steps.config import TEST_ROLES, StudyConfig
@@ -165,6 +170,35 @@ class Lab(Shown):
         tables = [interactions(each, **self.statistics) for each in found.values()]
         return pd.concat(tables, ignore_index=True)
 
+    def paths(
+        self,
+        senders: str | Sequence[ComponentLike],
+        receivers: str | Sequence[ReceiverLike] = "all",
+        **options: Any,
+    ) -> pd.DataFrame:
+        """What is lost when each receiver alone does not see the senders.
+
+        Args:
+            senders: ``"L1.H1+L2.H9"``, components, or ``"heads"``, ``"mlps"`` or ``"all"``.
+            receivers: likewise; also ``"answer"``.
+            options: of `mechcore.ablation.sets.paths`: ``inputs`` of heads, ``together``.
+
+        Returns:
+            As `ablate`, with the columns senders, receiver and input; out of domain first.
+        """
+        ends = (each.split("+") if isinstance(each, str) else each for each in (senders, receivers))
+        found = self._ablated(sets.paths(*ends, self.model, **options)).values()
+        tables = [_costs(each, path_table, **self.statistics) for each in found]
+        return pd.concat(tables, ignore_index=True)
+
+    def readers(self) -> pd.DataFrame:
+        """How much of what each component does depends on the core, see `mechcore.paths`.
+
+        Returns:
+            The columns of `mechcore.paths.core_dependence_table`; no row if the core is empty.
+        """
+        return self._swept("paths", CORE_DEPENDENCE)
+
     def heads(self) -> pd.DataFrame:
         """What every head attends to, see `mechcore.categorize_heads`."""
         analyses = replace(StudyConfig().analyses, heads=self.config.analyses.heads)
@@ -265,9 +299,10 @@ class Lab(Shown):
         return [self.store.whole(job.key) for job in jobs]
 
     def _swept(self, job: str, schema: Schema) -> pd.DataFrame:
-        """A table that a job makes of the ablation of every component."""
+        """A table that a job makes of the ablation of every component, or of its paths."""
         analyses = self.config.analyses
-        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all"))
+        paths = analyses.paths or PathsConfig()
+        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all", paths=paths))
         (folder,) = self.done(part.jobs[job])
         return schema.read(folder / TABLES_FOLDER / f"{schema.name}.csv")
 
@@ -292,12 +327,14 @@ class Lab(Shown):
 _ENDS = ("drop", "drop_low", "drop_high", "p_adjusted")
 
 
-def _costs(ablations: Ablations, **options: Any) -> pd.DataFrame:
+def _costs(
+    ablations: Ablations, table: Callable[..., pd.DataFrame] = ablation_table, **options: Any
+) -> pd.DataFrame:
     """What each set costs in accuracy, margin, information and by a moved threshold."""
     place = ["set", "size", "data", "role", "subset", "n"]
     parts = [f"{part}_{end}" for part in ("information", "threshold") for end in _ENDS]
     information = information_table(ablations, **options)[[*place, *parts, "reason"]]
-    return ablation_table(ablations, **options).merge(information, on=place)
+    return table(ablations, **options).merge(information, on=place)
 
 
 @dataclass(frozen=True)
