@@ -18,8 +18,9 @@ from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
-from mechcore.paths.dependence import CORE_DEPENDENCE, CORE_VERDICT
+from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
+from mechcore.paths.verdict import CORE_VERDICT
 from mechcore.steps.groups import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core, joint_frequency
 from mechcore.subnetworks.effective_size import mean_effective_size

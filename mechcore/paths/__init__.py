@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from mechcore.components.paths import Receiver as Receiver
     from mechcore.masking.blinding import blind as blind
     from mechcore.paths.dependence import Readers as Readers
-    from mechcore.paths.dependence import Verdict as Verdict
     from mechcore.paths.dependence import core_dependence_table as core_dependence_table
-    from mechcore.paths.dependence import core_dependence_verdict as core_dependence_verdict
     from mechcore.paths.dependence import random_senders as random_senders
     from mechcore.paths.dependence import readers_of as readers_of
     from mechcore.paths.tables import path_information_table as path_information_table
     from mechcore.paths.tables import path_table as path_table
+    from mechcore.paths.verdict import Verdict as Verdict
+    from mechcore.paths.verdict import core_dependence_verdict as core_dependence_verdict
 
 attach(__name__)

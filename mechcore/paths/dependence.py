@@ -12,26 +12,12 @@ stands the drop when r alone does not see the core,
 their ratio, and the same drop for random heads: as many of each layer as the core has, none of them
 in it. ``p_control`` is the share of these, the core included, whose drop is at least as large in
 size.
-
-The verdict on the claim is by these rules, written before any study was run. Let R be the
-components whose information drop out of domain is lost and in domain is not (`component_roles`:
-needed out of domain, only or perhaps), and T the mean over R of D(core -> r) in information out of
-domain.
-
-1. R is empty, or the drop cannot be taken apart: inconclusive.
-2. The 95 % interval of T is above 0, and T is larger than that of the controls with p < 0.05 (one
-   sided): supported.
-3. The interval is above 0, but T is no larger than that of the controls (p >= 0.05, of at least
-   20, as fewer cannot have a smaller p); or its upper end is under the least effect of interest:
-   not supported.
-4. Otherwise: inconclusive.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -39,7 +25,6 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut, members_of
-from mechcore.ablation.roles import OUT, OUT_ONLY
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet
@@ -50,10 +35,7 @@ from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
-from mechcore.wording import number
 
-SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
-ALPHA = 0.05
 _PARTS = ("information", "threshold")
 
 CORE_DEPENDENCE = Schema(
@@ -85,27 +67,6 @@ CORE_DEPENDENCE = Schema(
         Column("control_high", "number", "2.5 % of these are above"),
         Column("n_controls", "whole", "random sets of heads"),
         Column("p_control", "number", "of so large a blind_drop among them", shown="small"),
-    ),
-)
-
-CORE_VERDICT = Schema(
-    "core_verdict",
-    "Whether what generalises reads the core: the verdict and the figures that decide; drops are "
-    "of information out of domain, means over the components that are needed out of domain alone.",
-    (
-        Column("verdict", "text", "``supported``, ``not supported`` or ``inconclusive``"),
-        Column("explanation", "text", "the figures in words, or why there are none"),
-        Column("n_receivers", "whole", "components behind the core that are needed so"),
-        *estimate(
-            "blind_drop",
-            "points",
-            "with each alone blind to the core",
-            low="blind_drop_low",
-            high="blind_drop_high",
-        ),
-        Column("control_drop", "points", "blind to random heads of the same layers instead"),
-        Column("n_controls", "whole", "random sets of heads"),
-        Column("p_control", "number", "of so large a drop among them, one sided", shown="small"),
     ),
 )
 
@@ -322,78 +283,6 @@ def largest_readers(dependence: pd.DataFrame, n: int) -> list[str]:
             rows = rows[rows[column] == (wanted if there else "margin")]
     order = rows["blind_drop"].abs().sort_values(ascending=False, kind="stable").index
     return rows.loc[order, "receiver"].tolist()[:n]
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on the claim; see the columns of `CORE_VERDICT`."""
-
-    verdict: str
-    explanation: str
-    n_receivers: int = 0
-    blind_drop: float = math.nan
-    blind_drop_low: float = math.nan
-    blind_drop_high: float = math.nan
-    control_drop: float = math.nan
-    n_controls: int = 0
-    p_control: float = math.nan
-
-    def table(self) -> pd.DataFrame:
-        """The one row of `CORE_VERDICT`."""
-        return pd.DataFrame([asdict(self)])[CORE_VERDICT.names]
-
-
-def core_dependence_verdict(
-    readers: Readers, roles: pd.DataFrame, *, least: float = 0.01, seed: int = 0
-) -> Verdict:
-    """The verdict on the claim that what generalises reads the core, by the rules of this module.
-
-    Args:
-        readers: the answers out of domain.
-        roles: of `component_roles`.
-        least: least effect of interest, a share of balanced accuracy.
-        seed: of folds and resamples.
-    """
-    generalise = roles[roles["role"].isin([OUT, OUT_ONLY])]["component"]
-    names = [r for r in readers.blind if str(r) in set(generalise)]
-    if not names:
-        why = "no component behind the core is needed out of domain alone"
-        return Verdict(INCONCLUSIVE, why)
-    everything = np.ones(len(readers.full.correct), dtype=bool)
-    values = readers.effects((readers.blind[r] for r in names), everything, seed)
-    if "information" not in values:
-        reason = reason_against(readers.full.correct_classes.numpy())
-        return Verdict(INCONCLUSIVE, reason or "the logits were not kept", len(names))
-    each = values["information"].mean(0)  # over receivers
-    means = each @ bootstrap_weights(len(each), 1000, seed)
-    low, high = np.quantile(means, [0.025, 0.975])
-    total = each.mean()
-    controls = [
-        readers.effects((c[r] for r in names), everything, seed)["information"].mean()
-        for c in readers.controls
-        if all(r in c for r in names)
-    ]
-    p = (1 + sum(control >= total for control in controls)) / (1 + len(controls))
-    mean = float(np.mean(controls)) if controls else math.nan
-    n, noun = len(names), "component" if len(names) == 1 else "components"
-    text = (
-        f"blind to the core, the {n} {noun} that {'is' if n == 1 else 'are'} needed out of domain "
-        f"alone {'loses' if n == 1 else 'lose'} {number(100 * total, 1)} points of information out "
-        f"of domain on average ({number(100 * low, 1)} to {number(100 * high, 1)}); "
-    )
-    text += (
-        f"blind to as many random heads of the same layers {number(100 * mean, 1)} "
-        f"({len(controls)} sets, p = {p:.2g})"
-        if controls
-        else "nothing stands beside it, as no random heads were tried"
-    )
-    verdict = INCONCLUSIVE
-    if low > 0 and p < ALPHA:
-        verdict = SUPPORTED
-    elif (low > 0 and 1 / (1 + len(controls)) < ALPHA) or high < least:
-        verdict = NOT_SUPPORTED
-    figures = (float(each) for each in (total, low, high, mean))
-    return Verdict(verdict, text, n, *figures, len(controls), p if controls else math.nan)
 
 
 def _estimate(name: str, value: float, resampled: np.ndarray, level: float) -> dict[str, float]:

@@ -342,17 +342,7 @@ def ablate_on(
     batch_size: int,
     **options: Any,
 ) -> Ablations:
-    """Answers without sets of components, or with paths cut, on the test data of a role.
-
-    Args:
-        inputs: the model and the data.
-        means: the model's.
-        chosen: what to cut.
-        role: of the data.
-        fill: what stands in for outputs.
-        batch_size: examples per batch.
-        options: others of `mechcore.ablate`.
-    """
+    """`mechcore.ablate`, of components or paths, on the test data of a role."""
     return ablate(
         inputs.model,
         chosen,

@@ -27,12 +27,11 @@ from mechcore.paths import (
 )
 from mechcore.paths.dependence import (
     CORE_DEPENDENCE,
-    CORE_VERDICT,
-    INCONCLUSIVE,
     cuts_behind,
     largest_readers,
 )
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
+from mechcore.paths.verdict import CORE_VERDICT, INCONCLUSIVE
 from mechcore.steps.ablation import CORE, Ablating, ablate_on, joined, known_groups
 from mechcore.steps.base import SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES

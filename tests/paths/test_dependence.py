@@ -22,15 +22,17 @@ from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.paths.dependence import (
+    Readers,
+    core_dependence_table,
+    random_senders,
+    readers_of,
+)
+from mechcore.paths.verdict import (
     CORE_VERDICT,
     INCONCLUSIVE,
     NOT_SUPPORTED,
     SUPPORTED,
-    Readers,
-    core_dependence_table,
     core_dependence_verdict,
-    random_senders,
-    readers_of,
 )
 
 N = 400
