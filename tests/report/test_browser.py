@@ -339,7 +339,7 @@ def test_a_dot_tells_what_it_is_and_opens_its_head(
     opened: Callable[..., Any], rich_page: Path
 ) -> None:
     with opened(rich_page) as page:
-        dot, tip = page.locator('.dot[data-head="L0.H3"]'), page.locator("#tip")
+        dot, tip = page.locator('#blame .dot[data-head="L0.H3"]'), page.locator("#tip")
         assert not tip.is_visible()
         dot.locator("circle").hover()
         assert tip.inner_text() == dot.get_attribute("aria-label")
@@ -353,8 +353,9 @@ def test_the_keyboard_goes_from_dot_to_dot_in_the_order_of_the_list(
 ) -> None:
     with opened(rich_page) as page:
         rows = page.locator("#blame table").first.locator("tbody th").all_inner_texts()
-        assert page.locator('.dot[tabindex="0"]').count() == 1
-        page.locator('.dot[tabindex="0"]').focus()
+        dots = page.locator('#blame .dot[tabindex="0"]')
+        assert dots.count() == 1
+        dots.focus()
         assert focused(page)[1] == rows[0]
         page.keyboard.press("ArrowRight")
         assert focused(page)[1] == rows[1]
@@ -365,6 +366,30 @@ def test_the_keyboard_goes_from_dot_to_dot_in_the_order_of_the_list(
         page.keyboard.press("Escape")
         assert about(page) == ""
         assert focused(page)[1] == rows[1]
+
+
+def test_the_keyboard_goes_through_the_graph_and_lights_its_paths(
+    opened: Callable[..., Any], rich_page: Path
+) -> None:
+    with opened(rich_page) as page:
+        graph = page.locator(".graph")
+        assert graph.locator('.dot[tabindex="0"]').count() == 1
+        graph.locator('.dot[tabindex="0"]').focus()
+        assert focused(page)[1] == "L2.H2"  # loses most without the core
+        assert page.locator("#tip").inner_text().startswith("L2.H2, in the core. Blind to the core")
+        lit = graph.locator(".edges line.told")
+        ends = {lit.nth(i).get_attribute("data-ends") for i in range(lit.count())}
+        assert {"L0.H3 L2.H2", "L1.H5 L2.H2", "L2.H2 answer"} <= ends
+        assert all("L2.H2" in each.split() for each in ends)
+        page.keyboard.press("ArrowRight")
+        assert focused(page)[1] == "L3.H0"
+        page.keyboard.press("End")
+        assert focused(page)[1] == "answer"
+        page.keyboard.press("Enter")
+        assert about(page) == ""  # it is no component
+        page.keyboard.press("Home")
+        page.keyboard.press("Enter")
+        assert about(page).startswith("About L2.H2")
 
 
 def test_a_term_explains_itself_to_the_keyboard(
