@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechcore.ablation import RoleSettings
-from mechcore.attention.examples import ATTENTION_FILE
+from mechcore.attention.examples import ATTENTION_FILE, FLIPS_ATTENTION_FILE
 from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import PruneSettings, prune_settings
@@ -112,7 +112,7 @@ def test_names_that_would_lead_elsewhere_are_refused(name: str) -> None:
 
 
 def test_models_cannot_take_the_names_of_the_study_s_own_files() -> None:
-    steps = {MASKS, MEANS_FILE, ATTENTION_FILE}
+    steps = {MASKS, MEANS_FILE, ATTENTION_FILE, FLIPS_ATTENTION_FILE}
     report = {"report.html", "report.md", "figures"}
     assert {STORE, STUDY_FILE, CONFIG_FILE, TABLES_FOLDER, *steps, *report} == set(RESERVED)
     for name in [*RESERVED, "Store", "MASKS"]:
