@@ -107,8 +107,7 @@ def _of_kinds(given: Any, shape: ModelShape, *in_all: Receiver) -> list[Any]:
     """Names, with those of a kind of component in its place."""
     found: list[Any] = []
     for each in [given] if isinstance(given, (str, Component, Receiver)) else given:
-        kind = isinstance(each, str) and each in KINDS
-        found += shape.kind(each) if kind else [each]
+        found += shape.kind(each) if isinstance(each, str) and each in KINDS else [each]
         found += in_all if each == "all" else ()
     return list(dict.fromkeys(found))
 

@@ -186,8 +186,9 @@ class Lab(Shown):
         Returns:
             As `ablate`, with the columns senders, receiver and input; out of domain first.
         """
-        ends = (each.split("+") if isinstance(each, str) else each for each in (senders, receivers))
-        found = self._ablated(sets.paths(*ends, self.model, **options)).values()
+        of = senders.split("+") if isinstance(senders, str) else senders
+        to = receivers.split("+") if isinstance(receivers, str) else receivers
+        found = self._ablated(sets.paths(of, to, self.model, **options)).values()
         tables = [_costs(each, path_table, **self.statistics) for each in found]
         return pd.concat(tables, ignore_index=True)
 

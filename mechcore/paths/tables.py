@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.effects import ABLATION, Ablations, ablation_table
+from mechcore.ablation.effects import ABLATION, Ablations, Answers, Cut, ablation_table
 from mechcore.ablation.information import INFORMATION, information_table
 from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
@@ -68,9 +68,11 @@ def path_information_table(
 
 
 def _paths_of(ablations: Ablations) -> Ablations:
-    found = {cut: a for cut, a in ablations.without.items() if isinstance(cut, PathSet)}
+    found: dict[Cut, Answers] = {
+        cut: answers for cut, answers in ablations.without.items() if isinstance(cut, PathSet)
+    }
     for each in found:
-        if len(each.senders) != 1:
+        if isinstance(each, PathSet) and len(each.senders) != 1:
             raise InputError(
                 f"paths {each}: found {len(each.senders)} receivers; expected one: make a set of "
                 "each, or take mechcore.ablation.ablation_table"

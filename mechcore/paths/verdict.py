@@ -121,5 +121,6 @@ def core_dependence_verdict(
         verdict = SUPPORTED
     elif (low > 0 and 1 / (1 + len(controls)) < ALPHA) or high < least:
         verdict = NOT_SUPPORTED
-    figures = (float(each) for each in (total, low, high, mean))
-    return Verdict(verdict, text, n, *figures, len(controls), p if controls else math.nan)
+    total, low, high, mean = (float(each) for each in (total, low, high, mean))
+    p = p if controls else math.nan
+    return Verdict(verdict, text, n, total, low, high, mean, len(controls), p)

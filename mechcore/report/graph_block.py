@@ -93,7 +93,7 @@ def graph(
         edges: between them.
         legend: CSS classes with what they mean.
     """
-    columns = sorted({node.column for node in nodes})  # type: ignore[type-var]
+    columns = sorted({node.column for node in nodes})
     by_column = [[node for node in nodes if node.column == column] for column in columns]
     places: dict[str, Spot] = {}
     headings = []

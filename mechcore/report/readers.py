@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -46,11 +47,11 @@ class _Measure:
         unit = "" if kind == "points" else "nats"
         return like.alike(name, "", header=header, kind=kind, unit=unit, negated=True, signed=True)
 
-    def told(self, row: pd.Series, drop: str) -> str:
+    def told(self, row: Any, drop: str) -> str:
         """A drop of a row as a change with its interval."""
         digits = 1 if self.name == "information" else 2
-        value, high, low = (self.change(row[f"{drop}{end}"]) for end in ("", "_low", "_high"))
-        value, low, high = (number(each, digits, signed=True) for each in (value, low, high))
+        ends = (self.change(row[f"{drop}{end}"]) for end in ("", "_low", "_high"))
+        value, high, low = (number(end, digits, signed=True) for end in ends)
         return f"{value} {self.unit} [{low}, {high}]"
 
 
@@ -170,7 +171,7 @@ def _table(dependence: pd.DataFrame, measure: _Measure, names: Sequence[str]) ->
 
     def of(role: str, metric: str) -> pd.DataFrame:
         part = rows[(rows["role"] == role) & (rows["metric"] == metric)]
-        return part.set_index("receiver").reindex(names).reset_index()
+        return part.set_index("receiver").reindex(list(names)).reset_index()
 
     first, drop = of("ood", measure.name), CORE_DEPENDENCE["drop"]
     blind = CORE_DEPENDENCE["blind_drop"]
@@ -206,7 +207,7 @@ def _kinds(outside: pd.DataFrame, names: Sequence[str]) -> Iterator[Paragraph]:
     for name in names:
         sure = []
         for metric in ("information", "threshold"):
-            row = rows.loc[(name, metric)]
+            row: Any = rows.loc[(name, metric)]
             sure.append(bool(row["blind_drop_low"] > 0 or row["blind_drop_high"] < 0))
         found.setdefault((sure[0], sure[1]), []).append(name)
     words = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, cast
 
 import pandas as pd
 
@@ -189,9 +189,9 @@ def readers_on(
         senders,
         data,
         means,
-        role=role,
+        role=cast(Literal["id", "ood"], role),
         class_labels=labels,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
 
 
