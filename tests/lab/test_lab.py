@@ -19,8 +19,9 @@ from mechcore import Mask, MeanActivations, as_encoded, categorize_heads, evalua
 from mechcore.ablation import ablate, component_roles, information_table, sets
 from mechcore.errors import InputError
 from mechcore.lab import Lab
+from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.pruning import PruneSettings
-from mechcore.steps.analyses_config import Analyses, HeadsConfig
+from mechcore.steps.analyses_config import Analyses, HeadsConfig, PathsConfig
 from mechcore.steps.config import Resources, StudyConfig
 from mechcore.study.engine import StudyError
 from mechcore.study.run import prepare
@@ -31,7 +32,7 @@ SMALL = StudyConfig(
     prune=PruneSettings(steps=30, warmup=2, batch_size=4, tolerance=1),
     sparsities=(0.3,),
     n_resamples=20,
-    analyses=Analyses(heads=HeadsConfig(16)),
+    analyses=Analyses(heads=HeadsConfig(16), paths=PathsConfig(controls=1, max_examples=10)),
     resources=Resources(cpus=1),
 )
 FRAMES = {
@@ -115,6 +116,22 @@ def test_removable_heads_and_export(lab: Lab, tmp_path: Path, means: MeanActivat
         full = evaluate(model, FRAMES[role], in_domain=False).accuracy
         pruned = evaluate(model, FRAMES[role], mask=mask, means=means).accuracy
         assert row[f"{role}_loss"] == pytest.approx(full - pruned)
+
+
+def test_paths_and_readers_of_the_core(lab: Lab, model: Any, means: MeanActivations) -> None:
+    found = lab.paths("L0.H1+L1.H0", "L1.MLP+answer")
+    whole = found[found["subset"] == "all"].set_index(["role", "receiver"])
+    assert found["role"].iloc[0] == "ood"
+    assert set(whole["senders"]) == {"L0.H1+L1.H0"}
+    answers = ablate(model, ["L0.H1+L1.H0>L1.MLP"], FRAMES["ood"], means, role="ood")
+    [path] = answers.without
+    expected = answers.drops(path, "margin").mean()
+    assert whole.loc[("ood", "L1.MLP"), "margin_drop"] == pytest.approx(expected, abs=1e-4)
+    assert {"information_drop", "threshold_drop"} <= set(found)
+    inputs = lab.paths(["L0.H1"], ["L1.H0"], inputs="qkv")
+    assert set(inputs["input"]) == {"q", "k", "v"}
+    readers = lab.readers()
+    assert list(readers.columns) == CORE_DEPENDENCE.names
 
 
 def test_what_heads_attend_to(lab: Lab, model: Any) -> None:

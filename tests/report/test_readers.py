@@ -56,7 +56,7 @@ def test_edges_are_as_wide_as_their_effects(section: Section) -> None:
     lines = {(e.edge.sender, e.edge.receiver): e for e in graph_of(section).lines}
     assert lines["L2.H2", "answer"].width == 8  # the largest, 8 points
     half = lines["L1.H5", "L2.H2"]
-    assert (half.edge.value, half.width) == (pytest.approx(-4), 4.5)
+    assert (half.edge.value, half.width) == pytest.approx((-4, 4.5))
     assert half.edge.look == "worse"
     assert lines["L0.H3", "L3.H0"].edge.look == "better"
     assert lines["L0.H3", "L3.MLP"].edge.look == "worse unsure"  # 0.4 points, give or take 1
