@@ -87,11 +87,8 @@ def _verdict(run: RunFolder) -> Paragraph:
         text = "There is no verdict: the roles of components are not known (analyses: sweep)."
         return Paragraph(text, note=True)
     row = table.iloc[0]
-    text = (
-        "That what generalises works on what the core writes is "
-        f"{row['verdict']}: {row['explanation']}."
-    )
-    return Paragraph(text, lead=True)
+    claim = "The claim that components that generalise read the core is"
+    return Paragraph(f"{claim} {row['verdict']}: {row['explanation']}.", lead=True)
 
 
 # -- the graph ----------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def section(rich_run: Path) -> Section:
 
 def test_the_verdict_comes_first(section: Section) -> None:
     text = (
-        "That what generalises works on what the core writes is supported: blind to the core, the "
+        "The claim that components that generalise read the core is supported: blind to the core, the "
         "2 components lose."
     )
     assert section.blocks[0] == Paragraph(text, lead=True)
