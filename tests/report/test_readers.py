@@ -30,8 +30,8 @@ def section(rich_run: Path) -> Section:
 
 def test_the_verdict_comes_first(section: Section) -> None:
     text = (
-        "The claim that components that generalise read the core is supported: blind to the core, the "
-        "2 components lose."
+        "The claim that components that generalise read the core is supported: blind to the core, "
+        "the 2 components lose."
     )
     assert section.blocks[0] == Paragraph(text, lead=True)
 
