@@ -65,7 +65,8 @@ def readers_section(run: RunFolder, gallery: Gallery) -> Section | None:
         return Section("readers", _TITLE, [Paragraph(text, note=True)])
     blocks: list[Block] = [_verdict(run)]
     outside = dependence[dependence["role"] == "ood"]
-    measure = _Measure("information" if "information" in set(outside["metric"]) else "margin")
+    known = "information" in set(outside["metric"]) and run.table("path_information") is not None
+    measure = _Measure("information" if known else "margin")
     if measure.name == "margin":
         text = (
             "Out of domain, information is not known. Told of is the change of margin, which "
@@ -97,7 +98,7 @@ def _verdict(run: RunFolder) -> Paragraph:
 def _effects(run: RunFolder, measure: _Measure, role: str) -> pd.DataFrame:
     """What changes over all examples of a role where single paths are cut."""
     table = run.table("path_information" if measure.name == "information" else "paths")
-    assert table is not None, "written together"
+    assert table is not None
     return table[(table["subset"] == ALL) & (table["role"] == role)]
 
 

@@ -197,7 +197,7 @@ def test_the_page_carries_its_tables(rich: Page, rich_run: Path) -> None:
         assert {name: archive.read(name) for name in archive.namelist()} == tables
     assert carried.pop("config.json") == (rich_run / "config.json").read_bytes()
     assert carried == tables
-    assert len(tables) == 23
+    assert len(tables) == 27
 
 
 def test_every_table_is_offered_with_its_section(rich: Page, rich_run: Path) -> None:
@@ -214,7 +214,7 @@ def test_the_page_can_be_read_without_seeing_it(rich: Page) -> None:
     assert len(images) == 15
     assert all(attrs.get("alt") for attrs in images)
     views = rich.attributes("figure", "class")
-    assert views == ["scatter", "view"]
+    assert views == ["scatter", "scatter graph", "view"]
     assert sum(tag == "figcaption" for tag, _ in rich.tags) == len(images) + len(views)
     assert all(attrs.get("scope") in ("col", "row") for tag, attrs in rich.tags if tag == "th")
     ids = [value for _, attrs in rich.tags if (value := attrs.get("id"))]
