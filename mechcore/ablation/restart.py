@@ -128,8 +128,10 @@ class RestartRunner(Runner):
     """Runs a batch through a model's own layers; emits logits [batch, *pos, out].
 
     Args:
-        layers, shape: of the model.
-        fills, max_tokens: see `Runner`.
+        layers: of the model.
+        shape: of the model.
+        fills: see `Runner`.
+        max_tokens: see `Runner`.
         everywhere: run the last layer and the head at all positions.
         stepwise: leave the forward after every layer, also where no masks part.
     """
