@@ -179,7 +179,7 @@ def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     # Run again, it does nothing twice.
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
-    assert "22 of 22 jobs were done before" in capsys.readouterr().err
+    assert "23 of 23 jobs were done before" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
 
 
@@ -277,7 +277,7 @@ def test_a_study_from_init_to_clean(
     Path("mine.yaml").write_text(text)
     assert call("run mine.yaml --dry-run") == 0
     told = capsys.readouterr().out
-    assert "22 jobs, 0 of them done before" in told
+    assert "23 jobs, 0 of them done before" in told
     assert "prune sparsity 0.7, seed 1 2" in told
     assert not Path("mine").exists()
     assert call("run mine.yaml") == 0
@@ -285,11 +285,11 @@ def test_a_study_from_init_to_clean(
     singles = pd.read_csv("mine/tables/sweep.csv").query("role == 'id' and subset == 'all'")
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(6)]
     assert call("run mine.yaml --dry-run") == 0
-    assert capsys.readouterr().out == ("all 22 jobs are done; a run would only write the results\n")
+    assert capsys.readouterr().out == ("all 23 jobs are done; a run would only write the results\n")
     assert call("status mine --verify") == 0
     told = capsys.readouterr().out
-    assert "22 of 22 jobs are done" in told
-    assert "22 results are what was written" in told
+    assert "23 of 23 jobs are done" in told
+    assert "23 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
     assert call("clean mine --dry-run") == 0
@@ -301,7 +301,7 @@ def test_a_study_from_init_to_clean(
     assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 13
     capsys.readouterr()
     assert call("status mine") == 0
-    assert "22 of 22 jobs are done" in capsys.readouterr().out
+    assert "23 of 23 jobs are done" in capsys.readouterr().out
 
 
 def test_a_target_out_of_reach_is_a_failed_step(
