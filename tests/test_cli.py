@@ -295,7 +295,7 @@ def test_a_study_from_init_to_clean(
     assert call("clean mine --dry-run") == 0
     # Two prunings and their masks, four times answers, accuracies, smallest, core, pictures,
     # ablation.
-    assert "would remove 13 results and 0 leftover files" in capsys.readouterr().out
+    assert "would remove 14 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("clean mine") == 0
     assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 13
