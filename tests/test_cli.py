@@ -294,11 +294,11 @@ def test_a_study_from_init_to_clean(
     assert call("run mine.yaml") == 0
     assert call("clean mine --dry-run") == 0
     # Two prunings and their masks, four times answers, accuracies, smallest, core, pictures,
-    # ablation.
+    # ablation, paths.
     assert "would remove 14 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
     assert call("clean mine") == 0
-    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 13
+    assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 14
     capsys.readouterr()
     assert call("status mine") == 0
     assert "23 of 23 jobs are done" in capsys.readouterr().out
