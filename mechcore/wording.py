@@ -18,6 +18,11 @@ PLACES = {"id": "in domain", "ood": "out of domain"}
 ALL = "all"
 """The subset that holds every example of a data set."""
 
+OUT_FIRST = ("ood", "id")
+"""Roles of test data where out of domain is told first."""
+SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
+"""Verdicts on claims."""
+
 SIGNIFICANT = 0.05
 """P-values from here on are called not small."""
 

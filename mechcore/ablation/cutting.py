@@ -9,7 +9,7 @@ depend on each other, run as they are defined, several side by side.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from mechcore.ablation.engines import Job, ReferenceEngine, SharingEngine
 from mechcore.ablation.kept import Kept
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.components.paths import Path, PathSet, Receiver
-from mechcore.evaluation.evaluate import MAX_ROWS, is_correct, kl, margins
+from mechcore.evaluation.evaluate import MAX_ROWS
 from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
 from mechcore.models.running import n_kv_heads
 
@@ -117,24 +117,23 @@ class PathEngine:
         receivers = [receiver for receiver in rows if receiver.component is not None]
         without = [full.without(_ablated(job.model, r)).values for r in receivers]
         fill = partial(Blindness, senders=senders, what=what, fill=job.fill)
-        engine = base.like(replace(job, masks=torch.stack([full.values, *without]), fill=fill))
+        engine = base.like(job.changed(torch.stack([full.values, *without]), fill))
         engine.rows = torch.tensor([*(rows[each] for each in receivers), -1])
         return _Group(engine, rows.get(Receiver(None)))
 
     def check(self) -> None:
         """The base was checked."""
 
-    def agreement(self) -> float:
-        """Everything is in the model's own precision."""
-        return 1.0
-
     def tasks(self) -> list[tuple[int, int, float]]:
-        """Part, batch and cost in layers times tokens of every task; part -1 is the full model."""
+        """Part, batch and cost in layers times tokens of every task.
+
+        Part -1 is the full model, which groups run anyway.
+        """
         numbers = {(id(group), part): i for i, (group, part) in enumerate(self.parts)}
-        batches = self.job.batches()
+        batches = self.job.batches
         tokens = sum(batch["input_ids"].numel() for batch in batches)
         n_layers = self.job.shape.n_layers
-        found = [(-1, 0, float(n_layers * tokens))]
+        found = [] if self.groups else [(-1, 0, float(n_layers * tokens))]
         for group in self.groups:
             of_pass = n_layers * len(_fill(group.engine).rows.run)
             for part, batch, cost in group.tasks:
@@ -166,26 +165,21 @@ class PathEngine:
         if group.answer is not None and own == group.tasks[0][0]:
             assert fill.answers is not None
             logits = self.job.readout.read(fill.answers[None], inputs, where["index"])
-            self._take([group.answer], logits.float().cpu(), where["index"], kept)
+            self._note([group.answer], logits, where["index"], kept)
 
     def _run_rest(self, rows: Sequence[int], kept: Kept) -> None:
         job = self.job
         sets = [self.sets[row] for row in rows]
         cut = blind(job.model, sets, job.means, job.fill, seed=job.seed)
         with torch.no_grad(), cut as run:
-            for batch in job.batches():
+            for batch in job.batches:
                 inputs = job.asked(batch)
                 logits = job.readout.read(run(inputs), inputs, batch["index"])
-                self._take(rows, logits.float().cpu(), batch["index"], kept)
+                self._note(rows, logits, batch["index"], kept)
 
-    def _take(self, rows: Sequence[int], logits: Tensor, index: Tensor, kept: Kept) -> None:
-        """Note the logits [set, batch, cls] of some rows."""
-        place = (torch.tensor(rows)[:, None], index)
+    def _note(self, rows: Sequence[int], logits: Tensor, index: Tensor, kept: Kept) -> None:
         correct = self.job.correct_classes[index]
-        kept.correct[place] = is_correct(logits, correct)
-        kept.margin[place] = margins(logits, correct).float()
-        kept.kl[place] = kl(kept.full[index], logits).float()
-        kept.logits[place] = logits[..., : kept.logits.shape[-1]]
+        kept.note(rows, index, logits.float().cpu(), correct, kept.full[index])
 
 
 def _fill(engine: SharingEngine) -> Blindness:

@@ -7,6 +7,7 @@ interrupted sweep can go on.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from mechcore.ablation.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
-from mechcore.evaluation.evaluate import MAX_ROWS, evaluate, is_correct, kl, margins
+from mechcore.evaluation.evaluate import MAX_ROWS, evaluate
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import Fill, FillMaker, fill_of
 from mechcore.masking.interventions import masked
@@ -78,6 +79,13 @@ class Job:
         self.correct_classes = self.readout.correct_classes(self.data)
         self.shape = ModelShape.of(self.model)
 
+    def changed(self, masks: Tensor, fill: FillMaker) -> Job:
+        """The same work with other masks and another fill."""
+        other = copy.copy(self)  # with what is known of the data
+        other.masks, other.fill = masks, fill
+        return other
+
+    @cached_property
     def batches(self) -> list[Batch]:
         """All batches, each with the rows of its examples as ``index``."""
         if isinstance(self.data, EncodedExamples):
@@ -99,9 +107,7 @@ class Job:
         """What the model reads, as JSON values."""
         if isinstance(self.data, EncodedExamples):
             return encoded_inputs(self.data)
-        return [
-            {name: tensor.tolist() for name, tensor in batch.items()} for batch in self.batches()
-        ]
+        return [{name: tensor.tolist() for name, tensor in batch.items()} for batch in self.batches]
 
 
 class ReferenceEngine:
@@ -141,11 +147,9 @@ class ReferenceEngine:
         masks = Mask(job.masks[1 + numbers], has_mlps=job.shape.has_mlps)
         options |= {"means": job.means, "fill": job.fill, "seed": job.seed}
         found = evaluate(job.model, job.data, mask=masks, **options)
-        for number, each in zip(numbers.tolist(), found, strict=True):
-            kept.correct[number] = is_correct(each.logits, job.correct_classes)
-            kept.margin[number] = margins(each.logits, job.correct_classes)
-            kept.kl[number] = kl(kept.full, each.logits)
-            kept.logits[number] = each.logits[:, : kept.logits.shape[-1]]
+        every = torch.arange(len(job.correct_classes))
+        logits = torch.stack([each.logits for each in found])
+        kept.note(numbers, every, logits, job.correct_classes, kept.full)
 
 
 class SharingEngine(ABC):
@@ -161,7 +165,7 @@ class SharingEngine(ABC):
 
     def __init__(self, job: Job, shape: ModelShape, max_tokens: int | None) -> None:
         self.job, self.levels = job, shape
-        self.batches = job.batches()
+        self.batches = job.batches
         self.checked = _rows(self.batches[len(self.batches) // 2], slice(4))
         device = device_of(job.model).type
         self.max_tokens = max_tokens or MAX_TOKENS.get(device, MAX_TOKENS["cuda"])
@@ -191,10 +195,6 @@ class SharingEngine(ABC):
         Raises:
             MechcoreError: it does not.
         """
-
-    def agreement(self) -> float:
-        """Share of answers that are those of the model's own precision, on a sample."""
-        return 1.0
 
     @abstractmethod
     def like(self, job: Job) -> SharingEngine:
@@ -239,11 +239,7 @@ class SharingEngine(ABC):
                 full.append(logits[0])
                 kept.full[index] = logits[0]
                 sets, logits = sets[1:], logits[1:]
-            place = (sets[:, None], index)
-            kept.correct[place] = is_correct(logits, correct)
-            kept.margin[place] = margins(logits, correct).float()
-            kept.kl[place] = kl(full[0], logits).float()
-            kept.logits[place] = logits[..., : kept.logits.shape[-1]]
+            kept.note(sets, index, logits, correct, full[0])
 
         self._logits(self.runner, self.batches[batch], self.trees[part], take)
 

@@ -16,7 +16,7 @@ import torch
 from mechcore.ablation.effects import Ablations, ComponentSet
 from mechcore.data.examples import Examples
 from mechcore.tables import COMPONENT, PLACE, Column, Schema
-from mechcore.wording import PLACES
+from mechcore.wording import OUT_FIRST, PLACES
 
 SHOWN = 3
 """Examples of each component."""
@@ -24,10 +24,8 @@ SHOWN = 3
 CHANGES = {"right to wrong": True, "wrong to right": False}
 """Kinds of flips, and whether the full model's answer is right."""
 
-_FIRST = ("ood", "id")
-"""Out of domain comes first."""
 COUNTS = {
-    (change, role): f"{change.replace(' ', '_')}_{role}" for role in _FIRST for change in CHANGES
+    (change, role): f"{change.replace(' ', '_')}_{role}" for role in OUT_FIRST for change in CHANGES
 }
 """Columns with the number of all flips, by their kind and the role of the data."""
 
@@ -78,7 +76,7 @@ def flip_table(
     Returns:
         The columns of `FLIPS`, by component.
     """
-    ordered = sorted(found, key=lambda each: _FIRST.index(each.role))
+    ordered = sorted(found, key=lambda each: OUT_FIRST.index(each.role))
     alone = [each for each in ordered[0].sets if len(each) == 1] if ordered else []
     rows: list[dict[str, Any]] = []
     for name in alone:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.ablation.effects import Answers, Cut
+from mechcore.evaluation.evaluate import is_correct, kl, margins
 from mechcore.evaluation.readout import Readout
 from mechcore.state import StateFile
 
@@ -38,6 +40,29 @@ class Kept:
         for name in _KEPT:
             getattr(self, name).copy_(tensors[name])
         self.done = {(part, batch) for part, batch in notes["done"]}
+
+    def note(
+        self,
+        rows: Sequence[int] | Tensor,
+        index: Tensor,
+        logits: Float[Tensor, "set example cls"],
+        correct: Bool[Tensor, "example cls"],
+        full: Float[Tensor, "example cls"],
+    ) -> None:
+        """Take the answers of some sets to some examples.
+
+        Args:
+            rows: numbers of the sets.
+            index: numbers of the examples.
+            logits: of the sets.
+            correct: which classes are correct.
+            full: logits of the full model.
+        """
+        place = (torch.as_tensor(rows)[:, None], index)
+        self.correct[place] = is_correct(logits, correct)
+        self.margin[place] = margins(logits, correct).float()
+        self.kl[place] = kl(full, logits).float()
+        self.logits[place] = logits[..., : self.logits.shape[-1]]
 
     def finish(self, part: int, batch: int) -> None:
         """Note that a task is done, and save if the last time is long ago."""

@@ -41,7 +41,7 @@ from mechcore.ablation.settings import RoleSettings
 from mechcore.ablation.superadditivity import adjusted_p
 from mechcore.errors import InputError
 from mechcore.tables import COMPONENT, Column, Schema, estimate
-from mechcore.wording import PLACES, listed, number
+from mechcore.wording import OUT_FIRST, PLACES, listed, number
 
 BOTH = "needed in both"
 IN_ONLY = "needed in domain only"
@@ -184,7 +184,7 @@ def ranked(roles: pd.DataFrame) -> pd.DataFrame:
         information drop out of domain; where that is not known, in domain.
     """
     found = roles[~roles["role"].isin([NONE, UNDECIDED])]
-    keys = [f"information_drop_{place}" for place in ("ood", "id")]
+    keys = [f"information_drop_{place}" for place in OUT_FIRST]
     return found.sort_values(keys, key=lambda drop: -drop.abs(), kind="stable")
 
 

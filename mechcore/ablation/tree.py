@@ -12,6 +12,7 @@ path from the root, whatever the number of masks.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -111,7 +112,7 @@ class Work:
         return total
 
 
-class Runner:
+class Runner(ABC):
     """Runs one batch through a model under all masks of a tree; what all ways to do so share.
 
     At most ``max_tokens`` tokens (examples times masks times positions) are in one call of a layer:
@@ -136,6 +137,7 @@ class Runner:
             for kind in kinds
         }
 
+    @abstractmethod
     def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
         """Run a batch for which `begin` was called.
 
@@ -145,7 +147,6 @@ class Runner:
             tree: the masks.
             emit: called with numbers of masks and what they share.
         """
-        raise NotImplementedError
 
     def _start(self, inputs: Mapping[str, Tensor], read: Tensor | None, emit: Emit) -> None:
         """Note what a batch needs; ``read`` is None where the last layer runs everywhere."""

@@ -14,6 +14,7 @@ from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import Means, Resume, load, means_of, show
 from mechcore.errors import InputError
 from mechcore.steps.config import StudyConfig
+from mechcore.wording import OUT_FIRST
 
 MOST_SHOWN = 15
 
@@ -166,7 +167,7 @@ def _show_largest(tables: dict[str, Any]) -> None:
         what = by.removesuffix("_drop")
         print(f"the {MOST_SHOWN} of {len(outside)} with the largest changes of {what}:")
     print("change (points) when the receiver does not see the senders; negative: worse so")
-    rows = table.loc[[(name, role) for name in names for role in ("ood", "id")]].reset_index()
+    rows = table.loc[[(name, role) for name in names for role in OUT_FIRST]].reset_index()
     ends = (
         ["senders", "receiver", "input"]
         if (rows["input"] != "all").any()

@@ -36,6 +36,10 @@ from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
+MOST_READERS = 10
+"""Components whose dependence on each head of the core is measured and shown: those that lose
+most."""
+
 _PARTS = ("information", "threshold")
 
 CORE_DEPENDENCE = Schema(
@@ -265,7 +269,7 @@ def core_dependence_table(
     return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)
 
 
-def largest_readers(dependence: pd.DataFrame, n: int) -> list[str]:
+def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str]:
     """The components that lose most, or gain most, where they do not see the core.
 
     Args:

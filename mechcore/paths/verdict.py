@@ -26,9 +26,8 @@ from mechcore.evaluation.evaluate import bootstrap_weights
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.paths.dependence import Readers
 from mechcore.tables import Column, Schema, estimate
-from mechcore.wording import number
+from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, number
 
-SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 ALPHA = 0.05
 
 CORE_VERDICT = Schema(

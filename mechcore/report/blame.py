@@ -30,7 +30,7 @@ from mechcore.report.groups import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.scatter_block import Reading, Scatter, Spot, scatter
 from mechcore.tables import Column
-from mechcore.wording import ALL, PLACES, number
+from mechcore.wording import ALL, OUT_FIRST, PLACES, number
 
 OPEN_ROWS = 15
 """Components in the list before it is opened."""
@@ -49,8 +49,6 @@ _LOOKS = {
 }
 """CSS classes of roles; those of the same colour are the same but for what is known."""
 _CHANGE = "change without it"
-_FIRST = ("ood", "id")
-"""Out of domain first, where places are told."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ def in_order(roles: pd.DataFrame) -> pd.DataFrame:
     """All components: those that were found to do something first, then by their largest drop."""
     found = ranked(roles)
     rest = roles.drop(index=found.index)
-    drops = rest[[f"information_drop_{place}" for place in _FIRST]].abs().max(axis=1)
+    drops = rest[[f"information_drop_{place}" for place in OUT_FIRST]].abs().max(axis=1)
     return pd.concat([found, rest.loc[drops.sort_values(ascending=False, kind="stable").index]])
 
 
@@ -191,7 +189,7 @@ def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
 
 
 def _figures() -> Iterator[Column]:
-    for place in _FIRST:
+    for place in OUT_FIRST:
         for figure in ("information", "threshold"):
             column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
             yield column.called(f"{figure} {PLACES[place]}", negated=True)

@@ -10,9 +10,8 @@ import pandas as pd
 from mechcore.report.blocks import Finding, Paragraph, Section, Shown, Tile, not_run, table_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
-from mechcore.wording import number
+from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, number
 
-SUPPORTED, NOT_SUPPORTED, INCONCLUSIVE = "supported", "not supported", "inconclusive"
 VERDICTS = "verdicts"
 
 

@@ -16,7 +16,7 @@ from mechcore.report.blocks import Shown, Table, table_of
 from mechcore.report.groups import PLACED, placed
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
-from mechcore.wording import PLACES, listed, role_name, whole
+from mechcore.wording import OUT_FIRST, PLACES, listed, role_name, whole
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def flips_table(run: RunFolder) -> Table | None:
 
 def _lead(row: pd.Series, n: int) -> str:
     parts = []
-    for role in ("ood", "id"):
+    for role in OUT_FIRST:
         counts = {change: row[name] for (change, of), name in COUNTS.items() if of == role}
         kinds = ", ".join(f"{whole(count)} {change}" for change, count in counts.items() if count)
         total = f"{whole(sum(counts.values()))} {PLACES[role]} ({kinds})"

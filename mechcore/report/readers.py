@@ -17,14 +17,10 @@ from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table, ta
 from mechcore.report.graph_block import Edge, Graph, Node, graph
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
-from mechcore.wording import ALL, PLACES, count, listed, number, whole
-
-SHOWN = 10
-"""Components in the graph and the table, those that lose most without the core."""
+from mechcore.wording import ALL, OUT_FIRST, PLACES, count, listed, number, whole
 
 _TITLE = "Who reads the core"
 _FILES = ["core_verdict.csv", "core_dependence.csv", "paths.csv", "path_information.csv"]
-_FIRST = ("ood", "id")
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,7 @@ def readers_section(run: RunFolder, gallery: Gallery) -> Section | None:
             f"{CANNOT_TELL}."
         )
         blocks.append(Paragraph(text, note=True))
-    names = largest_readers(dependence, SHOWN)
+    names = largest_readers(dependence)
     edges = _effects(run, measure, "ood")
     blocks.append(_graph(run, measure, names, edges))
     if names:
@@ -116,7 +112,7 @@ def _graph(
         parts = [name, "in the core"] if name in run.core else [name]
         told = [
             f"{measure.told(table.loc[name], 'blind_drop')} {PLACES[role]}"
-            for role in _FIRST
+            for role in OUT_FIRST
             if (table := blind.get(role)) is not None and name in table.index
         ]
         sentences = [f"{', '.join(parts)}."]
@@ -221,7 +217,7 @@ def _kinds(outside: pd.DataFrame, names: Sequence[str]) -> Iterator[Paragraph]:
 def _answer(run: RunFolder, measure: _Measure) -> Table:
     """Direct effects of all components, largest first."""
     drop = f"{measure.name}_drop"
-    tables = {role: _effects(run, measure, role) for role in _FIRST}
+    tables = {role: _effects(run, measure, role) for role in OUT_FIRST}
     tables = {role: t[t["receiver"] == ANSWER].set_index("senders") for role, t in tables.items()}
     order = tables["ood"][drop].abs().sort_values(ascending=False, kind="stable").index
     rows = tables["ood"].loc[order].reset_index()

@@ -8,7 +8,7 @@ from pathlib import Path
 from mechcore.report.blocks import Block, Command, Gallery, Paragraph, Section, Shown, table_of
 from mechcore.report.run_folder import RunFolder
 from mechcore.subnetworks.smallest import SMALLEST, explain_smallest, export_command
-from mechcore.wording import PLACES
+from mechcore.wording import OUT_FIRST, PLACES
 
 
 def smallest_section(run: RunFolder, gallery: Gallery) -> Section | None:
@@ -24,7 +24,7 @@ def smallest_section(run: RunFolder, gallery: Gallery) -> Section | None:
     limits = [f"{100 * limit:g}" for limit in table["limit"]]
     shown: list[Shown] = ["measure", ("loss accepted (points)", limits), "within", "subnetwork"]
     shown += ["sparsity", "kept"]
-    for role in ("ood", "id"):
+    for role in OUT_FIRST:
         shown.append(SMALLEST[f"{role}_loss"].called(f"change {PLACES[role]}", negated=True))
     shown.append(SMALLEST["n_masks"].called("masks"))
     blocks: list[Block] = [Paragraph(text) for text in smallest_sentences(run)]

@@ -27,23 +27,22 @@ from mechcore.paths import (
 )
 from mechcore.paths.dependence import (
     CORE_DEPENDENCE,
+    MOST_READERS,
     cuts_behind,
     largest_readers,
 )
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
-from mechcore.paths.verdict import CORE_VERDICT, INCONCLUSIVE
+from mechcore.paths.verdict import CORE_VERDICT
 from mechcore.steps.ablation import CORE, Ablating, ablate_on, joined, known_groups
 from mechcore.steps.base import SHARED, Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
 from mechcore.study.step import Job, Work
 from mechcore.tables import Schema
+from mechcore.wording import INCONCLUSIVE
 
 DOING = 0.3
 """Share of components that have a role, where it is not known yet."""
-
-MOST_READERS = 10
-"""Components whose dependence on each head of the core is measured, those that lose most."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ def core_tables(
         "core_dependence": joined(told) if told else pd.DataFrame(columns=CORE_DEPENDENCE.names)
     }
     cuts = sets.paths("all", ANSWER, inputs.model, together=False)
-    readers = largest_readers(tables["core_dependence"], MOST_READERS)
+    readers = largest_readers(tables["core_dependence"])
     if readers:
         cuts += sets.paths(core, readers, inputs.model, together=False)
     tables |= path_tables(inputs, means, cuts, step.groups, n_resamples=step.n_resamples, **options)

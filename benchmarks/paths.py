@@ -1,0 +1,270 @@
+"""Paths cut one by one, beside sweeps of as many components and a loop of raw hooks.
+
+The model is a random one of MiniLM's shape and the examples have the lengths of MNLI pairs;
+``--model`` and ``--data`` take a real BERT classifier and labelled texts.
+
+    python benchmarks/paths.py [--examples 48] [--pair-examples 8] [--rounds 3] [--json FILE]
+    python benchmarks/paths.py --quick
+
+Two comparisons: all paths from one set of senders, two heads of layer 0, to every receiver behind
+them, beside a sweep of all single components; and all paths from one component to another, beside a
+sweep of all pairs of components. All run in float32 on the prefix tree. The loop of raw hooks runs
+a random sample of the paths on the plain Hugging Face model, with one forward for the full model,
+one for each set of senders and one for each path; its time is multiplied up by forwards. Each round
+runs every variant once, in turn, and ratios are taken within a round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from full_forwards import INPUTS, RawHooks
+from measuring import spread
+from sweep_variants import Bench, Settings
+from torch import Tensor
+
+from mechcore.ablation import Ablations, ComponentSet, ablate, sets
+from mechcore.ablation.effects import Cut
+from mechcore.components import Component
+from mechcore.components.paths import PathSet
+from mechcore.data.encoding import EncodedExamples
+
+MAX_DIFFERENCE = 1e-4
+"""Of logits from those of the loop of raw hooks."""
+
+SENDERS = (Component(0, 1), Component(0, 6))
+BARS = {"one set of senders": 1.3, "all pairs": 1.5}
+"""How many times the sweep beside it a sweep of paths may take."""
+
+QUICK = {"examples": 4, "pair_examples": 2, "batch_size": 2, "peer_paths": 4, "layers": 3}
+
+
+class PathLoop(RawHooks):
+    """Paths cut as they are defined, on the plain Hugging Face model."""
+
+    @contextmanager
+    def _outputs(self, change: Any) -> Iterator[None]:
+        """Every component's output, as ``change`` has it: heads side by side, then the MLP."""
+        layers = self.model.bert.encoder.layer
+
+        def heads(layer: int, module: Any, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            z = arguments[0].unflatten(-1, (-1, self.means.shape[-1]))
+            parts = [change(Component(layer, h), z[..., h, :]) for h in range(z.shape[-2])]
+            return (torch.stack(parts, -2).flatten(-2), *arguments[1:])
+
+        def mlp(layer: int, module: Any, arguments: Any, output: Tensor) -> Tensor:
+            return change(Component(layer), output)
+
+        with ExitStack() as hooks:
+            for i, layer in enumerate(layers):
+                dense = layer.attention.output.dense
+                for handle in (
+                    dense.register_forward_pre_hook(partial(heads, i)),
+                    layer.output.dense.register_forward_hook(partial(mlp, i)),
+                ):
+                    hooks.callback(handle.remove)
+            yield
+
+    @torch.no_grad()
+    def cut(
+        self, paths: Sequence[PathSet], data: EncodedExamples, means: Any, batch_size: int
+    ) -> tuple[Tensor, int]:
+        """Logits with each set of paths to one receiver cut, [set, example, class], and forwards.
+
+        Forwards are those of the whole model for every batch.
+        """
+        found, order, n = [], [], 0
+        for batch in data.batches(batch_size):
+            run = partial(self.model, **{k: batch[k].to(self.device) for k in INPUTS if k in batch})
+            order.append(batch["index"])
+            clean: dict[Component, Tensor] = {}
+            with self._outputs(lambda c, x, to=clean: to.setdefault(c, x)):
+                full = run().logits
+            n = 1
+            rows = []
+            views: dict[frozenset[Component], tuple[dict[Component, Tensor], Tensor]] = {}
+            for each in paths:
+                [(receiver, senders)] = each.senders.items()
+                if senders not in views:
+                    views[senders], n = self._view(senders, clean, means, run), n + 1
+                seen, answer = views[senders]
+                if receiver.component is None:
+                    rows.append(answer)
+                    continue
+                blind, n = receiver.component, n + 1
+                with self._outputs(lambda c, x, at=blind, to=seen: to[c] if c == at else x):
+                    rows.append(run().logits)
+            found.append(torch.stack(rows or [full]))
+        return torch.cat(found, 1)[:, torch.cat(order).argsort()].cpu(), n
+
+    def _view(
+        self, senders: frozenset[Component], clean: Mapping[Component, Tensor], means: Any, run: Any
+    ) -> tuple[dict[Component, Tensor], Tensor]:
+        """What components compute where all others put out what they do in the run."""
+        seen: dict[Component, Tensor] = {}
+
+        def change(component: Component, computed: Tensor) -> Tensor:
+            seen[component] = computed
+            if component not in senders:
+                return clean[component]
+            at = (component.layer, component.head) if component.is_head else component.layer
+            mean = (means.z if component.is_head else means.mlp)[at]
+            return mean.to(computed).expand_as(computed)
+
+        with self._outputs(change):
+            return seen, run().logits
+
+
+def forwards(paths: Sequence[PathSet]) -> int:
+    """Those of the whole model that the loop of raw hooks would take for all paths."""
+    ends = [next(iter(each.senders.items())) for each in paths]
+    receivers = sum(receiver.component is not None for receiver, _ in ends)
+    return 1 + len({senders for _, senders in ends}) + receivers
+
+
+class Comparison:
+    """Sets of paths beside sets of components.
+
+    Args:
+        bench: model, means and clock.
+        name: one of `BARS`.
+        paths: what is cut, each to one receiver.
+        alone: what is ablated beside it.
+        data: the examples.
+        n_peer: how many paths the loop of raw hooks runs.
+    """
+
+    def __init__(
+        self,
+        bench: Bench,
+        name: str,
+        paths: Sequence[PathSet],
+        alone: Sequence[ComponentSet],
+        data: EncodedExamples,
+        n_peer: int,
+    ) -> None:
+        self.bench, self.name, self.data = bench, name, data
+        self.paths, self.alone = paths, alone
+        chosen = np.random.default_rng(0).permutation(len(paths))[:n_peer]
+        self.sample = [paths[i] for i in sorted(chosen)]
+
+    def ablate(self, cuts: Sequence[Cut]) -> Ablations:
+        bench = self.bench
+        options: dict[str, Any] = {"batch_size": bench.batch_size, "role": "ood"}
+        return ablate(bench.model, cuts, self.data, bench.means, precision="float32", **options)
+
+    def difference(self, loop: PathLoop) -> float:
+        """Check the logits of the sample against the loop of raw hooks, which warms both up.
+
+        Raises:
+            SystemExit: they differ.
+        """
+        plain, _ = loop.cut(self.sample, self.data, self.bench.means, self.bench.batch_size)
+        found = self.ablate(self.sample)
+        ours = np.stack([found.without[each].logits for each in self.sample])
+        difference = float(np.abs(ours - plain.numpy()).max())
+        if not difference < MAX_DIFFERENCE:
+            raise SystemExit(f"{self.name}: logits differ from raw hooks by {difference:.2g}")
+        return difference
+
+    def seconds(self, loop: PathLoop) -> dict[str, float]:
+        """Of every variant, once."""
+        took = {"sweep": self._timed(lambda: self.ablate(self.alone))}
+        took["paths"] = self._timed(lambda: self.ablate(self.paths))
+        options = (self.sample, self.data, self.bench.means, self.bench.batch_size)
+        n = forwards(self.sample)
+        took["raw hooks"] = self._timed(lambda: loop.cut(*options)) * forwards(self.paths) / n
+        return took
+
+    def _timed(self, run: Any) -> float:
+        start = self.bench.clock()
+        run()
+        if self.bench.device == "cuda":
+            torch.cuda.synchronize()
+        return self.bench.clock() - start
+
+
+def comparisons(bench: Bench, n_peer: int) -> list[Comparison]:
+    """Both, on the examples of the bench's sweeps."""
+    shape = bench.shape
+    alone = [ComponentSet((each,)) for each in shape.components]
+    pairs = [ComponentSet(each) for each in itertools.combinations(shape.components, 2)]
+    one = sets.paths(SENDERS, "all", bench.model)
+    every = sets.paths("all", ["heads", "mlps"], bench.model, together=False)
+    some, fewer = (sweep.data for sweep in bench.sweeps)
+    cases = (("one set of senders", one, alone, some), ("all pairs", every, pairs, fewer))
+    return [Comparison(bench, *case, n_peer) for case in cases]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--examples", type=int, default=48, help="for one set of senders")
+    parser.add_argument("--pair-examples", type=int, default=8, help="for all pairs")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--peer-paths", type=int, default=24, help="paths of the loop")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=6, help="of the random model")
+    parser.add_argument("--model", help="a real BERT classifier, with --data")
+    parser.add_argument("--data", help="labelled texts in a file that mechcore reads")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="where to save the figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small model, seconds in place of minutes"
+    )
+    options = parser.parse_args(arguments)
+    if options.quick:
+        parser.set_defaults(**QUICK, rounds=1)
+        options = parser.parse_args(arguments)
+    if (options.model is None) != (options.data is None):
+        parser.error("--model and --data belong together")
+    torch.set_num_threads(options.threads)
+    names = ("examples", "pair_examples", "batch_size", "layers", "device", "model", "data")
+    settings = Settings(peer_sets=1, **{name: getattr(options, name) for name in names})
+    print(f"load average at the start: {os.getloadavg()[0]:.1f}")
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(settings, Path(folder))
+        loop = PathLoop(bench.source, bench.means, bench.device)
+        for each in comparisons(bench, options.peer_paths):
+            difference = each.difference(loop)
+            timed = [each.seconds(loop) for _ in range(options.rounds)]
+            cost = spread([took["paths"] / took["sweep"] for took in timed])
+            speed = spread([took["raw hooks"] / took["paths"] for took in timed])
+            print(
+                f"\n== {each.name}: {len(each.paths)} paths beside {len(each.alone)} sets, "
+                f"{len(each.data)} examples\n"
+                + "   paths take {:.2f} ({:.2f}-{:.2f}) times the sweep; ".format(*cost)
+                + f"wanted: at most {BARS[each.name]}\n"
+                + "   they are {:.2f} ({:.2f}-{:.2f}) times as fast as raw hooks; ".format(*speed)
+                + f"logits differ by {difference:.1g}"
+            )
+            results.append(
+                {
+                    "comparison": each.name,
+                    "paths": len(each.paths),
+                    "sets": len(each.alone),
+                    "seconds of each round": timed,
+                    "times the sweep": cost,
+                    "times as fast as raw hooks": speed,
+                    "largest logit difference to raw hooks": difference,
+                }
+            )
+    print(f"load average at the end: {os.getloadavg()[0]:.1f}")
+    if options.json:
+        options.json.write_text(json.dumps({"comparisons": results}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
