@@ -32,6 +32,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.paths.dependence import CORE_DEPENDENCE
+from mechcore.paths.search import PATH_SCREENING
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.pruning import Subnetwork
 from mechcore.steps.ablation import AblateCore
@@ -640,6 +641,26 @@ def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not list(Path("beside").glob("*.safetensors*"))
 
 
+def test_a_search_for_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"paths {own(files)} --max-train 20 --resamples 20 --senders 0.mlp,1.0,1.mlp --each"
+    command += " --receivers 2.mlp,4.1,answer --find 2 --measured 5 --out found"
+    assert call(command) == 0
+    screening = PATH_SCREENING.read(Path("found/path_screening.csv")).set_index("set")
+    assert len(screening) == 9
+    assert screening["margin_drop"].count() == 5
+    found = PATHS.read(Path("found/paths.csv")).query("subset == 'all'")
+    assert set(found["role"]) == {"ood"}
+    assert set(found["set"]) == set(screening["margin_drop"].abs().nlargest(2).index)
+    examples = len(encoded(files / "ood.csv"))
+    assert examples // 2 <= found["n"].iloc[0] <= examples // 2 + 4  # half of every subset
+    assert sorted(path.name for path in Path("found").iterdir()) == [
+        *("path_information.csv", "path_screening.csv", "paths.csv")
+    ]
+    shown = capsys.readouterr().out
+    assert "9 sets of paths: 4 screened out by derivatives" in shown
+    assert all(each in shown for name in found["set"] for each in name.split(">"))
+
+
 SHAPE = ModelShape(4, 3)
 HEADS = [f"L{layer}.H{head}" for layer in range(4) for head in range(3)]
 MLPS = [f"L{layer}.MLP" for layer in range(4)]
@@ -1201,6 +1222,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("paths {own} --senders L1.H0 --inputs o", "--inputs"),
         ("paths {own} --senders L1.H0 --each --controls 2", "--controls: stand beside receivers"),
         ("paths {own} --senders L1.H0 --inputs q --controls 2", "--controls: stand beside recei"),
+        ("paths {own} --senders L1.H0 --controls 2 --find 3", "--find: takes no --controls"),
         ("paths {own} --senders L1.MLP --controls 2", "core: found L1.MLP; expected heads"),
         (
             "paths {own} --senders L1.H0 --receivers answer --controls 2",

@@ -115,7 +115,7 @@ class PathEngine:
     ) -> _Group:
         job, full = self.job, Mask.full(self.job.shape)
         receivers = [receiver for receiver in rows if receiver.component is not None]
-        without = [full.without(_ablated(job.model, r)).values for r in receivers]
+        without = [full.without(changed_with(job.model, r)).values for r in receivers]
         fill = partial(Blindness, senders=senders, what=what, fill=job.fill)
         engine = base.like(job.changed(torch.stack([full.values, *without]), fill))
         engine.rows = torch.tensor([*(rows[each] for each in receivers), -1])
@@ -188,7 +188,7 @@ def _fill(engine: SharingEngine) -> Blindness:
     return fill
 
 
-def _ablated(model: Any, receiver: Receiver) -> list[Component]:
+def changed_with(model: Any, receiver: Receiver) -> list[Component]:
     """The heads whose outputs change if a receiver is blind: a key is that of its whole group."""
     component = receiver.component
     assert component is not None

@@ -147,7 +147,7 @@ def find_superadditive(
         "fill": fill,
     }
     chosen = check_search(model, data, components=components, **settings)
-    halves = searched, reported = _halves(data, subset, seed)
+    halves = searched, reported = halves_of(data, subset, seed)
     files: list[Path] | list[None] = [None] * (max_size + 2)
     facts: dict[str, Any] = {}
     if state is not None:
@@ -249,11 +249,11 @@ def check_search(
             raise InputError(f"search: {name} is {value}; expected at least 1")
     if fill not in ("mean", "zero"):
         raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
-    _halves(data, subset, 0)
+    halves_of(data, subset, 0)
     return chosen
 
 
-def _halves(
+def halves_of(
     data: EncodedExamples, subset: str, seed: int
 ) -> tuple[EncodedExamples, EncodedExamples]:
     """Two halves of the subset searched; of all data, halves of every subset."""

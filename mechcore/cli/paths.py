@@ -56,6 +56,21 @@ class PathOptions:
             max=MOST_CONTROLS,
         ),
     ] = 0
+    find: Annotated[
+        int,
+        typer.Option(
+            "--find",
+            help="Search: screen all by derivatives on half of the out-of-domain examples, and "
+            "measure this many on the other half; 0: measure all on all data.",
+            min=0,
+        ),
+    ] = 0
+    measured: Annotated[
+        int,
+        typer.Option(
+            "--measured", help="How many are measured on the half that is searched.", min=1
+        ),
+    ] = 100
 
     def senders_of(self) -> list[Any]:
         """The senders by name, or names of groups of components."""
@@ -68,7 +83,9 @@ class PathOptions:
         return named
 
     def check(self) -> None:
-        """Make sure that controls are of something that has them."""
+        """Make sure that options go together."""
+        if self.controls and self.find:
+            raise InputError("--find: takes no --controls; measure what it finds with controls")
         if self.controls and not (self.together and self.inputs == "all"):
             raise InputError(
                 "--controls: stand beside receivers that see none of the senders; leave --each and "
@@ -88,27 +105,22 @@ def paths(
     ),
 ) -> None:
     """What is lost when receivers do not see what senders write: who reads whom."""
-    check_out(out, state_file(out, "id"), resume)
+    state = out / "path-search.safetensors" if chosen.find else state_file(out, "id")
+    check_out(out, state, resume)
     chosen.check()
     senders = chosen.senders_of()
-    import pandas as pd
-
     from mechcore.ablation import sets
-    from mechcore.components import ModelShape
     from mechcore.masking.fills import FILLS
-    from mechcore.paths import core_dependence_table, random_senders
     from mechcore.paths.dependence import CORE_DEPENDENCE
+    from mechcore.paths.search import PATH_SCREENING
     from mechcore.paths.tables import PATH_INFORMATION, PATHS
-    from mechcore.steps.ablation import known_groups
     from mechcore.steps.config import TEST_ROLES
-    from mechcore.steps.inputs import groups_of
-    from mechcore.steps.paths import path_tables, readers_on
     from mechcore.tables import write_tables
 
     config = given.settings
     needs_means = FILLS[config.analyses.fill].needs_means
-    roles = ("train", *TEST_ROLES) if needs_means and means is None else TEST_ROLES
-    inputs = load(given, roles)
+    tested = TEST_ROLES[1:] if chosen.find else TEST_ROLES
+    inputs = load(given, ("train", *tested) if needs_means and means is None else tested)
     cuts = sets.paths(
         senders,
         split(chosen.receivers),
@@ -118,31 +130,118 @@ def paths(
     )
     options: dict[str, Any] = {"fill": config.analyses.fill, "engine": engine}
     options |= {"batch_size": config.batch_size}
-    statistics = {"n_resamples": config.n_resamples, "seed": config.data.seed}
-    groups = groups_of(config.model, config.data)
-    beside = [r.component for each in cuts for r in each.senders if r.component is not None]
-    heads = sorted({path.sender for each in cuts for path in each.paths})
+    work = _Work(inputs, cuts, out, config, options)
     if chosen.controls:
-        if not beside:
-            raise InputError("--controls: stand beside components; found the answer only")
-        random_senders(heads, ModelShape.of(inputs.model), 1)  # before means, which take time
+        work.check_controls()  # before means, which take time
     with progress.shown():
         activations = means_of(inputs, means) if needs_means else None
-        tables = path_tables(inputs, activations, cuts, groups, state=out, **statistics, **options)
-        if chosen.controls:
-            more = {"receivers": beside, "n_controls": chosen.controls, "seed": config.data.seed}
-            told = []
-            for role in TEST_ROLES:
-                state = state_file(out, f"readers-{role}")
-                found = readers_on(inputs, activations, heads, role, state=state, **more, **options)
-                known = known_groups(found, groups)
-                told.append(core_dependence_table(found, known, **statistics))
-            tables["core_dependence"] = pd.concat(told, ignore_index=True)
-    write_tables(out, tables, (PATHS, PATH_INFORMATION, CORE_DEPENDENCE))
-    for path in out.glob("sweep-*.safetensors*"):
+        if chosen.find:
+            tables = work.found(activations, chosen.find, chosen.measured)
+        else:
+            tables = work.measured(activations, chosen.controls)
+    write_tables(out, tables, (PATHS, PATH_INFORMATION, CORE_DEPENDENCE, PATH_SCREENING))
+    for path in [*out.glob("sweep-*.safetensors*"), *out.glob("path-search.safetensors*")]:
         path.unlink()
     _show_largest(tables)
     print(f"tables: {out}")
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What one run of the command works on."""
+
+    inputs: Any
+    cuts: list[Any]
+    out: Path
+    config: StudyConfig
+    options: dict[str, Any]
+
+    @property
+    def groups(self) -> Any:
+        from mechcore.steps.inputs import groups_of
+
+        return groups_of(self.config.model, self.config.data)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        return {"n_resamples": self.config.n_resamples, "seed": self.config.data.seed}
+
+    @property
+    def senders(self) -> list[Any]:
+        return sorted({path.sender for each in self.cuts for path in each.paths})
+
+    @property
+    def readers(self) -> list[Any]:
+        """Receivers that are components."""
+        found = [receiver.component for each in self.cuts for receiver in each.senders]
+        return [each for each in found if each is not None]
+
+    def check_controls(self) -> None:
+        """Make sure that there can be controls."""
+        from mechcore.components import ModelShape
+        from mechcore.paths import random_senders
+
+        if not self.readers:
+            raise InputError("--controls: stand beside components; found the answer only")
+        random_senders(self.senders, ModelShape.of(self.inputs.model), 1)
+
+    def measured(self, means: Any, n_controls: int) -> dict[str, Any]:
+        """Tables of all paths on both kinds of data."""
+        import pandas as pd
+
+        from mechcore.paths import core_dependence_table
+        from mechcore.steps.ablation import known_groups
+        from mechcore.steps.config import TEST_ROLES
+        from mechcore.steps.paths import path_tables, readers_on
+
+        options = self.options
+        tables = path_tables(
+            self.inputs, means, self.cuts, self.groups, state=self.out, **self.statistics, **options
+        )
+        told = []
+        for role in TEST_ROLES if n_controls else ():
+            state = state_file(self.out, f"readers-{role}")
+            found = readers_on(
+                self.inputs,
+                means,
+                self.senders,
+                role,
+                receivers=self.readers,
+                n_controls=n_controls,
+                seed=self.config.data.seed,
+                state=state,
+                **options,
+            )
+            known = known_groups(found, self.groups)
+            told.append(core_dependence_table(found, known, **self.statistics))
+        return tables | ({"core_dependence": pd.concat(told, ignore_index=True)} if told else {})
+
+    def found(self, means: Any, n_found: int, n_cut: int) -> dict[str, Any]:
+        """Tables of the paths that a search finds out of domain."""
+        from mechcore.paths import find_paths
+        from mechcore.steps.paths import tables_of
+
+        search = find_paths(
+            self.inputs.model,
+            self.inputs.data["ood"],
+            means,
+            self.cuts,
+            n_cut=n_cut,
+            n_found=n_found,
+            seed=self.config.data.seed,
+            class_labels=self.inputs.config.class_labels,
+            role="ood",
+            state=self.out,
+            **self.options,
+        )
+        print(
+            f"{len(search.screening)} sets of paths: {search.n_screened_out} screened out by "
+            f"derivatives, the others measured (rank correlation with the prediction "
+            f"{search.rank_correlation:.2f}); what follows is from the half of the data that the "
+            "search did not see"
+        )
+        tables = tables_of([search.found], self.groups, **self.statistics)
+        return {**tables, "path_screening": search.screening}
 
 
 def _show_largest(tables: dict[str, Any]) -> None:
@@ -167,7 +266,8 @@ def _show_largest(tables: dict[str, Any]) -> None:
         what = by.removesuffix("_drop")
         print(f"the {MOST_SHOWN} of {len(outside)} with the largest changes of {what}:")
     print("change (points) when the receiver does not see the senders; negative: worse so")
-    rows = table.loc[[(name, role) for name in names for role in OUT_FIRST]].reset_index()
+    roles = [role for role in OUT_FIRST if role in table.index.unique("role")]
+    rows = table.loc[[(name, role) for name in names for role in roles]].reset_index()
     ends = (
         ["senders", "receiver", "input"]
         if (rows["input"] != "all").any()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, cast
 
 import pandas as pd
 
-from mechcore.ablation import sets
+from mechcore.ablation import Ablations, sets
 from mechcore.ablation.roles import ranked
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import ANSWER, PathSet
@@ -224,7 +224,22 @@ def path_tables(
     for role in TEST_ROLES:
         file = None if state is None else state / f"sweep-{role}.safetensors"
         found.append(ablate_on(inputs, means, cuts, role, seed=seed, state=file, **options))
-    statistics: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+    return tables_of(found, groups, n_resamples=n_resamples, seed=seed)
+
+
+def tables_of(
+    found: Sequence[Ablations], groups: Mapping[str, tuple[str, ...]], **statistics: Any
+) -> dict[str, pd.DataFrame]:
+    """Tables of sets of paths that were cut.
+
+    Args:
+        found: the answers, on each kind of data.
+        groups: out-of-domain subsets by the name of their group.
+        statistics: ``n_resamples`` and ``seed``.
+
+    Returns:
+        As `path_tables`.
+    """
     tables = {"paths": joined([path_table(each, **statistics) for each in found])}
     if all(without.logits is not None for each in found for without in each.without.values()):
         told = [path_information_table(e, known_groups(e, groups), **statistics) for e in found]

@@ -1,0 +1,152 @@
+"""Screening of paths: what cutting each costs, predicted with one backward pass for all.
+
+D(S -> r) is the drop when r puts out what it would if it did not see S. One forward finds that for
+every r (`mechcore.masking.blinding.Blindness`), and a backward pass what a change of any output
+does to the margin, to first order. So only the way from r to the answer is taken to be linear: the
+answer's own paths need no prediction, and neither r's norms nor its softmax are linearised, unlike
+in attribution patching of edges (arXiv 2310.10348).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore import progress
+from mechcore.ablation.cutting import changed_with
+from mechcore.ablation.kept import SECONDS_BETWEEN_SAVES
+from mechcore.components import Component, ModelShape
+from mechcore.components.paths import PathSet, Receiver
+from mechcore.data.encoding import EncodedExamples
+from mechcore.evaluation.evaluate import margins
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.blinding import Blindness
+from mechcore.masking.fills import Kind
+from mechcore.masking.interventions import FillName, intervening
+from mechcore.masking.means import MeanActivations
+from mechcore.models.running import frozen, hook_mlp_out, hook_z, logits_of, model_inputs
+from mechcore.state import StateFile
+
+
+class Screening:
+    """Predicts what sets of paths cost.
+
+    Args:
+        model: any TransformerLens model.
+        data: the examples.
+        means: the model's mean activations.
+        cuts: sets of paths to one receiver each.
+        fill: what replaces the senders' outputs; it draws nothing at random.
+        class_labels: names of a classifier's classes, in place of its ``id2label``.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        data: EncodedExamples,
+        means: MeanActivations | None,
+        cuts: Sequence[PathSet],
+        fill: FillName,
+        class_labels: Sequence[str] | None,
+    ) -> None:
+        self.model, self.data, self.shape = model, data, ModelShape.of(model)
+        self.readout = Readout.of(model, data, class_labels)
+        self.correct = self.readout.correct_classes(data)
+        self.n_cuts = len(cuts)
+        self.groups: dict[tuple[frozenset[Component], str], dict[int, Receiver]] = {}
+        for i, each in enumerate(cuts):
+            [(receiver, senders)] = each.senders.items()
+            self.groups.setdefault((senders, receiver.input), {})[i] = receiver
+        self.fills = {key: Blindness(model, means, 0, *key, fill) for key in self.groups}
+
+    def drops(
+        self, n_examples: int, *, seed: int, batch_size: int, store: StateFile
+    ) -> Float[Tensor, " cut"]:
+        """Predicted drops in margin, nats, over some of the examples.
+
+        Args:
+            n_examples: how many, at most.
+            seed: of their draw.
+            batch_size: examples at a time.
+            store: keeps what was done, so that it is done once.
+
+        Raises:
+            StateError: what was kept is of another run, or damaged.
+        """
+        drawn = np.random.default_rng(seed).permutation(len(self.data))[:n_examples].tolist()
+        rows = sorted(drawn, key=lambda row: -len(self.data.input_ids[row]))
+        batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+        total = torch.zeros(self.n_cuts, dtype=torch.float64)
+
+        def take(tensors: dict[str, Tensor], notes: dict[str, Any]) -> int:
+            total.copy_(tensors["total"])
+            return int(notes["done"])
+
+        done = start = store.restore_by(take) or 0
+        saved_at = time.monotonic()
+        try:
+            with frozen(self.model), progress.bar("screening", len(batches) - start) as advance:
+                for batch in batches[start:]:
+                    total += self._of_batch(batch)
+                    done += 1
+                    advance()
+                    if time.monotonic() - saved_at > SECONDS_BETWEEN_SAVES:
+                        store.save({"total": total}, {"done": done})
+                        saved_at = time.monotonic()
+        finally:
+            if done > start:
+                store.save({"total": total}, {"done": done})
+        return total / len(rows)
+
+    def _of_batch(self, rows: Sequence[int]) -> Float[Tensor, " cut"]:
+        inputs = model_inputs(self.model, self.readout.asked(self.data.rows(rows)))
+        correct = self.correct[rows]
+        found = torch.zeros(self.n_cuts, dtype=torch.float64)
+        full, outputs, gradients = self._gradients(inputs, rows)
+        for key, receivers in self.groups.items():
+            fill = self.fills[key]
+            fill.read(inputs)
+            lost = {
+                place: ((x - fill.found[place]) * gradients[place]).flatten(0, 1).sum(0)
+                for place, x in outputs.items()
+            }
+            for i, receiver in receivers.items():
+                if receiver.component is None:
+                    assert fill.answers is not None
+                    blind = self.readout.read(fill.answers, inputs, rows).float().cpu()
+                    found[i] = (full - margins(blind, correct)).sum()
+                    continue
+                for each in changed_with(self.model, receiver):
+                    of_layer = lost["z" if each.is_head else "mlp", each.layer]
+                    found[i] += of_layer[each.head].sum().item()
+        return found
+
+    def _gradients(
+        self, inputs: dict[str, Tensor], rows: Sequence[int]
+    ) -> tuple[Tensor, dict[tuple[Kind, int], Tensor], dict[tuple[Kind, int], Tensor]]:
+        """Margins, every layer's outputs, and the gradients of the margins' sum by these."""
+        outputs: dict[tuple[Kind, int], Tensor] = {}
+        changes: dict[tuple[Kind, int], Tensor] = {}
+
+        def change(place: tuple[Kind, int], activation: Tensor, hook: Any) -> Tensor:
+            outputs[place] = activation.detach()
+            changes[place] = torch.zeros_like(activation, requires_grad=True)
+            return activation + changes[place]
+
+        hooks = []
+        for layer in range(self.shape.n_layers):
+            hooks.append((hook_z(layer), partial(change, ("z", layer))))
+            if self.shape.has_mlps:
+                hooks.append((hook_mlp_out(layer), partial(change, ("mlp", layer))))
+        with torch.enable_grad(), intervening(self.model, hooks):
+            answers = self.readout.read(logits_of(self.model, inputs), inputs, rows)
+            found = margins(answers, self.correct[rows].to(answers.device))
+            gradients = torch.autograd.grad(found.sum(), list(changes.values()))
+        return found.detach().float().cpu(), outputs, dict(zip(changes, gradients, strict=True))

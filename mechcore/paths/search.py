@@ -1,0 +1,172 @@
+"""Finding the paths that cost most without cutting all of them.
+
+Derivatives predict what every set of paths costs (`mechcore.paths.screening`). The best are cut
+exactly, on the same half of the data; the best of these are cut once more on the other half, so
+that the figures reported are not those the paths were chosen by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+from mechcore.ablation.effects import SET, Ablations
+from mechcore.ablation.search import SCREENING_EXAMPLES, halves_of
+from mechcore.ablation.sweeping import ablate
+from mechcore.components.paths import PathSet
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError
+from mechcore.masking.interventions import FillName
+from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
+from mechcore.paths.screening import Screening
+from mechcore.showing import Shown
+from mechcore.state import StateFile, encoded_inputs, input_facts
+from mechcore.tables import Column, Schema
+
+PATH_SCREENING = Schema(
+    "path_screening",
+    "Every set of paths that a search screened, largest first.",
+    (
+        SET,
+        Column("predicted", "number", "drop in margin that derivatives predict", "nats"),
+        Column("margin_drop", "number", "on the half that the search saw; missing if not cut"),
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PathSearch(Shown):
+    """What a search for paths found.
+
+    Attributes:
+        found: the full model and the largest sets of paths, on data that the search did not see;
+            see `mechcore.paths.path_table`.
+        screening: the columns of `PATH_SCREENING`.
+        n_screened_out: sets of paths not cut.
+        rank_correlation: Spearman's rho of predicted and exact drops over those cut; missing under
+            three, or where either is the same for all.
+    """
+
+    found: Ablations
+    screening: pd.DataFrame
+    n_screened_out: int
+    rank_correlation: float
+
+    def _summary(self) -> str:
+        best = next(iter(self.found.without))
+        return f"{len(self.screening)} sets of paths screened, best {best}"
+
+
+def find_paths(
+    model: Any,
+    data: Any,
+    means: MeanActivations | None,
+    cuts: Sequence[PathSet],
+    *,
+    subset: str = ALL,
+    n_cut: int = 100,
+    n_found: int = 10,
+    screening_examples: int = SCREENING_EXAMPLES,
+    seed: int = 0,
+    fill: FillName = "mean",
+    class_labels: Sequence[str] | None = None,
+    batch_size: int = 64,
+    state: str | Path | None = None,
+    **options: Any,
+) -> PathSearch:
+    """Search for the paths whose cutting changes the margin most, up or down.
+
+    Args:
+        model: any TransformerLens model.
+        data: labelled examples of any form, see `mechcore.data.given`; half of them, by subset,
+            choose, the other half report.
+        means: the model's mean activations.
+        cuts: sets of paths to one receiver each, see `mechcore.ablation.sets.paths`.
+        subset: the subset of the data that the search looks at.
+        n_cut: sets cut exactly, the largest by screening; all if there are no more.
+        n_found: sets to report.
+        screening_examples: examples of the search half that are screened with.
+        seed: of the split and the draw of these.
+        fill: what replaces the senders' outputs, ``"mean"`` or ``"zero"``.
+        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch.
+        state: folder for files that keep what is finished; an interrupted search goes on from
+            them. They stay when all is finished.
+        options: see `mechcore.ablate`.
+
+    Raises:
+        InputError: no set of paths, one has several receivers, too few examples, the subset is
+            unknown, or a number or the fill is not as expected; or ``state`` is that of another
+            search.
+
+    >>> cuts = sets.paths("all", "all", model, together=False)  # doctest: +SKIP
+    >>> path_table(find_paths(model, hans, means, cuts).found)  # doctest: +SKIP
+    """
+    data = as_encoded(model, data, role=options.get("role", "id"))
+    _check(cuts, {"n_cut": n_cut, "n_found": n_found}, fill)
+    searched, reported = halves_of(data, subset, seed)
+    facts: dict[str, Any] = {}
+    if state is not None:
+        facts |= input_facts(model, encoded_inputs(searched), means)
+        facts |= {"paths": list(map(str, cuts)), "fill": fill, "seed": seed}
+        facts |= {"batch_size": batch_size, "examples": screening_examples}
+        facts |= {"labels": searched.examples.frame["label"].tolist(), "classes": class_labels}
+    screen, chosen, final = state_files(state)
+    own: dict[str, Any] = {"fill": fill, "class_labels": class_labels, "batch_size": batch_size}
+    own |= options
+    store = StateFile(screen, "screening", facts)
+    predicted = dict(
+        zip(
+            cuts,
+            Screening(model, searched, means, cuts, fill, class_labels)
+            .drops(screening_examples, seed=seed, batch_size=batch_size, store=store)
+            .tolist(),
+            strict=True,
+        )
+    )
+    order = sorted(predicted, key=lambda each: -abs(predicted[each]))
+    known = ablate(model, order[:n_cut], searched, means, state=chosen, **own)
+    exact = {each: float(known.drops(each, "margin").mean()) for each in order[:n_cut]}
+    best = sorted(exact, key=lambda each: -abs(exact[each]))[:n_found]
+    screening = pd.DataFrame(
+        [
+            {"set": str(each), "predicted": predicted[each], "margin_drop": exact.get(each)}
+            for each in order
+        ]
+    ).astype({"margin_drop": float})
+    both = screening.dropna()[["predicted", "margin_drop"]]
+    ranked = len(both) > 2 and both.nunique().min() > 1
+    return PathSearch(
+        found=ablate(model, best, reported, means, state=final, **own),
+        screening=screening,
+        n_screened_out=max(0, len(order) - n_cut),
+        rank_correlation=float(stats.spearmanr(both).statistic) if ranked else float("nan"),
+    )
+
+
+def state_files(folder: str | Path | None) -> list[Path | None]:
+    """The files of an interruptible search: of screening, of the paths cut, of the report."""
+    names = ("path-search", "sweep-search", "sweep-report")
+    return [None if folder is None else Path(folder) / f"{name}.safetensors" for name in names]
+
+
+def _check(cuts: Sequence[PathSet], numbers: dict[str, int], fill: str) -> None:
+    if not cuts:
+        raise InputError("paths: none to search; expected at least one set")
+    for each in cuts:
+        if len(each.senders) != 1:
+            raise InputError(
+                f"paths {each}: found {len(each.senders)} receivers; expected one: make a set of "
+                "each"
+            )
+    for name, value in numbers.items():
+        if value < 1:
+            raise InputError(f"search: {name} is {value}; expected at least 1")
+    if fill not in ("mean", "zero"):
+        raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
