@@ -17,12 +17,13 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
-from mechcore.ablation.superadditivity import P_VALUES, Correction, adjusted_p, paired_p
+from mechcore.ablation.superadditivity import P_VALUES
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric, bootstrap_means
+from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
@@ -91,8 +92,7 @@ def dividends(
         for metric in METRICS:
             values = _dividends(ablations, sets, metric, members)
             intervals = bootstrap_means(values, n_resamples=n_resamples, level=level, seed=seed)
-            p = paired_p(values)
-            adjusted = adjusted_p(p, correction)
+            p, adjusted = corrected(values, correction, seed=seed)
             for i, each in enumerate(sets):
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {

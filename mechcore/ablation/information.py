@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.effects import SET, SIZE, Ablations, Cut, place
-from mechcore.ablation.superadditivity import adjusted_p, paired_p
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.evaluation.p_values import corrected
 from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
@@ -125,13 +125,13 @@ def _columns(
 ) -> dict[str, Sequence[float] | np.ndarray]:
     values = effect.values
     intervals = bootstrap_means(values, n_resamples=n_resamples, level=level, seed=seed)
-    p = paired_p(values)
+    p, adjusted = corrected(values, "benjamini-hochberg")
     columns: tuple[Sequence[float] | np.ndarray, ...] = (
         effect.drops,
         [each.low for each in intervals],
         [each.high for each in intervals],
         values.std(1, ddof=1) / np.sqrt(values.shape[1]),
         p,
-        adjusted_p(p, "benjamini-hochberg"),
+        adjusted,
     )
     return dict(zip((figure + end for end in _OF_DROP), columns, strict=True))

@@ -38,8 +38,8 @@ from scipy import stats
 
 from mechcore.ablation.information import REASON
 from mechcore.ablation.settings import RoleSettings
-from mechcore.ablation.superadditivity import adjusted_p
 from mechcore.errors import InputError
+from mechcore.evaluation.p_values import adjusted_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
 from mechcore.wording import OUT_FIRST, PLACES, listed, number
 

@@ -21,13 +21,14 @@ from scipy import stats
 from mechcore.ablation.effects import SET, Ablations, ComponentSet
 from mechcore.ablation.screening import predicted_interactions
 from mechcore.ablation.sets import singles
-from mechcore.ablation.superadditivity import INTERACTIONS, Correction, interactions
+from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.p_values import Correction
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations

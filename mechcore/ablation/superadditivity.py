@@ -8,16 +8,15 @@ nats) has no bounds, and both are always reported.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
-from scipy import stats
 
 from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
 FLOOR = 0.05
@@ -25,8 +24,6 @@ FLOOR = 0.05
 
 _ROUNDING = 1e-9
 """What sums of shares, points or nats differ by at most when they are equal."""
-
-Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "none"]
 
 P_VALUES = (
     Column("p", "number", "of a paired t test of its being 0", shown="small"),
@@ -70,8 +67,8 @@ def interactions(
 
     Args:
         ablations: what `mechcore.ablate` returned.
-        correction: of the p-values for how many sets were tested, within one subset and metric:
-            false discovery rate, familywise error rate, or none.
+        correction: of the p-values for how many sets were tested, within one subset and metric,
+            see `mechcore.evaluation.p_values.corrected`.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: of the resamples.
@@ -97,8 +94,7 @@ def interactions(
             intervals = bootstrap_means(
                 joint - alone, n_resamples=n_resamples, level=level, seed=seed
             )
-            p = paired_p(joint - alone)
-            adjusted = adjusted_p(p, correction)
+            p, adjusted = corrected(joint - alone, correction, seed=seed)
             accuracy = float(ablations.full.correct[members].mean())
             bounded = accuracy if metric == "accuracy" else None
             for i, each in enumerate(sets):
@@ -184,38 +180,3 @@ def _effect(drop: float, expected: float, full: float | None, unit: float = 1.0)
         "floor": floor,
         "ceiling": ceiling,
     }
-
-
-def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray, " row"]:
-    """Two-sided p of a paired t test that every row's mean is 0.
-
-    Rows without any spread get the sign test's p: 1 where all are 0, else 2 to the 1 - n.
-    """
-    n = differences.shape[1]
-    mean = differences.mean(1)
-    spread = differences.std(1, ddof=1) if n > 1 else np.zeros(len(mean))
-    constant = spread <= 1e-12 * np.maximum(1, np.abs(mean))
-    t = mean / np.where(constant, 1, spread) * np.sqrt(n)
-    p = 2 * stats.t.sf(np.abs(t), max(1, n - 1))
-    return np.where(constant, np.where(np.abs(mean) < 1e-12, 1.0, 2.0 ** min(0, 1 - n)), p)
-
-
-def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np.ndarray, " row"]:
-    """p-values corrected for how many there are.
-
-    Raises:
-        InputError: unknown correction.
-    """
-    if correction == "none":
-        return p
-    if correction == "benjamini-hochberg":
-        return stats.false_discovery_control(p)
-    if correction != "holm":
-        raise InputError(
-            f"correction is {correction!r}; expected 'benjamini-hochberg', 'holm' or 'none'"
-        )
-    order = np.argsort(p)
-    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(steps, 1)
-    return adjusted

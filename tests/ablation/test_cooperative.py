@@ -25,8 +25,8 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
-from mechcore.ablation.superadditivity import adjusted_p
 from mechcore.errors import InputError
+from mechcore.evaluation.p_values import adjusted_p
 
 COLUMNS = ["set", "size", "data", "role", "subset", "n", "metric"]
 A, B, C = "L0.H0", "L0.H1", "L1.MLP"

@@ -11,9 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as npst
 from scipy import stats
 
 from mechcore.ablation import (
@@ -23,10 +20,11 @@ from mechcore.ablation import (
     interactions,
     superadditivity,
 )
-from mechcore.ablation.superadditivity import FLOOR, adjusted_p, paired_p
+from mechcore.ablation.superadditivity import FLOOR
 from mechcore.components import Component
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.p_values import adjusted_p
 
 SUBSETS = ("mnli", "so_swap", "prep", "embed_if", "embed_verb")
 N = 1000
@@ -319,52 +317,6 @@ def test_published_accuracies_that_make_no_sense(change: dict[str, Any], message
 # -- p-values -------------------------------------------------------------------------------------
 
 
-def test_p_is_that_of_a_paired_t_test() -> None:
-    rng = np.random.default_rng(3)
-    for n in (2, 3, 40):
-        rows = rng.normal(0.3, 1, (20, n)) * rng.uniform(1e-3, 1e3, (20, 1))
-        wanted = stats.ttest_1samp(rows, 0, axis=1).pvalue
-        np.testing.assert_allclose(paired_p(rows), wanted, rtol=1e-9)
-        np.testing.assert_allclose(paired_p(-rows), wanted, rtol=1e-9)
-
-
-def test_p_without_any_spread_by_hand() -> None:
-    rows = np.array([[0.0, 0, 0, 0], [2, 2, 2, 2], [-1e-3, -1e-3, -1e-3, -1e-3], [1, 1, 1, 0]])
-    mixed = stats.ttest_1samp(rows[-1], 0).pvalue
-    np.testing.assert_allclose(paired_p(rows), [1, 1 / 8, 1 / 8, mixed])
-    np.testing.assert_array_equal(paired_p(np.array([[0.0], [3.0]])), [1, 1])
-    # Thousands of equal answers leave no number above 0, and no warning.
-    np.testing.assert_array_equal(paired_p(np.ones((1, 5000))), [0])
-
-
-def test_corrections_by_hand() -> None:
-    p = np.array([0.01, 0.04, 0.03, 0.005])
-    # Holm: 0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1 is not below the one before.
-    np.testing.assert_allclose(adjusted_p(p, "holm"), [0.03, 0.06, 0.06, 0.02])
-    # Benjamini-Hochberg: 0.04 x 4/4, 0.03 x 4/3, 0.01 x 4/2, 0.005 x 4.
-    np.testing.assert_allclose(adjusted_p(p, "benjamini-hochberg"), [0.02, 0.04, 0.04, 0.02])
-    np.testing.assert_array_equal(adjusted_p(p, "none"), p)
-    np.testing.assert_array_equal(adjusted_p(np.array([0.6, 0.7]), "holm"), [1, 1])
-
-
-@given(
-    npst.arrays(float, st.integers(1, 12), elements=st.floats(0, 1)),
-    st.sampled_from(["holm", "benjamini-hochberg", "none"]),
-)
-def test_corrected_p_values_keep_their_order_and_do_not_shrink(p: Any, correction: Any) -> None:
-    found = adjusted_p(p, correction)
-    assert (found >= p).all()
-    assert (found <= 1).all()
-    order = np.argsort(p, kind="stable")
-    assert (np.diff(found[order]) >= 0).all()
-    smallest = min(1, len(p) * p.min())
-    if correction == "holm":
-        assert found.min() == pytest.approx(smallest)
-        assert (found >= adjusted_p(p, "benjamini-hochberg") - 1e-15).all()
-    shuffled = adjusted_p(p[::-1], correction)
-    np.testing.assert_array_equal(shuffled[::-1], found)
-
-
 # -- p-values and intervals of the table ----------------------------------------------------------
 
 
@@ -413,7 +365,7 @@ def test_p_values_are_corrected_within_subset_and_metric(noisy: Ablations, corre
 
 
 def test_an_unknown_correction(noisy: Ablations) -> None:
-    message = "correction is 'bonferroni'; expected 'benjamini-hochberg', 'holm' or 'none'"
+    message = "correction is 'bonferroni'; expected one of 'benjamini-hochberg', 'holm', 'westfall"
     with pytest.raises(InputError, match=message):
         interactions(noisy, correction="bonferroni", n_resamples=2)  # type: ignore[arg-type]
 

@@ -1,0 +1,109 @@
+"""p-values of paired differences, and their corrections for how many there are."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+from jaxtyping import Float
+from scipy import stats
+
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import bootstrap_weights
+
+Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "westfall-young", "none"]
+
+N_RESAMPLES = 2000
+"""Of the largest statistic, for Westfall and Young's correction."""
+
+
+def corrected(
+    differences: Float[np.ndarray, "row example"],
+    correction: Correction,
+    *,
+    n_resamples: int = N_RESAMPLES,
+    seed: int = 0,
+) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+    """`paired_p` of every row, and the same corrected for how many rows there are.
+
+    Args:
+        differences: paired by examples.
+        correction: ``"benjamini-hochberg"`` of the false discovery rate; of the familywise error
+            rate ``"holm"``, whatever the rows have to do with each other, or ``"westfall-young"``,
+            which takes into account that they are correlated, as sets that share components are;
+            or ``"none"``.
+        n_resamples: of examples, for ``"westfall-young"``; no p is under 1 / (n_resamples + 1).
+        seed: of these.
+
+    Raises:
+        InputError: unknown correction.
+    """
+    p = paired_p(differences)
+    if correction == "westfall-young":
+        return p, np.maximum(p, step_down_p(differences, n_resamples=n_resamples, seed=seed))
+    return p, adjusted_p(p, correction)
+
+
+def step_down_p(
+    differences: Float[np.ndarray, "row example"], *, n_resamples: int = N_RESAMPLES, seed: int = 0
+) -> Float[np.ndarray, " row"]:
+    """Familywise p-values of every row's mean being 0, by the largest statistic of resamples.
+
+    Step-down maxT (Westfall and Young, Resampling-Based Multiple Testing, 1993, algorithm 2.8): a
+    row's t is compared with the largest t among it and all rows of smaller t, in bootstrap
+    resamples of the examples under rows that were shifted to a mean of 0. A row of zeros has p 1.
+    A resample without spread but with a mean counts as larger than any t.
+    """
+    weights = bootstrap_weights(differences.shape[1], n_resamples, seed)
+    mean = differences.mean(1, keepdims=True)
+    centred = differences - mean
+    observed = _size_of_t(mean, (centred**2).mean(1, keepdims=True))[:, 0]
+    means = centred @ weights
+    resampled = _size_of_t(means, centred**2 @ weights - means**2)
+    order = np.argsort(-observed, kind="stable")
+    largest = np.maximum.accumulate(resampled[order][::-1])[::-1]
+    exceeded = (largest >= observed[order, None]).sum(1)
+    p = np.empty(len(differences))
+    p[order] = np.maximum.accumulate((1 + exceeded) / (1 + n_resamples))
+    return np.where(observed == 0, 1.0, p)
+
+
+def _size_of_t(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """|t| up to a factor that all share; infinite where there is no spread but a mean."""
+    spread = np.sqrt(np.where(variance > 1e-20, variance, 0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(np.abs(mean) > 1e-12, np.abs(mean) / spread, 0.0)
+
+
+def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray, " row"]:
+    """Two-sided p of a paired t test that every row's mean is 0.
+
+    Rows without any spread get the sign test's p: 1 where all are 0, else 2 to the 1 - n.
+    """
+    n = differences.shape[1]
+    mean = differences.mean(1)
+    spread = differences.std(1, ddof=1) if n > 1 else np.zeros(len(mean))
+    constant = spread <= 1e-12 * np.maximum(1, np.abs(mean))
+    t = mean / np.where(constant, 1, spread) * np.sqrt(n)
+    p = 2 * stats.t.sf(np.abs(t), max(1, n - 1))
+    return np.where(constant, np.where(np.abs(mean) < 1e-12, 1.0, 2.0 ** min(0, 1 - n)), p)
+
+
+def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np.ndarray, " row"]:
+    """p-values corrected for how many there are, by a correction that needs nothing else.
+
+    Raises:
+        InputError: unknown correction.
+    """
+    if correction == "none":
+        return p
+    if correction == "benjamini-hochberg":
+        return stats.false_discovery_control(p)
+    if correction != "holm":
+        known = ", ".join(map(repr, get_args(Correction)))
+        raise InputError(f"correction is {correction!r}; expected one of {known}")
+    order = np.argsort(p)
+    steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(steps, 1)
+    return adjusted
