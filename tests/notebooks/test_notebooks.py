@@ -25,6 +25,7 @@ NAMES = (
     "04_your_own_checkpoint",
     "05_cognitive_task",
     "06_extractive_structures",
+    "07_who_reads_the_core",
 )
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -444,3 +445,44 @@ def test_extractive_structures(run: Callable[[str], Shown]) -> None:
     assert [row[0] for row in grafted[2:]] == ["control graft", "graft", "other facts"]
     assert number_after(shown.text("own"), "after:") >= 0
     assert shown.pictures() == {"recall", "first-hop-map", "second-hop-map", "freezing-figure"}
+
+
+def test_who_reads_the_core(run: Callable[[str], Shown]) -> None:
+    shown = run("07_who_reads_the_core")
+
+    check = shown.text("check")
+    assert number_after(check, "the head changes a logit by up to") > 0.1
+    assert "all 47 paths out of it cut" in check  # to 40 heads, 6 MLP layers and the answer
+    assert number_after(check, "logits differ by up to") < 1e-4
+    assert "with no path cut, bit for bit the same: True" in check
+    one_path = shown.columns("blind")
+    moved = [a != b for a, b in zip(one_path["full model"], one_path["L0.H1>L0.MLP"], strict=True)]
+    assert len(moved) == 8
+    assert any(moved)
+
+    rows = {row[0]: row[1:] for row in shown.tables("readers")[0] if row[0].startswith("L")}
+    assert len(rows) >= 8
+    assert not {"L0.H1", "L0.H2"} & set(rows), "nothing of layer 0 but its MLP reads its heads"
+    for name in ("L0.MLP", "L1.H4"):
+        assert rows[name][-1] in ("0.333", "0.667", "1.000")  # of two random sets and the core
+    assert all("[" in row[1] for row in rows.values())
+    assert all(row[-1] for row in rows.values() if row[-2])
+
+    answers = [row for row in shown.tables("direct")[0] if row[0] == "L5.MLP"]
+    assert len(answers) == 1
+    assert answers[0][1] == answers[0][2], "nothing but the answer reads the last MLP layer"
+    paths = [row[0] for row in shown.tables("direct")[1] if ">" in row[0]]
+    assert len(paths) == 10
+    assert not any("answer" in path for path in paths)
+
+    verdict = re.search(r"verdict: (.+)", shown.text("verdict"))
+    assert verdict
+    assert verdict[1] in ("supported", "not supported", "inconclusive")
+    if "R: empty" in shown.text("verdict"):
+        assert verdict[1] == "inconclusive"
+    joint = {row[0]: row[1] for row in shown.tables("together")[0] if row[0]}
+    assert joint["all, and the answer"] == joint["ablated core"]
+    asked = shown.columns("lab")
+    assert asked["role"] == ["ood"] * 3 + ["id"] * 3
+    assert asked["receiver"] == ["L0.MLP", "L1.H7", "answer"] * 2
+    assert shown.pictures() == {"pairs", "halves"}
