@@ -120,6 +120,6 @@ def core_dependence_verdict(
         verdict = SUPPORTED
     elif (low > 0 and 1 / (1 + len(controls)) < ALPHA) or high < least:
         verdict = NOT_SUPPORTED
-    total, low, high, mean = (float(each) for each in (total, low, high, mean))
     p = p if controls else math.nan
+    total, low, high, mean, p = (float(each) for each in (total, low, high, mean, p))
     return Verdict(verdict, text, n, total, low, high, mean, len(controls), p)
