@@ -83,9 +83,28 @@ def runs_once(item: pytest.Item) -> bool:
     return listed and item.get_closest_marker("both") is None
 
 
+SHARED = ("papers/cognitive", "papers/extractive", "pruning", "report", "study")
+"""Folders whose files share fixtures that take long to make."""
+
+
+def made_together(item: pytest.Item) -> str:
+    """The file of a test, or the folder whose tests share fixtures: what one process runs."""
+    path = item.path.relative_to(REPOSITORY / "tests")
+    folders = (each for each in SHARED if path.is_relative_to(each))
+    return next(folders, str(path))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Several processes share tests out by what is made together, unless told otherwise."""
+    if config.getoption("numprocesses", None) and config.option.dist == "no":
+        config.option.dist = "loadgroup"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        item.add_marker(pytest.mark.xdist_group(made_together(item)))
         if runs_once(item):
             item.add_marker(pytest.mark.once)
     reasons = {"hooked": missing_hooked(), "real": missing_real_data()}
