@@ -22,7 +22,8 @@ from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Metric, bootstrap_means
+from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
@@ -87,11 +88,12 @@ def dividends(
     """
     found = _components(ablations, components)
     sets = _subsets(found)
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups():
         for metric in METRICS:
             values = _dividends(ablations, sets, metric, members)
-            intervals = bootstrap_means(values, n_resamples=n_resamples, level=level, seed=seed)
+            intervals = mean_intervals(values, answers=metric == "accuracy", **statistics)
             p, adjusted = corrected(values, correction, seed=seed)
             for i, each in enumerate(sets):
                 row = place(ablations, str(each), len(each), subset, members)
@@ -222,11 +224,12 @@ def _shapley_table(
     level: float,
     seed: int,
 ) -> pd.DataFrame:
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups():
         for metric in METRICS:
             by_example, errors = values(metric, members)
-            intervals = bootstrap_means(by_example, n_resamples=n_resamples, level=level, seed=seed)
+            intervals = mean_intervals(by_example, answers=metric == "accuracy", **statistics)
             for component, interval, error in zip(components, intervals, errors, strict=True):
                 row = place(ablations, str(component), 1, subset, members)
                 row |= {

@@ -20,11 +20,10 @@ from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import (
     Evaluation,
-    Interval,
     Metric,
-    bootstrap_means,
     kl_divergence,
 )
+from mechcore.evaluation.intervals import Interval, mean_intervals
 from mechcore.models.model_identity import check_masks
 from mechcore.showing import Shown
 from mechcore.tables import PLACE, Column, N, Schema, estimate
@@ -316,6 +315,7 @@ def ablation_table(
     listed = [(str(s), kind, len(s), [s]) for s, kind in kinds.items()]
     if average is not None and average[1]:
         listed.append((average[0], "non-core", 1, list(average[1])))
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if listed else []:
         columns: dict[str, list[Interval]] = {}
@@ -326,8 +326,8 @@ def ablation_table(
                 np.mean([before - ablations.without[s].values(metric)[members] for s in sets], 0)
                 for *_, sets in listed
             ]
-            columns[metric] = bootstrap_means(
-                np.stack(drops), n_resamples=n_resamples, level=level, seed=seed
+            columns[metric] = mean_intervals(
+                np.stack(drops), answers=metric == "accuracy", **statistics
             )
             means[metric] = before.mean()
         for i, (name, kind, size, sets) in enumerate(listed):

@@ -10,7 +10,7 @@ import pandas as pd
 
 from mechcore.ablation.effects import SET, SIZE, Ablations, Cut, place
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import corrected
 from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
 from mechcore.tables import PLACE, Column, N, Schema, estimate
@@ -124,7 +124,8 @@ def _columns(
     figure: str, effect: Effect, n_resamples: int, level: float, seed: int
 ) -> dict[str, Sequence[float] | np.ndarray]:
     values = effect.values
-    intervals = bootstrap_means(values, n_resamples=n_resamples, level=level, seed=seed)
+    options: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
+    intervals = mean_intervals(values, answers=figure != "auc", **options)
     p, adjusted = corrected(values, "benjamini-hochberg")
     columns: tuple[Sequence[float] | np.ndarray, ...] = (
         effect.drops,

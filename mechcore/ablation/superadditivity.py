@@ -15,7 +15,7 @@ import pandas as pd
 
 from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
@@ -85,15 +85,14 @@ def interactions(
     """
     singles = {s.components[0] for s in ablations.sets if len(s) == 1}
     sets = [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if sets else []:
         for metric in METRICS:
             joint = np.stack([ablations.drops(s, metric)[members] for s in sets])
             single = {c: ablations.drops(ComponentSet((c,)), metric)[members] for c in singles}
             alone = np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
-            intervals = bootstrap_means(
-                joint - alone, n_resamples=n_resamples, level=level, seed=seed
-            )
+            intervals = mean_intervals(joint - alone, answers=metric == "accuracy", **statistics)
             p, adjusted = corrected(joint - alone, correction, seed=seed)
             accuracy = float(ablations.full.correct[members].mean())
             bounded = accuracy if metric == "accuracy" else None

@@ -102,7 +102,6 @@ def prune(
             found,
             averages,
             batch_size=config.batch_size,
-            n_resamples=config.n_resamples,
         )
     write_tables(out / "tables", tables)
     show_subnetworks(tables["subnetworks"])
@@ -153,9 +152,7 @@ def compare(
                 state=state if method == "l0" else None,
                 trained=[each for each in found if each.method == "l0"],
             )
-        tables = study_steps.accuracy_tables(
-            inputs, found, averages, batch_size=config.batch_size, n_resamples=config.n_resamples
-        )
+        tables = study_steps.accuracy_tables(inputs, found, averages, batch_size=config.batch_size)
     tables["methods"] = method_table(tables["subnetworks"])
     write_tables(out / "tables", tables)
     picture = kl_by_sparsity(tables["subnetworks"])

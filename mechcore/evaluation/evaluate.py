@@ -1,4 +1,4 @@
-"""Accuracy and margin of a model, masked or not, per subset, with paired bootstrap intervals."""
+"""Accuracy and margin of a model, masked or not, per subset, with paired intervals."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreWarning, NotFiniteError
+from mechcore.evaluation.intervals import Interval, mean_interval
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName, masked
 from mechcore.masking.means import MeanActivations, as_batches
@@ -29,9 +30,6 @@ from mechcore.showing import Shown
 MAX_ROWS = 1024
 """Most rows of one forward, examples times masks; further masks run after one another."""
 
-
-_BLOCK = 64
-"""Bootstrap resamples that are multiplied at once."""
 
 Metric: TypeAlias = Literal["accuracy", "margin"]
 
@@ -267,18 +265,6 @@ def warn_under_chance(result: Evaluation) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Interval:
-    """A mean with a bootstrap percentile interval.
-
-    The ends are NaN where no interval is known: one example does not say how much examples differ.
-    """
-
-    mean: float
-    low: float
-    high: float
-
-
 def paired_drop(
     full: Evaluation,
     other: Evaluation,
@@ -290,8 +276,7 @@ def paired_drop(
 ) -> Interval:
     """Metric of ``full`` minus metric of ``other`` on the same examples.
 
-    The bootstrap is paired: it resamples examples, not answers. Of few examples its interval can be
-    too short, see `bootstrap_mean`.
+    The interval is paired, of differences example by example, see `mean_intervals`.
 
     Args:
         full: the whole model's evaluation.
@@ -312,75 +297,10 @@ def paired_drop(
             f"paired drop: evaluations of {len(full.subsets)} and {len(other.subsets)} examples "
             "with different labels; expected two evaluations of the same examples"
         )
-    return bootstrap_mean(
+    return mean_interval(
         full.values(metric) - other.values(metric),
+        answers=metric == "accuracy",
         n_resamples=n_resamples,
         level=level,
         seed=seed,
     )
-
-
-def bootstrap_mean(
-    values: np.ndarray, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> Interval:
-    """Percentile bootstrap interval of the mean of ``values`` [example] over examples.
-
-    For a paired interval of a difference, pass the differences example by example. A single
-    example has no interval: its ends are NaN.
-
-    Where differences are skewed or rare and examples few, the interval is too short: a nominal
-    95 % interval of 50 examples has the true mean in it for 92 % of exponential samples and 90 %
-    of lognormal ones, one of 200 examples for 94 % and 93 % (``benchmarks/bootstrap_coverage.py``).
-
-    Args:
-        values: one per example, in any unit.
-        n_resamples: bootstrap resamples.
-        level: of the interval.
-        seed: of the resamples.
-
-    Raises:
-        InputError: there is no value.
-    """
-    rows = np.asarray(values, dtype=float)[None]
-    return bootstrap_means(rows, n_resamples=n_resamples, level=level, seed=seed)[0]
-
-
-def bootstrap_weights(
-    n: int, n_resamples: int = 1000, seed: int = 0
-) -> Float[np.ndarray, "example resample"]:
-    """Weights of examples in the resamples of `bootstrap_means`: ``values @ weights`` are means."""
-    return _counts(np.random.default_rng(seed), n, n_resamples) / n
-
-
-def _counts(
-    generator: np.random.Generator, n: int, n_resamples: int
-) -> Int[np.ndarray, "example resample"]:
-    """How often each example is in each resample."""
-    draws = [np.bincount(generator.integers(n, size=n), minlength=n) for _ in range(n_resamples)]
-    return np.stack(draws, axis=1)
-
-
-def bootstrap_means(
-    values: np.ndarray, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
-) -> list[Interval]:
-    """`bootstrap_mean` of several rows [row, example] from the same resamples.
-
-    Raises:
-        InputError: there is no value.
-    """
-    n_rows, n = values.shape
-    if n == 0:
-        raise InputError("bootstrap: no example; at least one is needed")
-    generator = np.random.default_rng(seed)
-    means = np.empty((n_rows, n_resamples))
-    for start in range(0, n_resamples, _BLOCK):
-        block = range(start, min(start + _BLOCK, n_resamples))
-        means[:, block.start : block.stop] = values @ _counts(generator, n, len(block)) / n
-    tail = (1 - level) / 2
-    low, high = np.quantile(means, [tail, 1 - tail], axis=1)
-    if n == 1:
-        low = high = np.full(n_rows, np.nan)
-    return [
-        Interval(float(row.mean()), float(lo), float(hi))
-        for row, lo, hi in zip(values, low, high, strict=True)
-    ]

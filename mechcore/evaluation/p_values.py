@@ -9,7 +9,7 @@ from jaxtyping import Float
 from scipy import stats
 
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import bootstrap_weights
+from mechcore.evaluation.intervals import bootstrap_weights
 
 Correction: TypeAlias = Literal["benjamini-hochberg", "holm", "westfall-young", "none"]
 

@@ -16,7 +16,7 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Interval
+from mechcore.evaluation.intervals import Interval
 from mechcore.tables import Column, Schema
 
 P = ParamSpec("P")

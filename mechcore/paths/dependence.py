@@ -30,7 +30,8 @@ from mechcore.components import Component, ComponentLike, ModelShape, parse_comp
 from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Evaluation, bootstrap_weights
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.intervals import Interval, bootstrap_weights, mean_intervals
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
@@ -237,6 +238,7 @@ def core_dependence_table(
     Raises:
         InputError: a group names an unknown subset.
     """
+    statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     names, n_controls = list(readers.blind), len(readers.controls)
     controlled = [*readers.controls[0]] if n_controls else []
@@ -249,19 +251,23 @@ def core_dependence_table(
         ]
         weights = bootstrap_weights(int(members.sum()), n_resamples, seed)
         for metric in own:
-            drops, blind_drops = (each[metric] @ weights for each in (own, blind))
+            drops, blind_drops = (
+                mean_intervals(each[metric], answers=metric != "margin", **statistics)
+                for each in (own, blind)
+            )
             with np.errstate(divide="ignore", invalid="ignore"):
-                shares = blind_drops / drops
+                shares = (blind[metric] @ weights) / (own[metric] @ weights)
                 share = blind[metric].mean(1) / own[metric].mean(1)
+                low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2], axis=1)
             of_controls = np.array([each[metric].mean(1) for each in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
                 row |= {"metric": metric, "n_controls": n_controls * (receiver in controlled)}
-                row |= _estimate("drop", own[metric][i].mean(), drops[i], level)
-                row |= _estimate("blind_drop", blind[metric][i].mean(), blind_drops[i], level)
+                row |= _estimate("drop", drops[i])
+                row |= _estimate("blind_drop", blind_drops[i])
                 if row["drop_low"] > 0 or row["drop_high"] < 0:
-                    row |= _estimate("share", share[i], shares[i], level)
+                    row |= _estimate("share", Interval(share[i], low[i], high[i]))
                 if receiver in controlled:
                     of_receiver = of_controls[:, controlled.index(receiver)]
                     row |= _control(row["blind_drop"], of_receiver)
@@ -289,9 +295,8 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
     return rows.loc[order, "receiver"].tolist()[:n]
 
 
-def _estimate(name: str, value: float, resampled: np.ndarray, level: float) -> dict[str, float]:
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
-    return {name: float(value), f"{name}_low": float(low), f"{name}_high": float(high)}
+def _estimate(name: str, found: Interval) -> dict[str, float]:
+    return {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
 
 
 def _control(drop: float, controls: np.ndarray) -> dict[str, float]:

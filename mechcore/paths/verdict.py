@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.roles import OUT, OUT_ONLY
-from mechcore.evaluation.evaluate import bootstrap_weights
+from mechcore.evaluation.intervals import mean_interval
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.paths.dependence import Readers
 from mechcore.tables import Column, Schema, estimate
@@ -93,9 +93,8 @@ def core_dependence_verdict(
         reason = reason_against(readers.full.correct_classes.numpy())
         return Verdict(INCONCLUSIVE, reason or "the logits were not kept", len(names))
     each = values["information"].mean(0)  # over receivers
-    means = each @ bootstrap_weights(len(each), 1000, seed)
-    low, high = np.quantile(means, [0.025, 0.975])
-    total = each.mean()
+    interval = mean_interval(each, answers=True)
+    total, low, high = interval.mean, interval.low, interval.high
     controls = [
         readers.effects((c[r] for r in names), everything, seed)["information"].mean()
         for c in readers.controls

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.errors import InputError, MechcoreError
-from mechcore.evaluation.evaluate import Interval, bootstrap_mean
+from mechcore.evaluation.intervals import Interval, share_interval
 from mechcore.probing.controls import correlation_floor
 from mechcore.probing.inputs import coded, matrix_of
 from mechcore.probing.linear import Classifier, Fold, Loss
@@ -344,7 +344,7 @@ def _interval(
     correct: Float[np.ndarray, " example"], groups: Int[np.ndarray, " example"] | None, seed: int
 ) -> Interval:
     if groups is None:
-        return bootstrap_mean(correct, n_resamples=RESAMPLES, seed=seed)
+        return share_interval(correct)
     sizes, right = np.bincount(groups), np.bincount(groups, correct)
     even = np.full(len(sizes), 1 / len(sizes))
     draws = np.random.default_rng(seed).multinomial(len(sizes), even, size=RESAMPLES)

@@ -93,7 +93,6 @@ class Accuracy(MainStep):
     Attributes:
         names: of the test data in tables, by role.
         groups: out-of-domain subsets by the name of their group.
-        n_resamples: bootstrap resamples.
     """
 
     kind: ClassVar[str] = "accuracy"
@@ -106,19 +105,13 @@ class Accuracy(MainStep):
     )
     names: Mapping[str, str]
     groups: Mapping[str, tuple[str, ...]]
-    n_resamples: int
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         found = answers_of(work)
         work.write_tables(
             tables.answer_tables(
-                found.full,
-                found.subnetworks,
-                found.masked,
-                self.names,
-                self.n_resamples,
-                self.groups,
+                found.full, found.subnetworks, found.masked, self.names, self.groups
             )
         )
         missing = missing_in(found.folders)

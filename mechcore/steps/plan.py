@@ -192,7 +192,7 @@ class _Planner:
         of: str = "",
     ) -> tuple[dict[str, Job], list[Job]]:
         """Means and accuracies, and masks; ``of`` is what the jobs' names end with."""
-        config, n = self.config, self.config.seeds_per_job
+        n = self.config.seeds_per_job
         means = self._job(Means(), f"means{of}", ("train",))
         needs = {f"full {role}": self._answers("full model", role, of, {}) for role in TEST_ROLES}
         found = []
@@ -206,7 +206,7 @@ class _Planner:
                     needs[f"answers {role} {name}"] = self._answers(
                         name, role, of, {"means": means, "subnetworks": masks}
                     )
-        step = Accuracy(self._test_names, self._groups, config.n_resamples)
+        step = Accuracy(self._test_names, self._groups)
         return {"means": means, "accuracy": self._pure(step, f"accuracies{of}", needs)}, found
 
     def _masks(

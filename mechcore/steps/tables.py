@@ -20,7 +20,8 @@ from mechcore.components import Component, Mask, same_model
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Evaluation, bootstrap_mean, evaluate, kl_divergence
+from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
+from mechcore.evaluation.intervals import share_interval
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork
 from mechcore.steps.config import TEST_ROLES
@@ -164,7 +165,6 @@ def accuracy_tables(
     means: MeanActivations,
     *,
     batch_size: int,
-    n_resamples: int,
 ) -> dict[str, pd.DataFrame]:
     """Evaluate the full model and subnetworks, and make the tables of `answer_tables`."""
     return answer_tables(
@@ -175,7 +175,6 @@ def accuracy_tables(
             for role in TEST_ROLES
         },
         {role: inputs.data[role].examples.name for role in TEST_ROLES},
-        n_resamples,
     )
 
 
@@ -184,7 +183,6 @@ def answer_tables(
     subnetworks: Sequence[Subnetwork],
     masked: dict[str, list[Evaluation]],
     names: Mapping[str, str],
-    n_resamples: int,
     groups: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """The tables ``accuracy``, ``group_accuracy``, ``accuracy_spread`` and ``subnetworks``.
@@ -192,7 +190,7 @@ def answer_tables(
     See `accuracy_table`, which has the arguments, and `group_table`. The last two are left out
     where there is no subnetwork.
     """
-    accuracy = accuracy_table(full, subnetworks, masked, names, n_resamples)
+    accuracy = accuracy_table(full, subnetworks, masked, names)
     tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
     if not subnetworks:
         return tables
@@ -207,7 +205,6 @@ def accuracy_table(
     subnetworks: Sequence[Subnetwork],
     masked: dict[str, list[Evaluation]],
     names: Mapping[str, str],
-    n_resamples: int,
 ) -> pd.DataFrame:
     """Accuracy of the full model and of every subnetwork on every subset.
 
@@ -216,7 +213,6 @@ def accuracy_table(
         subnetworks: the subnetworks.
         masked: their answers by role, in the same order.
         names: name of the data by role.
-        n_resamples: bootstrap resamples.
 
     Returns:
         The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
@@ -231,9 +227,7 @@ def accuracy_table(
         for name, target, seed, evaluation in named:
             for row in evaluation.table().to_dict("records"):
                 members = (evaluation.subsets == row["subset"]) | (row["subset"] == ALL)
-                interval = bootstrap_mean(
-                    evaluation.correct[members].astype(float), n_resamples=n_resamples
-                )
+                interval = share_interval(evaluation.correct[members])
                 rows.append(
                     {
                         "subnetwork": name,

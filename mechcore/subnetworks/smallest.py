@@ -18,7 +18,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechcore.components import Mask
-from mechcore.evaluation.evaluate import Evaluation, bootstrap_means
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.tables import Column, Schema, estimate
 from mechcore.wording import PLACES, number
@@ -92,7 +93,9 @@ def smallest_subnetworks(
         losses = {}
         for role in PLACES:
             values = _losses(measure, full[role], [masked[role][n] for n in masks], seed)
-            losses[role] = bootstrap_means(values, n_resamples=n_resamples, level=level, seed=seed)
+            losses[role] = mean_intervals(
+                values, answers=measure != "margin", n_resamples=n_resamples, level=level, seed=seed
+            )
         worst = [max(losses[role][i].high for role in PLACES) for i in range(len(masks))]
         sparsity = [mask.sparsity for mask in masks.values()]
         inside = [i for i, high in enumerate(worst) if high <= limit]

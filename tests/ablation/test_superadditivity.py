@@ -154,9 +154,11 @@ def test_margins_by_hand() -> None:
     assert margin.loc[("all", pair), "sum_of_single_drops"] == pytest.approx(3.5 / 3)
     assert margin.loc[("all", triple), "interaction"] == pytest.approx(7 / 3)
     assert margin.loc[("all", triple), "size"] == 3
-    # Resampled means of 4, 0.5 and 1.5 stay between them; of one value there is no interval.
+    # 4, 0.5 and 1.5 have the standard error 1.04083, and Student's t with 2 degrees of freedom is
+    # 4.30265, an end at most three times as far; of one value there is no interval.
     low, high = margin.loc[("all", pair), ["low", "high"]]
-    assert 0.5 <= low < 2 < high <= 4
+    for away in (2 - low, high - 2):
+        assert 4.4783 <= away + 1e-3 <= 3 * 4.4783 + 2e-3
     assert margin.loc[("v", pair), ["low", "high"]].isna().all()
 
 
@@ -194,8 +196,11 @@ def test_components_without_effect_do_not_interact() -> None:
     without = dict.fromkeys([of("0.0"), of("0.1"), of("0.0 0.1")], full)
     table = interactions(Ablations.of(full, without, "x", "id"))
     assert len(table) == 6
-    columns = ["joint_drop", "sum_of_single_drops", "interaction", "low", "high"]
+    columns = ["joint_drop", "sum_of_single_drops", "interaction"]
     assert (table[columns] == 0).all(axis=None)
+    margin = table["metric"] == "margin"
+    assert (table.loc[margin, ["low", "high"]] == 0).all(axis=None)
+    assert (table.loc[~margin, "high"] == -table.loc[~margin, "low"]).all()
     assert not table[["superadditive", "floor"]].any(axis=None)
 
 

@@ -22,9 +22,6 @@ from mechcore.data.readers import read_examples
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import (
     Evaluation,
-    Interval,
-    bootstrap_mean,
-    bootstrap_means,
     evaluate,
     kl_divergence,
     paired_drop,
@@ -417,62 +414,13 @@ def test_a_masked_language_model_has_no_answer_position() -> None:
         evaluate(helpers.hooked_encoder(), {**padded(texts()), "labels": torch.zeros(5).long()})
 
 
-# -- bootstrap ------------------------------------------------------------------------------------
+# -- drops ----------------------------------------------------------------------------------------
 
 
-def test_the_bootstrap_interval_of_a_large_sample_is_the_normal_one() -> None:
-    values = np.random.default_rng(1).normal(3.0, 2.0, size=4000)
-    interval = bootstrap_mean(values, n_resamples=4000, seed=2)
-    error = values.std() / math.sqrt(4000)
-    assert interval.mean == pytest.approx(values.mean())
-    # An end of the interval is a quantile of 4000 resamples, itself known to about 0.04 errors.
-    assert interval.low == pytest.approx(values.mean() - 1.959964 * error, abs=0.15 * error)
-    assert interval.high == pytest.approx(values.mean() + 1.959964 * error, abs=0.15 * error)
-    narrow = bootstrap_mean(values, n_resamples=4000, level=0.5, seed=2)
-    assert narrow.high == pytest.approx(values.mean() + 0.674490 * error, abs=0.15 * error)
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, -2.5])
-def test_the_bootstrap_interval_of_constant_data_is_exact(value: float) -> None:
-    assert bootstrap_mean(np.full(37, value)) == Interval(value, value, value)
-
-
-def test_the_bootstrap_of_two_values_by_hand() -> None:
-    # The mean of two draws of {0, 1} is 0, 1/2 or 1 with probability 1/4, 1/2, 1/4.
-    interval = bootstrap_mean(np.array([0, 1]), n_resamples=2000, level=0.6)
-    assert (interval.low, interval.mean, interval.high) == (0.0, 0.5, 1.0)
-    inner = bootstrap_mean(np.array([0, 1]), n_resamples=2000, level=0.4)
-    assert (inner.low, inner.high) == (0.5, 0.5)
-
-
-def test_the_bootstrap_is_paired_and_seeded() -> None:
-    values = np.random.default_rng(0).random((2, 50))
-    pair = bootstrap_means(np.stack([values[0], values[0] + 1]), seed=4)
-    assert pair[1].low == pytest.approx(pair[0].low + 1)
-    alone, again, other = (bootstrap_mean(values[0], seed=seed) for seed in (4, 4, 5))
-    assert pair[0].low == pytest.approx(alone.low)
-    assert alone == again
-    assert alone != other
-    assert pair[0].low < pair[0].mean < pair[0].high
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0, -0.3])
-def test_one_example_has_no_interval(value: float) -> None:
-    found = bootstrap_mean(np.array([value]))
-    assert found.mean == value
-    assert math.isnan(found.low)
-    assert math.isnan(found.high)
-    for each in bootstrap_means(np.array([[0.0], [1.0]])):
-        assert not each.low <= 0
-        assert not each.high >= 0
+def test_one_example_has_a_drop_without_an_interval() -> None:
     drop = paired_drop(hand_made([True]), hand_made([False]))
     assert drop.mean == 1
     assert math.isnan(drop.low)
-
-
-def test_the_bootstrap_of_nothing_is_an_error() -> None:
-    with pytest.raises(InputError, match="no example"):
-        bootstrap_mean(np.array([]))
 
 
 # -- a real model ---------------------------------------------------------------------------------
@@ -513,10 +461,10 @@ def test_paired_drop_is_the_difference_of_the_metrics():
     full, other = hand_made([True, True, True, False]), hand_made([True, False, False, False])
     drop = paired_drop(full, other)
     assert drop.mean == pytest.approx(0.75 - 0.25)
-    assert 0 <= drop.low <= drop.mean <= drop.high <= 1
+    assert -1 < drop.low < 0 < drop.mean < drop.high <= 1  # of four answers two change
     # Two of four margins fall from +1 to -1.
     assert paired_drop(full, other, "margin").mean == pytest.approx(2 * 2 / 4)
-    same = paired_drop(full, full)
+    same = paired_drop(full, full, "margin")
     assert (same.mean, same.low, same.high) == (0, 0, 0)
 
 

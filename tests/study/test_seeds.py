@@ -42,7 +42,6 @@ def tables() -> dict[str, pd.DataFrame]:
         found,
         {role: [answered()] * len(found) for role in roles},
         dict.fromkeys(roles, "data"),
-        10,
     )
 
 

@@ -27,7 +27,7 @@ from mechcore.ablation import ablate, sets
 from mechcore.ablation.engines import Precision
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import longest_input
@@ -232,7 +232,7 @@ def ablation_tables(
             ("all", "", drops),
             ("incongruent", "incongruent_", drops[:, incongruent]),
         ):
-            intervals = bootstrap_means(part, n_resamples=n_resamples, seed=seed)
+            intervals = mean_intervals(part, answers=True)
             for row, each in zip(of_head, intervals, strict=True):
                 name = prefix + "drop"
                 row |= {name: each.mean, f"{prefix}low": each.low, f"{prefix}high": each.high}
@@ -318,7 +318,7 @@ def _mass(
 def _resampled_means(
     drops: Float[np.ndarray, "component example"], n_resamples: int, seed: int
 ) -> Float[np.ndarray, "resample component"]:
-    """Mean drops in the resamples that `bootstrap_means` draws for the same seed."""
+    """Mean drops in resamples of the examples."""
     n = drops.shape[1]
     generator = np.random.default_rng(seed)
     draws = (generator.integers(n, size=n) for _ in range(n_resamples))

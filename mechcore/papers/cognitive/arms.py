@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mechcore.evaluation.evaluate import bootstrap_mean
+from mechcore.evaluation.intervals import share_interval
 from mechcore.files import copy_linked, write_json
 from mechcore.models.finite import check_finite
 from mechcore.models.measuring import evaluating
@@ -97,7 +97,6 @@ class MakeModel(Step):
         task: what its trials are.
         n_dev: development trials that the end of the training is chosen on.
         n_test: test trials that accuracy is measured on.
-        n_resamples: of bootstrap intervals.
     """
 
     kind: ClassVar[str] = "model"
@@ -106,7 +105,6 @@ class MakeModel(Step):
     task: Task
     n_dev: int
     n_test: int
-    n_resamples: int
 
     @classmethod
     def of(cls, settings: CognitiveSettings, model: Run) -> MakeModel:
@@ -115,7 +113,7 @@ class MakeModel(Step):
         if model.learning_rate is not None:
             arm = settings.training(model.arm)
             training = arm.settings(model.n, model.seed, model.learning_rate)
-        measured = (settings.n_dev, settings.n_test, settings.n_resamples)
+        measured = (settings.n_dev, settings.n_test)
         return cls(model, training, settings.task, *measured)
 
     def cost(self, job: Job) -> float:
@@ -158,7 +156,7 @@ class MakeModel(Step):
         answers = right_answers(model, objective, self._dev(self._n_chosen_on))
         result["dev_accuracy"] = float(answers["restricted"].mean())
         answers = right_answers(model, objective, self.task.held_out(self.n_test))
-        result |= accuracies_with_intervals(answers, self.n_resamples)
+        result |= accuracies_with_intervals(answers)
         write_json(folder / RESULT, result)
 
     @property
@@ -193,16 +191,16 @@ def right_answers(model: PreTrainedModel, objective: Objective, trials: Trials) 
     return pd.DataFrame({"restricted": found[0], "unrestricted": found[1], "congruent": congruent})
 
 
-def accuracies_with_intervals(answers: pd.DataFrame, n_resamples: int) -> dict[str, float]:
-    """Accuracies with 95 % bootstrap intervals over trials, as columns of the curve."""
-    right = answers["restricted"].to_numpy(dtype=float)
+def accuracies_with_intervals(answers: pd.DataFrame) -> dict[str, float]:
+    """Accuracies with 95 % Wilson intervals over trials, as columns of the curve."""
+    right = answers["restricted"].to_numpy(dtype=bool)
     congruent = answers["congruent"].to_numpy()
     found: dict[str, float] = {"n_test": len(answers)}
     for name, rows, ends in (
         ("accuracy", slice(None), ("low", "high")),
         ("incongruent", ~congruent, ("incongruent_low", "incongruent_high")),
     ):
-        interval = bootstrap_mean(right[rows], n_resamples=n_resamples)
+        interval = share_interval(right[rows])
         found |= {name: interval.mean, ends[0]: interval.low, ends[1]: interval.high}
     found["congruent"] = float(right[congruent].mean())
     found["unrestricted"] = float(answers["unrestricted"].mean())

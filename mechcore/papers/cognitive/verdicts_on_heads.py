@@ -14,7 +14,7 @@ import pandas as pd
 from scipy.stats import binom
 
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import Interval
+from mechcore.evaluation.intervals import Interval
 from mechcore.papers.cognitive.evidence import FINE_TUNED, MODEL, NEGLIGIBLE, SCRATCH, Evidence
 from mechcore.papers.evidence import (
     ALPHA,

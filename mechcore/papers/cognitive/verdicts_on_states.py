@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.evaluation.evaluate import Interval
+from mechcore.evaluation.intervals import Interval
 from mechcore.papers.cognitive.evidence import (
     BASE,
     FINE_TUNED,

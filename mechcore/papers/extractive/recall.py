@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import bootstrap_mean
+from mechcore.evaluation.intervals import mean_interval
 from mechcore.files import write_json
 from mechcore.papers.bases import WITH_GRADIENT
 from mechcore.papers.extractive.base import Base, Experiment
@@ -176,7 +176,7 @@ def _states(model: Any, task: EncodedTask, state: str, n_resamples: int) -> list
 
 
 def _measured(model: Any, data: EncodedFacts, n_resamples: int) -> dict[str, Any]:
-    interval = bootstrap_mean(ranks(model, data).numpy(), n_resamples=n_resamples)
+    interval = mean_interval(ranks(model, data).numpy(), n_resamples=n_resamples)
     return {
         "mean_rank": interval.mean,
         "low": interval.low,

@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.evaluation.evaluate import bootstrap_means
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.papers.cognitive import ablation
@@ -307,7 +307,7 @@ def noisy_drops() -> np.ndarray:
 
 def test_noise_pulls_the_centre_to_the_middle_and_hardly_the_significant_one() -> None:
     drops = noisy_drops()
-    intervals = bootstrap_means(drops, n_resamples=100, seed=0)
+    intervals = mean_intervals(drops, answers=True)
     significant = np.array([each.low > 0 for each in intervals])
     row = ablation._mass(drops, significant, ModelShape(12, 12), 100, 0)
     assert 0.8 < row["centre"] < 1.4

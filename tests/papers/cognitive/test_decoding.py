@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.evaluation.evaluate import Interval
+from mechcore.evaluation.intervals import Interval
 from mechcore.models import load_model
 from mechcore.papers.cognitive import decoding
 from mechcore.papers.cognitive.decoding import decoding_tables, share_read

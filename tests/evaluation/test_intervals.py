@@ -1,0 +1,130 @@
+"""Intervals of means: by hand, and against resamples drawn one by one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from scipy import stats
+
+from mechcore.errors import InputError
+from mechcore.evaluation.intervals import (
+    Interval,
+    bootstrap_weights,
+    mean_interval,
+    mean_intervals,
+    share_interval,
+)
+
+
+def test_differences_of_answers_by_hand() -> None:
+    """One of four answers becomes wrong: 1, 0, 0, 0, and then 1 and -1 as well.
+
+    Of these six the mean is 1/6 and the variance (1 + 1 + 1) / 6 - 1 / 36 = 17 / 36. Only half of
+    each more example is counted: (1 + 1) / 6 - 1 / 36 = 11 / 36, so that the standard error is
+    sqrt(11 / 36 / 6) = 0.22567; Student's t with 3 degrees of freedom is 3.18245.
+    """
+    found = mean_interval(np.array([1.0, 0, 0, 0]), answers=True)
+    assert found.mean == 0.25
+    assert found.low == pytest.approx(1 / 6 - 3.18245 * 0.22567, abs=1e-4)
+    assert found.high == pytest.approx(1 / 6 + 3.18245 * 0.22567, abs=1e-4)
+
+
+def test_no_answer_that_changes_does_not_say_that_none_ever_does() -> None:
+    few, many = (mean_interval(np.zeros(n), answers=True) for n in (30, 3000))
+    assert -few.low == few.high == pytest.approx(2.04523 / 32, abs=1e-5)  # sqrt(1 / 32 / 32)
+    assert many.high < few.high / 90
+    every = mean_interval(np.ones(4), answers=True)
+    assert (every.mean, every.high) == (1, 1)
+    assert every.low < 0.5
+
+
+def test_a_share_by_hand() -> None:
+    """Wilson, 9 of 10: (0.9 + z2 / 20 -+ z sqrt(0.009 + z2 / 400)) / (1 + z2 / 10), z = 1.95996."""
+    found = share_interval(np.array([True] * 9 + [False]))
+    assert found.mean == 0.9
+    assert found.low == pytest.approx(0.59585, abs=1e-5)
+    assert found.high == pytest.approx(0.98212, abs=1e-5)
+    none = share_interval(np.zeros(10, dtype=bool))
+    assert (none.low, none.high) == (0, pytest.approx(0.27753, abs=1e-5))
+
+
+def test_measured_values_against_resamples_one_by_one() -> None:
+    values = np.random.default_rng(5).exponential(size=20)
+    found = mean_interval(values, n_resamples=300, level=0.9, seed=3)
+    counts = np.rint(bootstrap_weights(20, 300, 3) * 20).astype(int)
+    t = []
+    for column in counts.T:
+        drawn = np.repeat(values, column)
+        t.append((drawn.mean() - values.mean()) / (drawn.std(ddof=1) / math.sqrt(20)))
+    low, high = np.quantile(t, [0.05, 0.95])
+    student, error = stats.t.ppf(0.95, 19), values.std(ddof=1) / math.sqrt(20)
+    assert high < student < -low  # skewed to the right: the upper end is farther away
+    assert found.low == pytest.approx(values.mean() - student * error)
+    assert found.high == pytest.approx(values.mean() - low * error)
+
+
+def test_a_large_sample_has_the_normal_interval() -> None:
+    values = np.random.default_rng(1).normal(3.0, 2.0, size=4000)
+    found = mean_interval(values, n_resamples=4000, seed=2)
+    error = values.std() / math.sqrt(4000)
+    assert found.mean == pytest.approx(values.mean())
+    # An end of the interval is a quantile of 4000 resamples, itself known to about 0.04 errors.
+    assert found.low == pytest.approx(values.mean() - 1.959964 * error, abs=0.15 * error)
+    assert found.high == pytest.approx(values.mean() + 1.959964 * error, abs=0.15 * error)
+    narrow = mean_interval(values, n_resamples=4000, level=0.5, seed=2)
+    assert narrow.high == pytest.approx(values.mean() + 0.674490 * error, abs=0.15 * error)
+
+
+def test_resamples_of_ties_have_no_spread_and_an_end() -> None:
+    """Of 0 and 1 half of the resamples are one value twice: at most three times Student's t."""
+    found = mean_interval(np.array([0.0, 1.0]), n_resamples=2000, level=0.6)
+    assert found.low == pytest.approx(0.5 - 3 * 1.37638 * 0.5, abs=1e-4)  # t of 1 degree of freedom
+    assert found.high == pytest.approx(0.5 + 3 * 1.37638 * 0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -2.5])
+def test_equal_measured_values_leave_no_doubt(value: float) -> None:
+    assert mean_interval(np.full(37, value)) == Interval(value, value, value)
+
+
+def test_rows_share_their_resamples() -> None:
+    values = np.random.default_rng(0).random((2, 50))
+    pair = mean_intervals(np.stack([values[0], values[0] + 1]), seed=4)
+    assert pair[1].low == pytest.approx(pair[0].low + 1)
+    alone, again, other = (mean_interval(values[0], seed=seed) for seed in (4, 4, 5))
+    assert pair[0].low == pytest.approx(alone.low)
+    assert alone == again
+    assert alone != other
+
+
+@given(
+    npst.arrays(float, st.integers(2, 40), elements=st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0])),
+    st.booleans(),
+)
+def test_the_mean_is_inside_and_signs_mirror(values: np.ndarray, answers: bool) -> None:
+    found, mirrored = (mean_interval(v, answers=answers, n_resamples=50) for v in (values, -values))
+    assert found.low <= found.mean + 1e-12
+    assert found.mean <= found.high + 1e-12
+    assert (mirrored.low, mirrored.high) == pytest.approx((-found.high, -found.low), abs=1e-9)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_one_example_has_no_interval(answers: bool) -> None:
+    for each in mean_intervals(np.array([[0.0], [1.0]]), answers=answers):
+        assert math.isnan(each.low)
+        assert math.isnan(each.high)
+    one = share_interval(np.array([True]))
+    assert one.mean == 1
+    assert math.isnan(one.low)
+
+
+def test_no_example_is_an_error() -> None:
+    with pytest.raises(InputError, match="no example"):
+        mean_interval(np.array([]))
+    with pytest.raises(InputError, match="no example"):
+        share_interval(np.array([], dtype=bool))
