@@ -21,7 +21,8 @@ import torch
 
 from mechcore.ablation import Ablations, ComponentSet, component_roles, information_table
 from mechcore.ablation.roles import BOTH, HARMFUL_OUT, IN_ONLY, NONE, OUT_ONLY, THRESHOLD
-from mechcore.evaluation.evaluate import Evaluation, bootstrap_means
+from mechcore.evaluation.evaluate import Evaluation
+from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.recalibration import decompose
 
 # -- coverage -------------------------------------------------------------------------------------
@@ -71,7 +72,7 @@ def coverage(name: str, n_labels: int, per_label: int, n_samples: int, seed: int
             full, other = draw(rng, 1.2 * correct)
             parts = decompose(full, other[None], correct, seed=i)
             rows.append(getattr(parts, figure).values[0])
-        intervals = bootstrap_means(np.stack(rows), seed=seed + start)
+        intervals = mean_intervals(np.stack(rows), answers=True)
         inside += sum(each.low <= 0 <= each.high for each in intervals)
     return inside / n_samples
 

@@ -158,7 +158,7 @@ def estimate(
     *,
     low: str = "low",
     high: str = "high",
-    over: str = "bootstrap over examples",
+    over: str = "over examples",
     optional_ends: bool = False,
     **options: Any,
 ) -> tuple[Column, Column, Column]:

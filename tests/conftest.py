@@ -46,41 +46,32 @@ def missing_hooked() -> str | None:
     return None
 
 
-USES_THE_REST = (
-    *("benchmarks", "cli", "test_cli.py", "data", "docs", "fuzz", "notebooks", "report"),
-    *("training", "papers/cognitive/test_report.py", "papers/extractive/test_report.py"),
+ASKS_TRANSFORMER_LENS = (
+    *("ablation/test_cutting.py", "ablation/test_restart.py", "ablation/test_sweeping.py"),
+    *("attention/test_inputs.py", "attention/test_patterns.py", "evaluation/test_readout.py"),
+    *("lab/test_lab.py", "masking", "models", "papers/cognitive/test_ablation.py"),
+    *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),
+    *("probing/test_activations.py", "pruning/test_pruner.py", "steps/test_ablation.py"),
 )
-"""Folders and files of tests that touch models only through what other tests are of."""
-NO_MODEL = (
-    *("ablation/test_reading.py", "ablation/test_sets.py", "ablation/test_superadditivity.py"),
-    *(
-        "attention/test_categories.py",
-        "attention/test_labels.py",
-        "evaluation/test_recalibration.py",
-    ),
-    *("papers/cognitive/test_settings.py", "papers/cognitive/test_trials.py"),
-    *("papers/cognitive/test_units.py", "papers/cognitive/test_verdicts.py"),
-    *("papers/extractive/test_alignment.py", "papers/extractive/test_settings.py"),
-    *("probing/test_decoding.py", "pruning/test_controls.py", "pruning/test_discretise.py"),
-    *("pruning/test_hard_concrete.py", "pruning/test_mask_training.py", "pruning/test_settings.py"),
-    *("steps/test_answers.py", "steps/test_config.py", "steps/test_config_file.py"),
-    *("steps/test_groups.py", "steps/test_plan.py", "steps/test_sizes.py"),
-    *("study/test_engine.py", "study/test_source_code.py", "study/test_status.py"),
-    *("study/test_store.py", "study/test_template.py", "study/test_tracking.py"),
-    *("subnetworks", "test_components.py", "test_files.py", "test_lazy.py", "test_progress.py"),
-    *("test_registry.py", "test_settings.py", "test_tables.py", "worlds/test_tiny_world.py"),
+"""Folders and files of tests of what mechcore asks of TransformerLens."""
+ASKS_FILES = (
+    *("models/test_checkpoint_files.py", "models/test_export.py", "models/test_linear_maps.py"),
+    "models/test_supported.py",
 )
-"""Files of tests that run nothing of TransformerLens."""
-_ONCE = (*USES_THE_REST, *NO_MODEL)
-_GONE = [place for place in _ONCE if not (REPOSITORY / "tests" / place).exists()]
+"""Files among them of what it asks of checkpoints' files."""
+_LISTED = (*ASKS_TRANSFORMER_LENS, *ASKS_FILES)
+_GONE = [place for place in _LISTED if not (REPOSITORY / "tests" / place).exists()]
 assert not _GONE, f"tests/conftest.py lists what is not there: {_GONE}"
 
 
 def runs_once(item: pytest.Item) -> bool:
     """Whether a test runs on the default version of TransformerLens alone."""
     path = item.path.relative_to(REPOSITORY / "tests")
-    listed = any(path.is_relative_to(place) for place in _ONCE)
-    return listed and item.get_closest_marker("both") is None
+    asks, files = (
+        any(path.is_relative_to(place) for place in places)
+        for places in (ASKS_TRANSFORMER_LENS, ASKS_FILES)
+    )
+    return (not asks or files) and item.get_closest_marker("both") is None
 
 
 SHARED = ("papers/cognitive", "papers/extractive", "pruning", "report", "study")

@@ -55,7 +55,7 @@ def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
         else ""
     )
     how = "To the left of zero the model is worse without them. "
-    lines = "Lines are bootstrap intervals over examples." + left_out
+    lines = "Lines are 95 % intervals over examples." + left_out
     if (ablation["kind"] == SINGLE).any():
         yield Paragraph(
             "Heads are replaced by their mean output in the full model, alone and together."

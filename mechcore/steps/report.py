@@ -32,7 +32,7 @@ _STEPS = (
 )
 
 _INTERVALS = (
-    "Intervals in brackets are bootstrap intervals over examples, each for its own number alone: "
+    "Intervals in brackets are 95 % intervals over examples, each for its own number alone: "
     "among many sets some leave out zero by chance. They say nothing about other seeds, other data "
     "or other models."
 )

@@ -40,6 +40,8 @@ analyses:
   heads: {{max_examples: 8}}
   ablation: {{max_joint: 0, max_non_core: 1}}
   fill: half
+  sweep: null
+  paths: null
   more: {{lengths: {{longest: 9}}}}
 """
 
@@ -87,7 +89,6 @@ def python(site: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.once
 def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path) -> None:
     for role in ("train", "id", "ood"):
         frame = tiny_world.generate(role, 24, 1).frame  # type: ignore[arg-type]
@@ -112,7 +113,6 @@ def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path) 
     assert "How many texts are long" in report
 
 
-@pytest.mark.once
 def test_the_fill_and_the_method_have_their_commands(installed: Path, tmp_path: Path) -> None:
     small = ("--max-train", "16", "--max-id", "8", "--max-ood", "8")
     drops = {}
@@ -126,7 +126,6 @@ def test_the_fill_and_the_method_have_their_commands(installed: Path, tmp_path: 
     assert "late-first-s0.50-seed1" in out
 
 
-@pytest.mark.once
 def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -195,7 +194,6 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
         assert torch.equal(weight, expected[name]), name
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "Model"])
 def test_the_encoder_loads_with_and_without_a_head(
     installed: Path, tmp_path: Path, head: str
@@ -235,7 +233,6 @@ torch.save(found, {str(tmp_path / "found.pt")!r})
                 torch.testing.assert_close(found[: len(row)], row, rtol=0, atol=1e-5)
 
 
-@pytest.mark.once
 def test_a_kind_of_study_is_run_by_the_engine(installed: Path, tmp_path: Path) -> None:
     file, out = tmp_path / "squares.yaml", tmp_path / "out"
     file.write_text("kind: squares\nnumbers: [3, 5]\n")

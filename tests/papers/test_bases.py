@@ -10,8 +10,6 @@ from mechcore.models import load_model
 from mechcore.papers.bases import Checkpoint, located_base, model_facts
 from mechcore.study.fingerprints import hash_file
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:

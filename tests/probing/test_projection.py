@@ -19,8 +19,6 @@ from mechcore.errors import InputError
 from mechcore.probing import projection as module
 from mechcore.probing.projection import project, silhouettes, standardised
 
-pytestmark = pytest.mark.once
-
 
 def noise(n: int, units: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, units))
@@ -163,7 +161,6 @@ def test_pca_does_not_need_umap(fake_umap: list[Any]) -> None:
     assert not fake_umap
 
 
-@pytest.mark.once
 @pytest.mark.filterwarnings("ignore:Tensorflow not installed:ImportWarning")
 def test_umap_itself() -> None:
     pytest.importorskip("umap", reason="needs the umap extra")

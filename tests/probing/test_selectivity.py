@@ -17,8 +17,6 @@ from scipy.stats import kstest
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.probing.selectivity import Selectivity, selectivity
 
-pytestmark = pytest.mark.once
-
 # Two variables of correlation 1/2, and a residual w that is orthogonal to them and to 1.
 X1 = np.array([-1, -1, -1, -1, 1, 1, 1, 1])
 X2 = np.array([-1, -1, -1, 1, -1, 1, 1, 1])

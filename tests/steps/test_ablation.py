@@ -273,7 +273,7 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
         assert chosen
         assert all(len(each) > 1 for each in chosen) == (role in swept)
     for name, table in alone.items():
-        # Batches of other sets round otherwise; p-values and intervals of tiny effects depend on it.
+        # Batches of other sets round otherwise; p-values and intervals of tiny effects feel it.
         told = [column for column in table if column not in ("p", "p_adjusted")]
         ends = [column for column in told if column.endswith(("low", "high"))]
         pd.testing.assert_frame_equal(again[name][ends], table[ends], atol=1e-3)

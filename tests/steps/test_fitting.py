@@ -135,7 +135,6 @@ def test_every_architecture_is_trained_studied_and_reported(
     assert sum(changed) > len(changed) / 2
 
 
-@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 @pytest.mark.usefixtures("no_drawing")
 def test_training_goes_on_where_it_was_interrupted(
@@ -164,7 +163,6 @@ def test_training_goes_on_where_it_was_interrupted(
     assert len(losses) == 6
 
 
-@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 @pytest.mark.usefixtures("no_drawing")
 def test_a_base_whose_classes_are_renumbered_gives_the_same_figures(
@@ -245,7 +243,6 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 def test_what_a_study_costs_is_told_before_its_model_is_trained(
     cases: Cases, tmp_path: Path
@@ -323,7 +320,6 @@ def read_config_groups() -> tuple[str, ...]:
     return tuple(yaml.safe_load(PUBLISHED.read_text())["data"]["groups"]["main text"])
 
 
-@pytest.mark.once
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
 @pytest.mark.usefixtures("no_drawing")
 def test_the_published_study_gives_the_same_tables_again(

@@ -40,8 +40,6 @@ from mechcore.study.run import job_table, run_study
 from mechcore.study.step import Job, Step, Work, in_order
 from mechcore.study.store import Store, StoreError
 
-pytestmark = pytest.mark.once
-
 
 @dataclass
 class Watched:

@@ -24,8 +24,6 @@ from steps.small_study import CONFIG, files, results
 
 from mechcore.study.step import plain
 
-pytestmark = pytest.mark.once
-
 N_KILLS = 20
 
 

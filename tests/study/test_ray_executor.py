@@ -21,8 +21,6 @@ from mechcore.study.engine import StudyError
 from mechcore.study.ray_executor import OnRay
 from mechcore.study.run import run_study
 
-pytestmark = pytest.mark.once
-
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
 psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not installed")
 

@@ -433,7 +433,6 @@ def results(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("failing", ["prune", "pictures"])
 def test_a_study_goes_on_where_it_was_interrupted(
     tmp_path: Path, calls: Calls, failing: str
@@ -482,7 +481,6 @@ TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, flips=1, ablate=1, pat
 OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1, paths=1)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("change", "again"),
     [
@@ -528,7 +526,6 @@ def test_a_change_redoes_what_depends_on_it(
     assert not calls, "what the first study made is still there"
 
 
-@pytest.mark.once
 def test_other_versions_do_everything_again(
     done: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -537,7 +534,6 @@ def test_other_versions_do_everything_again(
     assert calls == WHOLE
 
 
-@pytest.mark.once
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "mine.csv").write_text("x")
     (done / "tables" / ".abcdefgh.core.csv").write_text("left by a killed run")
@@ -553,7 +549,6 @@ def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Cal
     assert math.isnan(summary["spearman_rho"])
 
 
-@pytest.mark.once
 def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, calls: Calls) -> None:
     before = results(done)
     (answers,) = [
@@ -573,7 +568,6 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
     assert results(moved) == before
 
 
-@pytest.mark.once
 def test_a_damaged_unfinished_state_is_begun_anew(
     tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -602,14 +596,12 @@ def test_a_damaged_unfinished_state_is_begun_anew(
     assert not list((tmp_path / "parts" / "store" / "partial").iterdir())
 
 
-@pytest.mark.once
 def test_killed_before_there_was_more_than_a_store(tmp_path: Path, calls: Calls) -> None:
     Store(tmp_path / "out" / "store").create()
     run_study(TINY, tmp_path / "out")
     assert calls == WHOLE
 
 
-@pytest.mark.once
 def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
     run_study(TINY, tmp_path / "one", store=tmp_path / "store")
     calls.clear()
@@ -618,7 +610,6 @@ def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
     assert not (tmp_path / "two" / "store").exists()
 
 
-@pytest.mark.once
 def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls) -> None:
     calls.fail_at, calls.error = "heads", MechcoreError("no heads today")
     with pytest.raises(
@@ -634,7 +625,6 @@ def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls)
     assert calls == counts(heads=1, pictures=1)
 
 
-@pytest.mark.once
 def test_a_mask_off_target_names_itself(tmp_path: Path, calls: Calls) -> None:
     with (
         pytest.warns(MechcoreWarning, match=r"sparsity 0\.5, seed 42 43: s0\.50-seed43 is missing"),
@@ -643,7 +633,6 @@ def test_a_mask_off_target_names_itself(tmp_path: Path, calls: Calls) -> None:
         run_study(replace(TINY, prune=replace(TINY.prune, tolerance=0.0)), tmp_path / "run")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "files",
     [
@@ -666,7 +655,6 @@ def test_a_folder_that_is_no_study_stays_as_it_is(
     assert not calls
 
 
-@pytest.mark.once
 def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InputError, match="is a file; expected a folder"):
@@ -674,7 +662,6 @@ def test_a_file_is_not_a_folder(tmp_path: Path, calls: Calls) -> None:
     assert (tmp_path / "file").read_text() == "mine"
 
 
-@pytest.mark.once
 def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Calls) -> None:
     data = replace(TINY.data, ood_subsets=("none",))
     with pytest.raises(InputError, match="subset 'none' is empty"):
@@ -685,7 +672,6 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Ca
 # -- several models, and checkpoints ---------------------------------------------------------------
 
 
-@pytest.mark.once
 def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     models = {"a": ModelConfig(), "b": ModelConfig(checkpoint="step-0700")}
     reports = run_study(replace(TINY, models=models), tmp_path / "both")
@@ -708,7 +694,6 @@ def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
     }
 
 
-@pytest.mark.once
 def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) -> None:
     one = replace(TINY, seeds=(42,))
     run_study(one, done / "inner", store=done / "store")
@@ -732,7 +717,6 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
     assert not (done / "a").exists()
 
 
-@pytest.mark.once
 def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
     run_of = tiny_encoder_dir().parent
     for role in ("train", "id", "ood"):
@@ -774,7 +758,6 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
 # -- unusual runs ---------------------------------------------------------------------------------
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("max_non_core", [0, 2])
 def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
     ablation = AblationConfig(max_joint=2, max_non_core=max_non_core)
@@ -791,7 +774,6 @@ def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
     assert list(tables["interactions"].columns) == COLUMNS["interactions"].split()
 
 
-@pytest.mark.once
 def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: Calls) -> None:
     run_study(replace(TINY, sparsities=(0.30, 0.301)), tmp_path)
     assert {path.stem for path in (tmp_path / "masks").iterdir()} == {
@@ -800,7 +782,6 @@ def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: 
     assert len(pd.read_csv(tmp_path / "tables" / "subnetworks.csv")) == 4
 
 
-@pytest.mark.once
 def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> None:
     data = replace(TINY.data, max_ood=40, ood_subsets=("prep", "embed_if"))
     run_study(replace(TINY, data=data), tmp_path)

@@ -25,8 +25,6 @@ from mechcore.files import write_json
 from mechcore.study import store as module
 from mechcore.study.store import MANIFEST, MARK, Damaged, Store, StoreError
 
-pytestmark = pytest.mark.once
-
 CONTENT = {"a.bin": b"\x00\x01" * 100, "tables/b.csv": b"x,y\n1,2\n"}
 
 

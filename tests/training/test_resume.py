@@ -23,8 +23,6 @@ from mechcore.training.objectives import Objective
 from mechcore.training.run_folder import newest_state, publish
 from mechcore.worlds import tiny_world
 
-pytestmark = pytest.mark.once
-
 LONG = replace(SETTINGS, steps=11, evaluate_every=2, checkpoint_every=4, accumulate=2)
 DROPOUT = 0.3
 

@@ -28,8 +28,6 @@ from mechcore.training import (
 )
 from mechcore.worlds import tiny_world, tiny_world_training
 
-pytestmark = pytest.mark.once
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

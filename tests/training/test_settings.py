@@ -17,8 +17,6 @@ from mechcore.steps.plan import make_plan
 from mechcore.study.step import Job
 from mechcore.training import PRESETS, TrainSettings, train_settings
 
-pytestmark = pytest.mark.once
-
 MNLI, QQP = 392_702, 363_846
 """Training examples of the data sets."""
 

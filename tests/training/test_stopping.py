@@ -41,8 +41,6 @@ from mechcore.training.recorder import Recorder
 from mechcore.training.run_folder import newest_state
 from mechcore.worlds import tiny_world
 
-pytestmark = pytest.mark.once
-
 WATCHED = replace(
     SETTINGS, steps=20, evaluate_every=2, checkpoint_every=6, checkpoint_dtype="float32", patience=2
 )

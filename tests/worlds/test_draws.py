@@ -2,11 +2,7 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from mechcore.worlds.draws import pick
-
-pytestmark = pytest.mark.once
 
 
 class Known(random.Random):

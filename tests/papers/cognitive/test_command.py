@@ -11,8 +11,6 @@ import pytest
 from mechcore.cli import main
 from mechcore.papers.cognitive.trials import generate
 
-pytestmark = pytest.mark.once
-
 SHORT = "--steps 4 --warmup-steps 0 --evaluate-every 2 --batch-size 8 --fine-tuned-rates 1e-3"
 FEW = "--sizes 8 --seeds 3 --test 40 --analysis 40 --dev 16 --projection pca --decoded-layers 1"
 

@@ -14,8 +14,6 @@ from mechcore.papers.cognitive.compare import (
     training_table,
 )
 
-pytestmark = pytest.mark.once
-
 
 def result(
     arm: str, n: int, seed: int, dev: float, accuracy: float | None = None, rate: float = 1e-3

@@ -23,8 +23,6 @@ from mechcore.papers.cognitive.decoding import decoding_tables, share_read
 from mechcore.papers.cognitive.trials import LANDMARKS, Trials, generate, tiny_tokenizer
 from mechcore.probing import Activations, Decoding, correlation_floor, hook_resid_post
 
-pytestmark = pytest.mark.once
-
 TWO_SIDED = LANDMARKS["two_sided"]
 N, P, Y = "no", "partly", "yes"
 READ = {  # by landmark: context, motion_left, motion_right, color_left, color_right, answer

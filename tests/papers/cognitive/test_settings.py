@@ -12,8 +12,6 @@ from mechcore.papers.cognitive import ArmTraining, CognitiveSettings, default_se
 from mechcore.study.kinds import STUDIES
 from mechcore.study.step import plain
 
-pytestmark = pytest.mark.once
-
 
 def test_a_batch_is_never_larger_than_the_trials() -> None:
     training = ArmTraining((1e-3,), steps=50, batch_size=32, warmup_steps=0, evaluate_every=20)

@@ -25,7 +25,7 @@ from mechcore.study.store import Store
 from mechcore.training import answering
 
 # The study that all tests read is drawn, what they run besides is not.
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("no_drawings")]
+pytestmark = pytest.mark.usefixtures("no_drawings")
 
 MODELS = 1 + 2 * 2
 TRAININGS = 2 * 2 * (2 + 1)

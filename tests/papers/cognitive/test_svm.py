@@ -18,8 +18,6 @@ from mechcore.papers.cognitive.svm import answers_of, svm_table
 from mechcore.papers.cognitive.trials import Trials, encode_trials, generate, tiny_tokenizer
 from mechcore.probing import Activations
 
-pytestmark = pytest.mark.once
-
 HEADS = ["L0.H0", "L0.H1", "L1.H0", "L1.H1"]
 TARGETS = ["choice", "correct", "congruent", "condition"]
 FIGURES = ["accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p"]

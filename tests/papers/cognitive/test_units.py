@@ -24,8 +24,6 @@ from mechcore.papers.cognitive.units import (
 )
 from mechcore.probing import Activations, Projection, activations_at, hook_resid_post
 
-pytestmark = pytest.mark.once
-
 TERMS = [
     *("context", "motion", "color", "choice"),
     *("context x choice", "motion x color", "motion x choice"),

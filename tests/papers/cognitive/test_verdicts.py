@@ -16,8 +16,6 @@ from mechcore.papers.cognitive.evidence import Evidence
 from mechcore.papers.cognitive.verdicts import CLAIMS, verdicts
 from mechcore.papers.evidence import InconclusiveError, over_seeds, t_interval
 
-pytestmark = pytest.mark.once
-
 Tables: TypeAlias = dict[str, pd.DataFrame]
 SUPPORTED, NOT, OPEN = "supported", "not supported", "inconclusive"
 BASE, FINE, SCRATCH = "base", "fine_tuned", "scratch"

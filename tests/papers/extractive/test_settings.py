@@ -12,8 +12,6 @@ from mechcore.papers.extractive.tuning import TuneSettings
 from mechcore.study.kinds import STUDIES
 from mechcore.study.step import plain
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.parametrize(
     ("changes", "message"),

@@ -34,7 +34,7 @@ from mechcore.study.step import Job
 from mechcore.study.store import Store
 
 # The study that all tests read is drawn, what they run besides is not.
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("no_drawings")]
+pytestmark = pytest.mark.usefixtures("no_drawings")
 
 SEEDS = (3, 4)
 PER_SEED = 2 + 2 + 2 + 2 + 1 + 1

@@ -19,8 +19,6 @@ from mechcore.errors import InputError
 from mechcore.papers.extractive.evidence import difference
 from mechcore.papers.extractive.verdicts import CLAIMS, verdicts
 
-pytestmark = pytest.mark.once
-
 SUPPORTED, NOT, OPEN = "supported", "not supported", "inconclusive"
 FIRST, SECOND = "first-hop", "second-hop"
 TASKS, SEEDS = (FIRST, SECOND), (0, 1, 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 INTERVALS = (
-    "Intervals in brackets are bootstrap intervals over test trials, each for its own number "
+    "Intervals in brackets are 95 % intervals over test trials, each for its own number "
     "alone: among many heads some leave out zero by chance. They say nothing about other seeds, "
     "for which the spread over seeds stands beside them, nor about other models or wordings. "
     "Intervals over seeds are called so."

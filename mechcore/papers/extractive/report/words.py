@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 INTERVALS = (
-    "Intervals in brackets are bootstrap intervals over prompts, each for its own number alone. "
+    "Intervals in brackets are 95 % intervals over prompts, each for its own number alone. "
     "They say nothing about other seeds, for which the spread over seeds stands beside them, nor "
     "about other models or facts."
 )
