@@ -177,9 +177,14 @@ class Finding:
     section: str
 
 
+def missing(what: str) -> Paragraph:
+    """A note that a step left no table."""
+    return Paragraph(f"Not run: {what}.", note=True)
+
+
 def not_run(section_id: str, title: str, what: str) -> Section:
     """The section of a step that left no table."""
-    return Section(section_id, title, [Paragraph(f"Not run: {what}.", note=True)])
+    return Section(section_id, title, [missing(what)])
 
 
 class Gallery:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pandas as pd
 
-from mechcore.report.blocks import Finding, Paragraph, Section, Shown, Tile, not_run, table_of
+from mechcore.report.blocks import (
+    Block,
+    Finding,
+    Gallery,
+    Paragraph,
+    Section,
+    Shown,
+    Tile,
+    not_run,
+    table_of,
+)
 from mechcore.report.run_folder import RunFolder
 from mechcore.tables import Column
 from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, number
 
 VERDICTS = "verdicts"
+Make: TypeAlias = Callable[[RunFolder, Gallery], Section]
 
 
 @dataclass(frozen=True)
@@ -21,13 +33,49 @@ class Claims:
 
     Attributes:
         table: name of the table with the verdicts: ``claim``, ``title``, ``verdict``, ``figure``.
-        sections: by the number of a claim, the section with its figures.
+        where: by the number of a claim, the section with its figures.
     """
 
     table: str
-    sections: Mapping[int, str]
+    where: Mapping[int, str]
 
-    def section(self, run: RunFolder) -> Section:
+    def section(
+        self, name: str, title: str, missing: str, *tables: str
+    ) -> Callable[[Callable[..., Iterable[Block]]], Make]:
+        """Make a section of a function's blocks, after the verdicts that it is about.
+
+        The function takes the run, the gallery and the tables, None for one without rows.
+
+        Args:
+            name: of the section.
+            title: above it.
+            missing: what was not run if the first table has no rows, which is then all that the
+                section says; empty where the function says so itself.
+            tables: by name, which the section offers as files.
+        """
+
+        def decorate(blocks: Callable[..., Iterable[Block]]) -> Make:
+            def make(run: RunFolder, gallery: Gallery) -> Section:
+                found = [run.filled(table) for table in tables]
+                if missing and found[0] is None:
+                    return not_run(name, title, missing)
+                made = [*self.lines(run, name), *blocks(run, gallery, *found)]
+                return Section(name, title, made, [f"{table}.csv" for table in tables])
+
+            return make
+
+        return decorate
+
+    def sections(self, *others: Make) -> Callable[[RunFolder, Gallery], Iterator[Section]]:
+        """The verdicts on all claims, then the other sections."""
+
+        def made(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
+            yield self.verdicts(run)
+            yield from (make(run, gallery) for make in others)
+
+        return made
+
+    def verdicts(self, run: RunFolder) -> Section:
         """All verdicts, and the figures that decide."""
         title, table = "Verdicts", run.filled(self.table)
         if table is None:
@@ -42,12 +90,12 @@ class Claims:
         """The verdict on every claim; their numbers stand in the table of verdicts."""
         for _, row in self._rows(run):
             verdict = row["verdict"][:1].upper() + row["verdict"][1:]
-            yield Finding(f"{verdict}: {_title(row)}.", self.sections.get(row["claim"], VERDICTS))
+            yield Finding(f"{verdict}: {_title(row)}.", self.where.get(row["claim"], VERDICTS))
 
     def lines(self, run: RunFolder, section: str) -> Iterator[Paragraph]:
         """The claims that a section is about, and the verdicts; nothing where there is none."""
         for _, row in self._rows(run):
-            if self.sections.get(row["claim"]) == section:
+            if self.where.get(row["claim"]) == section:
                 text = f"Claim {number(row['claim'], 0)}: {_title(row)}. Verdict: {row['verdict']}."
                 yield Paragraph(text)
 

@@ -94,6 +94,23 @@ def legend_below(figure: Figure, handles: Sequence[Any], columns: int = 4) -> No
     )
 
 
+def draw_over_seeds(
+    ax: Axes, rows: pd.DataFrame, x: str, y: str, name: str, colour: str, marker: str
+) -> dict[str, Any]:
+    """The mean over seeds as a thick line, and several seeds as thin ones.
+
+    Returns:
+        The thick line by its label, for the legend.
+    """
+    by_seed = rows.groupby([x, "seed"])[y].mean().unstack()
+    n = by_seed.shape[1]
+    if n > 1:
+        ax.plot(by_seed, color=colour, marker=marker, ms=2.5, lw=0.8, alpha=0.55)
+        name += f", mean of {n} seeds"
+    look: dict[str, Any] = {"color": colour, "marker": marker, "ms": 5.5, "lw": 2.2, "zorder": 3}
+    return {name: ax.plot(by_seed.mean(axis=1), label=name, **look)[0]}
+
+
 # -- dot plots: one row per thing, values along x ---------------------------------------------
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from mechcore.tables import Column
-from mechcore.wording import DASH, NOT_AVAILABLE, whole
+from mechcore.wording import DASH, NOT_AVAILABLE, number, whole
 
 SEEDS = Column("seeds", "whole", "seeds that a mean is over")
 
@@ -30,6 +30,18 @@ def strongest(table: pd.DataFrame, keys: Sequence[str], column: str, n: int) -> 
     """The ``n`` rows of each group with the largest values of a column, the largest first."""
     by_size = table.sort_values(column, ascending=False, kind="stable")
     return by_size.groupby(list(keys), sort=False).head(n)
+
+
+def rows_of(table: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows with these values."""
+    for name, value in values.items():
+        table = table[table[name] == value]
+    return table
+
+
+def seed_name(seed: float) -> str:
+    """What a seed is called."""
+    return f"seed {number(seed, 0)}"
 
 
 def seeds_in(table: pd.DataFrame) -> list[float]:

@@ -29,17 +29,7 @@ from study_pages import (
 )
 
 from mechcore.errors import InputError
-from mechcore.papers.cognitive.report import (
-    attention_section,
-    decoding_figures,
-    decoding_section,
-    figures,
-    head_figures,
-    head_sections,
-    section,
-    state_figures,
-    state_sections,
-)
+from mechcore.papers.cognitive.report import attention, decoding, heads, learning, states
 from mechcore.report import build_report
 from mechcore.report.blocks import Gallery, Picture
 from mechcore.report.kinds import schemas_of
@@ -58,11 +48,11 @@ TITLES = (
     "Projection of the states",
 )
 FIGURES = {
-    section: "learning_curves",
-    head_sections: "head_drops head_decoding centres",
-    attention_section: "attention_and_drop attention_by_layer",
-    decoding_section: "decoding_maps decoding_over_prompt",
-    state_sections: "selectivity_bars projections",
+    learning: "learning_curves",
+    heads: "head_drops head_decoding centres",
+    attention: "attention_and_drop attention_by_layer",
+    decoding: "decoding_maps decoding_over_prompt",
+    states: "selectivity_bars projections",
 }
 WORLDS = {
     "small": CognitiveWorld(),
@@ -467,20 +457,20 @@ def _no_picture(
 def _attention(run: RunFolder) -> Figure:
     ablation = run.tables["cognitive_ablation"]
     drops = ablation[ablation["fill"] == ablation["fill"].iloc[0]]
-    return figures.attention_and_drop(run.tables["cognitive_attention"], drops)
+    return attention.attention_and_drop(run.tables["cognitive_attention"], drops)
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
-    "learning": lambda run: figures.learning_curves(run.tables["cognitive_curve"], 0.9),
-    "drops": lambda run: head_figures.head_drops(run.tables["cognitive_ablation"]),
-    "centres": lambda run: head_figures.centres(run.tables["cognitive_mass"], 4),
-    "heads": lambda run: head_figures.head_decoding(run.tables["cognitive_svm"]),
+    "learning": lambda run: learning.learning_curves(run.tables["cognitive_curve"], 0.9),
+    "drops": lambda run: heads.head_drops(run.tables["cognitive_ablation"]),
+    "centres": lambda run: heads.centres(run.tables["cognitive_mass"], 4),
+    "heads": lambda run: heads.head_decoding(run.tables["cognitive_svm"]),
     "attention": _attention,
-    "layers": lambda run: figures.attention_by_layer(run.tables["cognitive_attention"]),
-    "prompt": lambda run: decoding_figures.decoding_over_prompt(run.tables["cognitive_decoding"]),
-    "maps": lambda run: decoding_figures.decoding_maps(run.tables["cognitive_decoding"]),
-    "selectivity": lambda run: state_figures.selectivity_bars(run.tables["cognitive_selectivity"]),
-    "projection": lambda run: state_figures.projections(
+    "layers": lambda run: attention.attention_by_layer(run.tables["cognitive_attention"]),
+    "prompt": lambda run: decoding.decoding_over_prompt(run.tables["cognitive_decoding"]),
+    "maps": lambda run: decoding.decoding_maps(run.tables["cognitive_decoding"]),
+    "selectivity": lambda run: states.selectivity_bars(run.tables["cognitive_selectivity"]),
+    "projection": lambda run: states.projections(
         run.tables["cognitive_projection"], run.tables["cognitive_silhouette"]
     ),
 }
@@ -558,9 +548,10 @@ def test_decoding_draws_balanced_trials_and_shades_what_is_unread(
     runs: Callable[[str], RunFolder],
 ) -> None:
     run = runs("small")
-    decoding = run.tables["cognitive_decoding"]
     ax = panel(DRAW["prompt"](run), "color\nbalanced trials")
-    rows = decoding.query("variable == 'color' and subset == 'balanced' and layer == 3")
+    rows = run.tables["cognitive_decoding"].query(
+        "variable == 'color' and subset == 'balanced' and layer == 3"
+    )
     for arm in ("base", "fine_tuned", "scratch"):
         means = rows[rows["arm"] == arm].groupby("place")["accuracy"].mean()
         drawn = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
@@ -572,13 +563,13 @@ def test_decoding_draws_balanced_trials_and_shades_what_is_unread(
 def test_positions_keep_their_order_where_their_place_differs_between_trials(
     runs: Callable[[str], RunFolder],
 ) -> None:
-    decoding = runs("small").tables["cognitive_decoding"]
+    table = runs("small").tables["cognitive_decoding"]
     names = ["context", "motion_left", "motion_right", "color_left", "color_right", "answer"]
-    shuffled = decoding.sample(frac=1, random_state=0)
-    assert decoding_figures.positions_of(shuffled) == names
-    moving = decoding["position"].str.contains("_")
-    unknown = decoding.assign(place=decoding["place"].mask(moving))
-    assert decoding_figures.positions_of(unknown) == names
+    shuffled = table.sample(frac=1, random_state=0)
+    assert decoding.positions_of(shuffled) == names
+    moving = table["position"].str.contains("_")
+    unknown = table.assign(place=table["place"].mask(moving))
+    assert decoding.positions_of(unknown) == names
 
 
 def test_marks_of_the_maps_are_at_what_is_not_above_the_floor(

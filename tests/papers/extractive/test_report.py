@@ -30,16 +30,10 @@ from study_pages import (
 )
 
 from mechcore.errors import InputError
-from mechcore.papers.extractive.report import (
-    localization_section,
-    map_figures,
-    rank_figures,
-    rank_sections,
-    recall_section,
-    score_sections,
-)
+from mechcore.papers.extractive.report import localization, ranks, recall, scores
+from mechcore.papers.extractive.report.localization import localization as draw_localization
 from mechcore.papers.extractive.report.looks import GRAFTED, ORDERS
-from mechcore.papers.extractive.report.maps import head_map, token_columns, token_map
+from mechcore.papers.extractive.report.scores import head_map, token_columns, token_map
 from mechcore.report import build_report
 from mechcore.report.kinds import schemas_of
 from mechcore.report.run_folder import RunFolder, read_run
@@ -55,10 +49,10 @@ TITLES = (
     "Localisation",
 )
 FIGURES = {
-    recall_section: "before_and_after",
-    rank_sections: "freezing_lines seed_dots",
-    score_sections: "token_maps head_maps",
-    localization_section: "localization",
+    recall: "before_and_after",
+    ranks: "freezing_lines seed_dots",
+    scores: "token_maps head_maps",
+    localization: "localization",
 }
 WORLDS = {
     "small": ExtractiveWorld(),
@@ -416,7 +410,7 @@ def test_a_map_sums_heads_and_averages_seeds_whose_names_differ_in_length() -> N
     columns = token_columns(scores)
     assert columns == [("the", 0), ("subject -2", 0), ("subject -1", 0), ("the", 1)]
     found = token_map(scores, columns, 2)
-    assert list(found.columns) == ["the", "subject -2", "subject -1", "the (2)"]
+    assert list(found) == ["the", "subject -2", "subject -1", "the (2)"]
     nan = np.nan
     # "the": (1 + 2) and 5; "subject -2" has seed 1 alone.
     np.testing.assert_array_equal(found.values, [[4.0, 16.0, 5.0, nan], [nan, nan, nan, 9.0]])
@@ -430,15 +424,15 @@ def _images(figure: Figure) -> list[Axes]:
 
 
 def test_maps_are_centred_at_zero_and_name_their_scale(runs: Callable[[str], RunFolder]) -> None:
-    scores = runs("small").tables["extractive_scores"].query("task == 'first-hop'")
-    figure = map_figures.token_maps(scores, "First-hop")
+    table = runs("small").tables["extractive_scores"].query("task == 'first-hop'")
+    figure = scores.token_maps(table, "First-hop")
     shown = _images(figure)
     assert [ax.get_title().split(":")[0] for ax in shown] == [
         f"{score}, {kind}"
         for kind in ("MLPs", "heads")
         for score in ("informative", "upstream", "downstream")
     ]
-    mean = scores.query("kind == 'mlp' and score == 'informative'")
+    mean = table.query("kind == 'mlp' and score == 'informative'")
     mean = mean.groupby(["layer", "place"])["value"].mean().unstack()
     image = shown[0].images[0]
     np.testing.assert_allclose(np.asarray(image.get_array()), mean.to_numpy())
@@ -448,13 +442,13 @@ def test_maps_are_centred_at_zero_and_name_their_scale(runs: Callable[[str], Run
     red, _, blue, _ = image.cmap(image.norm(high))
     assert blue > red  # helps
     labels = [text.get_text() for text in shown[-1].get_xticklabels()]
-    assert labels == scores.query("seed == 0").drop_duplicates("place")["token"].tolist()
+    assert labels == table.query("seed == 0").drop_duplicates("place")["token"].tolist()
 
 
 def test_a_map_without_any_value_is_grey(runs: Callable[[str], RunFolder]) -> None:
-    scores = runs("alone").tables["extractive_scores"]
-    empty = scores.assign(value=scores["value"].mask(scores["score"] == "upstream"))
-    figure = map_figures.token_maps(empty, "Second-hop")
+    table = runs("alone").tables["extractive_scores"]
+    empty = table.assign(value=table["value"].mask(table["score"] == "upstream"))
+    figure = scores.token_maps(empty, "Second-hop")
     values = np.ma.asarray(_images(figure)[1].images[0].get_array())
     assert values.mask.all()
 
@@ -469,7 +463,7 @@ def _points(ax: Axes) -> list[tuple[float, float]]:
 
 def test_dots_of_all_seeds_their_mean_and_chance(runs: Callable[[str], RunFolder]) -> None:
     rows = runs("small").tables["extractive_grafting"].query("data == 'other implications'")
-    figure = rank_figures.seed_dots([("other", rows.assign(row=rows["model"]))], "row", GRAFTED)
+    figure = ranks.seed_dots([("other", rows.assign(row=rows["model"]))], "row", GRAFTED)
     ax = panel(figure, "other")
     names = ["without graft", "graft", "control graft"]
     assert [t.get_text() for t in ax.get_yticklabels()] == names
@@ -494,7 +488,7 @@ def _segments(ax: Axes) -> Iterator[tuple[float, float]]:
 
 def test_freezing_has_means_seeds_and_references(runs: Callable[[str], RunFolder]) -> None:
     rows = runs("small").tables["extractive_freezing"].query("data == 'facts'")
-    figure = rank_figures.freezing_lines(rows, {"first-hop": 9.5})
+    figure = ranks.freezing_lines(rows, {"first-hop": 9.5})
     ax = panel(figure, "first-hop: undone after training")
     part = rows.query("task == 'first-hop' and way == 'reverted'")
     drawn = [np.asarray(line.get_ydata(), dtype=float) for line in ax.lines]
@@ -513,7 +507,7 @@ def test_freezing_has_means_seeds_and_references(runs: Callable[[str], RunFolder
 
 def test_before_is_hollow_and_intervals_are_drawn(runs: Callable[[str], RunFolder]) -> None:
     ranks = runs("alone").tables["extractive_ranks"]
-    ax = panel(rank_figures.before_and_after(ranks), "implications")
+    ax = panel(recall.before_and_after(ranks), "implications")
     rows = ranks[ranks["data"] == "implications"]
     assert sorted(x for x, _ in _points(ax)) == pytest.approx(sorted(rows["mean_rank"]))
     ends = {round(x, 6) for x, _ in _segments(ax)}
@@ -524,7 +518,7 @@ def test_of_many_seeds_three_are_compared(
     runs: Callable[[str], RunFolder], no_drawing: None, tmp_path: Path
 ) -> None:
     run = runs("many")
-    figure = map_figures.localization(run.tables["extractive_localization"], None)
+    figure = draw_localization(run.tables["extractive_localization"], None)
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
     assert titles == [f"{kind}, seed {i}" for kind in ("MLPs", "heads") for i in range(3)]
     copy = Path(shutil.copytree(run.path, tmp_path / "run"))
@@ -542,17 +536,17 @@ def _panels(frame: pd.DataFrame, column: str) -> list[tuple[str, pd.DataFrame]]:
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
-    "ranks": lambda run: rank_figures.before_and_after(run.tables["extractive_ranks"]),
-    "freezing": lambda run: rank_figures.freezing_lines(run.tables["extractive_freezing"], {}),
-    "ordering": lambda run: rank_figures.seed_dots(
-        _panels(run.tables["extractive_ordering"], "order"), "row", {o: o for o in ORDERS}
+    "ranks": lambda run: recall.before_and_after(run.tables["extractive_ranks"]),
+    "freezing": lambda run: ranks.freezing_lines(run.tables["extractive_freezing"], {}),
+    "ordering": lambda run: ranks.seed_dots(
+        _panels(run.tables["extractive_ordering"], "order"), "row", ORDERS
     ),
-    "grafting": lambda run: rank_figures.seed_dots(
+    "grafting": lambda run: ranks.seed_dots(
         _panels(run.tables["extractive_grafting"], "model")[:1], "row", GRAFTED
     ),
-    "tokens": lambda run: map_figures.token_maps(_first_task(run), "First-hop, mean over seeds"),
-    "heads": lambda run: map_figures.head_maps(_first_task(run), "First-hop, seed 0"),
-    "localization": lambda run: map_figures.localization(
+    "tokens": lambda run: scores.token_maps(_first_task(run), "First-hop, mean over seeds"),
+    "heads": lambda run: scores.head_maps(_first_task(run), "First-hop, seed 0"),
+    "localization": lambda run: draw_localization(
         run.tables["extractive_localization"], run.tables["extractive_localization_r2"]
     ),
 }

@@ -20,7 +20,15 @@ from mechcore.report.drawing import (
     VERMILION,
     shorten,
 )
-from mechcore.report.seeds import in_order, means_over_seeds, ordered, seeds_in, whole_range
+from mechcore.report.seeds import (
+    in_order,
+    means_over_seeds,
+    ordered,
+    rows_of,
+    seed_name,
+    seeds_in,
+    whole_range,
+)
 from mechcore.tables import SEED, Schema
 from mechcore.wording import whole
 
@@ -45,20 +53,19 @@ def arm_look(arm: str, i: int = 0) -> tuple[str, str]:
     return _LOOK[arm] if arm in _LOOK else _OTHERS[i % len(_OTHERS)]
 
 
-def seeds_of(table: pd.DataFrame, arm: str | None = None) -> list[float]:
-    """The seeds of a table, or of one of its arms, in order."""
-    part = table if arm is None else table[table["arm"] == arm]
-    return seeds_in(part)
-
-
 def models_of(table: pd.DataFrame) -> list[tuple[str, float]]:
     """(arm, seed) of every model of a table."""
-    return [(arm, seed) for arm in arms_of(table) for seed in seeds_of(table, arm)]
+    return [(arm, seed) for arm in arms_of(table) for seed in seeds_in(rows_of(table, arm=arm))]
 
 
-def of_model(table: pd.DataFrame, arm: str, seed: float) -> pd.DataFrame:
-    """The rows of one model."""
-    return table[(table["arm"] == arm) & (table["seed"] == seed)]
+def model_name(arm: str, seed: float) -> str:
+    """What a model is called."""
+    return f"{arm_name(arm)}, {seed_name(seed)}"
+
+
+def in_percent(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
+    """The same rows, with shares in percent."""
+    return table.assign(**{name: 100 * table[name] for name in columns})
 
 
 def fills_of(table: pd.DataFrame) -> list[str]:
@@ -86,14 +93,8 @@ def over_seeds(table: pd.DataFrame, keys: Sequence[str], values: Sequence[str]) 
     return by_arm(means_over_seeds(table, ["arm", *keys], values))
 
 
-def basis(table: pd.DataFrame, n: str | None = "n", what: str = "test trials") -> str:
-    """What the numbers of a table are over: examples and seeds, as a sentence.
-
-    Args:
-        table: with ``arm``, ``seed`` and, if it is given, the column ``n``.
-        n: the column with the number of examples; None where there is none.
-        what: the examples.
-    """
-    seeds = [f"{arm_name(arm)} {whole(len(seeds_of(table, arm)))}" for arm in arms_of(table)]
-    text = f"seeds: {', '.join(seeds)}."
-    return f"n = {whole_range(table[n])} {what}; {text}" if n else f"S{text[1:]}"
+def basis(table: pd.DataFrame, n: str | None = "n") -> str:
+    """What the numbers of a table are over: trials, if a column has their number, and seeds."""
+    seeds = table.groupby("arm")["seed"].nunique()
+    text = ", ".join(f"{arm_name(arm)} {whole(seeds[arm])}" for arm in arms_of(table))
+    return f"n = {whole_range(table[n])} test trials; seeds: {text}." if n else f"Seeds: {text}."

@@ -1,16 +1,19 @@
-"""What the terms of a report on the cognitive task mean; stars stand around ``*variables*``."""
+"""Claims and terms of a report on the cognitive task; stars stand around ``*variables*``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from mechcore.report.claims import Claims
+from mechcore.report.kinds import Words
 
-INTERVALS = (
+_SECTIONS = "samples head-ablation number-attention decoding selectivity head-decoding projection"
+CLAIMS = Claims("cognitive_verdicts", dict(enumerate(_SECTIONS.split(), 1)))
+_INTERVALS = (
     "Intervals in brackets are 95 % intervals over test trials, each for its own number "
     "alone: among many heads some leave out zero by chance. They say nothing about other seeds, "
     "for which the spread over seeds stands beside them, nor about other models or wordings. "
     "Intervals over seeds are called so."
 )
-TERMS: Sequence[tuple[str, str]] = (
+_TERMS = (
     (
         "Task",
         "A prompt names a context, motion or colour, and gives evidence for left or right in both. "
@@ -85,8 +88,9 @@ TERMS: Sequence[tuple[str, str]] = (
         "and of the projected points, for a projection can draw groups where there are none.",
     ),
 )
-CREDIT = (
+_CREDIT = (
     "Claims after arXiv 2406.18926; the task after Mante et al. 2013 (doi 10.1038/nature12742), "
     "mixed selectivity after Rigotti et al. 2013 (doi 10.1038/nature12160). The wording of the "
     "prompts, the numbers and the sizes are this project's own."
 )
+WORDS = Words(_INTERVALS, _TERMS, _CREDIT)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 
 from mechcore.papers.extractive.freezing import FREEZING
 from mechcore.papers.extractive.results import PARTS
+from mechcore.report.drawing import BLACK, shorten
 from mechcore.report.seeds import in_order, ordered, seeds_in, whole_range
-from mechcore.wording import count, number
+from mechcore.wording import count
 
+MEAN_RANK = "mean rank (0 best)"
+CHANCE_LINE: dict[str, Any] = {"color": BLACK, "lw": 0.9, "ls": (0, (4, 2))}
+LETTERS = 14
+"""Of a name in a panel's title."""
 TASKS = ("first-hop", "second-hop")
 SCORES = ("informative", "upstream", "downstream")
 KINDS = PARTS[0].names
-ORDERS = ("joint", "facts first", "implications first")
-GRAFTED = {
-    "other facts": "without graft",
-    "graft": "graft",
-    "control graft": "control graft",
-}
+ORDERS = {order: order for order in ("joint", "facts first", "implications first")}
+GRAFTED = {"other facts": "without graft", "graft": "graft", "control graft": "control graft"}
 WAYS = FREEZING["way"].names
 DATA = (
     "test implications",
@@ -35,27 +38,21 @@ def tasks_of(table: pd.DataFrame) -> list[str]:
     return in_order(table["task"], TASKS)
 
 
-def of(table: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows with these values."""
-    for name, value in values.items():
-        table = table[table[name] == value]
-    return table
-
-
-def seed_name(seed: float) -> str:
-    """What a seed is called."""
-    return f"seed {number(seed, 0)}"
-
-
 def sorted_parts(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
     """The same rows by these columns, whose values have an order of their own."""
     known = {"task": TASKS, "score": SCORES, "kind": KINDS, "data": DATA[::-1], "way": WAYS}
+    known["state"] = ("before", "after")
     return ordered(table, **{name: known[name] for name in columns})
 
 
 def basis(table: pd.DataFrame) -> str:
     """What the numbers of a table are over: prompts and seeds, as a sentence."""
     return f"n = {whole_range(table['n'])} prompts; {count(len(seeds_in(table)), 'seed')}."
+
+
+def kind_name(kind: str) -> str:
+    """What components of a kind are called."""
+    return KINDS.get(kind, shorten(kind, LETTERS))
 
 
 def replay_name(replay: bool) -> str:

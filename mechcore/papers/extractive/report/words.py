@@ -1,27 +1,33 @@
-"""What the terms of a report on extractive structures mean; stars stand around ``*variables*``."""
+"""Claims and terms of a report on extractive structures; stars stand around ``*variables*``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from mechcore.report.claims import Claims
+from mechcore.report.kinds import Words
 
-INTERVALS = (
+_SECTIONS = (
+    *("recall", "recall", "scores", "scores", "freezing", "freezing", "ordering", "ordering"),
+    *("grafting", "localization", "sums"),
+)
+CLAIMS = Claims("extractive_verdicts", dict(enumerate(_SECTIONS, 1)))
+_INTERVALS = (
     "Intervals in brackets are 95 % intervals over prompts, each for its own number alone. "
     "They say nothing about other seeds, for which the spread over seeds stands beside them, nor "
     "about other models or facts."
 )
-BEFORE_FORMULA = (
+_BEFORE_FORMULA = (
     "A model is trained on facts, which moves its weights from *W0* to *W1* = *W0* + *dW*. Whether "
     "it then also knows what follows from the facts, and which components make it so, is asked by "
     "the reward *R*, the logit of the right answer's first token less the mean logit of all "
     "options. To first order the reward moves by"
 )
-FORMULA = "\u27e8\u2207*R*, *dW*\u27e9 = \u03a3 informative(*c*) + other, over the components *c*"
-AFTER_FORMULA = (
+_FORMULA = "\u27e8\u2207*R*, *dW*\u27e9 = \u03a3 informative(*c*) + other, over the components *c*"
+_AFTER_FORMULA = (
     "where a component is one attention head or one MLP layer at one token of the prompt, and "
     "*other* is what embeddings and norms add. A score above zero helps the right answer. Weights "
     "that an experiment changes are put back as they were before the next one."
 )
-TERMS: Sequence[tuple[str, str]] = (
+_TERMS = (
     (
         "Facts and implications",
         "Facts are the prompts and completions that the model is trained on; implications follow "
@@ -89,7 +95,8 @@ TERMS: Sequence[tuple[str, str]] = (
         "out.",
     ),
 )
-CREDIT = (
+_CREDIT = (
     "Definitions and experiments after Feng et al., extractive structures (arXiv 2412.04614). The "
     "prompts, sizes and rules of the verdicts are this project's own where the paper has none."
 )
+WORDS = Words(_INTERVALS, _TERMS, _CREDIT, _BEFORE_FORMULA, _FORMULA, _AFTER_FORMULA)

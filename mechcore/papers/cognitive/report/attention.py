@@ -1,0 +1,130 @@
+"""The section of a run on the cognitive task on attention to the numbers of the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from mechcore.papers.cognitive.attention import ATTENTION, ATTENTION_DROP
+from mechcore.papers.cognitive.report.arms import (
+    arm_look,
+    arm_name,
+    arms_of,
+    basis,
+    by_arm,
+    by_model,
+    fills_of,
+    of_models,
+)
+from mechcore.papers.cognitive.report.words import CLAIMS
+from mechcore.report.blocks import Block, Gallery, Shown, missing, table_of
+from mechcore.report.drawing import (
+    GREY,
+    MAX_WIDTH,
+    draw_over_seeds,
+    legend_below,
+    new_figure,
+    styled,
+)
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.scatter import draw_by_layer, layer_bar, layer_norm
+from mechcore.report.seeds import rows_of, strongest
+from mechcore.tables import COMPONENT
+
+_DASH = (0, (5, 2))
+_TOP = 5
+"""Heads of a model in a table."""
+
+
+@CLAIMS.section(
+    "number-attention",
+    "Attention to the numbers",
+    "the measure of attention to number tokens",
+    "cognitive_attention",
+    "cognitive_attention_drop",
+)
+def number_attention(
+    run: RunFolder, gallery: Gallery, attention: pd.DataFrame, drop: pd.DataFrame | None
+) -> Iterator[Block]:
+    """How much heads attend to numbers, and whether those are the heads that matter."""
+    ablation, counts = run.filled("cognitive_ablation"), basis(attention, None)
+    if ablation is not None:
+        fill = fills_of(ablation)[0]
+        yield gallery.add(
+            attention_and_drop(attention, rows_of(ablation, fill=fill)),
+            "attention-drop",
+            "A dot per head and seed: attention to number tokens, as a multiple of what a uniform "
+            f"head would give, and the drop of accuracy without the head ({fill} ablation). "
+            f"{counts}",
+            "Scatter plots, one per arm, of attention to numbers against the drop without each "
+            "head, coloured by layer; correlations are in the table below.",
+        )
+    yield gallery.add(
+        attention_by_layer(attention),
+        "attention-layers",
+        "Attention to number tokens as a multiple of what a uniform head would give, mean "
+        "over the heads of a layer; thin lines are seeds, the dashed line is uniform "
+        f"attention. {counts}",
+        "Line chart of attention to numbers by layer, one line per arm; heads are in the "
+        "table below.",
+    )
+    if drop is None:
+        yield missing("the correlation of attention with drops")
+    else:
+        caption = "Correlation over heads of attention to numbers with the drop, and attention to "
+        caption += "numbers (times uniform): mean of the first layer, of all others, and of all "
+        caption += "heads weighted by their drop"
+        columns = ["arm", "seed", "fill", "n_heads", "rho", "p"]
+        columns += ["first_layer_ratio", "other_ratio", "top_ratio"]
+        yield table_of(by_arm(drop), of_models(ATTENTION_DROP), caption, columns)
+    caption = f"The {_TOP} heads of every seed that attend to numbers most, with intervals: mean "
+    caption += "over all tokens that see a number, and where it is measured at the last token alone"
+    rows = by_model(strongest(attention, ["arm", "seed"], "ratio", _TOP))
+    shown: list[Shown] = ["arm", "seed", COMPONENT.called("head"), "mass", "uniform", "ratio"]
+    shown += ["answer_mass", "answer_uniform"]
+    yield table_of(rows, of_models(ATTENTION), caption, shown, folded=True)
+
+
+@styled
+def attention_and_drop(attention: pd.DataFrame, drops: pd.DataFrame) -> Figure:
+    """Attention to numbers against the drop without the head, a dot per head and seed by arm.
+
+    ``drops`` are the rows of one way of ablating.
+    """
+    head = ["arm", "seed", "component"]
+    both = attention.merge(drops[[*head, "drop"]], on=head)
+    arms, layers = arms_of(both), layer_norm(both["layer"])
+    figure = new_figure(min(1.6 + 2.9 * len(arms), MAX_WIDTH), 3.5)
+    axes = figure.subplots(1, len(arms), sharex=True, sharey=True, squeeze=False)[0]
+    for ax, arm in zip(axes, arms, strict=True):
+        part = rows_of(both, arm=arm)
+        ax.axvline(1, color=GREY, lw=0.9, ls=_DASH)
+        ax.axhline(0, color=GREY, lw=0.9)
+        draw_by_layer(ax, part["ratio"], 100 * part["drop"], part["layer"], layers)
+        ax.set_title(arm_name(arm))
+        ax.set_xlabel("attention to numbers (times uniform)")
+    axes[0].set_ylabel("drop without the head (points)")
+    axes[0].set_xlim(left=0)
+    layer_bar(figure, axes, layers)
+    return figure
+
+
+@styled
+def attention_by_layer(attention: pd.DataFrame) -> Figure:
+    """Attention to numbers of the heads of a layer, mean, by arm: thin lines are seeds."""
+    figure = new_figure(7.0, 3.6)
+    ax = figure.subplots()
+    ax.axhline(1, color=GREY, lw=0.9, ls=_DASH)
+    for i, arm in enumerate(arms_of(attention)):
+        rows = rows_of(attention, arm=arm)
+        draw_over_seeds(ax, rows, "layer", "ratio", arm_name(arm), *arm_look(arm, i))
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("layer")
+    ax.set_ylabel("attention to numbers\n(times uniform)")
+    ax.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    ax.grid(axis="y")
+    legend_below(figure, ax.get_legend_handles_labels()[0], columns=3)
+    return figure

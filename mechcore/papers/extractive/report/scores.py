@@ -1,0 +1,308 @@
+"""Sections of a study of extractive structures on scores: maps by layer, and what they sum to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from mechcore.papers.extractive.report.looks import (
+    KINDS,
+    LETTERS,
+    SCORES,
+    basis,
+    kind_name,
+    slug,
+    sorted_parts,
+    tasks_of,
+)
+from mechcore.papers.extractive.report.words import CLAIMS
+from mechcore.papers.extractive.results import PARTS
+from mechcore.papers.extractive.results import SCORES as SCHEMA
+from mechcore.papers.extractive.score_maps import SUMS
+from mechcore.report.blocks import Block, Gallery, OverSeeds, Paragraph, Shown, Table, table_of
+from mechcore.report.drawing import LIGHT_GREY, MAX_WIDTH, ink, new_figure, shorten, styled
+from mechcore.report.run_folder import RunFolder
+from mechcore.report.seeds import (
+    SEEDS,
+    in_order,
+    means_over_seeds,
+    rows_of,
+    seed_name,
+    seeds_in,
+    strongest,
+)
+from mechcore.wording import number, small
+
+_MAP = ("task", "score", "kind")
+_UNORDERED = (
+    ". If every seed has a base of its own, heads of a layer have no order, and means over seeds "
+    "say more of layers than of heads"
+)
+_TOP = 3
+"""Cells of a map in a table."""
+_SMALLEST, _LARGEST = 0.09, 0.42
+_ROOM_FOR_TEXT, _ROOM_FOR_NUMBERS = 0.27, 0.16
+"""Least side of a cell with a number in it, and beside it, in inches."""
+_NARROWEST = 1.05
+"""Least width of a panel, in inches, so that titles stay apart."""
+_FEW, _MOST_NUMBERS = 6, 200
+_LEAST = 0.02
+"""A map without larger values has no numbers, which would be zeros."""
+_PALETTE = matplotlib.colormaps["RdBu"].with_extremes(bad=LIGHT_GREY)
+
+
+# -- scores -------------------------------------------------------------------------------------
+
+
+@CLAIMS.section("scores", "Extractive scores", "the scores of components", "extractive_scores")
+def component_scores(_: RunFolder, gallery: Gallery, scores: pd.DataFrame) -> Iterator[Block]:
+    """Where facts are stored, asked for and read out."""
+    yield Paragraph(
+        "Informative: the fact is stored here. Upstream: the fact is asked for from here. "
+        "Downstream: turns the stored fact into the answer. Blue helps the right answer, "
+        "red hinders it, white does neither. Every map has its own scale, the number beside its "
+        "name, in logits."
+    )
+    for task in tasks_of(scores):
+        rows = rows_of(scores, task=task)
+        yield from _maps(gallery, rows, task, "")
+        seeds = seeds_in(rows)
+        for seed in seeds if len(seeds) > 1 else ():
+            yield from _maps(gallery, rows_of(rows, seed=seed), task, seed_name(seed))
+    keys = [*_MAP, "seed"]
+    sums = scores.groupby(keys, sort=False)["value"].sum(min_count=1).reset_index()
+    rows = sorted_parts(means_over_seeds(sums, _MAP, ["value"]), "task", "score")
+    caption = "Scores summed over all components of a kind and all tokens: means over seeds"
+    shown: list[Shown] = ["task", "score", PARTS[0].called("components"), SEEDS]
+    shown += [SCHEMA["value"].called("sum", digits=2), OverSeeds("value")]
+    yield table_of(rows, SCHEMA, caption, shown)
+    named = pd.concat([keyed(rows_of(scores, task=task)) for task in tasks_of(scores)])
+    named = named.reset_index(drop=True)
+    yield _strongest(named)
+    caption = f"Every seed: the {_TOP} components and tokens with the largest scores, of either "
+    caption += "sign, and the standard error over prompts"
+    shown = [*_MAP, "component", "token", "seed", "value", "se", "n"]
+    best = _largest(named, keys).sort_values("seed", kind="stable")
+    yield table_of(sorted_parts(best, *_MAP), SCHEMA, caption, shown, folded=True)
+
+
+def _maps(gallery: Gallery, scores: pd.DataFrame, task: str, seed: str) -> Iterator[Block]:
+    """Maps of all seeds of a task, or folded of one seed."""
+    name = "-".join(filter(None, (slug(task), seed.replace(" ", "-"))))
+    several = len(seeds_in(scores)) > 1
+    over = seed or ("mean over seeds" if several else "one seed")
+    title = f"{task[:1].upper()}{task[1:]}, {over}"
+    of_all = basis(rows_of(scores, n=scores["n"].max()))  # not all have tokens of long names
+    yield gallery.add(
+        token_maps(scores, title),
+        f"scores-tokens-{name}",
+        f"{title}: scores by layer and token of the implication's prompt, on top of MLPs, below "
+        "of heads, summed over the heads of a layer. The answer is read at the last token; "
+        f"{of_all}",
+        f"Heatmaps, layer by token, of the scores of {task}, {over}; the largest are in the table "
+        "below.",
+        fold=f"{title}: by layer and token" if seed else "",
+    )
+    if (scores["kind"] == "head").any():
+        yield gallery.add(
+            head_maps(scores, title),
+            f"scores-heads-{name}",
+            f"{title}: scores of every head, summed over tokens{_UNORDERED if several else ''}; "
+            f"{of_all}",
+            f"Heatmaps, layer by head, of the scores of {task}, {over}.",
+            fold=f"{title}: by layer and head" if seed else "",
+        )
+
+
+def _strongest(scores: pd.DataFrame) -> Table:
+    signs = scores.assign(positive=scores["value"] > 0)
+    means = means_over_seeds(signs, [*_MAP, "component", "column"], ["value", "positive"])
+    rows = sorted_parts(_largest(means, _MAP), *_MAP)
+    positive = [f"{s * n:.0f} of {n}" for s, n in zip(rows["positive"], rows["seeds"], strict=True)]
+    caption = f"The {_TOP} components and tokens of each map with the largest scores, of either "
+    caption += "sign: means over seeds, and in how many seeds the score is positive"
+    shown: list[Shown] = [*_MAP, "component", "token", "value", OverSeeds("value")]
+    return table_of(rows, SCHEMA, caption, [*shown, ("positive in", positive)])
+
+
+def _largest(scores: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """The largest of each map, of either sign, with the names of their tokens."""
+    rows = scores.assign(size=scores["value"].abs(), token=scores["column"].map(token_name))
+    return strongest(rows, keys, "size", _TOP)
+
+
+@CLAIMS.section("sums", "Sum check", "the check that scores add up", "extractive_sums")
+def sums(run: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Block]:
+    """Whether the scores add up, and how far first order is from the actual change."""
+    table = table.assign(sum=table["informative"] + table["other"])
+    gap = (table["sum"] - table["gradient"]).abs().max()
+    yield Paragraph(
+        "Informative scores of all components, with what embeddings and norms add, have to give "
+        "the first-order change of the reward, which is its gradient times the change of the "
+        f"weights. The largest difference between the two is {small(gap)} logits. The "
+        "actual change differs from both by what is not linear in the change of the weights."
+    )
+    if (run.config.get("settings") or {}).get("compat") == "paper":
+        text = "These are scores as the published code has them, with W_out twice and without W_in "
+        yield Paragraph(f"{text}in the MLPs: they do not add up.", note=True)
+    caption = "Change of the reward (logits), means over prompts: by scores, to first order, and "
+    caption += "as it is; r is the correlation over prompts of the last two"
+    total = SUMS["gradient"].alike("sum", "")
+    shown: list[Shown] = ["task", "seed", "informative", "other", total, "gradient", "actual"]
+    yield table_of(table, SUMS, caption, [*shown, "r", "n"])
+
+
+# -- maps ---------------------------------------------------------------------------------------
+
+
+def token_map(
+    scores: pd.DataFrame, columns: Sequence[tuple[str, int]], n_layers: int
+) -> pd.DataFrame:
+    """Scores by layer and token: summed over the components of a layer, mean over seeds.
+
+    Args:
+        scores: rows of one task, score and kind.
+        columns: as `token_columns` gives them.
+        n_layers: layers of the model.
+    """
+    found = _matrix(keyed(scores), "column", columns, n_layers)
+    return found.set_axis([token_name(column) for column in columns], axis=1)
+
+
+def head_map(scores: pd.DataFrame, n_heads: int, n_layers: int) -> pd.DataFrame:
+    """Scores by layer and head: summed over tokens, mean over seeds."""
+    return _matrix(scores, "head", range(n_heads), n_layers).rename(columns=str)
+
+
+def token_columns(scores: pd.DataFrame) -> list[tuple[str, int]]:
+    """The columns of all seeds: the name of a token, and the how many-th of that name it is.
+
+    Seeds may differ in the length of names, so that the same token stands in another place: the
+    seed with most columns gives the order, and those that it lacks come last.
+    """
+    found = keyed(scores)[["seed", "place", "column"]].drop_duplicates()
+    by_seed = [rows.sort_values("place")["column"].tolist() for _, rows in found.groupby("seed")]
+    longest_first = sorted(by_seed, key=len, reverse=True)
+    return list(dict.fromkeys(column for columns in longest_first for column in columns))
+
+
+def keyed(scores: pd.DataFrame) -> pd.DataFrame:
+    """The rows of one task with ``column``: (token, how many-th of that name in its seed)."""
+    places = scores[["seed", "place", "token"]].drop_duplicates().sort_values(["seed", "place"])
+    nth = places.groupby(["seed", "token"]).cumcount()
+    found = pd.Series(list(zip(places["token"], nth, strict=True)), places.index, dtype=object)
+    return scores.merge(places.assign(column=found), on=["seed", "place", "token"])
+
+
+def _matrix(
+    scores: pd.DataFrame, column: str, columns: Sequence[object], n_layers: int
+) -> pd.DataFrame:
+    """Missing values are NaN."""
+    keys = ["layer", column]
+    sums = scores.groupby(["seed", *keys])["value"].sum(min_count=1)
+    table = sums.groupby(keys).mean().unstack(column)
+    names = pd.Index(list(columns), tupleize_cols=False)
+    return table.reindex(index=range(n_layers), columns=names).astype(float)
+
+
+def token_name(column: tuple[str, int]) -> str:
+    """What a column is called."""
+    token, nth = column
+    return f"{token.strip()} ({nth + 1})" if nth else token.strip()
+
+
+@styled
+def token_maps(scores: pd.DataFrame, title: str) -> Figure:
+    """MLPs and heads by layer and token, a column of panels per score; rows of one task."""
+    kinds, names = in_order(scores["kind"], list(KINDS)), in_order(scores["score"], SCORES)
+    columns, n_layers = token_columns(scores), _count(scores["layer"])
+    maps = [
+        [token_map(rows_of(scores, kind=kind, score=name), columns, n_layers) for name in names]
+        for kind in kinds
+    ]
+    return _draw_maps(title, maps, names, [kind_name(kind) for kind in kinds], "", upright=False)
+
+
+@styled
+def head_maps(scores: pd.DataFrame, title: str) -> Figure:
+    """Heads by layer and number, summed over tokens, a panel per score; rows of one task."""
+    names, heads = in_order(scores["score"], SCORES), rows_of(scores, kind="head")
+    shape = _count(heads["head"]), _count(scores["layer"])
+    maps = [[head_map(rows_of(heads, score=name), *shape) for name in names]]
+    return _draw_maps(title, maps, names, ["heads"], "head", upright=True)
+
+
+def _count(numbers: pd.Series) -> int:
+    return int(numbers.max()) + 1
+
+
+def _draw_maps(
+    title: str,
+    maps: Sequence[Sequence[pd.DataFrame]],
+    scores: Sequence[str],
+    kinds: Sequence[str],
+    label: str,
+    *,
+    upright: bool,
+) -> Figure:
+    """Panels of one size; only the last row names its columns, which are the same in all.
+
+    Every panel has its own scale, which its title gives; the colours are the same.
+    """
+    n_layers, n_columns = maps[0][0].shape
+    largest = max(_LARGEST, _NARROWEST / n_columns)
+    cell = float(np.clip(((MAX_WIDTH - 1.5) / len(scores) - 0.2) / n_columns, _SMALLEST, largest))
+    end = "\n" if cell * n_columns < 2 * _NARROWEST else " "  # of the first line of a title
+    names = [shorten(str(name), LETTERS) for name in maps[0][0]]
+    below = 0.45 if upright else 0.15 + 0.065 * max(map(len, names))
+    width = len(scores) * (cell * n_columns + 0.3) + 1.5
+    height = len(kinds) * (cell * n_layers + 0.3 + 0.15 * (end == "\n")) + below + 0.45
+    figure = new_figure(width, height, square_cells=True)
+    figure.suptitle(shorten(title), size=10.5)
+    axes = figure.subplots(len(kinds), len(scores), squeeze=False, sharex=True, sharey=True)
+    for row, kind, line in zip(axes, kinds, maps, strict=True):
+        for ax, score, each in zip(row, scores, line, strict=True):
+            most = _draw_map(ax, each.to_numpy(), cell)
+            ax.set_title(f"{shorten(score, LETTERS)},{end}{kind}: \u00b1{small(most)}", size=8.5)
+        row[0].set_ylabel("layer")
+    shown = range(0, n_columns, _every(n_columns, cell) if upright else 1)
+    for ax in axes[-1]:
+        ax.set_xticks(
+            shown, labels=[names[i] for i in shown], rotation=0 if upright else 90, size=7
+        )
+        ax.set_xlabel(label)
+    axes[0, 0].set_yticks(range(0, n_layers, _every(n_layers, cell)))
+    scale = ScalarMappable(Normalize(-1, 1), _PALETTE)
+    bar = figure.colorbar(scale, ax=axes, fraction=0.03, aspect=16, shrink=0.8)
+    bar.set_ticks([-1, 0, 1], labels=["hinders", "0", "helps"])
+    bar.outline.set_visible(False)
+    return figure
+
+
+def _every(n: int, cell: float) -> int:
+    """Of so many numbered rows or columns, one in how many is named."""
+    return 1 if cell >= _ROOM_FOR_NUMBERS or n <= _FEW else 4
+
+
+def _draw_map(ax: Axes, values: np.ndarray, cell: float) -> float:
+    """One map, with numbers in the cells where there is room; returns the end of its scale."""
+    most = float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) or 1.0
+    norm = Normalize(-most, most)
+    # Without interpolation the file holds one pixel per cell, however large it is shown.
+    ax.imshow(values, cmap=_PALETTE, norm=norm, interpolation="none")
+    ax.spines[:].set(visible=True, color=LIGHT_GREY, lw=0.8)
+    ax.tick_params(length=0, pad=2)
+    if cell >= _ROOM_FOR_TEXT and values.size <= _MOST_NUMBERS and most >= _LEAST:
+        digits = 1 if most >= 1 else 2
+        for (i, j), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                text, shade = number(value, digits), ink(_PALETTE(norm(value)))
+                ax.text(j, i, text, ha="center", va="center", size=6, color=shade)
+    return most
