@@ -190,15 +190,7 @@ E = TypeVar("E", bound=Tables)
 
 
 def judged(claims: Iterable[tuple[str, Callable[[E], Finding]]], evidence: E) -> pd.DataFrame:
-    """Judge every claim.
-
-    Args:
-        claims: title of each, in order, and what judges it.
-        evidence: what it is judged by.
-
-    Returns:
-        The columns of `VERDICTS`.
-    """
+    """The columns of `VERDICTS`, given the title of every claim, in order, and what judges it."""
     rows = []
     for claim, (title, judge) in enumerate(claims, 1):
         try:

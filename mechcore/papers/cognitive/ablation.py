@@ -73,7 +73,9 @@ MASS = Schema(
         FILL,
         SUBSET.called("trials"),
         _TRIALS,
-        *estimate("centre", "number", "the centre, in layers from 0", over="moved quantiles"),
+        *estimate(
+            "centre", "number", "in layers from 0; missing without drops", over="moved quantiles"
+        ),
         Column("undefined", "share", "resamples without a centre", header="no centre"),
         Column(
             "total_drop",
@@ -84,7 +86,7 @@ MASS = Schema(
             shown="bare",
         ),
         Column("first_layer_share", "share", "of it, in layer 0", header="in first layer"),
-        Column("strongest", "text", "the head with the largest drop"),
+        Column("strongest", "text", "the head with the largest drop, if one is above 0"),
         *estimate(
             "centre_significant",
             "number",
@@ -147,9 +149,8 @@ def ablation_tables(
 ) -> dict[str, pd.DataFrame]:
     """Ablate every head alone, and say which layers the model depends on.
 
-    Accuracy is restricted to the two answers. Drops are shares, positive where the model is worse
-    without the head; intervals are 95 % bootstraps over trials, paired, and all heads see the same
-    resamples.
+    Accuracy is restricted to the two answers. Intervals are 95 % bootstraps over trials, paired,
+    and all heads see the same resamples.
 
     Args:
         model: a TransformerLens language model.
@@ -163,26 +164,10 @@ def ablation_tables(
         precision: see `mechcore.ablate`.
 
     Returns:
-        ``cognitive_ablation``, a row per fill and head, by layer: fill, component (``L0.H1``),
-        layer, head, n (trials), drop, low, high, incongruent_drop, incongruent_low,
-        incongruent_high (on incongruent trials alone), margin_drop (nats, all trials).
-
-        ``cognitive_mass``, a row per fill and subset of the trials:
-
-        - fill; subset, ``"all"`` or ``"incongruent"``; n, its trials;
-        - centre: the centre of mass, in layers; missing if no head has a positive drop;
-        - low, high: its interval. Resampling adds noise of its own, which would pull the centre
-            further to the middle, often past itself; so the quantiles are moved until their median
-            is the centre. They say how far the centre would vary with other trials, not how far
-            noise pulls it;
-        - undefined: share of resamples in which no head has a positive drop, left out of the
-            quantiles;
-        - total_drop: sum of the positive drops, over heads;
-        - first_layer_share: of total_drop, what is in layer 0; missing where centre is;
-        - strongest: the head with the largest drop, the first of equals; missing where centre is;
-        - centre_significant: the centre of the heads whose interval lies above 0, missing if there
-            are none; n_significant, how many; significant_low, significant_high, quantiles of it
-            over the resamples, these heads being kept.
+        The columns of `ABLATION`, a row per fill and head; and of `MASS`, a row per fill and
+        subset. Resampling adds noise of its own, which would pull a centre further to the middle,
+        often past itself; so the quantiles that are its interval are moved until their median is
+        the centre. They say how far it would vary with other trials, not how far noise pulls it.
 
     Raises:
         InputError: there is no fill, one comes twice, no resample is asked for, no trial is

@@ -81,7 +81,7 @@ ATTENTION_DROP = Schema(
         Column(
             "rho",
             "number",
-            "rank correlation over heads of ratio and drop",
+            "rank correlation over heads of ratio and drop; missing where one never varies",
             header="Spearman's rho",
             signed=True,
         ),
@@ -108,8 +108,8 @@ def attention_tables(
 ) -> dict[str, pd.DataFrame]:
     """Attention of every head to the numbers, and whether the heads that matter have more of it.
 
-    All tokens of a number count, its sign and point included. Masses are shares of a query's
-    attention, from 0 to 1. Intervals are 95 % bootstraps over trials.
+    All tokens of a number count, its sign and point included. Intervals are 95 % bootstraps over
+    trials.
 
     Args:
         model: a TransformerLens language model that computes attention patterns.
@@ -122,18 +122,8 @@ def attention_tables(
         seed: of the bootstrap.
 
     Returns:
-        ``cognitive_attention``, a row per head, by layer: component (``L0.H1``), layer, head; mass,
-        the mean attention to number tokens, over the queries that have one at or before them; low,
-        high; uniform, what uniform attention over a query's keys would give; ratio, mass / uniform;
-        low_ratio, high_ratio; answer_mass and answer_uniform, the same for the query that gives
-        the answer, the last token, alone.
-
-        ``cognitive_attention_drop``, a row per fill of ``ablation``: fill; n_heads; rho and p, the
-        rank correlation (Spearman) over heads of ratio and accuracy drop, missing for fewer than
-        three heads or where all have one ratio or one drop; first_layer_ratio, the mean ratio in
-        layer 0; other_ratio, in the other layers, missing if there are none; top_ratio, the mean
-        ratio weighted by max(drop, 0), missing if no drop is positive. Heads of one layer are not
-        independent: take p as a description.
+        The columns of `ATTENTION`, a row per head; and of `ATTENTION_DROP`, a row per fill. Heads
+        of one layer are not independent: take p as a description.
 
     Raises:
         InputError: the rows of ``ablation`` are not the heads of the model, the trials cannot be

@@ -58,7 +58,12 @@ DECODING = Schema(
         SUBSET.called("trials"),
         Column("n", "whole", "trials"),
         *DECODED,
-        Column("read", "text", "whether the variable was read by then: yes, no or partly"),
+        Column(
+            "read",
+            "text",
+            "whether the prompt has said by then all that the variable depends on in every "
+            "trial (yes), none of it in any (no), or some (partly)",
+        ),
     ),
 )
 CHECK = Schema(
@@ -147,21 +152,8 @@ def decoding_tables(
         batch_size: examples per forward.
 
     Returns:
-        ``cognitive_decoding``: layer; position (landmark); place (how many landmarks come before
-        it; missing where trials differ in that); variable (`VARIABLES`; the choice is the right
-        answer, not the model's); subset (``"all"``, or ``"balanced"``, see the module); n
-        (trials); accuracy, low, high (95 % interval), chance, floor (what the best of the other
-        variables allows by itself, wherever it is read), shuffled, shuffled_high, p, as of
-        `mechcore.probing.decode_table`; read (whether the prompt up to the position has what the
-        variable depends on: ``"no"`` if none of it in any trial, ``"yes"`` if all of it in all,
-        else ``"partly"``: after the first of two numbers, for the choice before both modalities
-        are read, and where trials show the modalities in different order).
-
-        ``cognitive_svm``: see `mechcore.papers.cognitive.svm.svm_table`.
-
-        ``cognitive_check``, one row: n_rows (with read ``"no"``); n_above (those with a p of at
-        most `CHECK_ALPHA`); expected (how many if labels say nothing); p (of the largest
-        accuracy); holds (p over `CHECK_LEVEL`: by accident it does not in 1 of 200 models).
+        The columns of `DECODING`, where the choice is the right answer, not the model's; of
+        `mechcore.papers.cognitive.svm.SVM`; and of `CHECK`, one row.
 
     Raises:
         InputError: a condition has too few trials, the tokenizer cannot write the prompts, the

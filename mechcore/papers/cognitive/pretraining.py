@@ -63,10 +63,7 @@ Sentences = Iterator[str]
 def generate_texts(n: int, seed: int, split: Split = "train") -> Examples:
     """Draw ``n`` texts, the kinds in turn; a smaller draw is the beginning of a larger one.
 
-    Args:
-        n: number of texts, at least 1.
-        seed: seed of the draw.
-        split: ``"train"``, ``"dev"`` or ``"test"``, which compare different pairs of numbers.
+    Splits compare different pairs of numbers.
 
     Returns:
         The text up to its last word, that word as label, its kind as subset.

@@ -22,7 +22,9 @@ from mechcore.tables import PART, Column, Schema, estimate
 DECODED = (
     *estimate("accuracy", "share", "cross-validated accuracy", over="binomial"),
     Column("chance", "share", "accuracy of guessing"),
-    Column("floor", "share", "what other variables give away"),
+    Column(
+        "floor", "share", "what the best of the other variables gives away, wherever it is read"
+    ),
     Column("shuffled", "share", "mean with shuffled labels"),
     Column("shuffled_high", "share", "its 95th percentile", header="shuffled, 95 %"),
     Column("p", "number", "of the accuracy, by shuffled labels", shown="small"),
@@ -73,16 +75,10 @@ def svm_table(
         batch_size: examples per forward.
 
     Returns:
-        component (``L0.H1``), layer, head; target: ``"choice"`` (the model's answer),
-        ``"correct"`` (whether it is right; of as many right as wrong answers), ``"congruent"``,
-        ``"condition"`` (the 8 conditions); n (trials), smallest (trials of the rarest class);
-        accuracy, low, high (95 % interval), chance, floor, shuffled, shuffled_high, p as of
-        `mechcore.probing.decode_table`, all missing where the rarest class has fewer than two
-        trials for every fold.
-
-        The floor is what the model's choice or the congruence allows by itself: errors are mostly
-        on incongruent trials, so that what tells these tells errors, and the choice tells a
-        condition at 0.25.
+        The columns of `SVM`; accuracies are missing where the rarest class has fewer than two
+        trials for every fold. The floor is what the model's choice or the congruence allows by
+        itself: errors are mostly on incongruent trials, so that what tells these tells errors, and
+        the choice tells a condition at 0.25.
 
     Raises:
         InputError: the tokenizer cannot write the prompts, or an option is out of range.

@@ -71,7 +71,7 @@ PROJECTION = Schema(
     "The states in two dimensions, a row per trial.",
     (
         Column("trial", "whole", "row in the trials"),
-        Column("x", "number", "first coordinate"),
+        Column("x", "number", "first coordinate; for PCA in standard deviations of a unit"),
         Column("y", "number", "second coordinate"),
         Column("context", "text", "what the prompt asks for"),
         Column("choice", "text", "the model's answer"),
@@ -156,7 +156,7 @@ def unit_tables(
     method: Literal["umap", "pca", "auto"] = "auto",
     batch_size: int = 64,
 ) -> dict[str, pd.DataFrame]:
-    """Selectivity of the last layer's units at the last token, and a projection of their states.
+    """`selectivity_tables` and `projection_tables` of the last layer's units at the last token.
 
     Args:
         model: any TransformerLens language model.
@@ -167,10 +167,6 @@ def unit_tables(
         seed: of permutations, UMAP and shuffles.
         method: of the projection, see `mechcore.probing.project`.
         batch_size: examples per forward.
-
-    Returns:
-        ``cognitive_selectivity`` and ``cognitive_terms``, see `selectivity_tables`;
-        ``cognitive_projection`` and ``cognitive_silhouette``, see `projection_tables`.
 
     Raises:
         InputError: the tokenizer cannot write the prompts, there are too few trials or conditions,
@@ -209,14 +205,7 @@ def selectivity_tables(
         seed: of the permutations.
 
     Returns:
-        ``cognitive_selectivity``, one row for each number of variables: n_variables (0 to 4),
-        units, share (of all units), expected_correlated (the share if no unit followed anything,
-        given that the terms are correlated, see `mechcore.probing.selectivity.Selectivity`),
-        with_interaction (those of ``units`` that are selective for an interaction too), n_units,
-        alpha, n (trials).
-
-        ``cognitive_terms``, one row for each variable and interaction (``"context x choice"``):
-        term, units (selective), share, expected (the share if no unit followed anything).
+        The columns of `SELECTIVITY`, a row for each number of variables, 0 to 4; and of `TERMS`.
 
     Raises:
         InputError: see `mechcore.probing.selectivity.selectivity`.
@@ -284,15 +273,8 @@ def projection_tables(
         method: see `mechcore.probing.project`.
 
     Returns:
-        ``cognitive_projection``: trial (row in the trials), x, y (of no unit for UMAP; standard
-        deviations of a unit for PCA), context, choice (the model's answer), label (the right one),
-        correct, method (``"umap"`` or ``"pca"``), description (the method in words).
-
-        ``cognitive_silhouette``: space (``"states"``, standardised, or ``"points"`` of the
-        projection), variable (``"context"``, or ``"choice"``, the model's), method (of the
-        projection), silhouette (-1 to 1), null_mean and null_95 (mean and 95th percentile with
-        shuffled labels), all missing where all trials have one value, as with a model that always
-        answers the same.
+        The columns of `PROJECTION` and of `SILHOUETTE`, whose numbers are missing where all trials
+        have one value, as with a model that always answers the same.
 
     Raises:
         InputError: there are too few trials, no unit varies, or the method is not installed.

@@ -111,11 +111,7 @@ def snapshot(model: Any, names: Iterable[str] | None = None) -> dict[str, Tensor
 
 
 def delta_from(model: Any, before: Mapping[str, Tensor]) -> WeightDelta:
-    """What a model's weights are now, minus what they were.
-
-    Args:
-        model: the model as it is now.
-        before: a `snapshot` of it; weights that are not in it are passed over.
+    """What a model's weights are now, minus what they were in a `snapshot` of some of them.
 
     Raises:
         InputError: there is no such weight.

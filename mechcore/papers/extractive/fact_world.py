@@ -124,11 +124,7 @@ def fact_world_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_fact_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
-    """The first-hop and the second-hop task of the tiny world.
-
-    Args:
-        seed: of who of the newcomers it is about, drawn anew for each of the two.
-    """
+    """The first-hop and the second-hop task of the tiny world; newcomers are drawn for each."""
     first, second = (
         shuffled(NEWCOMERS, random.Random(f"tiny {hop} {seed}"))[: len(TINY_CITIES)]
         for hop in ("first", "second")
@@ -163,9 +159,6 @@ def ordering_of(seed: int, *, tiny: bool) -> OrderingTask[Facts]:
 def base_facts(seed: int) -> Examples:
     """Everything that is true in the world of a seed, once: what the base should know.
 
-    Args:
-        seed: of who lives where and has which role.
-
     Returns:
         The text up to its last word, that word as label, its kind as subset.
     """
@@ -175,14 +168,7 @@ def base_facts(seed: int) -> Examples:
 def base_texts(n: int, seed: int) -> Examples:
     """``n`` training texts: the facts in a random order, again and again, and neutral texts.
 
-    A smaller draw is the beginning of a larger one.
-
-    Args:
-        n: number of texts, at least 1.
-        seed: of the world, of the order and of the neutral texts.
-
-    Returns:
-        As `base_facts`.
+    A smaller draw is the beginning of a larger one. Columns are those of `base_facts`.
 
     Raises:
         InputError: ``n`` is not positive.

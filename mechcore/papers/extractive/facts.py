@@ -164,11 +164,7 @@ class OrderingTask(Generic[F]):
 
 
 def city_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
-    """The first-hop and the second-hop task on the paper's 20 cities.
-
-    Args:
-        seed: of the people's names, which are drawn anew for each of the two.
-    """
+    """The first-hop and the second-hop task on the paper's 20 cities; names are drawn for each."""
     first, second = (
         _draw_names(len(CITIES), random.Random(f"{hop} {seed}")) for hop in ("first", "second")
     )
@@ -251,12 +247,7 @@ def ordering(
 def facts_table(
     tasks: tuple[FactTask[Facts], FactTask[Facts]], ordering: OrderingTask[Facts]
 ) -> pd.DataFrame:
-    """All facts and implications of a seed, one row each.
-
-    Returns:
-        Columns task (first-hop, second-hop, ordering), data (facts, implications, and for ordering
-        also test and other ones), prompt, completion, subject.
-    """
+    """All facts and implications: columns task, data (the split), prompt, completion, subject."""
     named = {task.name: task.splits for task in tasks} | {"ordering": ordering.splits}
     rows = [
         (task, data, *row)

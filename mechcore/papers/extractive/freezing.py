@@ -77,9 +77,8 @@ def freezing(
             given.
 
     Returns:
-        Rows of task, seed, cut, frozen (none, early, late, all), way (reverted, trained), data
-        (facts, implications), mean_rank (0 best), n (points). "none" and "all" do not depend on cut
-        and way, and are repeated in each.
+        The columns of `FREEZING`; "none" and "all" do not depend on cut and way, and are repeated
+        in each.
 
     Raises:
         InputError: a cut leaves one of the groups empty.

@@ -57,16 +57,11 @@ def grafting(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
     - ``control graft``: W_F' + (W_I - W_0), whose added part was learned where they were not.
 
     Only names and answers that belong together in both are shared, so a model that ranks the
-    implications of the *other* facts well has not been told them.
-
-    Args:
-        model: any TransformerLens language model; its weights are as before afterwards.
-        task: training names with both assignments.
-        settings: of every training.
+    implications of the *other* facts well has not been told them. The model's weights are as before
+    afterwards.
 
     Returns:
-        Rows of seed, model, data (other implications, implications, other facts, facts),
-        mean_rank (0 best), n (points), chance (mean rank of guessing).
+        The columns of `GRAFTING`.
 
     Raises:
         MechcoreError: a loss is no longer finite.

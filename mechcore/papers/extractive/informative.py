@@ -52,11 +52,8 @@ def covered_names(sites: Sites) -> set[str]:
 def informative(model: Any, sites: Sites, trace: Trace, delta: WeightDelta) -> Informative:
     """Sum over each component's matrices of (dR/dy at the old weights) . (dM x).
 
-    Args:
-        model: with the old weights.
-        sites: of the model.
-        trace: of `mechcore.papers.extractive.passes.look_back` with ``by_head`` and `hooks_needed`.
-        delta: the change of weights.
+    The model has the old weights; the trace is of `mechcore.papers.extractive.passes.look_back`
+    with ``by_head`` and `hooks_needed`.
     """
     layers = [_layer(model, layer, sites, trace, delta) for layer in range(sites.shape.n_layers)]
     heads, mlps, outs = (torch.stack(parts, dim=1) for parts in zip(*layers, strict=True))

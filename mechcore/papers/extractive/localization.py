@@ -91,10 +91,8 @@ def localization(
         n_scored: training implications that scores are taken on, the first; all if there are fewer.
 
     Returns:
-        One row per component: seed, kind (mlp, head), component, layer, head (-1 for MLPs),
-        informative and downstream (means over points, summed over places, in logits). And one row
-        per kind: seed, kind, r2, r, p (two-sided, of Pearson's r), n (components); missing numbers
-        where a score does not vary or there are fewer than 3 components.
+        The columns of `LOCALIZATION`, a row per component; and of `LOCALIZATION_R2`, whose numbers
+        are missing where a score does not vary or there are fewer than 3 components.
 
     Raises:
         MechcoreError: a loss is no longer finite.

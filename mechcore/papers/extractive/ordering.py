@@ -70,10 +70,8 @@ def ordering(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
             it is not forgotten; joint training and that on test facts never do.
 
     Returns:
-        Rows of seed, replay (whether there is any), order (joint, facts first, implications first),
-        data, mean_rank (0 best), n (points), chance (mean rank of guessing). ``facts`` and
-        ``implications`` are measured after the training names, ``test facts`` and ``test
-        implications`` at the end.
+        The columns of `ORDERING`. ``facts`` and ``implications`` are measured after the training
+        names, ``test facts`` and ``test implications`` at the end.
 
     Raises:
         MechcoreError: a loss is no longer finite.

@@ -130,7 +130,7 @@ class Question:
         batch: token ids and attention mask, padded on the right.
         option_ids: first tokens of the options.
         answers: index of the right option of every row.
-        points: numbers of the rows in the data, to name them in errors; None if these are all.
+        points: numbers of the rows in the data, to name them in errors.
     """
 
     batch: Batch
@@ -145,14 +145,7 @@ def look(
     read: Sequence[str],
     write: Mapping[str, Tensor] | None = None,
 ) -> Trace:
-    """Run a model forward only.
-
-    Args:
-        model: a causal language model of TransformerLens.
-        question: the prompts.
-        read: hook points to keep the values of.
-        write: values to put in, by hook point.
-    """
+    """Run a model forward only; write values to some hook points, and keep those of others."""
     seen: dict[str, Tensor] = {}
     with torch.no_grad():
         found = _rewards(model, question, _hooks(read, write or {}, seen))

@@ -75,11 +75,6 @@ def all_option_logits(
 ) -> Float[Tensor, "point option"]:
     """Logits of all options after every prompt, in float32 at least, on the CPU.
 
-    Args:
-        model: a causal language model of TransformerLens.
-        data: the prompts.
-        batch_size: prompts per forward.
-
     Raises:
         InputError: the model is an encoder or a classifier.
         MechcoreError: a logit is not finite, and so cannot be ranked.

@@ -102,12 +102,8 @@ class Recall:
     """What came of out-of-context reasoning on one task.
 
     Attributes:
-        ranks: one row for facts and implications, before and after: task, seed, data, state,
-            mean_rank (0 best) with its 95 % bootstrap interval over points low and high, reward
-            (mean, in logits), n (points), n_options, chance (mean rank of guessing),
-            learning_rate, epochs.
-        grid: one row per setting tried: task, seed, learning_rate, epochs, loss (nats per target
-            token, mean over the last epoch), facts and implications (mean ranks), chosen.
+        ranks: the columns of `RANKS`.
+        grid: the columns of `GRID`.
         chosen: the setting that ``ranks`` are of.
         delta: what it changed.
     """

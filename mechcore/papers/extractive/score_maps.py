@@ -88,11 +88,7 @@ def score_maps(
         compat: ``"paper"`` for the published code's informative score.
 
     Returns:
-        The scores: task, seed, score (informative, upstream, downstream), kind (mlp, head),
-        component, layer, head (-1 for MLPs), place (column, from 0), token (its label), value
-        (mean over points, in logits), se, n. And the sums, one row of means over points: task,
-        seed, informative, other, gradient (the linear estimate of the change of the reward),
-        actual (its change), r (correlation over points of the two; missing if there is none), n.
+        The columns of `mechcore.papers.extractive.results.SCORES`; and of `SUMS`, one row.
 
     Source: arXiv 2412.04614, section 4.
     """

@@ -114,10 +114,7 @@ def facts_then_implications(
 ) -> tuple[WeightDelta, WeightDelta]:
     """Train the facts, then the implications; what each of the two changes.
 
-    Args:
-        model: any TransformerLens language model; its weights are as before afterwards.
-        task: training names.
-        settings: of both phases.
+    The model's weights are as before afterwards.
 
     Raises:
         MechcoreError: a loss is no longer finite.
