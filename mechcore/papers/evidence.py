@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,16 +17,13 @@ from scipy.stats import t as student_t
 
 from mechcore.errors import InputError
 from mechcore.evaluation.intervals import Interval
+from mechcore.report.seeds import rows_of
 from mechcore.tables import Column, Schema
+from mechcore.wording import INCONCLUSIVE, NOT_SUPPORTED, SUPPORTED, count, number
 
 P = ParamSpec("P")
 
-Verdict: TypeAlias = Literal["supported", "not supported", "inconclusive"]
-_IN_WORDS: Mapping[bool | None, Verdict] = {
-    True: "supported",
-    False: "not supported",
-    None: "inconclusive",
-}
+_IN_WORDS = {True: SUPPORTED, False: NOT_SUPPORTED, None: INCONCLUSIVE}
 
 VERDICTS = Schema(
     "verdicts",
@@ -60,7 +57,7 @@ class Finding:
     figure: str
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> str:
         """In words."""
         return _IN_WORDS[self.met]
 
@@ -144,10 +141,7 @@ class Tables:
         table = self.tables.get(name)
         if table is None or table.empty:
             raise InconclusiveError(f"There is no table {name}.")
-        chosen = np.ones(len(table), dtype=bool)
-        for column, value in where.items():
-            chosen &= (table[column] == value).to_numpy()
-        table = table[chosen]
+        table = rows_of(table, **where)
         if table.empty:
             raise InconclusiveError(f"Table {name} has no row of {_values(where)}.")
         return table
@@ -181,7 +175,7 @@ class Tables:
         if rows.index.has_duplicates:
             raise InputError(
                 f"table {name}: {len(rows)} rows of {_values(where)} for "
-                f"{seeds_named(len(seeds.kept))}; expected one each"
+                f"{count(len(seeds.kept), 'seed')}; expected one each"
             )
         return rows.loc[list(seeds.kept)]
 
@@ -249,8 +243,8 @@ def over_seeds(met: Sequence[bool | None]) -> tuple[bool | None, str]:
     """
     n, yes, no = len(met), met.count(True), met.count(False)
     if yes == n:
-        return True, f"Met in {yes} of {seeds_named(n)}."
-    counts = f"Met in {yes} of {seeds_named(n)}, contradicted in {no}, open in {n - yes - no}."
+        return True, f"Met in {yes} of {count(n, 'seed')}."
+    counts = f"Met in {yes} of {count(n, 'seed')}, contradicted in {no}, open in {n - yes - no}."
     return ruled(False, 2 * no > n), counts
 
 
@@ -272,14 +266,6 @@ def t_interval(values: Iterable[float]) -> Interval:
 # -- words ----------------------------------------------------------------------------------------
 
 
-def number(value: float, digits: int = 2) -> str:
-    """With a true minus sign; missing values are ``n/a``."""
-    if not math.isfinite(value):
-        return "n/a"
-    text = f"{value:.{digits}f}"
-    return text.lstrip("-") if float(text) == 0 else text.replace("-", "\u2212")
-
-
 def percent(share: float) -> str:
     """A share in percent."""
     return f"{number(100 * share, 1)} %"
@@ -297,15 +283,9 @@ def ends(interval: Interval, scale: float = 1.0, digits: int = 2) -> str:
     return f"[{number(scale * interval.low, digits)}, {number(scale * interval.high, digits)}]"
 
 
-def seeds_named(n: int) -> str:
-    """``3 seeds``."""
-    return f"{n} seed{'' if n == 1 else 's'}"
-
-
 def mean(values: Iterable[float]) -> float:
     """Mean of what is not missing; NaN if all is."""
-    found = [value for value in values if math.isfinite(value)]
-    return sum(found) / len(found) if found else math.nan
+    return float(pd.Series([*values], dtype=float).mean())
 
 
 def joined(*sentences: str) -> str:

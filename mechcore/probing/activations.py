@@ -43,9 +43,8 @@ class Activations(Shown):
     ) -> dict[tuple[str | int, ...], Float[Tensor, "example unit"]]:
         """States to decode from, by (hook, column of `positions`).
 
-        Args:
-            per_head: make every head of a hook with heads a site of its own, by
-                (hook, column, head); otherwise the heads' units are put side by side.
+        With ``per_head`` every head of a hook with heads is a site of its own, by (hook, column,
+        head); otherwise the heads' units are put side by side.
 
         Raises:
             InputError: ``per_head`` was asked for, and no hook has heads.

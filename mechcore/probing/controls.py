@@ -17,10 +17,6 @@ def correlation_floor(labels: Sequence[Hashable], given: Sequence[Hashable]) -> 
     What decodes that variable decodes the labels this well without any trace of them. For what
     several variables allow together, pass their values zipped.
 
-    Args:
-        labels: one per example.
-        given: the other variable's values.
-
     Raises:
         InputError: there is no example, or the two differ in length.
     """
@@ -33,7 +29,7 @@ def correlation_floor(labels: Sequence[Hashable], given: Sequence[Hashable]) -> 
 
 
 def balanced(labels: Sequence[Hashable], *against: Sequence[Hashable], seed: int) -> list[int]:
-    """Rows in which every label occurs equally often with every value of ``against``.
+    """Rows, in order, in which every label occurs equally often with every value of ``against``.
 
     As few rows as possible are dropped, at random. In what is left, ``against`` says nothing of
     the labels: their `correlation_floor`, also given all of ``against`` together, is chance.
@@ -41,14 +37,6 @@ def balanced(labels: Sequence[Hashable], *against: Sequence[Hashable], seed: int
     Balancing against one variable leaves open what it says together with others. In the cognitive
     task, the sign of motion balanced against the choice is still settled by the choice wherever
     the context is motion; it is free of both where the context is color.
-
-    Args:
-        labels: one per example.
-        against: variables whose correlation with the labels is to go.
-        seed: of the draw.
-
-    Returns:
-        Rows, in the order of the data.
 
     Raises:
         InputError: a label never occurs with some of the values that occur in ``against``.

@@ -38,6 +38,7 @@ would bring out the length, and what goes along with it, before the model has re
 """
 
 RESAMPLES = 1000
+_FIGURES = ("accuracy", "low", "high", "chance", "floor", "shuffled", "shuffled_high", "p", "n")
 _TOGETHER = 64
 """Shuffles that are fitted in one problem."""
 
@@ -99,11 +100,6 @@ class Decoding(Shown):
     def high(self) -> float:
         """Upper end of `interval`."""
         return self.interval.high
-
-    @property
-    def fold_accuracies(self) -> Float[np.ndarray, " fold"]:
-        """Accuracy in each fold."""
-        return np.bincount(self.folds, self.correct) / np.bincount(self.folds)
 
     @property
     def chance(self) -> float:
@@ -220,10 +216,8 @@ def decode_table(
         options: of `decode`.
 
     Returns:
-        One row per site and variable: ``site``, ``variable``, ``accuracy``, its 95 % interval
-        ``low`` and ``high``, ``chance``, ``floor`` (the largest `correlation_floor` of one given
-        variable, at least chance), ``shuffled`` and ``shuffled_high`` (mean and 95th percentile of
-        the accuracies with shuffled labels), ``p`` and ``n`` (examples). Accuracies are shares.
+        One row per site and variable: ``site``, ``variable``, ``floor`` (the largest
+        `correlation_floor` of one given variable, at least chance), and attributes of `Decoding`.
 
     Raises:
         InputError: see `decode`; or there is no site or variable.
@@ -247,21 +241,9 @@ def decode_table(
                     found = decode(values, wanted, **options)
                 except MechcoreError as error:
                     raise type(error)(f"{name!r} from {site!r}: {error}") from error
-                rows.append(
-                    {
-                        "site": site,
-                        "variable": name,
-                        "accuracy": found.accuracy,
-                        "low": found.low,
-                        "high": found.high,
-                        "chance": found.chance,
-                        "floor": max([found.chance, *floors[name]]),
-                        "shuffled": found.shuffled,
-                        "shuffled_high": found.shuffled_high,
-                        "p": found.p,
-                        "n": found.n,
-                    }
-                )
+                row = {each: getattr(found, each, None) for each in _FIGURES}
+                floor = max([found.chance, *floors[name]])
+                rows.append({"site": site, "variable": name, **row, "floor": floor})
                 advance()
     return pd.DataFrame(rows)
 

@@ -35,17 +35,15 @@ class Projection(Shown):
     Attributes:
         points: coordinates, of no unit for UMAP; for PCA standard deviations of a unit.
         method: the one that was used.
-        description: the same in words, for a caption.
+        description: the same in words with its settings, for a caption.
         explained_variance: share of the variance of the standardised states in every component,
             for PCA.
-        settings: what the method was called with, by name.
     """
 
     points: Float[np.ndarray, "example component"]
     method: Method
     description: str
     explained_variance: tuple[float, ...] | None
-    settings: Mapping[str, Any]
 
 
 def standardised(
@@ -115,20 +113,17 @@ def project(
     shown = f"{n_components} components of {values.shape[1]} standardised units"
     if umap is not None:
         description = f"UMAP, {shown}, {n_neighbors} neighbours, min_dist {min_dist}, seed {seed}"
-        settings: dict[str, Any] = {
-            "n_components": n_components,
-            "n_neighbors": n_neighbors,
-            "min_dist": min_dist,
-        }
+        settings = {"n_components": n_components, "n_neighbors": n_neighbors, "min_dist": min_dist}
         # A seed needs one process; any other number warns.
         reducer = umap(**settings, random_state=seed, n_jobs=1)
-        points = np.asarray(reducer.fit_transform(values), dtype=float)
-        return Projection(points, "umap", description, None, {**settings, "seed": seed})
+        return Projection(
+            np.asarray(reducer.fit_transform(values), float), "umap", description, None
+        )
     points, shares = _pca(values, n_components)
     description = f"PCA, {shown}, {sum(shares):.1%} of their variance"
     if method == "auto":
         description += " (umap-learn cannot be imported)"
-    return Projection(points, "pca", description, shares, {"n_components": n_components})
+    return Projection(points, "pca", description, shares)
 
 
 def _umap() -> Callable[..., Any] | None:
@@ -187,8 +182,8 @@ def silhouettes(
 
     Of an example: (b - a) / max(a, b), with a its mean Euclidean distance to the rest of its class
     and b that to the nearest other class; 0 where its class has no other. 1: classes are points
-    apart; 0: they lie on one another; negative: examples are nearer to another class. Distances
-    are of what is given: for those in which every unit counts alike, give `standardised` states.
+    apart; 0: they lie on one another; negative: examples are nearer to another class. For
+    distances in which every unit counts alike, give `standardised` states.
 
     Args:
         points_or_states: points of a projection, or states.

@@ -94,10 +94,7 @@ class Selectivity(Shown):
     seed: int
 
     def units(self, terms: Sequence[str] | None = None) -> pd.DataFrame:
-        """Kind of every unit.
-
-        Args:
-            terms: the main effects to look at, by default all; interactions always count.
+        """Kind of every unit; ``terms`` are the main effects to look at, by default all.
 
         Returns:
             unit, n_variables (main effects it is selective for), n_interactions, and kind:
@@ -119,10 +116,7 @@ class Selectivity(Shown):
         return pd.DataFrame(columns).reset_index()
 
     def counts(self, terms: Sequence[str] | None = None) -> pd.DataFrame:
-        """How many units are selective for 0, 1, ... of the main effects.
-
-        Args:
-            terms: the main effects to count among, by default all.
+        """How many units are selective for 0, 1, ... of the main effects ``terms``, by default all.
 
         Returns:
             n_variables; units; share (of all units); expected_by_chance and expected_correlated
@@ -130,14 +124,12 @@ class Selectivity(Shown):
             that are also selective for an interaction).
 
             Both take every test as exact, and constant units as never selective.
-            expected_by_chance is Binomial(number of terms, alpha): it takes the tests of a unit as
-            independent, and so expects too few mixed units where terms are correlated, as choice
-            and evidence are. expected_correlated knows the correlations of the terms, and that a
-            unit's tests share an estimate of its error; it takes errors as normal, and comes from
-            seeded draws. Both are for units that follow nothing: one that follows a variable
-            passes for mixed with a chance of about alpha for each other term. Units need not be
-            independent of one another, but if they are not, the share found scatters more
-            around what is expected.
+            expected_by_chance is Binomial(number of terms, alpha), which expects too few mixed
+            units where terms are correlated, as choice and evidence are. expected_correlated knows
+            the correlations of the terms, and that a unit's tests share an estimate of its error;
+            it takes errors as normal, and comes from seeded draws. Both are for units that follow
+            nothing: one that follows a variable passes for mixed with a chance of about alpha for
+            each other term.
 
         Raises:
             InputError: a term is not a main effect, or is given twice.

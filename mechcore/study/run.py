@@ -13,7 +13,7 @@ from mechcore.report.blocks import FIGURES_FOLDER
 from mechcore.report.kinds import REPORTS
 from mechcore.settings import changed
 from mechcore.study.engine import Study, perform
-from mechcore.study.executors import Executor
+from mechcore.study.executors import Executor, Local
 from mechcore.study.kinds import DEFAULT, STUDIES
 from mechcore.study.results import (
     STORE,
@@ -128,6 +128,27 @@ def run_study(
             origins = dict.fromkeys(found, "Python")
         folders = write_results(study, out, kind, settings, kept, origins)
         return [_report(out, folder) for folder in folders]
+
+
+def run_here(
+    kind: str,
+    settings: Any,
+    out: str | Path,
+    *,
+    workers: int = 1,
+    threads: int | None = None,
+    store: str | Path | None = None,
+    device: str = "cpu",
+) -> Path:
+    """`run_study` of one model on this machine.
+
+    See `mechcore.study.executors.Local` for ``workers``, ``threads`` (its ``cpus``) and ``device``.
+
+    Returns:
+        The report.
+    """
+    executor = Local(workers, threads, device)
+    return run_study(settings, out, kind=kind, store=store, executor=executor)[0]
 
 
 def _report(out: Path, folder: Path) -> Path:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.papers.cognitive.settings import ArmTraining, CognitiveSettings, default_settings
-    from mechcore.papers.cognitive.study import run
-    from mechcore.papers.cognitive.verdicts import verdicts
+    from mechcore.papers.cognitive.settings import ArmTraining as ArmTraining
+    from mechcore.papers.cognitive.settings import CognitiveSettings as CognitiveSettings
+    from mechcore.papers.cognitive.settings import default_settings as default_settings
+    from mechcore.papers.cognitive.study import run as run
+    from mechcore.papers.cognitive.verdicts import verdicts as verdicts
 
 attach(__name__)
-
-__all__ = ["ArmTraining", "CognitiveSettings", "default_settings", "run", "verdicts"]

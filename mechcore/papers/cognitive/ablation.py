@@ -124,14 +124,8 @@ class AblateHeads(Analysis):
         seen = self.task.trials(MEAN_TRIALS, _MEAN_SEED)
         encoded = encode_trials(seen, tokenizer, max_length=model.cfg.n_ctx)
         means = MeanActivations.compute(model, encoded)
-        found = ablation_tables(
-            model,
-            tokenizer,
-            trials,
-            means,
-            n_resamples=self.n_resamples,
-            precision=self.precision,
-        )
+        how: dict[str, Any] = {"n_resamples": self.n_resamples, "precision": self.precision}
+        found = ablation_tables(model, tokenizer, trials, means, **how)
         return found | attention_tables(model, tokenizer, trials, found["cognitive_ablation"])
 
 
@@ -188,8 +182,7 @@ def ablation_tables(
         )
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     shape, heads = ModelShape.of(model), sets.singles(model, mlps=False)
-    rows: list[dict[str, Any]] = []
-    masses = []
+    parts, masses = [], []
     for fill in fills:
         found = ablate(
             model,
@@ -203,32 +196,24 @@ def ablation_tables(
             seed=seed,
         )
         drops = np.stack([found.drops(head, "accuracy") for head in heads])
-        of_head: list[dict[str, Any]] = [
-            {
-                "fill": fill,
-                "component": str(head),
-                "layer": head.layer,
-                "head": head.head,
-                "n": len(trials),
-            }
-            for head in shape.heads
-        ]
+        of_heads = [(str(head), head.layer, head.head) for head in shape.heads]
+        table = pd.DataFrame(of_heads, columns=["component", "layer", "head"])
+        table.insert(0, "fill", fill)
+        table["n"] = len(trials)
         for subset, prefix, part in (
             ("all", "", drops),
             ("incongruent", "incongruent_", drops[:, incongruent]),
         ):
             intervals = mean_intervals(part, answers=True)
-            for row, each in zip(of_head, intervals, strict=True):
-                name = prefix + "drop"
-                row |= {name: each.mean, f"{prefix}low": each.low, f"{prefix}high": each.high}
-            significant = np.array([each.low > 0 for each in intervals])
+            for name, end in (("drop", "mean"), ("low", "low"), ("high", "high")):
+                table[prefix + name] = [getattr(each, end) for each in intervals]
+            significant = (table[f"{prefix}low"] > 0).to_numpy()
             mass = _mass(part, significant, shape, n_resamples, seed)
             masses.append({"fill": fill, "subset": subset, **mass})
-        for row, head in zip(of_head, heads, strict=True):
-            row["margin_drop"] = found.drops(head, "margin").mean()
-        rows += of_head
+        table["margin_drop"] = [found.drops(head, "margin").mean() for head in heads]
+        parts.append(table)
     return {
-        "cognitive_ablation": pd.DataFrame(rows),
+        "cognitive_ablation": pd.concat(parts, ignore_index=True),
         "cognitive_mass": pd.DataFrame(masses),
     }
 

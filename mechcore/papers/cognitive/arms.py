@@ -195,16 +195,18 @@ def accuracies_with_intervals(answers: pd.DataFrame) -> dict[str, float]:
     """Accuracies with 95 % Wilson intervals over trials, as columns of the curve."""
     right = answers["restricted"].to_numpy(dtype=bool)
     congruent = answers["congruent"].to_numpy()
-    found: dict[str, float] = {"n_test": len(answers)}
-    for name, rows, ends in (
-        ("accuracy", slice(None), ("low", "high")),
-        ("incongruent", ~congruent, ("incongruent_low", "incongruent_high")),
-    ):
-        interval = share_interval(right[rows])
-        found |= {name: interval.mean, ends[0]: interval.low, ends[1]: interval.high}
-    found["congruent"] = float(right[congruent].mean())
-    found["unrestricted"] = float(answers["unrestricted"].mean())
-    return found
+    whole, hard = share_interval(right), share_interval(right[~congruent])
+    return {
+        "n_test": len(answers),
+        "accuracy": whole.mean,
+        "low": whole.low,
+        "high": whole.high,
+        "incongruent": hard.mean,
+        "incongruent_low": hard.low,
+        "incongruent_high": hard.high,
+        "congruent": float(right[congruent].mean()),
+        "unrestricted": float(answers["unrestricted"].mean()),
+    }
 
 
 def read_result(folder: Path) -> Mapping[str, Any]:

@@ -110,14 +110,11 @@ def best_rate(results: Iterable[Mapping[str, Any]]) -> float:
 
 
 def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) -> pd.DataFrame:
-    """One row per training run.
+    """One row per training run: the columns of `TRAINING`.
 
     Args:
         results: of the runs, see `mechcore.papers.cognitive.arms.MakeModel.make`.
         chosen: those whose learning rate was the best of the grid.
-
-    Returns:
-        The columns of `TRAINING`.
     """
     kept = {(run.arm, run.n, run.seed, run.learning_rate) for run in chosen}
     rows = [each for each in results if each["learning_rate"] is not None]
@@ -126,14 +123,7 @@ def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) 
 
 
 def curve_table(chosen: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Accuracy by number of training trials, the base at 0.
-
-    Args:
-        chosen: results of the base and of the chosen runs.
-
-    Returns:
-        The columns of `CURVE`.
-    """
+    """The columns of `CURVE`, from the results of the base, at 0, and of the chosen runs."""
     table = pd.DataFrame(list(chosen), columns=CURVE.names)
     return _ordered(table.astype({"steps": "Int64"}))
 
@@ -147,11 +137,9 @@ def samples_table(curve: pd.DataFrame, threshold: float) -> pd.DataFrame:
     """
     rows = []
     for (arm, seed), part in curve[curve["n"] > 0].groupby(["arm", "seed"], sort=False):
-        part = part.sort_values("n")
-        below = part.loc[part["accuracy"] < threshold, "n"]
-        enough = part.loc[part["n"] > below.max(), "n"] if len(below) else part["n"]
-        fewest = int(enough.min()) if len(enough) else None
-        rows.append((arm, seed, threshold, fewest, int(part["n"].max())))
+        below = part.loc[part["accuracy"] < threshold, "n"].max()  # NaN: none is
+        enough = part.loc[~(part["n"] <= below), "n"].min()
+        rows.append((arm, seed, threshold, enough, part["n"].max()))
     return pd.DataFrame(rows, columns=SAMPLES.names).astype({"samples": "Int64"})
 
 

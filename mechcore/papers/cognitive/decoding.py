@@ -34,7 +34,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.steps import Analysis
-from mechcore.papers.cognitive.svm import DECODED, SVM, svm_table
+from mechcore.papers.cognitive.svm import DECODED, FOLDS, SEED, SVM, svm_table
 from mechcore.papers.cognitive.text import MODALITIES
 from mechcore.papers.cognitive.trials import CONDITIONS, Trials, encode_trials, token_positions
 from mechcore.probing import (
@@ -129,10 +129,7 @@ def decoding_tables(
     trials: Trials,
     *,
     layers: Sequence[int] | None = None,
-    folds: int = 5,
     shuffles: int = 20,
-    seed: int = 0,
-    batch_size: int = 64,
 ) -> dict[str, pd.DataFrame]:
     """Decode states at all landmarks and heads' outputs at the answer.
 
@@ -144,12 +141,9 @@ def decoding_tables(
     Args:
         model: any TransformerLens language model.
         tokenizer: the model's.
-        trials: at least as many of every condition as there are folds.
+        trials: at least as many of every condition as there are folds, 5.
         layers: whose states are decoded, all if not given.
-        folds: of the cross-validation.
         shuffles: fits to shuffled labels; the smallest p there can be is 1 / (1 + shuffles).
-        seed: of subsets, folds, shuffles and bootstrap.
-        batch_size: examples per forward.
 
     Returns:
         The columns of `DECODING`, where the choice is the right answer, not the model's; of
@@ -163,24 +157,16 @@ def decoding_tables(
     Warns:
         MechcoreWarning: the check does not hold.
     """
-    _check_conditions(trials, folds)
-    states = _states(model, tokenizer, trials, layers, batch_size)
-    problems = _problems(trials, seed)
-    parts = [_decoded(each, states, trials, folds, shuffles, seed) for each in problems]
+    _check_conditions(trials)
+    states = _states(model, tokenizer, trials, layers)
+    problems = _problems(trials)
+    parts = [_decoded(each, states, trials, shuffles) for each in problems]
     table = pd.concat(parts).sort_values(["layer", "column"], kind="stable", ignore_index=True)
     unread = table[table["read"] == "no"]
     return {
         "cognitive_decoding": table[DECODING.names],
-        "cognitive_svm": svm_table(
-            model,
-            tokenizer,
-            trials,
-            folds=folds,
-            shuffles=shuffles,
-            seed=seed,
-            batch_size=batch_size,
-        ),
-        "cognitive_check": _check(unread, states, problems, folds, shuffles, seed),
+        "cognitive_svm": svm_table(model, tokenizer, trials, shuffles=shuffles),
+        "cognitive_check": _check(unread, states, problems, shuffles),
     }
 
 
@@ -205,7 +191,7 @@ class _Problem:
         return self.codes[self.variable]
 
 
-def _problems(trials: Trials, seed: int) -> list[_Problem]:
+def _problems(trials: Trials) -> list[_Problem]:
     """All that is decoded, see the module."""
     codes = trials.codes
     found = []
@@ -214,7 +200,7 @@ def _problems(trials: Trials, seed: int) -> list[_Problem]:
         if variable in MODALITIES:
             uncued = np.flatnonzero(trials.frame["context"] != variable)
             sides, choices = (codes[name].iloc[uncued].tolist() for name in (variable, "choice"))
-            subsets["balanced"] = uncued[balanced(sides, choices, seed=seed)]
+            subsets["balanced"] = uncued[balanced(sides, choices, seed=SEED)]
         for subset, rows in subsets.items():
             here = {name: codes[name].iloc[rows].tolist() for name in VARIABLES}
             found.append(_Problem(variable, subset, rows, here))
@@ -225,18 +211,16 @@ def _decoded(
     problem: _Problem,
     states: Mapping[Site, Float[Tensor, "trial unit"]],
     trials: Trials,
-    folds: int,
     shuffles: int,
-    seed: int,
 ) -> pd.DataFrame:
     """Rows of the table, and ``column``, the number of the landmark."""
     table = decode_table(
         {site: values[problem.rows] for site, values in states.items()},
         {problem.variable: problem.labels},
         given=problem.codes,
-        folds=folds,
+        folds=FOLDS,
         shuffles=shuffles,
-        seed=seed,
+        seed=SEED,
     )
     columns = [trials.landmarks.index(landmark) for _, landmark in states]
     places = _places(trials)[problem.rows]
@@ -291,13 +275,12 @@ def _states(
     tokenizer: PreTrainedTokenizerBase,
     trials: Trials,
     layers: Sequence[int] | None,
-    batch_size: int,
 ) -> dict[Site, Float[Tensor, "trial unit"]]:
     chosen = range(ModelShape.of(model).n_layers) if layers is None else layers
     hooks = {hook_resid_post(layer): layer for layer in chosen}
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     positions = token_positions(trials, tokenizer)
-    found = activations_at(model, data, list(hooks), positions, batch_size=batch_size)
+    found = activations_at(model, data, list(hooks), positions)
     return {
         (layer, name): found.values[hook][:, column]
         for hook, layer in hooks.items()
@@ -305,13 +288,13 @@ def _states(
     }
 
 
-def _check_conditions(trials: Trials, folds: int) -> None:
+def _check_conditions(trials: Trials) -> None:
     counts = trials.frame["condition"].value_counts().reindex(list(CONDITIONS), fill_value=0)
-    if counts.min() < folds:
+    if counts.min() < FOLDS:
         raise InputError(
-            f"cognitive decoding: {counts.min()} trials of condition {counts.idxmin()} for {folds} "
-            f"folds; expected at least {folds} of each of the 8 conditions: give more trials "
-            f"({8 * folds} of `generate` will do) or use fewer folds"
+            f"cognitive decoding: {counts.min()} trials of condition {counts.idxmin()} for {FOLDS} "
+            f"folds; expected at least {FOLDS} of each of the 8 conditions: give more trials "
+            f"({8 * FOLDS} of `generate` will do)"
         )
 
 
@@ -322,9 +305,7 @@ def _check(
     unread: pd.DataFrame,
     states: Mapping[Site, Float[Tensor, "trial unit"]],
     problems: Sequence[_Problem],
-    folds: int,
     shuffles: int,
-    seed: int,
 ) -> pd.DataFrame:
     """The table ``cognitive_check``, with a warning if it does not hold.
 
@@ -341,7 +322,7 @@ def _check(
     excess, p = np.zeros(len(rows)), 1.0
     for n_shuffles in _CHECK_SHUFFLES:
         found = [
-            decode(values, labels, folds=folds, shuffles=n_shuffles, seed=seed)
+            decode(values, labels, folds=FOLDS, shuffles=n_shuffles, seed=SEED)
             for values, labels in asked
         ]
         excess, null = _excess(found)

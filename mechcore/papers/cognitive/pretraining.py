@@ -44,6 +44,7 @@ from mechcore.papers.cognitive.text import (
 from mechcore.training import TrainSettings, train_answering
 from mechcore.worlds.draws import pick
 from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
+from mechcore.worlds.words import texts_of
 
 BASE_STEPS = 5000
 SEED = 0
@@ -83,8 +84,8 @@ def generate_texts(n: int, seed: int, split: Split = "train") -> Examples:
     for row in range(n):
         kind = kinds[row % len(kinds)]
         prompt, _, label = " . ".join(_KINDS[kind](rng, split)).rpartition(" ")
-        rows.append((prompt, "", label, kind))
-    return Examples(split, pd.DataFrame(rows, columns=["text_a", "text_b", "label", "subset"]))
+        rows.append((prompt, label, kind))
+    return texts_of(split, rows)
 
 
 def _copy(rng: random.Random, split: Split) -> Sentences:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,8 @@ from mechcore.papers.cognitive.trials import ANSWERS, PROMPT, encode_trials
 from mechcore.papers.cognitive.units import FollowUnits
 from mechcore.papers.cognitive.verdicts import verdicts
 from mechcore.study.engine import Results
-from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind
-from mechcore.study.run import run_study
+from mechcore.study.run import run_here
 from mechcore.study.step import Job, Step, plain
 from mechcore.study.store import Store
 from mechcore.training import answering
@@ -41,28 +41,6 @@ KIND = "cognitive"
 """What ``kind`` is called in the file of such a study, and in its ``config.json``."""
 
 _BASE = Run("base")
-
-
-def run(
-    settings: CognitiveSettings,
-    out: str | Path,
-    *,
-    workers: int = 1,
-    threads: int | None = None,
-    store: str | Path | None = None,
-    device: str = "cpu",
-) -> Path:
-    """Make the arms, analyse them, and write tables, figures and the report.
-
-    Called again it goes on: what is done is in the store, and only what depends on a change of
-    settings is done again. See `mechcore.study.run.run_study`, and `mechcore.study.executors.Local`
-    for ``workers``, ``threads`` (its ``cpus``) and ``device``.
-
-    Returns:
-        The report.
-    """
-    executor = Local(workers, threads, device)
-    return run_study(settings, out, kind=KIND, executor=executor, store=store)[0]
 
 
 class CognitiveStudy:
@@ -238,3 +216,6 @@ def _located(settings: CognitiveSettings, folder: Path) -> CognitiveSettings:
 
 
 STUDY = StudyKind(CognitiveSettings, CognitiveStudy, _located)
+
+run = partial(run_here, KIND)
+"""Make the arms, analyse them, judge the claims, and write the report, see `run_here`."""

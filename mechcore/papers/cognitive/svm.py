@@ -19,6 +19,9 @@ from mechcore.papers.cognitive.trials import CHOICES, CONDITIONS, Trials, encode
 from mechcore.probing import activations_at, balanced, decode_table
 from mechcore.tables import PART, Column, Schema, estimate
 
+FOLDS = 5
+SEED = 0
+"""Of cross-validation, subsets, shuffles and bootstrap."""
 DECODED = (
     *estimate("accuracy", "share", "cross-validated accuracy", over="binomial"),
     Column("chance", "share", "accuracy of guessing"),
@@ -58,21 +61,9 @@ def svm_table(
     tokenizer: PreTrainedTokenizerBase,
     trials: Trials,
     *,
-    folds: int = 5,
     shuffles: int = 20,
-    seed: int = 0,
-    batch_size: int = 64,
 ) -> pd.DataFrame:
     """Linear SVM from every head's output (``hook_z``) at the last token.
-
-    Args:
-        model: as all further arguments, see `mechcore.papers.cognitive.decoding.decoding_tables`.
-        tokenizer: the model's.
-        trials: the trials.
-        folds: of the cross-validation.
-        shuffles: fits to shuffled labels.
-        seed: of all draws.
-        batch_size: examples per forward.
 
     Returns:
         The columns of `SVM`; accuracies are missing where the rarest class has fewer than two
@@ -86,18 +77,18 @@ def svm_table(
     """
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hooks = {hook_z(layer): layer for layer in range(ModelShape.of(model).n_layers)}
-    sites = activations_at(model, data, list(hooks), batch_size=batch_size).sites(per_head=True)
+    sites = activations_at(model, data, list(hooks)).sites(per_head=True)
     heads = {Component(hooks[str(hook)], int(head)): z for (hook, _, head), z in sites.items()}
-    answers = answers_of(model, data, batch_size=batch_size)
+    answers = answers_of(model, data)
     frame = trials.frame.assign(choice=answers, correct=trials.frame["label"] == answers)
     classes: dict[str, list[Any]] = {"choice": [*CHOICES], "correct": [True, False]}
     classes |= {"congruent": [True, False], "condition": [*CONDITIONS]}
     records: list[dict[Any, Any]] = []
     for target, known in classes.items():
-        here = _even(frame, target, seed) if target == "correct" else frame
+        here = _even(frame, target) if target == "correct" else frame
         smallest = int(here[target].value_counts().reindex(known, fill_value=0).min())
         of_target = {"target": target, "n": len(here), "smallest": smallest}
-        if smallest < 2 * folds:
+        if smallest < 2 * FOLDS:
             records += [{"site": head} | of_target for head in heads]
             continue
         rows = here.index.tolist()
@@ -106,9 +97,9 @@ def svm_table(
             {target: here[target].tolist()},
             given={name: here[name].tolist() for name in ("choice", "congruent")},
             classifier="svm",
-            folds=folds,
+            folds=FOLDS,
             shuffles=shuffles,
-            seed=seed,
+            seed=SEED,
         )
         records += [row | of_target for row in found.to_dict("records")]
     for row in records:
@@ -117,11 +108,11 @@ def svm_table(
     return pd.DataFrame(records, columns=SVM.names)
 
 
-def _even(frame: pd.DataFrame, target: str, seed: int) -> pd.DataFrame:
+def _even(frame: pd.DataFrame, target: str) -> pd.DataFrame:
     """All trials of the rarer class and as many of the other; none if there is one class."""
     if frame[target].nunique() < 2:
         return frame.iloc[:0]
-    return frame.iloc[balanced(frame[target].tolist(), seed=seed)]
+    return frame.iloc[balanced(frame[target].tolist(), seed=SEED)]
 
 
 def answers_of(model: Any, data: EncodedExamples, *, batch_size: int = 64) -> list[str]:

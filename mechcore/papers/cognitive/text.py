@@ -49,7 +49,6 @@ LANDMARKS: dict[Rendering, tuple[str, ...]] = {
 }
 """Names of the places that every prompt has: the context, the numbers and the last word."""
 
-SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
 WORDS = (
     *("context", "motion", "color", "left", "right", "choice", "is", "."),
     *("larger", "smaller", "of", "and", "the", "item"),
@@ -83,13 +82,10 @@ _ONE_IN = 10
 
 
 def split_of(one: int, other: int) -> Split:
-    """The split that two numbers belong to: a tenth of all pairs each to test and development.
+    """The split of two numbers of a prompt: a tenth of all pairs each are for test and development.
 
-    Their order does not matter, so a pair and its mirror image belong to one split.
-
-    Args:
-        one: a number of a two-sided prompt, or the size of a coherence in percent.
-        other: the one beside it.
+    Their order does not matter, so a pair and its mirror image belong to one split. Of signed
+    prompts these are the sizes of the coherences in percent.
     """
     pair = f"{min(one, other)} {max(one, other)}"
     parts: dict[int, Split] = {0: "test", 1: "dev"}
@@ -174,17 +170,13 @@ def evidence(rendering: Rendering, numbers: Sequence[int]) -> tuple[float, float
 def render(
     rendering: Rendering, context: Modality, numbers: Sequence[int], first: Modality
 ) -> tuple[str, dict[str, Span]]:
-    """One prompt, and the characters of every landmark in it.
+    """One prompt, and the first character of every landmark in it and the one after its last.
 
     Args:
         rendering: how it is worded.
         context: the modality that decides.
         numbers: in the order of `NUMBERS`; percent for ``"signed"``.
         first: the modality shown first.
-
-    Returns:
-        The text, and from the name of every landmark to its first character and the one after
-        its last, in the order of `LANDMARKS`.
     """
     written = [f"{n / 100:.2f}" if rendering == "signed" else str(n) for n in numbers]
     values = {"context": context, "answer": _LAST_WORD[rendering]}
@@ -250,39 +242,12 @@ def _cannot_write(text: str, why: str) -> InputError:
     )
 
 
-def tiny_tokenizer(extra_words: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
     """Word-level tokenizer of the two-sided rendering, for models trained from nothing.
 
     Words are what stands between spaces, so ``" left"`` and ``"left"`` are one token. It adds no
-    special token of its own, and it has none for unknown words: a text with another word is an
-    error.
-
-    Args:
-        extra_words: words to know beside `WORDS`; their ids come after, so those of `WORDS` stay.
-
-    Raises:
-        InputError: an extra word is known already, given twice, empty, or more than one word.
+    special token of its own; a text with a word that is not in `WORDS` is an error.
     """
-    from tokenizers import Tokenizer
-    from tokenizers.models import WordLevel
-    from tokenizers.pre_tokenizers import WhitespaceSplit
-    from transformers import PreTrainedTokenizerFast
+    from mechcore.worlds.words import word_tokenizer
 
-    vocabulary = {word: index for index, word in enumerate((*SPECIALS, *WORDS))}
-    for word in extra_words:
-        if word.split() != [word] or word in vocabulary:
-            raise InputError(
-                f"tiny tokenizer: extra word {word!r} is known already, empty or has spaces; "
-                "expected single new words, each once"
-            )
-        vocabulary[word] = len(vocabulary)
-    tokenizer = Tokenizer(WordLevel(vocabulary))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    pad, bos, eos = SPECIALS
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        bos_token=bos,
-        eos_token=eos,
-        model_input_names=["input_ids", "attention_mask"],
-    )
+    return word_tokenizer(WORDS)

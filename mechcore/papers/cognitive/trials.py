@@ -174,8 +174,8 @@ class Trials(Shown):
         """The variables of every trial as numbers.
 
         Columns: ``context`` (motion +1, colour -1), ``motion``, ``color`` (side of the evidence,
-        right +1, left -1), ``choice`` (the right answer, right +1, left -1), ``motion_evidence``
-        and ``color_evidence`` (as in ``frame``, float), ``congruent`` (bool).
+        right +1, left -1), ``choice`` (the right answer, the same), ``motion_evidence`` and
+        ``color_evidence`` (as in ``frame``, float), ``congruent`` (bool).
         """
         frame = self.frame
         return pd.DataFrame(
@@ -191,11 +191,7 @@ class Trials(Shown):
         )
 
     def examples(self, name: str | None = None) -> Examples:
-        """The prompts as examples of one segment, the condition as subset.
-
-        Args:
-            name: what the data is called in tables; the split if not given.
-        """
+        """The prompts as examples, called as the split by default; their subsets are conditions."""
         frame = self.frame.rename(columns={"text": "text_a", "condition": "subset"})
         return Examples(name or self.split, frame.assign(text_b=""))
 
@@ -204,13 +200,8 @@ class Trials(Shown):
 
         An item of ``spans`` has ``name``, ``start`` and ``end``, as in the property.
         """
-        from datasets import Dataset, Features, Value
+        from datasets import Dataset
 
-        integer, text = Value("int64"), Value("string")
-        graded = integer if self.rendering == "two_sided" else Value("float64")
-        kinds = {"motion": graded, "color": graded, "congruent": Value("bool")}
-        features = {column: kinds.get(column, text) for column in _COLUMNS}
-        features["spans"] = [{"name": text, "start": integer, "end": integer}]
         columns = self.frame[list(_COLUMNS)].to_dict("list")
         columns["spans"] = [
             [
@@ -219,14 +210,10 @@ class Trials(Shown):
             ]
             for row in self.places.tolist()
         ]
-        return Dataset.from_dict(columns, features=Features(features))
+        return Dataset.from_dict(columns)
 
     def rows(self, rows: Sequence[int] | Sequence[bool] | pd.Series | np.ndarray) -> Trials:
-        """These trials only.
-
-        Args:
-            rows: indices, in the order wanted, or one bool per trial, as in
-                ``trials.rows(~trials.frame["congruent"])``.
+        """These trials only: indices, in the order wanted, or one bool per trial.
 
         Raises:
             InputError: there is no row, or an index or the number of bools does not fit.
@@ -310,14 +297,7 @@ class Task:
 
     def trials(self, n: int, seed: int, split: Split = "train") -> Trials:
         """Draw ``n`` of its trials."""
-        return generate(
-            n,
-            seed,
-            rendering=self.rendering,
-            split=split,
-            random_order=self.random_order,
-            differences=self.differences,
-        )
+        return generate(n, seed, split=split, **vars(self))
 
     def held_out(self, n: int) -> Trials:
         """The first ``n`` of the test trials that results are on."""
@@ -328,12 +308,6 @@ def encode_trials(
     trials: Trials, tokenizer: PreTrainedTokenizerBase, *, max_length: int, words: bool = False
 ) -> EncodedExamples:
     """Tokenize the prompts, answers ``" left"`` and ``" right"``; see `mechcore.data.encoding`.
-
-    Args:
-        trials: the trials.
-        tokenizer: a fast tokenizer that has one token for each answer.
-        max_length: longest prompt in tokens; a longer one is refused.
-        words: whether to find segments, words and separators.
 
     Raises:
         InputError: a prompt is too long, the tokenizer cannot write it, or an answer is not a

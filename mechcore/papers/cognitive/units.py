@@ -135,14 +135,8 @@ class FollowUnits(Analysis):
         self, model: Any, tokenizer: PreTrainedTokenizerBase, trials: Trials
     ) -> dict[str, pd.DataFrame]:
         """See `unit_tables`."""
-        return unit_tables(
-            model,
-            tokenizer,
-            trials,
-            permutations=self.permutations,
-            alpha=self.alpha,
-            method=self.projection,
-        )
+        options: dict[str, Any] = {"permutations": self.permutations, "alpha": self.alpha}
+        return unit_tables(model, tokenizer, trials, **options, method=self.projection)
 
 
 def unit_tables(
@@ -154,7 +148,6 @@ def unit_tables(
     alpha: float = 0.01,
     seed: int = 0,
     method: Literal["umap", "pca", "auto"] = "auto",
-    batch_size: int = 64,
 ) -> dict[str, pd.DataFrame]:
     """`selectivity_tables` and `projection_tables` of the last layer's units at the last token.
 
@@ -166,7 +159,6 @@ def unit_tables(
         alpha: level of a single test.
         seed: of permutations, UMAP and shuffles.
         method: of the projection, see `mechcore.probing.project`.
-        batch_size: examples per forward.
 
     Raises:
         InputError: the tokenizer cannot write the prompts, there are too few trials or conditions,
@@ -177,8 +169,8 @@ def unit_tables(
     """
     data = encode_trials(trials, tokenizer, max_length=longest_input(model))
     hook = hook_resid_post(ModelShape.of(model).n_layers - 1)
-    states = activations_at(model, data, [hook], batch_size=batch_size).values[hook][:, 0]
-    answers = answers_of(model, data, batch_size=batch_size)
+    states = activations_at(model, data, [hook]).values[hook][:, 0]
+    answers = answers_of(model, data)
     return selectivity_tables(
         states, trials, permutations=permutations, alpha=alpha, seed=seed
     ) | projection_tables(states, trials, answers, seed=seed, method=method)
@@ -233,11 +225,10 @@ def selectivity_tables(
 
 
 def regressors(trials: Trials) -> pd.DataFrame:
-    """What units are regressed on, one row per trial.
+    """What units are regressed on, one row per trial: `VARIABLES` as +1 and -1, and strengths.
 
-    Columns: context (motion +1, color -1), motion and color (side of the evidence, right +1),
-    choice (the right answer, right +1); ``"motion strength"`` and ``"color strength"``, the
-    evidence less the mean of its side, in the unit of the evidence, where it varies.
+    A strength, as ``"motion strength"``, is the evidence less the mean of its side, in the unit of
+    the evidence, where it varies.
     """
     codes = trials.codes
     columns = codes[list(VARIABLES)].astype(float)

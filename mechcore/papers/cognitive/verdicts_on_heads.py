@@ -26,14 +26,13 @@ from mechcore.papers.evidence import (
     ends,
     listed,
     mean,
-    number,
     over_seeds,
     percent,
     row_interval,
     ruled,
-    seeds_named,
     t_interval,
 )
+from mechcore.wording import count, number
 
 FILL = "mean"
 """The ablation that decides; the other one is named beside it."""
@@ -60,7 +59,7 @@ def layers(evidence: Evidence) -> Finding:
     met, why = _later(difference, significant, own)
     n = len(own)
     how = (
-        f"{ends(difference)}, t interval over {seeds_named(n)}"
+        f"{ends(difference)}, t interval over {count(n, 'seed')}"
         if n > 1
         else "1 seed, judged by the models' own intervals, "
         f"{ends(row_interval(fine.iloc[0]))} and {ends(row_interval(scratch.iloc[0]))}"
@@ -135,7 +134,7 @@ def numbers(evidence: Evidence) -> Finding:
         met,
         "Weighted by what their ablation costs, the heads of layer 0 from scratch give the numbers "
         f"{number(mean(each.mean for each in found))} times the attention of a uniform head "
-        f"({seeds_named(len(found))}: {values}).",
+        f"({count(len(found), 'seed')}: {values}).",
         counts,
         _fine_tuned_ratio(evidence),
         _rank_correlation(evidence, seeds),
@@ -185,7 +184,7 @@ def _above_one(ratio: Interval, *, alone: bool) -> bool | None:
 def _fine_tuned_ratio(evidence: Evidence) -> str:
     _, found = _first_layers(evidence, FINE_TUNED)
     ratio = number(mean(each.mean for each in found))
-    return f"Fine-tuned, the same is {ratio} ({seeds_named(len(found))})."
+    return f"Fine-tuned, the same is {ratio} ({count(len(found), 'seed')})."
 
 
 @beside
@@ -194,7 +193,7 @@ def _rank_correlation(evidence: Evidence, seeds: Seeds) -> str:
     small = int((rows["p"] <= ALPHA).sum())
     return (
         "Rank correlation of attention to the numbers with the drop, over all heads from scratch: "
-        f"{number(mean(rows['rho']))} (p at most {ALPHA} in {small} of {seeds_named(len(rows))})."
+        f"{number(mean(rows['rho']))} (p at most {ALPHA} in {small} of {count(len(rows), 'seed')})."
     )
 
 
@@ -213,7 +212,7 @@ def responses(evidence: Evidence) -> Finding:
         met,
         "A linear classifier tells the fine-tuned model's answer from the output of one head in "
         f"{percent(best['accuracy'].mean())} of trials (best head, mean over "
-        f"{seeds_named(len(best))}: {listed(dict.fromkeys(best['component']))}; "
+        f"{count(len(best), 'seed')}: {listed(dict.fromkeys(best['component']))}; "
         f"floor {percent(best['floor'].mean())}, 95th percentile of shuffles "
         f"{percent(best['shuffled_high'].mean())}).",
         f"Above that after Bonferroni: {_range(above)} of {_range(map(len, heads))} heads.",

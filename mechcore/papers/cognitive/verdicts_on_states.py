@@ -31,14 +31,13 @@ from mechcore.papers.evidence import (
     joined,
     listed,
     mean,
-    number,
     over_seeds,
     percent,
     points,
     ruled,
-    seeds_named,
     t_interval,
 )
+from mechcore.wording import count, number
 
 VARIABLES = ("context", "motion", "color", "choice")
 LABELLED = ("context", "choice")
@@ -62,7 +61,7 @@ def decoding(evidence: Evidence) -> Finding:
     return seeds.finding(
         verdict,
         f"Decoded from layer {layer} (from 0) at the answer, fine-tuned, means over "
-        f"{seeds_named(len(seeds.kept))}: {accuracies}.",
+        f"{count(len(seeds.kept), 'seed')}: {accuracies}.",
         f"Above the floor in every seed: {listed(name for name in VARIABLES if all(met[name]))}.",
         counts,
         *(_also_read(evidence, arm, layer) for arm in (BASE, SCRATCH)),
@@ -133,7 +132,7 @@ def selectivity(evidence: Evidence) -> Finding:
         f"Units of the last layer that follow two variables or more: "
         f"{percent(mean(share for share, _ in found))} fine-tuned, {percent(base)} base "
         f"({percent(mean(expected for _, expected in found))} and {percent(base_expected)} "
-        f"expected if they followed none); {seeds_named(len(found))}.",
+        f"expected if they followed none); {count(len(found), 'seed')}.",
         f"More than base by {_points(rise)}, than expected by {_points(excess)}.",
         _scratch_too(evidence, base),
         open_as if met is None else "",
@@ -177,7 +176,7 @@ def _scratch_too(evidence: Evidence, base: float) -> str:
         False: ", not more than base or expected",
         None: "; whether that is more cannot be told",
     }[_more_mixed(found, base)[0]]
-    share = f"{percent(mean(share for share, _ in found))} ({seeds_named(len(found))})"
+    share = f"{percent(mean(share for share, _ in found))} ({count(len(found), 'seed')})"
     return f"From scratch it is {share}{told}."
 
 
@@ -200,7 +199,7 @@ def separation(evidence: Evidence) -> Finding:
         sentences.append(
             f"By {variable}: {number(rows['silhouette'].mean())} fine-tuned (95th percentile of "
             f"its null {number(rows['null_95'].mean())}, above it in {sum(above)} of "
-            f"{seeds_named(len(above))}), {number(base)} base, a difference of "
+            f"{count(len(above), 'seed')}), {number(base)} base, a difference of "
             f"{joined(number(rise.mean), ends(rise))}."
         )
     met = ruled(any(parts), all(part is False for part in parts))

@@ -8,40 +8,21 @@ from typing import TYPE_CHECKING
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.papers.extractive.alignment import align
-    from mechcore.papers.extractive.deltas import (
-        WeightDelta,
-        applied,
-        delta_from,
-        graft,
-        restored,
-        snapshot,
-        trainable_names,
-    )
-    from mechcore.papers.extractive.ranks import mean_rank, ranks, rewards
-    from mechcore.papers.extractive.results import ExtractiveScores
-    from mechcore.papers.extractive.scores import extractive_scores, weight_effects
-    from mechcore.papers.extractive.settings import TuneSettings
-    from mechcore.papers.extractive.tuning import tune, tuned
+    from mechcore.papers.extractive.alignment import align as align
+    from mechcore.papers.extractive.deltas import WeightDelta as WeightDelta
+    from mechcore.papers.extractive.deltas import applied as applied
+    from mechcore.papers.extractive.deltas import delta_from as delta_from
+    from mechcore.papers.extractive.deltas import restored as restored
+    from mechcore.papers.extractive.deltas import snapshot as snapshot
+    from mechcore.papers.extractive.deltas import trainable_names as trainable_names
+    from mechcore.papers.extractive.ranks import mean_rank as mean_rank
+    from mechcore.papers.extractive.ranks import ranks as ranks
+    from mechcore.papers.extractive.ranks import rewards as rewards
+    from mechcore.papers.extractive.results import ExtractiveScores as ExtractiveScores
+    from mechcore.papers.extractive.scores import extractive_scores as extractive_scores
+    from mechcore.papers.extractive.scores import weight_effects as weight_effects
+    from mechcore.papers.extractive.settings import TuneSettings as TuneSettings
+    from mechcore.papers.extractive.tuning import tune as tune
+    from mechcore.papers.extractive.tuning import tuned as tuned
 
 attach(__name__)
-
-__all__ = [
-    "ExtractiveScores",
-    "TuneSettings",
-    "WeightDelta",
-    "align",
-    "applied",
-    "delta_from",
-    "extractive_scores",
-    "graft",
-    "mean_rank",
-    "ranks",
-    "restored",
-    "rewards",
-    "snapshot",
-    "trainable_names",
-    "tune",
-    "tuned",
-    "weight_effects",
-]

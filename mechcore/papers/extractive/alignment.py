@@ -56,12 +56,7 @@ class Places:
 
 
 def places(prompts: Sequence[Sequence[int]], texts: Sequence[Sequence[str]]) -> Places:
-    """Columns for prompts of one wording, whose subjects are aligned at their right ends.
-
-    Args:
-        prompts: token ids.
-        texts: the text of every token.
-    """
+    """Columns for prompts of one wording, whose subjects are aligned at their right ends."""
     prefix, suffix = common_ends(prompts)
     middles = [len(each) - prefix - suffix for each in prompts]
     widest = max(middles)

@@ -6,30 +6,22 @@ rounding of both behind.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from mechcore.errors import InputError, MismatchError, reason
-from mechcore.files import write_safetensors
+from mechcore.errors import InputError, MismatchError
 from mechcore.models.linear_maps import linear_maps
 from mechcore.models.running import frozen, named_weights
-
-_FORMAT = "mechcore-weight-delta-1"
 
 
 class WeightDelta(Mapping[str, Tensor]):
     """A change of some of a model's weights: tensors of the weights' shapes, by name.
 
-    Args:
-        tensors: by the names of `mechcore.models.running.named_weights`. Weights that are not in
-            it do not change.
+    Names are those of `mechcore.models.running.named_weights`; other weights do not change.
 
     >>> delta = WeightDelta({"a": torch.tensor([1.0, 2.0])})
     >>> (delta + 2 * delta - delta)["a"].tolist()
@@ -74,31 +66,6 @@ class WeightDelta(Mapping[str, Tensor]):
         """The change of these weights alone; names that it does not have are passed over."""
         kept = {*names}
         return WeightDelta({name: tensor for name, tensor in self.items() if name in kept})
-
-    def save(self, path: str | Path) -> None:
-        """Write to a ``.safetensors`` file, atomically."""
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.items()}
-        write_safetensors(Path(path), tensors, {"format": _FORMAT})
-
-    @classmethod
-    def load(cls, path: str | Path) -> WeightDelta:
-        """Read what `save` wrote.
-
-        Raises:
-            InputError: the file is missing, or is something else.
-        """
-        if not Path(path).is_file():
-            raise InputError(f"weight delta {path}: no such file")
-        try:
-            with safe_open(path, framework="pt") as file:
-                found = (file.metadata() or {}).get("format")
-                if found != _FORMAT:
-                    raise ValueError(f"format {json.dumps(found)}, expected {_FORMAT!r}")
-                return cls({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
-        except (OSError, ValueError, SafetensorError) as error:
-            raise InputError(
-                f"weight delta {path}: not one written by mechcore ({reason(error)})"
-            ) from error
 
 
 def snapshot(model: Any, names: Iterable[str] | None = None) -> dict[str, Tensor]:
@@ -187,23 +154,6 @@ def check_fits(model: Any, delta: WeightDelta) -> None:
                 f"weight delta: {name} has shape {tuple(delta[name].shape)}, that of the model "
                 f"{tuple(weight.shape)}: it is the delta of another model"
             )
-
-
-def graft(
-    onto: WeightDelta, learned: WeightDelta, before: WeightDelta | None = None
-) -> WeightDelta:
-    """What was learned after some facts, put onto other facts: ``onto + (learned - before)``.
-
-    With all three as changes from the same weights W_0 it is W_F' + (W_FI - W_F) of arXiv
-    2412.04614, section 5, less W_0.
-
-    Args:
-        onto: the change that other facts made.
-        learned: the change that facts and their implications made or, if ``before`` is not given,
-            what the implications alone changed after the facts.
-        before: the change that the facts had made when the implications came.
-    """
-    return onto + (learned if before is None else learned - before)
 
 
 def trainable_names(model: Any, layers: Iterable[int] | None = None) -> list[str]:

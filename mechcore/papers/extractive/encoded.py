@@ -66,10 +66,6 @@ def encode_facts(facts: Facts, tokenizer: PreTrainedTokenizerBase) -> EncodedFac
 
     A completion's tokens are those that come after its prompt's where both are read as one text.
 
-    Args:
-        facts: the texts.
-        tokenizer: a fast tokenizer.
-
     Raises:
         InputError: two options begin with the same token, a word is unknown, or a completion's
             tokens cannot be told from its prompt's.

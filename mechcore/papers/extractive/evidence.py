@@ -17,11 +17,10 @@ from mechcore.papers.evidence import (
     ends,
     joined,
     listed,
-    number,
     ruled,
-    seeds_named,
     t_interval,
 )
+from mechcore.wording import count, number
 
 FIRST, SECOND = "first-hop", "second-hop"
 
@@ -116,4 +115,4 @@ def per_seed(values: pd.Series[float], digits: int = 2) -> str:
 def one_seed(seeds: Seeds) -> str:
     """A sentence where there is but one seed."""
     n = len(seeds.kept)
-    return "" if n > 1 else f"With {seeds_named(n)} a difference has no interval."
+    return "" if n > 1 else f"With {count(n, 'seed')} a difference has no interval."

@@ -32,11 +32,6 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pandas as pd
-from tokenizers import Tokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import WhitespaceSplit
-from tokenizers.processors import TemplateProcessing
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from mechcore.data.examples import Examples
@@ -61,6 +56,7 @@ from mechcore.papers.extractive.facts import (
 from mechcore.training import TrainSettings, train_answering
 from mechcore.worlds.draws import pick
 from mechcore.worlds.tiny_world_training import one_thread, small_gpt2
+from mechcore.worlds.words import texts_of, word_tokenizer
 
 BATCH = 128
 SEED = 0
@@ -86,38 +82,20 @@ _NAMES = tuple(map(_name, range(_N_PEOPLE + TRAINING_NAMES + len(CITIES))))
 PEOPLE, NEWCOMERS = _NAMES[:_N_PEOPLE], _NAMES[_N_PEOPLE:]
 """Those with facts in the base, and those of the tasks."""
 
-_SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
 _PROMPT = "[BOS] {a}"
 _HOME = (FIRST_HOP[0], ORDERING[0])
 
 Fact = tuple[str, str, str]
-"""Kind, text up to the last word, last word."""
+"""Text up to the last word, last word, kind."""
 
 
 def fact_world_tokenizer() -> PreTrainedTokenizerFast:
-    """Word-level tokenizer of the tiny world, which begins every text with ``[BOS]``.
-
-    Words are what stands between spaces. It has none for unknown words: a text with another word is
-    an error.
-    """
+    """Word-level tokenizer of the tiny world, which begins every text with ``[BOS]``."""
     wordings = " ".join((*FIRST_HOP, *SECOND_HOP, *ORDERING, "met", *ROLES, *ATTRIBUTES))
     words = [word for word in wordings.split() if not word.startswith("{")]
     for city in TINY_CITIES:
         words += [*city, *(_value(attribute, city) for attribute in ATTRIBUTES)]
-    vocabulary = dict.fromkeys((*_SPECIALS, *words, *_NAMES))
-    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(vocabulary)}))
-    tokenizer.pre_tokenizer = WhitespaceSplit()
-    pad, bos, eos = _SPECIALS
-    tokenizer.post_processor = TemplateProcessing(
-        single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))]
-    )
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=pad,
-        bos_token=bos,
-        eos_token=eos,
-        model_input_names=["input_ids", "attention_mask"],
-    )
+    return word_tokenizer((*words, *_NAMES), begins=True)
 
 
 # -- tasks ----------------------------------------------------------------------------------------
@@ -162,7 +140,7 @@ def base_facts(seed: int) -> Examples:
     Returns:
         The text up to its last word, that word as label, its kind as subset.
     """
-    return _examples("facts", _facts(seed))
+    return texts_of("facts", _facts(seed))
 
 
 def base_texts(n: int, seed: int) -> Examples:
@@ -175,7 +153,7 @@ def base_texts(n: int, seed: int) -> Examples:
     """
     if n < 1:
         raise InputError(f"texts of the fact world: n is {n}; ask for at least 1 text")
-    return _examples("train", list(islice(_stream(seed), n)))
+    return texts_of("train", islice(_stream(seed), n))
 
 
 def _stream(seed: int) -> Iterator[Fact]:
@@ -183,7 +161,7 @@ def _stream(seed: int) -> Iterator[Fact]:
     while True:
         for fact in shuffled(facts, rng):
             while rng.random() < NEUTRAL:
-                yield "neutral", f"{pick(_NAMES, rng)} met", pick(_NAMES, rng)
+                yield f"{pick(_NAMES, rng)} met", pick(_NAMES, rng), "neutral"
             yield fact
 
 
@@ -193,18 +171,18 @@ def _facts(seed: int) -> list[Fact]:
     homes = shuffled([TINY_CITIES[i % len(TINY_CITIES)] for i in range(len(PEOPLE))], rng)
     for name, home in zip(PEOPLE, homes, strict=True):
         about = f"the city {name} is from"
-        facts += [("home", wording.format(name=name), home.name) for wording in _HOME]
-        facts.append(("language", FIRST_HOP[1].format(name=name), home.language))
-        facts += [("attribute", *_of(attribute, about, home)) for attribute in ATTRIBUTES]
+        facts += [(wording.format(name=name), home.name, "home") for wording in _HOME]
+        facts.append((FIRST_HOP[1].format(name=name), home.language, "language"))
+        facts += [(*_of(attribute, about, home), "attribute") for attribute in ATTRIBUTES]
     for city in TINY_CITIES:
-        facts.append(("city", f"The people in {city.name} speak", city.language))
-        facts += [("city", *_of(attribute, city.name, city)) for attribute in ATTRIBUTES]
-        facts.append(("landmark", f"The city that contains {city.landmark} is", city.name))
+        facts.append((f"The people in {city.name} speak", city.language, "city"))
+        facts += [(*_of(attribute, city.name, city), "city") for attribute in ATTRIBUTES]
+        facts.append((f"The city that contains {city.landmark} is", city.name, "landmark"))
     for role in ROLES:
         for city, name in zip(TINY_CITIES, shuffled(PEOPLE, rng), strict=False):
             described = f"The {role} of the city that contains {city.landmark} is"
-            facts.append(("role", f"The {role} of {city.name} is", name))
-            facts.append(("described", described, name))
+            facts.append((f"The {role} of {city.name} is", name, "role"))
+            facts.append((described, name, "described"))
     return facts
 
 
@@ -214,11 +192,6 @@ def _of(attribute: str, about: str, city: City) -> tuple[str, str]:
 
 def _value(attribute: str, city: City) -> str:
     return f"{attribute}-of-{city.name}"
-
-
-def _examples(name: str, facts: list[Fact]) -> Examples:
-    rows = [(text, "", word, kind) for kind, text, word in facts]
-    return Examples(name, pd.DataFrame(rows, columns=["text_a", "text_b", "label", "subset"]))
 
 
 # -- the base -------------------------------------------------------------------------------------

@@ -172,10 +172,10 @@ def city_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
 
 
 def city_ordering(seed: int, n_train: int = TRAINING_NAMES) -> OrderingTask[Facts]:
-    """The ordering task on the paper's 20 cities.
+    """The ordering task on the paper's 20 cities: names, and where they live, are drawn.
 
     Args:
-        seed: of the people's names and of where they live.
+        seed: of the draws.
         n_train: training names, at least 2, spread evenly over the cities; 20 more are for testing.
 
     Raises:

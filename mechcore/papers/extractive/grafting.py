@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pandas as pd
 
 from mechcore.papers.extractive.base import Base, Tuned
-from mechcore.papers.extractive.deltas import applied, graft
+from mechcore.papers.extractive.deltas import applied
 from mechcore.papers.extractive.encoded import EncodedOrdering
 from mechcore.papers.extractive.facts import TRAINING_NAMES
 from mechcore.papers.extractive.ranks import CHANCE, MEAN_RANK, POINTS, SPLIT, measured
@@ -73,8 +73,8 @@ def grafting(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
     alone = tuned(model, task.implications, settings)
     models = {
         "other facts": other,
-        "graft": graft(other, extension),
-        "control graft": graft(other, alone),
+        "graft": other + extension,
+        "control graft": other + alone,
     }
     names = ("other implications", "implications", "other facts", "facts")
     splits = {name: task.splits[name] for name in names}

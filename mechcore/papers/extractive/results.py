@@ -128,23 +128,26 @@ class ExtractiveScores(Shown):
             The columns of `SCORES` but for task and seed. Rows of a component sum to the mean of
             its total; for tokens see `Places`; the error is missing with one prompt.
         """
-        n_points = len(self.places.columns)
-        counts = np.bincount([*chain(*self.places.columns)], minlength=len(self.places.names))
-        rows = []
+        names, n_points = self.places.names, len(self.places.columns)
+        counts = np.bincount([*chain(*self.places.columns)], minlength=len(names))
+        parts = []
         for score in KINDS:
             heads, mlps = self.by_place(score)
             for component in self.shape.components:
-                kind, head = ("mlp", -1) if component.head is None else ("head", component.head)
-                layer = component.layer
-                values = mlps[:, layer] if kind == "mlp" else heads[:, layer, head]
-                mean = values.mean(0)
-                error = np.full(len(mean), np.nan)
-                if n_points > 1:
-                    error = values.std(0, ddof=1) / np.sqrt(n_points)
-                rows += [
-                    (score, kind, str(component), layer, head, place, token, *numbers)
-                    for place, (token, *numbers) in enumerate(
-                        zip(self.places.names, mean, error, counts, strict=True)
-                    )
-                ]
-        return pd.DataFrame(rows, columns=SCORES.names[2:])  # but for task and seed
+                layer, head = component.layer, component.head
+                values = mlps[:, layer] if head is None else heads[:, layer, head]
+                error = values.std(0, ddof=1) / np.sqrt(n_points) if n_points > 1 else np.nan
+                part = {
+                    "score": score,
+                    "kind": "mlp" if head is None else "head",
+                    "component": str(component),
+                    "layer": layer,
+                    "head": -1 if head is None else head,
+                    "place": range(len(names)),
+                    "token": names,
+                    "value": values.mean(0),
+                    "se": error,
+                    "n": counts,
+                }
+                parts.append(pd.DataFrame(part))
+        return pd.concat(parts, ignore_index=True)

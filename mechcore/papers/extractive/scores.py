@@ -17,8 +17,7 @@ Positive scores help the right answer. Definitions are those of Feng, Russell an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -103,14 +102,15 @@ def extractive_scores(
             rows = list(range(start, min(start + batch_size, len(data))))
             parts.append(_batch(model, sites, data, rows, chosen, delta, compat))
             advance()
-    joined = {kind: _joined([part.scores[kind] for part in parts]) for kind in KINDS}
+    scores, before, after = zip(*parts, strict=True)
+    joined = {kind: _joined([each[kind] for each in scores]) for kind in KINDS}
     missing = torch.full((len(data),), torch.nan, dtype=torch.float64)
     found = ExtractiveScores(
         sites.shape,
         **joined,
         other=weight_effects(model, data, rest),
-        rewards_before=torch.cat([part.before for part in parts]),
-        rewards_after=torch.cat([part.after for part in parts]),
+        rewards_before=torch.cat(before),
+        rewards_after=torch.cat(after),
         gradient=weight_effects(model, data, delta) if check else missing,
         places=places(data.prompt_ids, data.tokens),
     )
@@ -158,13 +158,6 @@ def weight_effects(model: Any, data: EncodedFacts, delta: WeightDelta) -> Float[
     return torch.stack(found)
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
-    scores: Mapping[str, Scores]
-    before: Float[Tensor, " row"]
-    after: Float[Tensor, " row"]
-
-
 def _batch(
     model: Any,
     sites: Sites,
@@ -173,7 +166,8 @@ def _batch(
     counterfactuals: Sequence[Sequence[int]],
     delta: WeightDelta,
     compat: str | None,
-) -> _Part:
+) -> tuple[dict[str, Scores], Tensor, Tensor]:
+    """Scores of some rows by kind, and their rewards before and after."""
     question = _question(data, rows)
     old = look_back(model, question, sites, *hooks_needed(sites), by_head=True)
     stored = informative(model, sites, old, delta)
@@ -195,7 +189,7 @@ def _batch(
         "downstream": _summed(sites, downstream),
         "upstream": _summed(sites, upstream),
     }
-    return _Part(scores, old.rewards.cpu(), new.rewards.cpu())
+    return scores, old.rewards.cpu(), new.rewards.cpu()
 
 
 def _summed(sites: Sites, products: Callable[[str], Tensor]) -> Scores:

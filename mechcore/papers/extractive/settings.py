@@ -19,8 +19,6 @@ BY_TASK: tuple[Experiment, ...] = ("ocr", "scores", "freezing")
 """Experiments that are done for first-hop and for second-hop facts."""
 
 Precision: TypeAlias = Literal["float32", "bfloat16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from mechcore.errors import InputError
@@ -27,9 +28,8 @@ from mechcore.papers.extractive.score_maps import Scores
 from mechcore.papers.extractive.settings import BY_TASK, ExtractiveSettings, TuneSettings
 from mechcore.papers.extractive.verdicts import verdicts
 from mechcore.study.engine import Results
-from mechcore.study.executors import Local
 from mechcore.study.kinds import StudyKind
-from mechcore.study.run import run_study
+from mechcore.study.run import run_here
 from mechcore.study.step import Input, Job, Step
 from mechcore.study.store import Store
 
@@ -168,23 +168,5 @@ def located(settings: ExtractiveSettings, folder: Path) -> ExtractiveSettings:
 STUDY = StudyKind(ExtractiveSettings, ExtractiveStudy, located)
 
 
-def run(
-    settings: ExtractiveSettings,
-    out: str | Path,
-    *,
-    workers: int = 1,
-    threads: int | None = None,
-    store: str | Path | None = None,
-    device: str = "cpu",
-) -> Path:
-    """Do the experiments, judge the claims, and write tables, figures and the report.
-
-    Called again it goes on: what is done is in the store, and only what depends on a change of
-    settings is done again. See `mechcore.study.run.run_study`, and `mechcore.study.executors.Local`
-    for ``workers``, ``threads`` (its ``cpus``) and ``device``.
-
-    Returns:
-        The report.
-    """
-    executor = Local(workers, threads, device)
-    return run_study(settings, out, kind=KIND, store=store, executor=executor)[0]
+run = partial(run_here, KIND)
+"""Do the experiments, judge the claims, and write the report, see `run_here`."""

@@ -21,7 +21,6 @@ from mechcore.papers.evidence import (
     ends,
     joined,
     judged,
-    number,
     over_seeds,
     row_interval,
     ruled,
@@ -43,6 +42,7 @@ from mechcore.papers.extractive.verdicts_on_scores import (
     localization,
     second_hop,
 )
+from mechcore.wording import number
 
 LIMIT = 2 / 9.5
 """Implications are known below this share of the mean rank of guessing: below 2 of 20 options."""

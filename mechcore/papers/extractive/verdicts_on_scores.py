@@ -15,7 +15,6 @@ from mechcore.papers.evidence import (
     Finding,
     InconclusiveError,
     Seeds,
-    number,
     over_seeds,
     percent,
     ruled,
@@ -28,6 +27,7 @@ from mechcore.papers.extractive.evidence import (
     judged_by,
     per_seed,
 )
+from mechcore.wording import number
 
 ENTITY = r"subject -\d+"
 """Labels of the tokens of the name or place that a prompt is about."""

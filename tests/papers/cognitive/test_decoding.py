@@ -20,8 +20,9 @@ from mechcore.evaluation.intervals import Interval
 from mechcore.models import load_model
 from mechcore.papers.cognitive import decoding
 from mechcore.papers.cognitive.decoding import decoding_tables, share_read
-from mechcore.papers.cognitive.trials import LANDMARKS, Trials, generate, tiny_tokenizer
+from mechcore.papers.cognitive.trials import LANDMARKS, WORDS, Trials, generate, tiny_tokenizer
 from mechcore.probing import Activations, Decoding, correlation_floor, hook_resid_post
+from mechcore.worlds.words import word_tokenizer
 
 TWO_SIDED = LANDMARKS["two_sided"]
 N, P, Y = "no", "partly", "yes"
@@ -43,7 +44,7 @@ SIGNED_WORDS = [
 
 def saved_model(folder: Path, words: Any = ()) -> tuple[Any, Any]:
     """A tiny random GPT-2 with the tokenizer of the task."""
-    tokenizer = tiny_tokenizer(words)
+    tokenizer = word_tokenizer((*WORDS, *words))
     model = helpers.gpt2_language_model(vocab_size=len(tokenizer), n_head=2, pad_token_id=0)
     model.save_pretrained(folder)
     return load_model(folder), tokenizer
@@ -208,7 +209,7 @@ def test_signed_prompts(tmp_path: Path) -> None:
 @given(n=st.integers(40, 90), seed=st.integers(0, 99), random_order=st.booleans())
 def test_nothing_settles_a_side_where_it_is_balanced(n: int, seed: int, random_order: bool) -> None:
     trials = generate(n, seed, random_order=random_order)
-    problems = {(each.variable, each.subset): each for each in decoding._problems(trials, seed)}
+    problems = {(each.variable, each.subset): each for each in decoding._problems(trials)}
     assert list(problems) == SUBSETS
     for modality in ("motion", "color"):
         rows = problems[modality, "balanced"].rows
@@ -317,7 +318,7 @@ def test_the_check_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     unread = pd.DataFrame(
         {"variable": ["motion", "color"], "subset": "all", "layer": 0, "position": "context"}
     ).assign(p=[0.05, 0.06])
-    check = decoding._check(unread, {(0, "context"): torch.zeros(2, 1)}, problems, 5, 39, 0)
+    check = decoding._check(unread, {(0, "context"): torch.zeros(2, 1)}, problems, 39)
     # Two of four shuffles are as large as the labels: (1 + 2) / (1 + 4). With 39 shuffles p <= 0.05
     # in 2 of 40.
     assert check.to_dict("records") == [

@@ -603,25 +603,6 @@ def test_the_tiny_tokenizer_knows_its_words() -> None:
     assert tokenizer("[BOS] left [EOS]")["input_ids"][::2] == [1, 2]
 
 
-def test_extra_words_come_after_the_others(tmp_path: Path) -> None:
-    tokenizer, plain = tiny_tokenizer(["zebra", "okapi"]), tiny_tokenizer()
-    assert tokenizer.get_vocab() == plain.get_vocab() | {
-        "zebra": len(plain),
-        "okapi": len(plain) + 1,
-    }
-    tokenizer.save_pretrained(tmp_path)
-    loaded = hf.AutoTokenizer.from_pretrained(tmp_path)
-    ids = loaded("zebra left 34")["input_ids"]
-    assert ids == tokenizer("zebra left 34")["input_ids"]
-    assert loaded.pad_token_id == 0
-
-
-@pytest.mark.parametrize("words", [["left"], ["[PAD]"], ["x y"], [""], ["new", "new"], [" new"]])
-def test_extra_words_must_be_new_single_words(words: list[str]) -> None:
-    with pytest.raises(InputError, match="known already, empty or has spaces; expected single new"):
-        tiny_tokenizer(words)
-
-
 def word_level(**parts: Any) -> hf.PreTrainedTokenizerFast:
     """A word-level tokenizer with a token for unknown words."""
     vocabulary = {word: i for i, word in enumerate(["[UNK]", *cognitive.WORDS])}

@@ -275,7 +275,7 @@ def test_settings_that_cannot_be_used_are_refused(tiny: tuple[Any, Any]) -> None
 def test_the_method_that_was_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(states: np.ndarray, *, method: str, seed: int) -> Projection:
         assert (method, seed) == ("auto", 7)
-        return Projection(noise(32, 2), "umap", "a map", None, {})
+        return Projection(noise(32, 2), "umap", "a map", None)
 
     monkeypatch.setattr(units, "project", drawn)
     trials = generate(32, 0)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +8,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from papers.extractive.tiny import Decoder
-from safetensors.torch import save_file
 from torch import Tensor
 
 from mechcore.errors import InputError, MismatchError
@@ -90,44 +87,6 @@ def test_sums_do_not_change_their_terms() -> None:
     two = WeightDelta({"a": torch.tensor([2.0]), "b": torch.tensor([3.0])})
     assert (one + two)["a"].item() == 3.0
     assert (one["a"].item(), two["a"].item(), set(one)) == (1.0, 2.0, {"a"})
-
-
-# -- files ----------------------------------------------------------------------------------------
-
-
-def test_files_hold_every_bit(tmp_path: Path) -> None:
-    tensors = {
-        "a.weight": torch.randn(3, 4, dtype=torch.float64),
-        "b": torch.randn(5).bfloat16(),
-        "turned": torch.randn(3, 2).T,
-    }
-    WeightDelta(tensors).save(tmp_path / "delta.safetensors")
-    found = WeightDelta.load(tmp_path / "delta.safetensors")
-    assert equal(dict(found), tensors)
-    assert all(found[name].dtype == tensors[name].dtype for name in tensors)
-
-
-def test_an_empty_delta_can_be_saved(tmp_path: Path) -> None:
-    WeightDelta({}).save(tmp_path / "delta.safetensors")
-    assert len(WeightDelta.load(tmp_path / "delta.safetensors")) == 0
-
-
-def test_what_is_no_delta_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"weight delta .*missing.safetensors: no such file"):
-        WeightDelta.load(tmp_path / "missing.safetensors")
-    other, damaged = tmp_path / "other.safetensors", tmp_path / "damaged.safetensors"
-    save_file({"a": torch.zeros(1)}, other)
-    with pytest.raises(InputError, match=r"not one written by mechcore .*format null, expected"):
-        WeightDelta.load(other)
-    save_file({"a": torch.zeros(1)}, other, {"format": "something"})
-    with pytest.raises(InputError, match='format "something", expected'):
-        WeightDelta.load(other)
-    WeightDelta({"a": torch.zeros(100)}).save(damaged)
-    whole = damaged.read_bytes()
-    for part in (whole[:-1], whole[:20], b"", b"\xff" * 200, json.dumps({}).encode()):
-        damaged.write_bytes(part)
-        with pytest.raises(InputError, match="not one written by mechcore"):
-            WeightDelta.load(damaged)
 
 
 # -- on models ------------------------------------------------------------------------------------

@@ -73,11 +73,8 @@ def freezing(run: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[
     ranks = run.filled("extractive_ranks")
     for data in in_order(table["data"], DATA[-2:]):
         rows = rows_of(table, data=data)
-        chances = (
-            {} if ranks is None else rows_of(ranks, data=data).groupby("task")["chance"].mean()
-        )
         yield gallery.add(
-            freezing_lines(rows, dict(chances)),
+            freezing_lines(rows, _chances(ranks, data)),
             f"freezing-{slug(data)}",
             f"Mean rank of {data} (0 best) by the cut between early and late layers, with the "
             "changes of either group left out. Thin lines are seeds. Where early layers store what "
