@@ -32,16 +32,8 @@ def do_from_base(
 ) -> None:
     """Do a study whose defaults are those of its base, and which can be made quick.
 
-    A base of the user's own is too large for a job on every core; the tiny one is not.
-
-    Args:
-        kind: of study.
-        given: the settings on the command line.
-        default_settings: the settings for a base.
-        resources: what one job may use.
-        how: the study is done.
-        quick: whether to begin with the quick settings.
-        show: prints the main results in a folder.
+    A base of the user's own is too large for a job on every core; the tiny one is not. The main
+    results are shown in the end.
     """
     base = given.values.get("base")
     first = default_settings(base)

@@ -144,18 +144,8 @@ def ablation_tables(
     """Ablate every head alone, and say which layers the model depends on.
 
     Accuracy is restricted to the two answers. Intervals are 95 % bootstraps over trials, paired,
-    and all heads see the same resamples.
-
-    Args:
-        model: a TransformerLens language model.
-        tokenizer: the model's.
-        trials: test trials, incongruent ones among them.
-        means: the model's mean activations; not needed for ``fills=("zero",)``.
-        fills: what replaces a head's output, each in turn, see `mechcore.masked`.
-        n_resamples: bootstrap resamples.
-        batch_size: trials per batch.
-        seed: of all that is random.
-        precision: see `mechcore.ablate`.
+    and all heads see the same resamples. Of ``fills`` and ``precision`` see `mechcore.ablate`; the
+    means are not needed for ``fills=("zero",)``.
 
     Returns:
         The columns of `ABLATION`, a row per fill and head; and of `MASS`, a row per fill and
@@ -219,10 +209,7 @@ def ablation_tables(
 
 
 def centre_of_mass(drops: Float[np.ndarray, "layer head"]) -> float:
-    """Mean layer of the heads, each weighted by its drop, negative drops as 0.
-
-    Args:
-        drops: in any unit.
+    """Mean layer of the heads, each weighted by its drop in any unit, negative drops as 0.
 
     Returns:
         From 0 to n_layers - 1; NaN if no head has a positive drop.

@@ -132,13 +132,9 @@ class MakeModel(Step):
         self.make(base, work.partial, work.folder, work.device)
 
     def make(self, base: Base, place: Path, folder: Path, device: str = "cpu") -> None:
-        """Make the model.
+        """Make the model; interrupted, its training in ``place`` goes on.
 
-        Args:
-            base: to begin at.
-            place: folder of the training run; interrupted, it goes on from there.
-            folder: where the result goes: ``result.json`` and, if trained, ``checkpoint/``.
-            device: where to train and measure.
+        The result goes into ``folder``: ``result.json`` and, if trained, ``checkpoint/``.
 
         Raises:
             InputError: the base cannot be used, or cannot read or answer the trials.

@@ -109,7 +109,7 @@ def attention_tables(
     """Attention of every head to the numbers, and whether the heads that matter have more of it.
 
     All tokens of a number count, its sign and point included. Intervals are 95 % bootstraps over
-    trials.
+    trials; there are none with 0 resamples.
 
     Args:
         model: a TransformerLens language model that computes attention patterns.
@@ -117,7 +117,7 @@ def attention_tables(
         trials: test trials.
         ablation: ``cognitive_ablation`` of the same model, from
             `mechcore.papers.cognitive.ablation.ablation_tables`.
-        resamples: of the bootstrap; 0: no intervals.
+        resamples: of the bootstrap.
         batch_size: trials per batch.
         seed: of the bootstrap.
 

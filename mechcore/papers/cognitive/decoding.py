@@ -141,7 +141,7 @@ def decoding_tables(
     Args:
         model: any TransformerLens language model.
         tokenizer: the model's.
-        trials: at least as many of every condition as there are folds, 5.
+        trials: at least 5 of every condition.
         layers: whose states are decoded, all if not given.
         shuffles: fits to shuffled labels; the smallest p there can be is 1 / (1 + shuffles).
 

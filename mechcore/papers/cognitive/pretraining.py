@@ -172,13 +172,8 @@ def train_tiny_base(
 ) -> pd.DataFrame:
     """Pretrain the decoder and write its run directory, with the final checkpoint alone.
 
-    With the defaults this is the run under ``data/tiny_base``.
-
-    Args:
-        out: directory to create, or that of the same run.
-        steps: optimiser steps.
-        seed: seed of the weights, of the texts and of their order.
-        progress: whether to show a progress bar.
+    With the defaults this is the run under ``data/tiny_base``. The seed is that of the weights, of
+    the texts and of their order.
 
     Returns:
         The history, see ``mechcore.training.read_history``.

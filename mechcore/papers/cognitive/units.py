@@ -151,15 +151,6 @@ def unit_tables(
 ) -> dict[str, pd.DataFrame]:
     """`selectivity_tables` and `projection_tables` of the last layer's units at the last token.
 
-    Args:
-        model: any TransformerLens language model.
-        tokenizer: the model's.
-        trials: of all 8 conditions.
-        permutations: of every test of a unit.
-        alpha: level of a single test.
-        seed: of permutations, UMAP and shuffles.
-        method: of the projection, see `mechcore.probing.project`.
-
     Raises:
         InputError: the tokenizer cannot write the prompts, there are too few trials or conditions,
             no unit varies, or an option cannot be used.
@@ -189,12 +180,9 @@ def selectivity_tables(
 ) -> dict[str, pd.DataFrame]:
     """For how many of context, motion, color and choice single units are selective.
 
-    Args:
-        states: activations of every trial.
-        trials: the trials; the choice is the right answer, not the model's.
-        permutations: of every test.
-        alpha: level of a single test, not corrected for the number of units.
-        seed: of the permutations.
+    The choice is the right answer, not the model's. Of permutations see
+    `mechcore.probing.selectivity.selectivity`; alpha, the level of a single test, is not corrected
+    for the number of units.
 
     Returns:
         The columns of `SELECTIVITY`, a row for each number of variables, 0 to 4; and of `TERMS`.
@@ -251,17 +239,10 @@ def projection_tables(
     seed: int = 0,
     method: Literal["umap", "pca", "auto"] = "auto",
 ) -> dict[str, pd.DataFrame]:
-    """States in two dimensions, and how far apart contexts and choices are.
+    """States in two dimensions, and how far apart contexts and the model's answers are.
 
     Of more than `MOST_POINTS` trials both tables have the first that many, which `generate` keeps
-    balanced.
-
-    Args:
-        states: activations of every trial.
-        trials: the trials.
-        answers: the model's.
-        seed: of UMAP and of the shuffled labels.
-        method: see `mechcore.probing.project`.
+    balanced. Of method and seed see `mechcore.probing.project`.
 
     Returns:
         The columns of `PROJECTION` and of `SILHOUETTE`, whose numbers are missing where all trials

@@ -28,10 +28,11 @@ from mechcore.papers.extractive.encoded import (
 from mechcore.papers.extractive.fact_world import (
     BATCH,
     fact_world_tokenizer,
-    ordering_of,
-    tasks_of,
+    tiny_fact_tasks,
+    tiny_ordering,
     train_fact_base,
 )
+from mechcore.papers.extractive.facts import city_ordering, city_tasks
 from mechcore.papers.extractive.settings import TuneSettings
 from mechcore.study.step import Job, Step, Work
 
@@ -70,7 +71,7 @@ class Base:
         Raises:
             InputError: the tokenizer cannot write one, or does not tell its options apart.
         """
-        tasks = tasks_of(seed, tiny=self.tiny)
+        tasks = (tiny_fact_tasks if self.tiny else city_tasks)(seed)
         return {task.name: encode_task(task, self.tokenizer) for task in tasks}
 
     def ordering(self, seed: int) -> EncodedOrdering:
@@ -79,7 +80,8 @@ class Base:
         Raises:
             InputError: the tokenizer cannot write it, or does not tell its options apart.
         """
-        return encode_ordering(ordering_of(seed, tiny=self.tiny), self.tokenizer)
+        task = (tiny_ordering if self.tiny else city_ordering)(seed)
+        return encode_ordering(task, self.tokenizer)
 
 
 @dataclass(frozen=True)

@@ -62,13 +62,15 @@ def facts(
 ) -> None:
     """Write the facts that are trained, and the implications that are asked for."""
     from mechcore.files import write_atomically
-    from mechcore.papers.extractive.fact_world import ordering_of, tasks_of
-    from mechcore.papers.extractive.facts import facts_table
+    from mechcore.papers.extractive.fact_world import tiny_fact_tasks, tiny_ordering
+    from mechcore.papers.extractive.facts import city_ordering, city_tasks, facts_table
 
     if out.suffix != ".jsonl":
         raise InputError(f"--out {out}: expected a name that ends with .jsonl")
     must_not_exist(out, file=True)
-    tiny = world == "tiny"
-    table = facts_table(tasks_of(seed, tiny=tiny), ordering_of(seed, tiny=tiny))
+    if world == "tiny":
+        table = facts_table(tiny_fact_tasks(seed), tiny_ordering(seed))
+    else:
+        table = facts_table(city_tasks(seed), city_ordering(seed))
     write_atomically(out, lambda path: table.to_json(path, orient="records", lines=True))
     print(f"facts: {out} ({len(table)} prompts)")

@@ -77,12 +77,7 @@ class Evidence(Tables):
 
 
 def difference(what: str, values: pd.Series[float], digits: int = 2) -> Finding:
-    """Judge a difference by its sign in every seed and by its t interval over seeds.
-
-    Args:
-        what: its name, in words, which begins a sentence.
-        values: one for each seed.
-        digits: to show.
+    """Judge a difference, one value for each seed, by its signs and by its t interval over seeds.
 
     Returns:
         Met: it is above 0 in every seed, and its interval is. Contradicted: it is not in more than

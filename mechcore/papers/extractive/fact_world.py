@@ -46,8 +46,6 @@ from mechcore.papers.extractive.facts import (
     Facts,
     FactTask,
     OrderingTask,
-    city_ordering,
-    city_tasks,
     first_hop,
     ordering,
     second_hop,
@@ -119,16 +117,6 @@ def tiny_ordering(seed: int) -> OrderingTask[Facts]:
     rng = random.Random(f"tiny ordering {seed}")
     names = shuffled(NEWCOMERS, rng)
     return ordering(names[:TRAINING_NAMES], names[TRAINING_NAMES:], TINY_CITIES, rng)
-
-
-def tasks_of(seed: int, *, tiny: bool) -> tuple[FactTask[Facts], FactTask[Facts]]:
-    """The first-hop and the second-hop task of a seed, in the tiny world or the paper's cities."""
-    return tiny_fact_tasks(seed) if tiny else city_tasks(seed)
-
-
-def ordering_of(seed: int, *, tiny: bool) -> OrderingTask[Facts]:
-    """The ordering task of a seed, in the tiny world or the paper's cities."""
-    return tiny_ordering(seed) if tiny else city_ordering(seed)
 
 
 # -- texts ----------------------------------------------------------------------------------------
@@ -212,16 +200,9 @@ def train_fact_base(
 ) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast]:
     """Pretrain a decoder on the world of a seed; with the defaults about a minute on one core.
 
-    The loss is on the last words of the texts alone. Input embeddings are not trained.
-
-    Args:
-        out: directory for the checkpoint, model and tokenizer; None to write none.
-        seed: of the weights, of the world and of the order of texts.
-        steps: optimiser steps, of 128 texts each.
-        progress: whether to show a progress bar.
-
-    Returns:
-        The model, in evaluation mode, and its tokenizer.
+    The loss is on the last words of the texts alone, 128 in a step. Input embeddings are not
+    trained. The model, which is given back in evaluation mode with its tokenizer, is also written
+    to ``out``, if that is given.
 
     Raises:
         InputError: ``steps`` is not positive.

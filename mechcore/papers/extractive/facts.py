@@ -214,14 +214,7 @@ def second_hop(names: Sequence[str], cities: Sequence[City]) -> FactTask[Facts]:
 def ordering(
     names: Sequence[str], test_names: Sequence[str], cities: Sequence[City], rng: random.Random
 ) -> OrderingTask[Facts]:
-    """The ordering task of these people.
-
-    Args:
-        names: of the training facts, at least 2; their cities are drawn, each as often as another
-            or once more.
-        test_names: one for every city.
-        cities: with different animals.
-        rng: draws the cities.
+    """The ordering task of these people; each city is drawn as often as another, or once more.
 
     Raises:
         InputError: there are so few names or cities that some name would keep its city.

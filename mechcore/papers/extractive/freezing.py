@@ -65,16 +65,10 @@ def freezing(
 ) -> pd.DataFrame:
     """Keep early or late layers as they were, for every cut between them, in two ways.
 
-    ``"reverted"``: all layers are trained once; then those of the frozen group get their old
+    Layers below a cut are early, the others late; cuts are all from 1 to the last layer if not
+    given. ``"reverted"``: all layers are trained once; then those of the frozen group get their old
     weights back. ``"trained"``: only the layers of the other group are trained. Each cut costs two
-    trainings, for the second way.
-
-    Args:
-        model: any TransformerLens language model; its weights are as before afterwards.
-        task: facts, which are trained, and implications.
-        settings: of the training.
-        cuts: layers below a cut are early, the others late; all from 1 to the last layer if not
-            given.
+    trainings, for the second way. The model's weights are as before afterwards.
 
     Returns:
         The columns of `FREEZING`; "none" and "all" do not depend on cut and way, and are repeated

@@ -79,16 +79,13 @@ def localization(
 
     With W_F trained on the facts and W_FI on their implications after that:
 
-    - informative: at W_F, for the change W_FI - W_F, on training implications;
-    - downstream: at W_FI, for the change that training the test facts makes from there, on the test
+    - informative: at W_F, for the change W_FI - W_F, on the first ``n_scored`` training
+    implications; - downstream: at W_FI, for the change that training the test facts makes from
+    there, on the test
       implications.
 
-    Args:
-        model: any TransformerLens language model; its weights are as before afterwards.
-        task: training names and test names.
-        settings: of every training.
-        compat: ``"paper"`` for the published code's informative score.
-        n_scored: training implications that scores are taken on, the first; all if there are fewer.
+    The model's weights are as before afterwards. With ``compat`` the informative score is that of
+    the published code.
 
     Returns:
         The columns of `LOCALIZATION`, a row per component; and of `LOCALIZATION_R2`, whose numbers

@@ -60,14 +60,9 @@ def ordering(model: Any, task: EncodedOrdering, settings: TuneSettings) -> pd.Da
     """Train facts and implications of some names in each order, then only the facts of others.
 
     If the model learned from the first names how an implication follows from a fact, it knows the
-    implications of the others.
-
-    Args:
-        model: any TransformerLens language model; its weights are as before afterwards.
-        task: training names and test names.
-        settings: of every phase, each of which has so many epochs over its own data. With
-            ``replay``, steps of the second phase get so many rows of the first one's data, so that
-            it is not forgotten; joint training and that on test facts never do.
+    implications of the others. Its weights are as before afterwards. Each phase has so many epochs
+    over its own data. With ``replay``, steps of the second phase get so many rows of the first
+    one's data, so that it is not forgotten; joint training and that on test facts never do.
 
     Returns:
         The columns of `ORDERING`. ``facts`` and ``implications`` are measured after the training

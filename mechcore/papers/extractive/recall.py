@@ -121,13 +121,7 @@ def recall(
 
     The best is the one with the lowest mean rank of the *facts*; among equals that with the lowest
     loss, then the first. The implications have no say in it, so their ranks are not flattered by
-    the choice.
-
-    Args:
-        model: any TransformerLens language model; its weights are as before afterwards.
-        task: facts and implications.
-        grid: settings to try, which have one seed.
-        n_resamples: of bootstrap intervals.
+    the choice. The model's weights are as before afterwards.
 
     Raises:
         InputError: there is no setting, or their seeds differ.

@@ -76,16 +76,7 @@ def score_maps(
     seed: int = 0,
     compat: Literal["paper"] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Extractive scores on the implications of a task.
-
-    Args:
-        model: any TransformerLens language model with the weights before fine-tuning; they are as
-            before afterwards.
-        task: whose facts were trained.
-        delta: what training them changed.
-        counterfactuals: prompts with another answer that upstream scores are averaged over.
-        seed: of their draw, and a column of the tables.
-        compat: ``"paper"`` for the published code's informative score.
+    """`extractive_scores` on the implications of a task, given what training its facts changed.
 
     Returns:
         The columns of `mechcore.papers.extractive.results.SCORES`; and of `SUMS`, one row.

@@ -41,10 +41,10 @@ def tune(
     layers: Iterable[int] | None = None,
     replay: EncodedFacts | None = None,
 ) -> pd.DataFrame:
-    """Fine-tune a model on facts, changing its weights.
+    """Fine-tune a causal language model of TransformerLens on facts, changing its weights.
 
     Args:
-        model: a causal language model of TransformerLens.
+        model: the model.
         data: the facts, or several sets that are shuffled together.
         settings: how.
         layers: whose matrices are trained; None for all.
