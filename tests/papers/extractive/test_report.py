@@ -30,10 +30,14 @@ from study_pages import (
 )
 
 from mechcore.errors import InputError
-from mechcore.papers.extractive.report import localization, ranks, recall, scores
-from mechcore.papers.extractive.report.localization import localization as draw_localization
+from mechcore.papers.extractive.report import ranks, scores
 from mechcore.papers.extractive.report.looks import GRAFTED, ORDERS
-from mechcore.papers.extractive.report.scores import head_map, token_columns, token_map
+from mechcore.papers.extractive.report.scores import (
+    head_map,
+    localization,
+    token_columns,
+    token_map,
+)
 from mechcore.report import build_report
 from mechcore.report.kinds import schemas_of
 from mechcore.report.run_folder import RunFolder, read_run
@@ -49,10 +53,8 @@ TITLES = (
     "Localisation",
 )
 FIGURES = {
-    recall: "before_and_after",
-    ranks: "freezing_lines seed_dots",
-    scores: "token_maps head_maps",
-    localization: "localization",
+    ranks: "before_and_after freezing_lines seed_dots",
+    scores: "token_maps head_maps localization",
 }
 WORLDS = {
     "small": ExtractiveWorld(),
@@ -506,9 +508,9 @@ def test_freezing_has_means_seeds_and_references(runs: Callable[[str], RunFolder
 
 
 def test_before_is_hollow_and_intervals_are_drawn(runs: Callable[[str], RunFolder]) -> None:
-    ranks = runs("alone").tables["extractive_ranks"]
-    ax = panel(recall.before_and_after(ranks), "implications")
-    rows = ranks[ranks["data"] == "implications"]
+    table = runs("alone").tables["extractive_ranks"]
+    ax = panel(ranks.before_and_after(table), "implications")
+    rows = table[table["data"] == "implications"]
     assert sorted(x for x, _ in _points(ax)) == pytest.approx(sorted(rows["mean_rank"]))
     ends = {round(x, 6) for x, _ in _segments(ax)}
     assert {round(x, 6) for x in [*rows["low"], *rows["high"], 9.5]} == ends
@@ -518,7 +520,7 @@ def test_of_many_seeds_three_are_compared(
     runs: Callable[[str], RunFolder], no_drawing: None, tmp_path: Path
 ) -> None:
     run = runs("many")
-    figure = draw_localization(run.tables["extractive_localization"], None)
+    figure = localization(run.tables["extractive_localization"], None)
     titles = [ax.get_title() for ax in figure.axes if ax.get_title()]
     assert titles == [f"{kind}, seed {i}" for kind in ("MLPs", "heads") for i in range(3)]
     copy = Path(shutil.copytree(run.path, tmp_path / "run"))
@@ -536,7 +538,7 @@ def _panels(frame: pd.DataFrame, column: str) -> list[tuple[str, pd.DataFrame]]:
 
 
 DRAW: dict[str, Callable[[RunFolder], Figure]] = {
-    "ranks": lambda run: recall.before_and_after(run.tables["extractive_ranks"]),
+    "ranks": lambda run: ranks.before_and_after(run.tables["extractive_ranks"]),
     "freezing": lambda run: ranks.freezing_lines(run.tables["extractive_freezing"], {}),
     "ordering": lambda run: ranks.seed_dots(
         _panels(run.tables["extractive_ordering"], "order"), "row", ORDERS
@@ -546,7 +548,7 @@ DRAW: dict[str, Callable[[RunFolder], Figure]] = {
     ),
     "tokens": lambda run: scores.token_maps(_first_task(run), "First-hop, mean over seeds"),
     "heads": lambda run: scores.head_maps(_first_task(run), "First-hop, seed 0"),
-    "localization": lambda run: draw_localization(
+    "localization": lambda run: localization(
         run.tables["extractive_localization"], run.tables["extractive_localization_r2"]
     ),
 }

@@ -12,7 +12,6 @@ from mechcore.papers.extractive.grafting import Grafting
 from mechcore.papers.extractive.localization import Localization
 from mechcore.papers.extractive.ordering import Ordering
 from mechcore.papers.extractive.recall import Ocr
-from mechcore.papers.extractive.report.localization import learned_and_read
 from mechcore.papers.extractive.report.looks import (
     IMPLICATIONS,
     OTHER_IMPLICATIONS,
@@ -20,9 +19,8 @@ from mechcore.papers.extractive.report.looks import (
     replay_name,
     tasks_of,
 )
-from mechcore.papers.extractive.report.ranks import freezing, grafting, ordering
-from mechcore.papers.extractive.report.recall import recall
-from mechcore.papers.extractive.report.scores import component_scores, sums
+from mechcore.papers.extractive.report.ranks import freezing, grafting, ordering, recall
+from mechcore.papers.extractive.report.scores import component_scores, learned_and_read, sums
 from mechcore.papers.extractive.report.words import CLAIMS, WORDS
 from mechcore.papers.extractive.score_maps import Scores
 from mechcore.report.blocks import Tile
