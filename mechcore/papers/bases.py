@@ -29,11 +29,7 @@ WITH_GRADIENT = 3.0
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that jobs read.
-
-    Attributes:
-        source: directory or hub id.
-    """
+    """A checkpoint that jobs read, a directory or hub id."""
 
     source: str
 
@@ -79,9 +75,7 @@ def gathered(
 ) -> dict[str, pd.DataFrame]:
     """Tables of finished jobs by name, those of one name below one another.
 
-    Args:
-        store: holds the results.
-        jobs: each with what its rows are to say of it, in columns before the others.
+    Each job comes with what its rows are to say of it, in columns before the others.
     """
     parts: dict[str, list[pd.DataFrame]] = {}
     for job, columns in jobs:

@@ -104,12 +104,7 @@ MASS = Schema(
 
 @dataclass(frozen=True)
 class AblateHeads(Analysis):
-    """Every head ablated alone, and its attention to the numbers.
-
-    Attributes:
-        n_resamples: of bootstrap intervals.
-        precision: of the sweep, see `mechcore.ablation.ablate`.
-    """
+    """Every head ablated alone, and its attention to the numbers."""
 
     kind: ClassVar[str] = "ablation"
     schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, MASS, ATTENTION, ATTENTION_DROP)

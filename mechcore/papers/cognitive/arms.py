@@ -47,11 +47,7 @@ _DEV = "dev"
 class Run:
     """One model: an arm, trained on ``n`` trials of a seed at a learning rate; the base has none.
 
-    Attributes:
-        arm: which.
-        n: number of training trials; 0 for the base.
-        seed: of the trials, their order and new weights; 0 for the base.
-        learning_rate: peak rate; None for the base.
+    The seed is that of the trials, their order and new weights; it is 0, as ``n`` is, for the base.
     """
 
     arm: Arm
@@ -91,12 +87,7 @@ def make_model(
 class MakeModel(Step):
     """Train a model if it is to be trained, and measure it; interrupted, it goes on.
 
-    Attributes:
-        model: which.
-        training: how; None for the base.
-        task: what its trials are.
-        n_dev: development trials that the end of the training is chosen on.
-        n_test: test trials that accuracy is measured on.
+    The end of the training is chosen on ``n_dev`` trials, accuracy is measured on ``n_test``.
     """
 
     kind: ClassVar[str] = "model"

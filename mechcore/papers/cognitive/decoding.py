@@ -102,12 +102,7 @@ Site: TypeAlias = tuple[int, str]
 
 @dataclass(frozen=True)
 class Decode(Analysis):
-    """What states and heads' outputs say.
-
-    Attributes:
-        layers: whose states are decoded; None for all.
-        shuffles: of labels.
-    """
+    """What states and heads' outputs say, see `decoding_tables`."""
 
     kind: ClassVar[str] = "decoding"
     schemas: ClassVar[tuple[Schema, ...]] = (DECODING, CHECK, SVM)

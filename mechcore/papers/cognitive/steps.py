@@ -28,11 +28,7 @@ MODEL = "model"
 
 @dataclass(frozen=True)
 class Base(Checkpoint):
-    """The pretrained base.
-
-    Attributes:
-        tiny: whether it is the one that comes with mechcore, whose new weights are its own.
-    """
+    """The pretrained base; the tiny one comes with mechcore and has new weights of its own."""
 
     tiny: bool = False
 
@@ -48,12 +44,7 @@ class Base(Checkpoint):
 
 @dataclass(frozen=True)
 class Analysis(Step):
-    """What is asked of a model: of the base, or of the one that the job needs.
-
-    Attributes:
-        task: what its trials are.
-        n_analysis: test trials that it reads.
-    """
+    """What is asked of the base, or of the model that the job needs, on so many test trials."""
 
     passes: ClassVar[float]
     """Passes of one trial through the model that it costs for each trial, roughly."""

@@ -49,15 +49,8 @@ class CognitiveStudy:
     The grid of learning rates is tried with the first seed; the other seeds train at the best
     rate; which models are analysed depends on their accuracies.
 
-    Args:
-        settings: the study.
-        store: holds its results.
-
     Raises:
         InputError: there is no such base.
-
-    Attributes:
-        folders: that its results go into, in its own.
     """
 
     folders: Sequence[str] = ("",)

@@ -115,13 +115,7 @@ MOST_POINTS = 400
 
 @dataclass(frozen=True)
 class FollowUnits(Analysis):
-    """Which variables single units follow, and how states lie.
-
-    Attributes:
-        permutations: of every test of a unit.
-        alpha: level of a single test.
-        projection: method, see `mechcore.probing.project`.
-    """
+    """Which variables single units follow, and how states lie, see `unit_tables`."""
 
     kind: ClassVar[str] = "units"
     schemas: ClassVar[tuple[Schema, ...]] = (SELECTIVITY, TERMS, PROJECTION, SILHOUETTE)

@@ -86,12 +86,7 @@ class Base:
 
 @dataclass(frozen=True)
 class TrainBase(Step):
-    """Pretrain the tiny base of a seed.
-
-    Attributes:
-        seed: of the world, the weights and the order of texts.
-        steps: optimiser steps.
-    """
+    """Pretrain the tiny base of a seed: of the world, the weights and the order of texts."""
 
     kind: ClassVar[str] = BASE
     seed: int
@@ -108,12 +103,7 @@ class TrainBase(Step):
 
 @dataclass(frozen=True)
 class Experiment(Step):
-    """An experiment on a base, whose weights are as before afterwards.
-
-    Attributes:
-        backend: that runs the base.
-        precision: of its weights and activations.
-    """
+    """An experiment on a base, whose weights are as before afterwards."""
 
     backend: Backend
     precision: Precision
@@ -131,12 +121,7 @@ class Experiment(Step):
 
 @dataclass(frozen=True)
 class Tuned(Experiment):
-    """An experiment with one setting for all of its trainings.
-
-    Attributes:
-        rows: that are trained in each epoch, about; what else is done is little beside it.
-        tuning: how facts are trained, and the seed.
-    """
+    """An experiment with one setting for all its trainings, of some ``rows`` rows in each epoch."""
 
     rows: ClassVar[int]
     tuning: TuneSettings
@@ -148,10 +133,6 @@ class Tuned(Experiment):
 
 @dataclass(frozen=True)
 class TunedOnTask(Tuned):
-    """Such an experiment on one of the two tasks of out-of-context reasoning.
-
-    Attributes:
-        task: ``"first-hop"`` or ``"second-hop"``.
-    """
+    """Such an experiment on a task of out-of-context reasoning, first-hop or second-hop."""
 
     task: str

@@ -89,10 +89,7 @@ def delta_from(model: Any, before: Mapping[str, Tensor]) -> WeightDelta:
 
 @contextmanager
 def restored(model: Any, names: Iterable[str] | None = None) -> Iterator[dict[str, Tensor]]:
-    """Undo in the end, bit for bit, whatever happens to these weights inside the block.
-
-    Yields:
-        The saved weights.
+    """Yield these weights, and undo in the end, bit for bit, whatever happens to them in the block.
 
     Raises:
         InputError: there is no such weight.
@@ -120,10 +117,7 @@ def applied(model: Any, delta: WeightDelta, scale: float = 1.0) -> Iterator[None
 
 @contextmanager
 def differentiable(model: Any, names: Iterable[str]) -> Iterator[list[nn.Parameter]]:
-    """Let gradients reach these weights, and no others, inside the block.
-
-    Yields:
-        The weights, in the order of their names.
+    """Let gradients reach these weights, and no others, inside the block; yields them in order.
 
     Raises:
         InputError: there is no such weight.

@@ -116,13 +116,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class FactTask(Generic[F]):
-    """Facts to train, and implications of theirs that are never trained.
-
-    Attributes:
-        name: ``"first-hop"`` or ``"second-hop"``.
-        facts: trained.
-        implications: one for each fact, in the same order.
-    """
+    """Facts to train, and an implication of each, never trained; the name says which hop."""
 
     name: str
     facts: F

@@ -43,11 +43,7 @@ FREEZING = Schema(
 
 @dataclass(frozen=True)
 class Freezing(TunedOnTask):
-    """E3: early or late layers kept as they were.
-
-    Attributes:
-        cuts: the first late layer of each; None for all.
-    """
+    """E3: early or late layers kept as they were; cuts are the first late layers, all if None."""
 
     kind: ClassVar[str] = "freezing"
     schemas: ClassVar[tuple[Schema, ...]] = (FREEZING,)

@@ -49,11 +49,7 @@ _COMPONENT = ["kind", "component", "layer", "head"]
 
 @dataclass(frozen=True)
 class Localization(Tuned):
-    """E6: where implications are learned, and where new facts are read out.
-
-    Attributes:
-        compat: ``"paper"`` for the published code's informative score.
-    """
+    """E6: where implications are learned, and where new facts are read out."""
 
     kind: ClassVar[str] = "localization"
     schemas: ClassVar[tuple[Schema, ...]] = (LOCALIZATION, LOCALIZATION_R2)

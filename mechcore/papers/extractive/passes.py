@@ -124,10 +124,10 @@ class Trace:
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A batch of prompts, and what is asked of each.
+    """A batch of prompts, padded on the right, and what is asked of each.
 
     Attributes:
-        batch: token ids and attention mask, padded on the right.
+        batch: token ids and attention mask.
         option_ids: first tokens of the options.
         answers: index of the right option of every row.
         points: numbers of the rows in the data, to name them in errors.

@@ -73,10 +73,7 @@ GRID = Schema(
 class Ocr(Experiment):
     """E1: out-of-context reasoning, which chooses how scores and freezing are trained.
 
-    Attributes:
-        task: ``"first-hop"`` or ``"second-hop"``.
-        grid: settings of the training to choose from, all of one seed.
-        n_resamples: of bootstrap intervals.
+    Settings of the grid to choose from are all of one seed.
     """
 
     kind: ClassVar[str] = "ocr"

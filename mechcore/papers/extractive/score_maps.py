@@ -39,12 +39,7 @@ SUMS = Schema(
 
 @dataclass(frozen=True)
 class Scores(TunedOnTask):
-    """E2: extractive scores on the implications of facts.
-
-    Attributes:
-        counterfactuals: prompts that upstream scores are averaged over.
-        compat: ``"paper"`` for the published code's informative score.
-    """
+    """E2: `extractive_scores` on the implications of facts."""
 
     kind: ClassVar[str] = "scores"
     schemas: ClassVar[tuple[Schema, ...]] = (SCORES, SUMS)

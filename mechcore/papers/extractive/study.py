@@ -45,13 +45,6 @@ class ExtractiveStudy:
 
     Scores and freezing are known once OCR has chosen how they are trained.
 
-    Args:
-        settings: the study.
-        store: holds its results.
-
-    Attributes:
-        folders: that its results go into, in its own.
-
     Raises:
         InputError: there is no such base.
     """
