@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 from transformers import PreTrainedTokenizerBase
@@ -33,11 +33,8 @@ from mechcore.papers.extractive.fact_world import (
     train_fact_base,
 )
 from mechcore.papers.extractive.facts import city_ordering, city_tasks
-from mechcore.papers.extractive.settings import TuneSettings
+from mechcore.papers.extractive.settings import Precision, TuneSettings
 from mechcore.study.step import Job, Step, Work
-
-if TYPE_CHECKING:
-    from mechcore.papers.extractive.settings import Precision
 
 
 @dataclass(frozen=True)
