@@ -1,0 +1,80 @@
+"""Sections of studies of papers: the verdicts they are about, and what was not run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from mechcore.report.blocks import Block, Paragraph, Section
+from mechcore.report.claims import Claims
+from mechcore.report.drawing import draw_over_seeds
+from mechcore.report.run_folder import RunFolder
+
+CLAIMS = Claims("verdicts", {1: "heads", 2: "layers"})
+GALLERY: Any = None
+VERDICTS = pd.DataFrame(
+    {"claim": [1, 2], "title": ["It holds.", "So does it"], "verdict": "supported", "figure": ""}
+)
+
+
+@CLAIMS.section("heads", "Heads", "the heads", "drops", "means")
+def heads(
+    run: RunFolder, gallery: Any, drops: pd.DataFrame, means: pd.DataFrame | None
+) -> Iterator[Block]:
+    yield Paragraph(f"{len(drops)} and {means if means is None else len(means)}")
+
+
+@CLAIMS.section("layers", "Layers", "", "drops")
+def layers(run: RunFolder, gallery: Any, drops: pd.DataFrame | None) -> Iterator[Block]:
+    yield Paragraph(f"{drops is None}")
+
+
+def texts(section: Section) -> list[str]:
+    return [block.text for block in section.blocks if isinstance(block, Paragraph)]
+
+
+def run_of(**tables: pd.DataFrame) -> RunFolder:
+    return RunFolder(Path("run"), {}, {"verdicts": VERDICTS, **tables})
+
+
+@pytest.mark.parametrize("empty", [{}, {"drops": pd.DataFrame({"a": []})}])
+def test_without_its_first_table_a_section_was_not_run(empty: dict[str, pd.DataFrame]) -> None:
+    run = run_of(means=pd.DataFrame({"a": [1]}), **empty)
+    assert texts(heads(run, GALLERY)) == ["Not run: the heads."]
+    assert texts(layers(run, GALLERY)) == [
+        "Claim 2: So does it. Verdict: supported.",
+        "True",  # it says so itself
+    ]
+
+
+def test_a_section_has_its_verdicts_first_and_offers_its_tables() -> None:
+    found = heads(run_of(drops=pd.DataFrame({"a": [1, 2]})), GALLERY)
+    assert texts(found) == ["Claim 1: It holds. Verdict: supported.", "2 and None"]
+    assert (found.id, found.title) == ("heads", "Heads")
+    assert list(found.files) == ["drops.csv", "means.csv"]
+
+
+@pytest.mark.parametrize(
+    ("seeds", "lines", "name"), [([0], 1, "loss"), ([0, 1], 3, "loss, mean of 2 seeds")]
+)
+def test_lines_are_the_mean_over_seeds_and_several_seeds(
+    seeds: list[int], lines: int, name: str
+) -> None:
+    values = {0: [1.0, 2.0], 1: [3.0, 6.0]}
+    rows = pd.DataFrame(
+        [(seed, x, y) for seed in seeds for x, y in zip((10, 20), values[seed], strict=True)],
+        columns=["seed", "n", "y"],
+    )
+    ax = Figure().subplots()
+    found = draw_over_seeds(ax, rows.sample(frac=1, random_state=0), "n", "y", "loss", "red", "o")
+    assert list(found) == [name]
+    mean = {1: [1.0, 2.0], 3: [2.0, 4.0]}[lines]
+    np.testing.assert_array_equal(found[name].get_ydata(), mean)
+    np.testing.assert_array_equal(found[name].get_xdata(), [10, 20])
+    assert len(ax.lines) == lines
