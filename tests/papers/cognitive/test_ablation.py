@@ -13,6 +13,7 @@ import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from scipy import stats
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
@@ -123,6 +124,16 @@ def draws(n: int) -> np.ndarray:
     return np.stack([generator.integers(n, size=n) for _ in range(OPTIONS["n_resamples"])])
 
 
+def ends_of(drops: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of intervals of answers: half a trial more is lost and half a one won, and one is neither."""
+    values = np.concatenate([drops, np.tile([1.0, -1.0, 0.0], (len(drops), 1))], axis=1)
+    weights = np.array([*np.ones(drops.shape[1]), 0.5, 0.5, 1])
+    centre = np.average(values, axis=1, weights=weights)
+    variance = np.average((values - centre[:, None]) ** 2, axis=1, weights=weights)
+    reach = stats.t.ppf(0.975, drops.shape[1] - 1) * np.sqrt(variance / weights.sum())
+    return centre - reach, centre + reach
+
+
 def mass_centre(drops: Sequence[float]) -> float:
     """By a plain loop over the heads of `WHOLE`."""
     pairs = [(layer, max(drop, 0)) for (layer, _), drop in zip(WHOLE, drops, strict=True)]
@@ -155,13 +166,12 @@ def test_drops_against_edited_weights(tables: Any, expected: Any) -> None:
     assert not np.allclose(by_mode["mean"], by_mode["zero"])
 
 
-def test_intervals_are_those_of_resampled_trials(tables: Any, expected: Any) -> None:
+def test_intervals_are_those_of_answers(tables: Any, expected: Any) -> None:
     table = tables["cognitive_ablation"]
     for fill, rows in table.groupby("fill"):
         accuracy = expected[fill][0]
         for prefix, drops in (("", accuracy), ("incongruent_", accuracy[:, INCONGRUENT])):
-            means = resampled(drops, draws(drops.shape[1]))
-            ends = np.quantile(means, [0.025, 0.975], axis=0)
+            ends = ends_of(drops)
             np.testing.assert_allclose(rows[f"{prefix}low"], ends[0], atol=1e-12)
             np.testing.assert_allclose(rows[f"{prefix}high"], ends[1], atol=1e-12)
 
@@ -188,15 +198,25 @@ def test_masses_against_loops_over_heads_and_resamples(tables: Any, expected: An
         share = (max(means[0], 0) + max(means[1], 0)) / row.total_drop
         assert row.first_layer_share == pytest.approx(share)
         assert row.strongest == NAMES[int(means.argmax())]
-        chosen = np.quantile(again, 0.025, axis=0) > 0
-        assert row.n_significant == chosen.sum()
-        wanted = mass_centre(np.where(chosen, means, 0))
-        assert row.centre_significant == pytest.approx(wanted, nan_ok=True)
-        kept = np.array([mass_centre(np.where(chosen, each, 0)) for each in again])
-        if chosen.any():
-            ends = np.nanquantile(kept, [0.025, 0.975])
-            assert [row.significant_low, row.significant_high] == pytest.approx(ends.tolist())
-    assert table["n_significant"].sum() > 0, "no significant head to compare"
+        assert row.n_significant == (ends_of(drops)[0] > 0).sum()
+
+
+def test_the_mass_of_significant_heads_against_a_loop() -> None:
+    generator = np.random.default_rng(0)
+    lost = np.array([[0.3], [0.02], [0.0], [0.02], [0.2], [0.02]])
+    drops = (generator.random((6, 200)) < lost).astype(float)
+    drops[[1, 3, 5]] -= generator.random((3, 200)) < 0.02
+    chosen = ends_of(drops)[0] > 0
+    assert chosen.tolist() == [True, False, False, False, True, False]
+    shape = ModelShape(LAYERS, HEADS)
+    row = ablation._mass(drops, chosen, shape, OPTIONS["n_resamples"], OPTIONS["seed"])
+    assert row["n_significant"] == 2
+    wanted = mass_centre(np.where(chosen, drops.mean(1), 0))
+    assert row["centre_significant"] == pytest.approx(wanted)
+    again = resampled(drops, draws(200))
+    kept = np.array([mass_centre(np.where(chosen, each, 0)) for each in again])
+    ends = np.quantile(kept, [0.025, 0.975])
+    assert [row["significant_low"], row["significant_high"]] == pytest.approx(ends.tolist())
 
 
 def test_the_same_seed_gives_the_same_tables(model: Any, tables: Any) -> None:
@@ -206,7 +226,8 @@ def test_the_same_seed_gives_the_same_tables(model: Any, tables: Any) -> None:
     other = ablation_tables(model, tiny_tokenizer(), TRIALS, None, fills=["zero"], n_resamples=40)
     zero = tables["cognitive_ablation"].query("fill == 'zero'").reset_index(drop=True)
     pd.testing.assert_series_equal(other["cognitive_ablation"]["drop"], zero["drop"])
-    assert not other["cognitive_ablation"]["low"].equals(zero["low"])
+    mass = tables["cognitive_mass"].query("fill == 'zero'").reset_index(drop=True)
+    assert not other["cognitive_mass"]["low"].equals(mass["low"])
 
 
 def test_a_model_whose_heads_do_nothing_has_no_centre(reference: Any, tmp_path: Path) -> None:
@@ -223,7 +244,8 @@ def test_a_model_whose_heads_do_nothing_has_no_centre(reference: Any, tmp_path: 
         load_model(tmp_path), tiny_tokenizer(), TRIALS, None, fills=("zero",), **OPTIONS
     )
     drops = found["cognitive_ablation"]
-    assert (drops[["drop", "low", "high", "incongruent_drop", "margin_drop"]] == 0).all(axis=None)
+    assert (drops[["drop", "incongruent_drop", "margin_drop"]] == 0).all(axis=None)
+    assert (drops["low"] == -drops["high"]).all()
     for row in found["cognitive_mass"].itertuples():
         missing = (row.centre, row.low, row.high, row.first_layer_share, row.centre_significant)
         assert np.isnan([*missing, row.significant_low, row.significant_high]).all()
