@@ -74,28 +74,16 @@ def runs_once(item: pytest.Item) -> bool:
     return (not asks or files) and item.get_closest_marker("both") is None
 
 
-SHARED = ("papers/cognitive", "papers/extractive", "pruning", "report", "study")
-"""Folders whose files share fixtures that take long to make."""
-
-
-def made_together(item: pytest.Item) -> str:
-    """The file of a test, or the folder whose tests share fixtures: what one process runs."""
-    path = item.path.relative_to(REPOSITORY / "tests")
-    folders = (each for each in SHARED if path.is_relative_to(each))
-    return next(folders, str(path))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Several processes share tests out by what is made together, unless told otherwise."""
+    """Several processes share tests out by file, whose fixtures are then made once."""
     if config.getoption("numprocesses", None) and config.option.dist == "no":
-        config.option.dist = "loadgroup"
+        config.option.dist = "loadfile"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        item.add_marker(pytest.mark.xdist_group(made_together(item)))
         if runs_once(item):
             item.add_marker(pytest.mark.once)
     reasons = {"hooked": missing_hooked(), "real": missing_real_data()}

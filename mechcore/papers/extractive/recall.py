@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 
 from mechcore.errors import InputError
@@ -164,10 +165,11 @@ def _states(model: Any, task: EncodedTask, state: str, n_resamples: int) -> list
 
 def _measured(model: Any, data: EncodedFacts, n_resamples: int) -> dict[str, Any]:
     interval = mean_interval(ranks(model, data).numpy(), n_resamples=n_resamples)
+    low, high = np.clip([interval.low, interval.high], 0, len(data.option_ids) - 1)
     return {
         "mean_rank": interval.mean,
-        "low": interval.low,
-        "high": interval.high,
+        "low": float(low),
+        "high": float(high),
         "reward": float(rewards(model, data).double().mean()),
         "n": len(data),
         "n_options": len(data.option_ids),

@@ -135,7 +135,7 @@ def test_recall_is_of_the_chosen_training(tiny: Decoder, task: EncodedTask) -> N
                 each = ranks(tiny.model, data).double()
                 assert row["mean_rank"] == pytest.approx(float(each.mean()))
                 assert row["low"] <= row["mean_rank"] <= row["high"]
-                assert each.min() <= row["low"]
+                assert 0 <= row["low"] < row["high"] <= 3
                 assert row["reward"] == pytest.approx(float(rewards(tiny.model, data).mean()))
     assert set(found.ranks["task"]) == set(found.grid["task"]) == {"first-hop"}
     assert set(found.ranks["seed"]) == set(found.grid["seed"]) == {5}
