@@ -2,8 +2,8 @@
 
 Usage: python docs/results/minilm_mnli_hans.py FOLDER
 
-FOLDER has the tables of the study (study/tables) and, as entailed.csv, the table ablation.csv of
-the entailed pairs.
+FOLDER has the tables of the study (study/tables), as entailed.csv the table ablation.csv of the
+entailed pairs, and as readers.csv the table core_dependence.csv of the second checkpoint.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MAIN_TEXT = {
 SETS = {"id:all": "MNLI", "ood:all": "HANS"} | {f"ood:{k}": v for k, v in MAIN_TEXT.items()}
 SPARSITIES = (0.5, 0.7)
 N_SETS = 10
+N_READERS = 10
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -39,6 +40,7 @@ def tables(folder: Path) -> dict[str, str]:
         "joint": _joint(read["interactions"]),
         "search": _search(read["superadditive"]),
         "sizes": _sizes(read["mean_effective_size"]),
+        "readers": _readers(read["readers"]),
     }
 
 
@@ -48,6 +50,31 @@ def _points(frame: pd.DataFrame, value: str, low: str, high: str, unit: float = 
     digits = 1 if unit == 100 else 2
     mean, bottom, top = (f"{unit * row[name]:.{digits}f}" for name in (value, low, high))
     return f"{mean} ({bottom} to {top})"
+
+
+def _readers(dependence: pd.DataFrame) -> str:
+    rows = dependence.query("subset == 'all' and metric == 'information'")
+    inside, outside = (rows[rows["role"] == role].set_index("receiver") for role in ("id", "ood"))
+    order = outside["blind_drop"].abs().sort_values(ascending=False, kind="stable").index
+    told = []
+    for name in order[:N_READERS]:
+        row, of_name = outside.loc[name], outside.loc[[name]]
+        share = ""
+        if row["share"] == row["share"]:
+            share = _points(of_name, "share", "share_low", "share_high", unit=1)
+        drops = [f"blind_drop{end}" for end in ("", "_low", "_high")]
+        told.append(
+            [
+                name,
+                _points(of_name, "drop", "drop_low", "drop_high"),
+                _points(of_name, *drops),
+                share,
+                f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}",
+                _points(inside.loc[[name]], *drops),
+            ]
+        )
+    head = ["receiver", "D(r), HANS", "blind to both, HANS", "share", "random heads"]
+    return markdown([*head, "blind, MNLI"], told)
 
 
 def _set(frame: pd.DataFrame) -> pd.Series:
