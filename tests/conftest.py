@@ -76,9 +76,10 @@ def runs_once(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    """Several processes share tests out by file, whose fixtures are then made once."""
+    """Several processes share tests out by file, in order; a file's fixtures are then made once."""
     if config.getoption("numprocesses", None) and config.option.dist == "no":
         config.option.dist = "loadfile"
+        config.option.loadscopereorder = False
 
 
 @pytest.hookimpl(tryfirst=True)

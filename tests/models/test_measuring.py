@@ -73,6 +73,12 @@ def fills(model: Any) -> dict[str, bool]:
     return {name: each.training for name, each in modules(model).items()}
 
 
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory) -> Cases:
+    """Models of these tests' own: gradients leave tensors in a bridge that cannot be copied."""
+    return Cases(tmp_path_factory.mktemp("own"))
+
+
 def in_training(model: Any) -> Any:
     """A copy in training mode, with one module left in evaluation mode, that drops a lot out."""
     model = copy.deepcopy(model).train()
