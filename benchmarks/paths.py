@@ -219,6 +219,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", help="labelled texts in a file that mechcore reads")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="processor time in place of elapsed time: for --threads 1 on a shared machine",
+    )
     parser.add_argument("--json", type=Path, help="where to save the figures")
     parser.add_argument(
         "--quick", action="store_true", help="a small model, seconds in place of minutes"
@@ -231,6 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--model and --data belong together")
     torch.set_num_threads(options.threads)
     names = ("examples", "pair_examples", "batch_size", "layers", "device", "model", "data")
+    names += ("cpu_time",)
     settings = Settings(peer_sets=1, **{name: getattr(options, name) for name in names})
     print(f"load average at the start: {os.getloadavg()[0]:.1f}")
     results = []
