@@ -23,6 +23,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ import numpy as np
 import torch
 from full_forwards import INPUTS, RawHooks
 from measuring import spread
-from sweep_variants import Bench, Settings
+from sweep_variants import Bench, Settings, add_options
 from torch import Tensor
 
 from mechcore.ablation import Ablations, ComponentSet, ablate, sets
@@ -211,23 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--examples", type=int, default=48, help="for one set of senders")
     parser.add_argument("--pair-examples", type=int, default=8, help="for all pairs")
-    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--peer-paths", type=int, default=24, help="paths of the loop")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=6, help="of the random model")
-    parser.add_argument("--model", help="a real BERT classifier, with --data")
-    parser.add_argument("--data", help="labelled texts in a file that mechcore reads")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--cpu-time",
-        action="store_true",
-        help="processor time in place of elapsed time: for --threads 1 on a shared machine",
-    )
-    parser.add_argument("--json", type=Path, help="where to save the figures")
-    parser.add_argument(
-        "--quick", action="store_true", help="a small model, seconds in place of minutes"
-    )
+    add_options(parser)
     options = parser.parse_args(arguments)
     if options.quick:
         parser.set_defaults(**QUICK, rounds=1)
@@ -235,8 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if (options.model is None) != (options.data is None):
         parser.error("--model and --data belong together")
     torch.set_num_threads(options.threads)
-    names = ("examples", "pair_examples", "batch_size", "layers", "device", "model", "data")
-    names += ("cpu_time",)
+    names = [each.name for each in fields(Settings) if hasattr(options, each.name)]
     settings = Settings(peer_sets=1, **{name: getattr(options, name) for name in names})
     print(f"load average at the start: {os.getloadavg()[0]:.1f}")
     results = []

@@ -44,6 +44,7 @@ from sweep_variants import (
     Bench,
     Settings,
     Sweep,
+    add_options,
     full_forwards,
     layer_variants,
     mechcore_variants,
@@ -249,27 +250,12 @@ def command_line() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--examples", type=int, default=48, help="for single heads")
     parser.add_argument("--pair-examples", type=int, default=12, help="for pairs of heads")
-    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--peer-sets", type=int, default=8, help="sets of full-forward variants")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=6, help="of the random model")
-    parser.add_argument("--model", help="a real BERT classifier, with --data")
-    parser.add_argument("--data", help="labelled texts in a file that mechcore reads")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--cpu-time",
-        action="store_true",
-        help="processor time in place of elapsed time: for --threads 1 on a shared machine",
-    )
-    parser.add_argument("--json", type=Path, help="where to save the figures")
+    add_options(parser)
     parser.add_argument("--scaling", action="store_true", help="cost by examples, sets and layers")
     parser.add_argument("--figure", type=Path, help="where to plot --scaling")
     parser.add_argument(
         "--decoder", action="store_true", help="restarts of a decoder beside whole forwards"
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="a small model, seconds in place of minutes"
     )
     parser.add_argument("--only", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -71,6 +72,26 @@ class Settings:
     decoder: bool = False
     model: str | None = None
     data: str | None = None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of benchmarks that work on a `Bench`."""
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--layers", type=int, default=6, help="of the random model")
+    parser.add_argument("--model", help="a real BERT classifier, with --data")
+    parser.add_argument("--data", help="labelled texts in a file that mechcore reads")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--cpu-time",
+        action="store_true",
+        help="processor time in place of elapsed time: for --threads 1 on a shared machine",
+    )
+    parser.add_argument("--json", type=Path, help="where to save the figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small model, seconds in place of minutes"
+    )
 
 
 class Bench:

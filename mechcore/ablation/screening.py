@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -53,40 +54,71 @@ def predicted_interactions(
         InputError: labels and classes cannot be matched.
         StateError: the gradients so far are those of another run, or damaged.
     """
-    drawn = np.random.default_rng(seed).permutation(len(data))[:n_examples].tolist()
-    rows = sorted(drawn, key=lambda row: -len(data.input_ids[row]))
-    batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+    batches = batches_of(data, n_examples, seed, batch_size)
     shape, readout = ModelShape.of(model), Readout.of(model, data, class_labels)
     places = tuple(torch.tensor([shape.index(c) for c in components]).T)
     correct = readout.correct_classes(data)
     masks = [Mask.full(shape), *(Mask.full(shape).without(c) for c in components)]
     found = torch.zeros(len(masks), len(components))
 
-    def take(tensors: dict[str, Tensor], notes: dict[str, Any]) -> int:
-        found.copy_(tensors["gradients"])
-        return int(notes["done"])
-
-    done = start = store.restore_by(take) or 0
-    saved_at = time.monotonic()
-    try:
-        with frozen(model), progress.bar("screening", len(masks) - start) as advance:
-            for mask in masks[start:]:
-                gradient = _gradient(model, data, means, fill, readout, correct, mask, batches)
-                found[done] = gradient[places]
-                done += 1
-                advance()
-                if time.monotonic() - saved_at > SECONDS_BETWEEN_SAVES:
-                    store.save({"gradients": found}, {"done": done})
-                    saved_at = time.monotonic()
-    finally:
-        if done > start:
-            store.save({"gradients": found}, {"done": done})
+    with frozen(model), resumed(store, found, len(masks)) as steps:
+        for i in steps:
+            mask = masks[i]
+            gradient = _gradient(model, data, means, fill, readout, correct, mask, batches)
+            found[i] = gradient[places]
     changes = found[1:] - found[0]
     predicted = (changes + changes.T) / 2
     return {
         ComponentSet.of([components[i], components[j]]): float(predicted[i, j])
         for i, j in itertools.combinations(range(len(components)), 2)
     }
+
+
+def batches_of(
+    data: EncodedExamples, n_examples: int, seed: int, batch_size: int
+) -> list[list[int]]:
+    """Rows of the examples that are screened with, drawn at random, the longest first."""
+    drawn = np.random.default_rng(seed).permutation(len(data))[:n_examples].tolist()
+    rows = sorted(drawn, key=lambda row: -len(data.input_ids[row]))
+    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+
+
+@contextmanager
+def resumed(store: StateFile, found: Tensor, n: int) -> Iterator[Iterator[int]]:
+    """Number the steps of a screening that are left, keeping what they find.
+
+    Args:
+        store: keeps it, every now and then and when the block ends, however it does.
+        found: what steps write to; takes what was kept.
+        n: steps there are.
+
+    Raises:
+        StateError: what was kept is of another run, or damaged.
+    """
+
+    def take(tensors: dict[str, Tensor], notes: dict[str, Any]) -> int:
+        found.copy_(tensors["gradients"])
+        return int(notes["done"])
+
+    done = start = store.restore_by(take) or 0
+
+    def steps(advance: Callable[[], None]) -> Iterator[int]:
+        nonlocal done
+        saved_at = time.monotonic()
+        for number in range(start, n):
+            yield number
+            done += 1
+            advance()
+            if time.monotonic() - saved_at > SECONDS_BETWEEN_SAVES:
+                store.save({"gradients": found}, {"done": done})
+                saved_at = time.monotonic()
+
+    try:
+        with progress.bar("screening", n - start) as advance:
+            yield steps(advance)
+    finally:
+        if done > start:
+            store.save({"gradients": found}, {"done": done})
 
 
 def _gradient(

@@ -153,7 +153,7 @@ def find_superadditive(
     facts: dict[str, Any] = {}
     if state is not None:
         files = state_files(state, max_size)
-        facts = _facts(model, halves, means, class_labels) | settings
+        facts = facts_of(model, halves, means, class_labels) | settings
         facts |= {
             "components": list(map(str, chosen)),
             "metric": metric,
@@ -192,16 +192,13 @@ def find_superadditive(
     screening = pd.DataFrame(
         [{"set": str(p), "predicted": predicted[p], "interaction": exact.get(p)} for p in order]
     ).astype({"interaction": float})
-    both = screening.dropna()[["predicted", "interaction"]]
-    ranked = len(both) > 2 and both.nunique().min() > 1
-    rho = stats.spearmanr(both).statistic if ranked else float("nan")
     return Search(
         found=_with_search(table, {str(s): exact[s] for s in named}, metric),
         screening=screening,
         n_pairs=len(order),
         n_screened_out=max(0, len(order) - n_pairs),
         n_tested=len(exact),
-        rank_correlation=float(rho),
+        rank_correlation=rank_correlation(screening, "interaction"),
     )
 
 
@@ -245,13 +242,32 @@ def check_search(
         raise InputError(
             f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"
         )
-    for name, value in (("n_pairs", n_pairs), ("beam", beam), ("n_found", n_found)):
+    check_options(fill, n_pairs=n_pairs, beam=beam, n_found=n_found)
+    halves_of(data, subset, 0)
+    return chosen
+
+
+def check_options(fill: FillName, **numbers: int) -> None:
+    """Make sure that a search can predict with this fill, and that there is something to find.
+
+    Raises:
+        InputError: the fill draws at random, or a number is under 1.
+    """
+    for name, value in numbers.items():
         if value < 1:
             raise InputError(f"search: {name} is {value}; expected at least 1")
     if fill not in ("mean", "zero"):
         raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
-    halves_of(data, subset, 0)
-    return chosen
+
+
+def rank_correlation(screening: pd.DataFrame, exact: str) -> float:
+    """Spearman's rho of what was predicted and the column ``exact``, over the rows that have it.
+
+    Missing under three of them, or where either is the same for all.
+    """
+    both = screening.dropna()[["predicted", exact]]
+    ranked = len(both) > 2 and both.nunique().min() > 1
+    return float(stats.spearmanr(both).statistic) if ranked else float("nan")
 
 
 def halves_of(
@@ -276,7 +292,7 @@ def halves_of(
     return data.part(sorted(halves[0])), data.part(sorted(halves[1]))
 
 
-def _facts(
+def facts_of(
     model: Any,
     halves: Sequence[EncodedExamples],
     means: MeanActivations | None,

@@ -56,8 +56,9 @@ def mean_interval(
     Raises:
         InputError: there is no value.
     """
-    options = {"answers": answers, "n_resamples": n_resamples, "level": level, "seed": seed}
-    return mean_intervals(np.asarray(values, dtype=float)[None], **options)[0]  # type: ignore[arg-type]
+    row = np.asarray(values, dtype=float)[None]
+    (found,) = mean_intervals(row, answers=answers, n_resamples=n_resamples, level=level, seed=seed)
+    return found
 
 
 def mean_intervals(

@@ -9,19 +9,16 @@ in attribution patching of edges (arXiv 2310.10348).
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore import progress
 from mechcore.ablation.cutting import changed_with
-from mechcore.ablation.kept import SECONDS_BETWEEN_SAVES
+from mechcore.ablation.screening import batches_of, resumed
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import PathSet, Receiver
 from mechcore.data.encoding import EncodedExamples
@@ -80,30 +77,12 @@ class Screening:
         Raises:
             StateError: what was kept is of another run, or damaged.
         """
-        drawn = np.random.default_rng(seed).permutation(len(self.data))[:n_examples].tolist()
-        rows = sorted(drawn, key=lambda row: -len(self.data.input_ids[row]))
-        batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+        batches = batches_of(self.data, n_examples, seed, batch_size)
         total = torch.zeros(self.n_cuts, dtype=torch.float64)
-
-        def take(tensors: dict[str, Tensor], notes: dict[str, Any]) -> int:
-            total.copy_(tensors["total"])
-            return int(notes["done"])
-
-        done = start = store.restore_by(take) or 0
-        saved_at = time.monotonic()
-        try:
-            with frozen(self.model), progress.bar("screening", len(batches) - start) as advance:
-                for batch in batches[start:]:
-                    total += self._of_batch(batch)
-                    done += 1
-                    advance()
-                    if time.monotonic() - saved_at > SECONDS_BETWEEN_SAVES:
-                        store.save({"total": total}, {"done": done})
-                        saved_at = time.monotonic()
-        finally:
-            if done > start:
-                store.save({"total": total}, {"done": done})
-        return total / len(rows)
+        with frozen(self.model), resumed(store, total, len(batches)) as steps:
+            for i in steps:
+                total += self._of_batch(batches[i])
+        return total / sum(map(len, batches))
 
     def _of_batch(self, rows: Sequence[int]) -> Float[Tensor, " cut"]:
         inputs = model_inputs(self.model, self.readout.asked(self.data.rows(rows)))

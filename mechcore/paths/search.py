@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
 from mechcore.ablation.effects import SET, Ablations
-from mechcore.ablation.search import SCREENING_EXAMPLES, halves_of
+from mechcore.ablation.search import (
+    SCREENING_EXAMPLES,
+    check_options,
+    facts_of,
+    halves_of,
+    rank_correlation,
+)
 from mechcore.ablation.sweeping import ablate
 from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
@@ -26,7 +31,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.paths.screening import Screening
 from mechcore.showing import Shown
-from mechcore.state import StateFile, encoded_inputs, input_facts
+from mechcore.state import StateFile
 from mechcore.tables import Column, Schema
 
 PATH_SCREENING = Schema(
@@ -109,27 +114,21 @@ def find_paths(
     >>> path_table(find_paths(model, hans, means, cuts).found)  # doctest: +SKIP
     """
     data = as_encoded(model, data, role=options.get("role", "id"))
-    _check(cuts, {"n_cut": n_cut, "n_found": n_found}, fill)
+    _check(cuts)
+    check_options(fill, n_cut=n_cut, n_found=n_found)
     searched, reported = halves_of(data, subset, seed)
     facts: dict[str, Any] = {}
     if state is not None:
-        facts |= input_facts(model, encoded_inputs(searched), means)
+        facts |= facts_of(model, (searched, reported), means, class_labels)
         facts |= {"paths": list(map(str, cuts)), "fill": fill, "seed": seed}
-        facts |= {"batch_size": batch_size, "examples": screening_examples}
-        facts |= {"labels": searched.examples.frame["label"].tolist(), "classes": class_labels}
+        facts |= {"batch_size": batch_size, "screening_examples": screening_examples}
     screen, chosen, final = state_files(state)
     own: dict[str, Any] = {"fill": fill, "class_labels": class_labels, "batch_size": batch_size}
     own |= options
     store = StateFile(screen, "screening", facts)
-    predicted = dict(
-        zip(
-            cuts,
-            Screening(model, searched, means, cuts, fill, class_labels)
-            .drops(screening_examples, seed=seed, batch_size=batch_size, store=store)
-            .tolist(),
-            strict=True,
-        )
-    )
+    screened = Screening(model, searched, means, cuts, fill, class_labels)
+    drops = screened.drops(screening_examples, seed=seed, batch_size=batch_size, store=store)
+    predicted = dict(zip(cuts, drops.tolist(), strict=True))
     order = sorted(predicted, key=lambda each: -abs(predicted[each]))
     known = ablate(model, order[:n_cut], searched, means, state=chosen, **own)
     exact = {each: float(known.drops(each, "margin").mean()) for each in order[:n_cut]}
@@ -140,13 +139,11 @@ def find_paths(
             for each in order
         ]
     ).astype({"margin_drop": float})
-    both = screening.dropna()[["predicted", "margin_drop"]]
-    ranked = len(both) > 2 and both.nunique().min() > 1
     return PathSearch(
         found=ablate(model, best, reported, means, state=final, **own),
         screening=screening,
         n_screened_out=max(0, len(order) - n_cut),
-        rank_correlation=float(stats.spearmanr(both).statistic) if ranked else float("nan"),
+        rank_correlation=rank_correlation(screening, "margin_drop"),
     )
 
 
@@ -156,7 +153,7 @@ def state_files(folder: str | Path | None) -> list[Path | None]:
     return [None if folder is None else Path(folder) / f"{name}.safetensors" for name in names]
 
 
-def _check(cuts: Sequence[PathSet], numbers: dict[str, int], fill: str) -> None:
+def _check(cuts: Sequence[PathSet]) -> None:
     if not cuts:
         raise InputError("paths: none to search; expected at least one set")
     for each in cuts:
@@ -165,8 +162,3 @@ def _check(cuts: Sequence[PathSet], numbers: dict[str, int], fill: str) -> None:
                 f"paths {each}: found {len(each.senders)} receivers; expected one: make a set of "
                 "each"
             )
-    for name, value in numbers.items():
-        if value < 1:
-            raise InputError(f"search: {name} is {value}; expected at least 1")
-    if fill not in ("mean", "zero"):
-        raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
