@@ -1,0 +1,54 @@
+"""Cases of known truth: a model, its data, and what is true of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mechcore.ablation.effects import ComponentSet
+from mechcore.components import Component, ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.showing import Shown
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is true of a model by the way it was made.
+
+    Attributes:
+        components: those that its answers depend on.
+        interactions: Interaction({a, b}) of the pairs for which it is not 0, on the mean margin of
+            the population of texts, in nats where sizes are known and otherwise 1 or -1, their
+            sign. Pairs that are not there have none. None where interactions are unknown.
+        core: components that every sufficient subnetwork keeps; None where that is unknown.
+        sized: whether interactions are known by size, not by sign alone.
+    """
+
+    components: frozenset[Component]
+    interactions: Mapping[ComponentSet, float] | None = None
+    core: frozenset[Component] | None = None
+    sized: bool = True
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Case(Shown):
+    """A model of known truth with its data.
+
+    Attributes:
+        name: what it is called in tables.
+        model: a TransformerLens model.
+        data: labelled texts by role: ``train``, ``id`` and, where there is one, ``ood``.
+        truth: what is true of the model.
+        pairs: for every role, texts that answer otherwise, row by row, of the same lengths.
+    """
+
+    name: str
+    model: Any
+    data: Mapping[str, EncodedExamples]
+    truth: Truth
+    pairs: Mapping[str, EncodedExamples] = field(default_factory=dict)
+
+    def _summary(self) -> str:
+        n_all = len(ModelShape.of(self.model).components)
+        return f"{self.name}, {len(self.truth.components)} of {n_all} components true"
