@@ -1,0 +1,273 @@
+"""Planted transformers by name: what they do, in what form, and what is true of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from mechcore.ablation.effects import ComponentSet
+from mechcore.bench.case import Case, Truth
+from mechcore.bench.planting import Form, plant, tokenizer_of
+from mechcore.bench.population import Domain, Oracle, Population, as_texts
+from mechcore.bench.program import ANSWER, Copy, Gate, Program, Relay
+from mechcore.components import Component
+from mechcore.data.encoding import EncodedExamples, encode
+from mechcore.errors import InputError
+from mechcore.models import load_model
+
+LONGEST = 32
+"""Tokens of a text, more than any has."""
+SIZES = {"train": 400, "id": 400, "ood": 400}
+"""Texts of each role."""
+_ROLES: Mapping[str, Domain] = {"train": "id", "id": "id", "ood": "ood"}
+_FAITHFUL = 0.02
+"""Accuracy in domain that a subnetwork may lose and still answer as the whole model does."""
+_NEEDED = 0.05
+"""Accuracy that is lost where a component is needed."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A program, its texts, and the transformer that runs it.
+
+    Attributes:
+        program: what is computed.
+        population: its texts.
+        form: of the transformer.
+    """
+
+    program: Program
+    population: Population
+    form: Form = field(default_factory=Form)
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """What the program answers in its population."""
+        return Oracle(self.program, self.population, self.form.family == "decoder")
+
+    @property
+    def domains(self) -> list[Domain]:
+        """Those that differ."""
+        same = all(before == after for before, after in self.population.cues.values())
+        return ["id"] if same else ["id", "ood"]
+
+    def truth(self, domain: Domain = "id") -> Truth:
+        """What is true of the transformer without noise.
+
+        Args:
+            domain: of the texts that interactions are those of.
+        """
+        parts = sorted(self.program.components)
+        pairs = itertools.combinations(parts, 2)
+        found = {ComponentSet((a, b)): self.oracle.interaction(domain, a, b) for a, b in pairs}
+        return Truth(
+            frozenset(parts),
+            {pair: size for pair, size in found.items() if size},
+            self._smallest(parts),
+            self._generalising(parts),
+        )
+
+    def _smallest(self, parts: list[Component]) -> frozenset[Component] | None:
+        """The smallest subnetwork that is faithful in domain, if there is one alone."""
+        wanted = self.oracle.accuracy("id") - _FAITHFUL
+        for size in range(len(parts) + 1):
+            kept = [
+                frozenset(each)
+                for each in itertools.combinations(parts, size)
+                if self.oracle.accuracy("id", set(parts) - set(each)) >= wanted
+            ]
+            if kept:
+                return kept[0] if len(kept) == 1 else None
+        return None
+
+    def _generalising(self, parts: list[Component]) -> frozenset[Component] | None:
+        """Components needed out of domain only."""
+        if self.domains == ["id"]:
+            return None
+
+        def lost(part: Component, domain: Domain) -> float:
+            return self.oracle.accuracy(domain) - self.oracle.accuracy(domain, [part])
+
+        return frozenset(
+            each for each in parts if lost(each, "ood") > _NEEDED and lost(each, "id") <= _NEEDED
+        )
+
+    def case(self, name: str, folder: str | Path, *, seed: int = 0) -> Case:
+        """The transformer, written to a folder and loaded, with texts drawn at random.
+
+        Args:
+            name: of the case.
+            folder: for the checkpoint, see `plant`.
+            seed: of the texts.
+        """
+        plant(self.program, folder, self.form)
+        data: dict[str, EncodedExamples] = {}
+        pairs: dict[str, EncodedExamples] = {}
+        for i, role in enumerate(["train", *self.domains]):
+            domain = _ROLES[role]
+            values, labels = self.population.draw(SIZES[role], domain, seed * len(SIZES) + i)
+            fillers = np.random.default_rng([seed, i]).integers(0, 3, len(values))
+            texts = as_texts(role, values, labels, fillers)
+            data[role] = encode(texts, tokenizer_of(), max_length=LONGEST)
+            opposite = as_texts(role, -values, -labels, fillers)
+            pairs[role] = encode(opposite, tokenizer_of(), max_length=LONGEST)
+        return Case(name, load_model(folder), data, self.truth(), pairs)
+
+
+def _head(name: str) -> Component:
+    return Component.parse(name)
+
+
+def _copy(head: str, slot: int, *, unless: str | None = None, **into: float) -> Copy:
+    return Copy(_head(head), slot, into, unless)
+
+
+def _cues(*slots: int, right: float = 0.95) -> dict[int, tuple[float, float]]:
+    return dict.fromkeys(slots, (right, right))
+
+
+_FREE = _copy("L1.H0", 3, idle=1.0)
+"""A head that attends sharply and does nothing."""
+
+_PROGRAMS: dict[str, tuple[Program, Population]] = {
+    "copies": (
+        Program(
+            4,
+            [
+                _copy("L0.H1", 0, answer=2),
+                _copy("L1.H2", 1, answer=1.5),
+                _copy("L2.H0", 2, answer=1),
+            ],
+            distractors=[_FREE],
+        ),
+        Population(4, _cues(0, 1, 2)),
+    ),
+    "and": (
+        Program(
+            4,
+            [_copy("L0.H1", 0, first=1), _copy("L1.H3", 1, second=1), _copy("L2.H2", 2, answer=1)],
+            [Gate(1, "and", ("first", "second"), {ANSWER: 3})],
+            [_FREE],
+        ),
+        Population(4, _cues(0, 1, 2)),
+    ),
+    "or": (
+        Program(
+            4,
+            [_copy("L0.H1", 0, first=1), _copy("L1.H3", 1, second=1), _copy("L2.H2", 2, answer=1)],
+            [Gate(1, "or", ("first", "second"), {ANSWER: 3})],
+            [_FREE],
+        ),
+        Population(4, _cues(0, 1, 2)),
+    ),
+    "backup": (
+        Program(
+            4,
+            [
+                _copy("L0.H2", 0, answer=2, seen=1),
+                _copy("L1.H1", 0, answer=2, unless="there"),
+                _copy("L2.H3", 1, answer=1),
+            ],
+            [Gate(0, "size", ("seen",), {"there": 1})],
+            [_FREE],
+        ),
+        Population(4, _cues(0, 1)),
+    ),
+    "negative": (
+        Program(
+            4,
+            [
+                _copy("L0.H0", 0, answer=3),
+                _copy("L1.H2", 0, answer=-1),
+                _copy("L2.H1", 1, answer=1),
+            ],
+            distractors=[_FREE],
+        ),
+        Population(4, _cues(0, 1)),
+    ),
+    "chain": (
+        Program(
+            4,
+            [
+                _copy("L0.H3", 0, first=1),
+                Relay(_head("L1.H1"), "first", {"second": 1}),
+                Relay(_head("L2.H2"), "second", {ANSWER: 2}),
+                _copy("L2.H0", 1, answer=1),
+            ],
+            distractors=[_FREE],
+        ),
+        Population(4, _cues(0, 1)),
+    ),
+    "heuristic": (
+        Program(
+            4,
+            [
+                _copy("L0.H2", 0, answer=4),
+                _copy("L0.H0", 1, first=1),
+                _copy("L1.H3", 2, second=1),
+            ],
+            [Gate(1, "equal", ("first", "second"), {ANSWER: 6})],
+            [_FREE],
+        ),
+        Population(4, {0: (0.98, 0.02)}, [(1, 2)]),
+    ),
+    "mixed": (
+        Program(
+            5,
+            [
+                _copy("L0.H0", 0, first=1),
+                _copy("L0.H3", 1, second=1),
+                _copy("L0.H2", 2, answer=2, seen=1),
+                _copy("L1.H1", 2, answer=2, unless="there"),
+                _copy("L2.H1", 0, answer=-1),
+                _copy("L2.H3", 3, answer=1),
+            ],
+            [
+                Gate(1, "or", ("first", "second"), {ANSWER: 3}),
+                Gate(0, "size", ("seen",), {"there": 1}),
+            ],
+            [_copy("L1.H0", 4, idle=1.0)],
+        ),
+        Population(5, _cues(0, 1, 2, 3)),
+    ),
+}
+
+
+def _catalogue() -> dict[str, Planted]:
+    """Every program as encoder and decoder, half of them with norms, and some with noise."""
+    found: dict[str, Planted] = {}
+    for i, (name, (program, population)) in enumerate(_PROGRAMS.items()):
+        for j, family in enumerate(("encoder", "decoder")):
+            form = Form(family, norms=(i + j) % 2 == 0, seed=i)  # type: ignore[arg-type]
+            found[f"{name}-{family}"] = Planted(program, population, form)
+    for name in ("or-encoder", "backup-decoder", "heuristic-encoder", "mixed-decoder"):
+        each = found[name]
+        found[f"{name}-noisy"] = replace(each, form=replace(each.form, noise=NOISE))
+    return found
+
+
+NOISE = 0.02
+"""Of the noisy cases, see `Form`."""
+CATALOGUE: Mapping[str, Planted] = _catalogue()
+"""Planted transformers by name."""
+
+
+def planted_case(name: str, folder: str | Path, *, seed: int = 0) -> Case:
+    """A planted transformer of the catalogue, written to a folder and loaded.
+
+    Args:
+        name: one of `CATALOGUE`.
+        folder: for the checkpoint.
+        seed: of the texts.
+
+    Raises:
+        InputError: there is no planted transformer of that name.
+    """
+    if name not in CATALOGUE:
+        raise InputError(f"planted: {name!r} is no case; expected one of {', '.join(CATALOGUE)}")
+    return CATALOGUE[name].case(name, folder, seed=seed)

@@ -1,0 +1,155 @@
+"""Texts of planted transformers: what their slots say of the label, and what is true of all texts.
+
+The population is small enough to be listed: every combination of the values of the slots with its
+probability. So what a program loses with parts of it ablated is known exactly, see `Oracle`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+
+from mechcore.bench.planting import CLASSES, MOST_FILLERS, token_values
+from mechcore.bench.program import Means, Program
+from mechcore.components import Component
+from mechcore.data.examples import Examples
+
+Domain: TypeAlias = Literal["id", "ood"]
+WORDS: Mapping[int, str] = {1: "yes", -1: "no"}
+
+
+@dataclass(frozen=True)
+class Population:
+    """How slots depend on the label, which is "plus" or "minus" with equal probability.
+
+    Attributes:
+        n_slots: slots of a text.
+        cues: slots that agree with the label with these probabilities, in and out of domain.
+        agreeing: pairs of slots whose values are equal where the label is "plus" and differ where
+            it is "minus", each value at random.
+    """
+
+    n_slots: int
+    cues: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    agreeing: Collection[tuple[int, int]] = ()
+
+    def draw(
+        self, n: int, domain: Domain, seed: int
+    ) -> tuple[Int[np.ndarray, "text slot"], Int[np.ndarray, " text"]]:
+        """Values of the slots and labels, each 1 or -1, of texts drawn at random."""
+        rng = np.random.default_rng(seed)
+        labels = rng.choice([1, -1], n)
+        values = rng.choice([1, -1], (n, self.n_slots))
+        for slot, chances in self.cues.items():
+            values[:, slot] = np.where(rng.random(n) < chances[domain == "ood"], labels, -labels)
+        for first, second in self.agreeing:
+            values[:, second] = values[:, first] * labels
+        return values, labels
+
+    def examples(self, name: str, n: int, domain: Domain, seed: int) -> Examples:
+        """Texts drawn at random, with words that say nothing between the slots and the end."""
+        values, labels = self.draw(n, domain, seed)
+        n_fillers = np.random.default_rng([seed, 1]).integers(0, MOST_FILLERS + 1, n)
+        return as_texts(name, values, labels, n_fillers)
+
+    def every(self, domain: Domain) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """All values of the slots [text, slot], labels and probabilities [text]."""
+        rows = itertools.product([1, -1], repeat=self.n_slots + 1)
+        labels, values = np.split(np.array(list(rows)), [1], axis=1)
+        agrees = values == labels
+        chance = np.full(len(values), 0.5 ** (self.n_slots + 1))
+        for slot, chances in self.cues.items():
+            right = chances[domain == "ood"]
+            chance *= 2 * np.where(agrees[:, slot], right, 1 - right)
+        for first, second in self.agreeing:
+            chance *= 2 * (values[:, second] == values[:, first] * labels[:, 0])
+        return values, labels[:, 0], chance
+
+
+def as_texts(name: str, values: np.ndarray, labels: np.ndarray, n_fillers: np.ndarray) -> Examples:
+    """The texts of slots [text, slot]; the subset is the label's name."""
+    texts = [" ".join(words) for words in _words(values, n_fillers)]
+    names = [CLASSES[int(label > 0)] for label in labels]
+    frame = {"text_a": texts, "text_b": "", "label": names, "subset": names}
+    return Examples(name, pd.DataFrame(frame))
+
+
+def _words(values: np.ndarray, n_fillers: np.ndarray) -> list[list[str]]:
+    return [
+        [*(WORDS[int(value)] for value in row), *["well"] * int(n), "so"]
+        for row, n in zip(values, n_fillers, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """What a program answers in a whole population, with parts of it ablated.
+
+    Attributes:
+        program: the program.
+        population: its texts.
+        causal: whether it runs in a decoder.
+    """
+
+    program: Program
+    population: Population
+    causal: bool
+
+    @cached_property
+    def means(self) -> Means:
+        """What components put out on average in domain."""
+        values, _, chance = self.population.every("id")
+        tokens, lengths, chance = self._texts(values, chance)
+        return self.program.means(tokens, lengths, causal=self.causal, weights=chance)
+
+    def _texts(
+        self, values: np.ndarray, chance: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Every text with every number of fillers: values of tokens, lengths, probabilities."""
+        fillers = np.repeat(np.arange(MOST_FILLERS + 1), len(values))
+        many = np.tile(values, (MOST_FILLERS + 1, 1))
+        words = _words(many, fillers)
+        lengths = np.array([len(row) + 1 for row in words])
+        return token_values(words), lengths, np.tile(chance, MOST_FILLERS + 1) / (MOST_FILLERS + 1)
+
+    def margins(
+        self, domain: Domain, without: Collection[Component] = ()
+    ) -> tuple[Float[np.ndarray, " text"], Float[np.ndarray, " text"]]:
+        """Log-odds of the right class of every text, in nats, and the texts' probabilities."""
+        values, labels, chance = self.population.every(domain)
+        tokens, lengths, chance = self._texts(values, chance)
+        found = self.program.answers(
+            tokens, lengths, causal=self.causal, without=without, means=self.means
+        )
+        return found * np.tile(labels, MOST_FILLERS + 1), chance
+
+    def margin(self, domain: Domain, without: Collection[Component] = ()) -> float:
+        """Mean log-odds of the right class, in nats."""
+        margins, chance = self.margins(domain, without)
+        return float(margins @ chance)
+
+    def accuracy(self, domain: Domain, without: Collection[Component] = ()) -> float:
+        """Share of right answers; answers without a preference count as half."""
+        margins, chance = self.margins(domain, without)
+        right = np.where(np.abs(margins) < _NOTHING, 0.5, margins > 0)
+        return float(right @ chance)
+
+    def drop(self, domain: Domain, without: Collection[Component]) -> float:
+        """What the margin loses, in nats."""
+        return self.margin(domain) - self.margin(domain, without)
+
+    def interaction(self, domain: Domain, a: Component, b: Component) -> float:
+        """Drop of both less the drops of each, in nats; 0 if under rounding."""
+        found = self.drop(domain, [a, b]) - self.drop(domain, [a]) - self.drop(domain, [b])
+        return found if abs(found) > _NOTHING else 0.0
+
+
+_NOTHING = 1e-6
+"""Nats that are rounding."""

@@ -1,0 +1,289 @@
+"""Programs that planted transformers run, and what they answer with parts of them ablated.
+
+A text is a row of slots, each of value +1 or -1. Heads copy slots into features of the residual
+stream, MLPs compute gates of features, and the answer is the sum of what is written to the feature
+`ANSWER`: the log-odds of the class "plus", in nats. Here this is done with arrays and no network,
+so that the drop of every ablated set is known without the transformer, see
+`mechcore.bench.planting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from mechcore.components import Component
+from mechcore.errors import InputError
+
+ANSWER = "answer"
+"""The feature that the answer is read from."""
+SHARP = 24.0
+"""Attention score, in nats, of what a head attends to; everything else has 0."""
+
+GateKind: TypeAlias = Literal["and", "or", "equal", "size"]
+Features: TypeAlias = dict[str, Float[np.ndarray, "text pos"]]
+Means: TypeAlias = Mapping[Component, float | Mapping[str, float]]
+"""What components put out on average: a head its value, an MLP what it writes to each feature."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A head that attends to one slot and writes its value.
+
+    Attributes:
+        head: which.
+        slot: number of the slot, from 0.
+        into: weight of the value in each feature written to.
+        unless: a feature that, where it is 1, turns the head's attention away, to the first token,
+            whose value is 0: the head of a backup.
+    """
+
+    head: Component
+    slot: int
+    into: Mapping[str, float]
+    unless: str | None = None
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A head that attends to its own position and writes a feature on.
+
+    Attributes:
+        head: which.
+        source: the feature read.
+        into: weight of it in each feature written to.
+    """
+
+    head: Component
+    source: str
+    into: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A function of a sum of features, computed by the MLP of a layer.
+
+    With all inputs +1 or -1 it is, for ``and``, their common value, or 0 with one of them 0; for
+    ``or``, their sign, also with all but one 0; for ``equal``, of two, 1 where they agree and -1
+    where not; for ``size``, 1 where its input is not 0.
+
+    Attributes:
+        layer: of the MLP.
+        kind: which function.
+        inputs: features that are added up.
+        into: weight of the result in each feature written to.
+    """
+
+    layer: int
+    kind: GateKind
+    inputs: tuple[str, ...]
+    into: Mapping[str, float]
+
+    @property
+    def units(self) -> list[tuple[float, float, float]]:
+        """The gate as sum of ``weight * relu(sign * sum - threshold)``: sign, threshold, weight.
+
+        Thresholds lie between the sums that occur, so that derivatives are not those of a kink.
+        """
+        n = len(self.inputs)
+        if self.kind == "and":
+            return [(sign, n - 0.75, sign / 0.75) for sign in (1.0, -1.0)]
+        if self.kind == "or":
+            rise = [(sign, 0.0, sign / 0.75) for sign in (1.0, -1.0)]
+            return rise + [(sign, 0.75, -sign / 0.75) for sign in (1.0, -1.0)]
+        start = 0.5 if self.kind == "equal" else 0.25
+        weight = 4 / 3
+        return [(sign, start, weight) for sign in (1.0, -1.0)]
+
+    @property
+    def constant(self) -> float:
+        """What is added to the sum of units."""
+        return -1.0 if self.kind == "equal" else 0.0
+
+    def __call__(self, total: np.ndarray) -> np.ndarray:
+        """The result for a sum of inputs."""
+        parts = [w * np.maximum(sign * total - t, 0) for sign, t, w in self.units]
+        return np.sum(parts, axis=0) + self.constant
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a planted transformer computes.
+
+    Attributes:
+        n_slots: slots of a text.
+        heads: what its heads do, at most one thing each; all other heads do nothing.
+        gates: what its MLPs do.
+        distractors: heads that attend to a slot and write to a feature that nothing reads.
+    """
+
+    n_slots: int
+    heads: Sequence[Copy | Relay]
+    gates: Sequence[Gate] = ()
+    distractors: Sequence[Copy] = field(default=())
+
+    def __post_init__(self) -> None:
+        names = [each.head for each in (*self.heads, *self.distractors)]
+        twice = sorted({str(name) for name in names if names.count(name) > 1})
+        if twice:
+            raise InputError(f"program: {', '.join(twice)} has two things to do; expected one each")
+        for each in (*self.heads, *self.distractors):
+            if isinstance(each, Copy) and not 0 <= each.slot < self.n_slots:
+                raise InputError(
+                    f"program: {each.head} copies slot {each.slot}; expected 0 to "
+                    f"{self.n_slots - 1}"
+                )
+        read = {f for gate in self.gates for f in gate.inputs} | {ANSWER}
+        read |= {each.source for each in self.heads if isinstance(each, Relay)}
+        read |= {each.unless for each in self.heads if isinstance(each, Copy) and each.unless}
+        unread = [str(h.head) for h in self.distractors if read & set(h.into)]
+        if unread:
+            raise InputError(
+                f"program: the distractor {unread[0]} writes to a feature that is read; expected "
+                "one that is not"
+            )
+
+    @property
+    def features(self) -> list[str]:
+        """All features in order of their first mention."""
+        parts = (*self.heads, *self.distractors, *self.gates)
+        return list(dict.fromkeys([ANSWER, *(f for each in parts for f in each.into)]))
+
+    @property
+    def components(self) -> frozenset[Component]:
+        """Those that have a part in some answer."""
+        return frozenset(
+            [each.head for each in self.heads] + [Component(gate.layer) for gate in self.gates]
+        )
+
+    @property
+    def n_layers(self) -> int:
+        """The layers needed."""
+        return 1 + max(each.layer for each in self._active)
+
+    @property
+    def _active(self) -> list[Component]:
+        return [*self.components, *(each.head for each in self.distractors)]
+
+    def answers(
+        self,
+        tokens: Float[np.ndarray, "text pos"],
+        lengths: Sequence[int] | np.ndarray,
+        *,
+        causal: bool,
+        without: Collection[Component] = (),
+        means: Means | None = None,
+    ) -> Float[np.ndarray, " text"]:
+        """Log-odds of "plus" where the model reads them, in nats.
+
+        Args:
+            tokens: value of every token: 0 for the first, then those of the slots, then 0.
+            lengths: tokens of every text that are no padding.
+            causal: whether tokens see only those before them, and the last one is read, as in a
+                decoder; otherwise they see all, and the first one is read.
+            without: components ablated to their means.
+            means: from `means`; needed where something is ablated.
+
+        Raises:
+            InputError: something is ablated, and there are no means.
+        """
+        if without and means is None:
+            raise InputError("program: ablating components needs means; found none")
+        features, _ = self._run(tokens, lengths, causal, frozenset(without), means or {})
+        answer = features[ANSWER]
+        if not causal:
+            return answer[:, 0]
+        return answer[np.arange(len(answer)), np.asarray(lengths) - 1]
+
+    def means(
+        self,
+        tokens: Float[np.ndarray, "text pos"],
+        lengths: Sequence[int] | np.ndarray,
+        *,
+        causal: bool,
+        weights: Float[np.ndarray, " text"] | None = None,
+    ) -> Means:
+        """What every component puts out on average over all tokens that are no padding.
+
+        Args:
+            tokens: see `answers`.
+            lengths: see `answers`.
+            causal: see `answers`.
+            weights: of the texts; all the same by default.
+        """
+        _, outputs = self._run(tokens, lengths, causal, frozenset(), {})
+        real = _real(tokens, lengths)
+        per_token = real * (1.0 if weights is None else np.asarray(weights)[:, None])
+
+        def mean(values: np.ndarray) -> float:
+            return float((values * per_token).sum() / per_token.sum())
+
+        return {
+            component: mean(output)
+            if isinstance(output, np.ndarray)
+            else {name: mean(values) for name, values in output.items()}
+            for component, output in outputs.items()
+        }
+
+    def _run(
+        self,
+        tokens: np.ndarray,
+        lengths: Sequence[int] | np.ndarray,
+        causal: bool,
+        without: frozenset[Component],
+        means: Means,
+    ) -> tuple[Features, dict[Component, np.ndarray | Features]]:
+        """Features after the last layer, and what every component put out."""
+        seen = np.repeat(_real(tokens, lengths)[:, None], tokens.shape[1], axis=1)
+        if causal:
+            seen = np.tril(seen)
+        stream: Features = {name: np.zeros(tokens.shape) for name in self.features}
+        outputs: dict[Component, np.ndarray | Features] = {}
+        for layer in range(self.n_layers):
+            before = {name: values.copy() for name, values in stream.items()}
+            for each in (*self.heads, *self.distractors):
+                if each.head.layer != layer:
+                    continue
+                value = _attended(each, tokens, before, seen)
+                outputs[each.head] = value
+                if each.head in without:
+                    value = np.full(tokens.shape, means[each.head])
+                for name, weight in each.into.items():
+                    stream[name] += weight * value
+            mlp, written = Component(layer), dict[str, np.ndarray]()
+            for gate in (gate for gate in self.gates if gate.layer == layer):
+                result = gate(np.sum([stream[name] for name in gate.inputs], axis=0))
+                for name, weight in gate.into.items():
+                    written[name] = written.get(name, 0.0) + weight * result
+            if written:
+                outputs[mlp] = written
+            for name, values in written.items():
+                mean = means.get(mlp)
+                if mlp in without and isinstance(mean, Mapping):
+                    values = np.full(tokens.shape, mean[name])
+                stream[name] = stream[name] + values
+        return stream, outputs
+
+
+def _attended(
+    head: Copy | Relay, tokens: np.ndarray, stream: Features, seen: Bool[np.ndarray, "t q k"]
+) -> Float[np.ndarray, "text pos"]:
+    """What a head puts out at every position."""
+    if isinstance(head, Relay):
+        return stream[head.source]
+    scores = np.zeros(seen.shape)
+    scores[..., head.slot + 1] += SHARP
+    if head.unless is not None:
+        scores[..., 0] += 2 * SHARP * stream[head.unless]
+    scores = np.where(seen, scores, -np.inf)
+    pattern = np.exp(scores - scores.max(-1, keepdims=True))
+    pattern /= pattern.sum(-1, keepdims=True)
+    return np.einsum("tqk,tk->tq", pattern, tokens)
+
+
+def _real(tokens: np.ndarray, lengths: Sequence[int] | np.ndarray) -> Bool[np.ndarray, "text pos"]:
+    return np.arange(tokens.shape[1]) < np.asarray(lengths)[:, None]
