@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from mechcore.components import Component, ComponentLike, Mask, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet
@@ -195,6 +195,11 @@ class Answers(Shown):
         kl = kl_divergence(full, evaluation)
         return cls(evaluation.correct, evaluation.margin, kl, evaluation.logits.numpy())
 
+    def part(self, rows: Int[np.ndarray, " part"]) -> Answers:
+        """The answers to these examples, see `Evaluation.part`."""
+        logits = None if self.logits is None else self.logits[rows]
+        return Answers(self.correct[rows], self.margin[rows], self.kl[rows], logits)
+
     def values(self, metric: Metric) -> np.ndarray:
         """`correct` as 0 and 1 for ``"accuracy"``, or `margin`, float64 [example]."""
         return (self.correct if metric == "accuracy" else self.margin).astype(float)
@@ -242,6 +247,11 @@ class Ablations(Shown):
     def with_more(self, other: Ablations) -> Ablations:
         """These sets and those of ``other``, which ran on the same data."""
         return replace(self, without={**self.without, **other.without})
+
+    def part(self, rows: Int[np.ndarray, " part"]) -> Ablations:
+        """The answers to these examples, see `Evaluation.part`."""
+        without = {cut: each.part(rows) for cut, each in self.without.items()}
+        return replace(self, full=self.full.part(rows), without=without)
 
     def groups(
         self, named: Mapping[str, Sequence[str]] | None = None

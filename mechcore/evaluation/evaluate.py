@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from mechcore.components import Mask
@@ -100,6 +100,11 @@ class Evaluation(Shown):
     def macro_accuracy(self) -> float:
         """Mean over subsets of the subset's accuracy."""
         return float(np.mean([self.correct[self.subsets == s].mean() for s in self.subset_names]))
+
+    def part(self, rows: Int[np.ndarray, " part"]) -> Evaluation:
+        """The answers to these examples, in the order given; one may be there several times."""
+        logits, correct = self.logits[rows], self.correct_classes[rows]
+        return replace(self, logits=logits, correct_classes=correct, subsets=self.subsets[rows])
 
     def table(self) -> pd.DataFrame:
         """One row per subset and one for all examples: subset, n, accuracy, margin (nats)."""

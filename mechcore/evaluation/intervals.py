@@ -74,8 +74,9 @@ def mean_intervals(
     - Measured values: at each end the wider of Student's t and of the bootstrap-t, which takes
       skewness into account (Efron and Tibshirani, An Introduction to the Bootstrap, 1993,
       section 12.5), but at most three times the former.
-    - Differences of answers that are right (1) or wrong (0): Student's t after one more example
-      for, and one against (Agresti and Min, Statistics in Medicine 24, 2005).
+    - Differences of answers that are right (1) or wrong (0): Student's t after two more examples,
+      half of one for, half of one against, and one that is neither (Agresti and Min, Statistics in
+      Medicine 24, 2005).
 
     Args:
         values: one per example, in any unit.
@@ -117,6 +118,55 @@ def share_interval(right: Bool[np.ndarray, " example"], *, level: float = 0.95) 
     found = stats.binomtest(int(np.sum(right)), n).proportion_ci(level, method="wilson")
     ends = (np.nan, np.nan) if n == 1 else (found.low, found.high)
     return Interval(float(np.mean(right)), *map(float, ends))
+
+
+def ratio_intervals(
+    values: Float[np.ndarray, "row example"],
+    over: Float[np.ndarray, "row example"],
+    *,
+    answers: bool = False,
+    level: float = 0.95,
+) -> list[Interval]:
+    """Intervals of the ratios of two means over the same examples, by Fieller's theorem.
+
+    A ratio r is in the interval if 0 is in that of the mean of ``values - r * over`` (Fieller,
+    Journal of the Royal Statistical Society B 16, 1954), which is Student's, for answers after the
+    additions of `mean_intervals` to both. Where the mean of ``over`` may be 0, there is none: its
+    ends are NaN.
+
+    Args:
+        values: whose means are divided.
+        over: by whose means, row by row.
+        answers: whether both are differences of answers, right (1) or wrong (0).
+        level: of the intervals.
+
+    Raises:
+        InputError: there is no value.
+    """
+    top, bottom = (np.asarray(each, dtype=float) for each in (values, over))
+    n, more = top.shape[1], 2 if answers else 0
+    if n == 0:
+        raise InputError("interval: no example; at least one is needed")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = top.mean(1) / bottom.mean(1)
+    if n == 1:
+        return [Interval(float(ratio), np.nan, np.nan) for ratio in ratios]
+    x, y = (each.sum(1) / (n + more) for each in (bottom, top))
+    xx, yy, xy = (
+        ((a * b).sum(1) + same * more / 2) / (n + more) - a_mean * b_mean
+        for a, b, a_mean, b_mean, same in (
+            (bottom, bottom, x, x, 1),
+            (top, top, y, y, 1),
+            (top, bottom, y, x, 0),
+        )
+    )
+    reach = stats.t.ppf((1 + level) / 2, n - 1) ** 2 / (n + more if answers else n - 1)
+    a, b, c = x**2 - reach * xx, x * y - reach * xy, y**2 - reach * yy
+    with np.errstate(divide="ignore", invalid="ignore"):
+        half = np.where(a > 0, np.sqrt(np.maximum(b**2 - a * c, 0)) / a, np.nan)
+        middle = b / a
+    ends = zip(ratios, middle - half, middle + half, strict=True)
+    return [Interval(*map(float, each)) for each in ends]
 
 
 def bootstrap_weights(

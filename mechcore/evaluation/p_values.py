@@ -17,6 +17,10 @@ N_RESAMPLES = 2000
 """Of the largest statistic, for Westfall and Young's correction."""
 
 
+RESOLUTION = 1e-4
+"""Root mean square of differences, in nats or shares, under which they are those of rounding."""
+
+
 def corrected(
     differences: Float[np.ndarray, "row example"],
     correction: Correction,
@@ -78,7 +82,8 @@ def _size_of_t(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray, " row"]:
     """Two-sided p of a paired t test that every row's mean is 0.
 
-    Rows without any spread get the sign test's p: 1 where all are 0, else 2 to the 1 - n.
+    Rows without any spread get the sign test's p, 2 to the 1 - n; those that do not differ from 0
+    by more than rounding, see `RESOLUTION`, have p 1.
     """
     n = differences.shape[1]
     mean = differences.mean(1)
@@ -86,7 +91,8 @@ def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray,
     constant = spread <= 1e-12 * np.maximum(1, np.abs(mean))
     t = mean / np.where(constant, 1, spread) * np.sqrt(n)
     p = 2 * stats.t.sf(np.abs(t), max(1, n - 1))
-    return np.where(constant, np.where(np.abs(mean) < 1e-12, 1.0, 2.0 ** min(0, 1 - n)), p)
+    p = np.where(constant, 2.0 ** min(0, 1 - n), p)
+    return np.where(np.sqrt((differences**2).mean(1)) < RESOLUTION, 1.0, p)
 
 
 def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np.ndarray, " row"]:

@@ -31,7 +31,7 @@ from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.intervals import Interval, bootstrap_weights, mean_intervals
+from mechcore.evaluation.intervals import Interval, mean_intervals, ratio_intervals
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
@@ -249,16 +249,14 @@ def core_dependence_table(
             readers.effects((each[r] for r in controlled), members, seed)
             for each in (readers.controls if controlled else [])
         ]
-        weights = bootstrap_weights(int(members.sum()), n_resamples, seed)
         for metric in own:
             drops, blind_drops = (
                 mean_intervals(each[metric], answers=metric != "margin", **statistics)
                 for each in (own, blind)
             )
-            with np.errstate(divide="ignore", invalid="ignore"):
-                shares = (blind[metric] @ weights) / (own[metric] @ weights)
-                share = blind[metric].mean(1) / own[metric].mean(1)
-                low, high = np.quantile(shares, [(1 - level) / 2, (1 + level) / 2], axis=1)
+            shares = ratio_intervals(
+                blind[metric], own[metric], answers=metric != "margin", level=level
+            )
             of_controls = np.array([each[metric].mean(1) for each in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
@@ -267,7 +265,7 @@ def core_dependence_table(
                 row |= _estimate("drop", drops[i])
                 row |= _estimate("blind_drop", blind_drops[i])
                 if row["drop_low"] > 0 or row["drop_high"] < 0:
-                    row |= _estimate("share", Interval(share[i], low[i], high[i]))
+                    row |= _estimate("share", shares[i])
                 if receiver in controlled:
                     of_receiver = of_controls[:, controlled.index(receiver)]
                     row |= _control(row["blind_drop"], of_receiver)

@@ -17,6 +17,7 @@ from mechcore.evaluation.intervals import (
     bootstrap_weights,
     mean_interval,
     mean_intervals,
+    ratio_intervals,
     share_interval,
 )
 
@@ -128,3 +129,46 @@ def test_no_example_is_an_error() -> None:
         mean_interval(np.array([]))
     with pytest.raises(InputError, match="no example"):
         share_interval(np.array([], dtype=bool))
+
+
+def test_a_ratio_by_hand() -> None:
+    """Of 2, 4, 6 over 1, 1, 1 the mean is 4, and Student's t with 2 degrees of freedom 4.30265.
+
+    With what is divided by the same for all, Fieller's interval is that of the mean.
+    """
+    (found,) = ratio_intervals(np.array([[2.0, 4, 6]]), np.ones((1, 3)))
+    reach = 4.30265 * 2 / 3**0.5
+    assert (found.mean, found.low, found.high) == pytest.approx((4, 4 - reach, 4 + reach), abs=1e-4)
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_ends_of_a_ratio_are_where_the_difference_may_just_be_0(answers: bool) -> None:
+    rng = np.random.default_rng(1)
+    over = (rng.random(60) < 0.7).astype(float) if answers else rng.normal(2, 1, 60)
+    values = over * (rng.random(60) < 0.4) if answers else 0.5 * over + rng.normal(0, 0.5, 60)
+    (found,) = ratio_intervals(values[None], over[None], answers=answers, level=0.9)
+    assert found.mean == pytest.approx(values.mean() / over.mean())
+    for ratio in (found.low, found.high):
+        rest = values - ratio * over
+        if answers:  # half an example each way for both, and what is neither: two more in all
+            more = [0.5 * (value - ratio * base) ** 2 for value, base in PSEUDO]
+            mean = rest.sum() / 62
+            error = np.sqrt((((rest**2).sum() + sum(more)) / 62 - mean**2) / 62)
+        else:
+            mean, error = rest.mean(), rest.std(ddof=1) / 60**0.5
+        assert abs(mean) == pytest.approx(stats.t.ppf(0.95, 59) * error)
+
+
+PSEUDO = [(1, 0), (-1, 0), (0, 1), (0, -1)]
+
+
+def test_a_ratio_over_what_may_be_0_has_no_interval() -> None:
+    (found,) = ratio_intervals(np.array([[1.0, 2, 3]]), np.array([[1.0, -1, 0.5]]))
+    assert found.mean == pytest.approx(2 / (0.5 / 3))
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    (alone,) = ratio_intervals(np.array([[1.0]]), np.array([[2.0]]))
+    assert alone.mean == 0.5
+    assert math.isnan(alone.low)
+    with pytest.raises(InputError, match="no example"):
+        ratio_intervals(np.zeros((1, 0)), np.zeros((1, 0)))

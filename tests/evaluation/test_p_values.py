@@ -32,6 +32,13 @@ def test_p_without_any_spread_by_hand() -> None:
     np.testing.assert_array_equal(paired_p(np.ones((1, 5000))), [0])
 
 
+def test_differences_by_rounding_are_none() -> None:
+    rounding = 1e-6 * (1 + np.random.default_rng(0).random((1, 50)))
+    assert stats.ttest_1samp(rounding[0], 0).pvalue < 1e-10
+    np.testing.assert_array_equal(paired_p(rounding), [1])
+    assert paired_p(1000 * rounding)[0] < 1e-10
+
+
 def test_corrections_by_hand() -> None:
     p = np.array([0.01, 0.04, 0.03, 0.005])
     # Holm: 0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1 is not below the one before.

@@ -81,8 +81,7 @@ def test_drops_and_shares_by_hand() -> None:
     a, b = whole.loc[("L1.H0", "accuracy")], whole.loc[("L1.H1", "accuracy")]
     assert (a["drop"], a["blind_drop"], a["share"]) == pytest.approx((0.1, 0.05, 0.5))
     assert (b["drop"], b["blind_drop"], b["share"]) == pytest.approx((0.2, 0.2, 1))
-    assert b["share_low"] == pytest.approx(1)  # the same answers in every resample
-    assert b["share_high"] == pytest.approx(1)
+    assert 0.95 < b["share_low"] < 1 < b["share_high"] < 1.05  # the same answers, but so many
     assert a["drop_low"] < 0.1 < a["drop_high"]
     # 0.05 is reached by one control of three, 0.2 too: (1 + 1) / (1 + 3).
     assert (a["p_control"], b["p_control"]) == (0.5, 0.5)

@@ -1,0 +1,314 @@
+"""Whether intervals hold what they promise, and tests err as seldom as they say.
+
+A planted transformer with noise in all weights answers every text there is, with and without its
+components, so that what is true of all texts is known exactly; fresh samples of texts then give
+intervals. In a second one, without noise, some components answer by chance: without them, texts
+change, but no more for the worse than for the better, so that whatever is found there is false.
+
+    python benchmarks/calibration.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from mechcore.ablation import (
+    Ablations,
+    ComponentSet,
+    ablate,
+    ablation_table,
+    dividends,
+    interactions,
+    sets,
+    shapley,
+)
+from mechcore.ablation.effects import METRICS
+from mechcore.bench.planting import Form, plant, tokenizer_of
+from mechcore.bench.population import Population, as_texts
+from mechcore.bench.program import ANSWER, Copy, Gate, Program
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.data.encoding import encode
+from mechcore.data.examples import ALL
+from mechcore.evaluation.p_values import Correction, corrected
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.paths.dependence import Readers, core_dependence_table, readers_of
+from mechcore.subnetworks.core import heuristic_core
+from mechcore.tables import write_tables
+
+H = Component
+NOISE = 0.02
+TINY = 1e-4
+"""Nats that are rounding."""
+LEVEL = 0.05
+FREE = (6, 7, 8)
+PROGRAM = Program(
+    9,
+    [
+        Copy(H(0, 0), 0, {ANSWER: 2}),
+        Copy(H(0, 1), 2, {"a": 1}),
+        Copy(H(0, 2), 3, {"b": 1}),
+        Copy(H(0, 3), FREE[0], {ANSWER: 1}),
+        Copy(H(1, 0), 1, {ANSWER: 1}),
+        Copy(H(1, 1), 4, {"c": 1}),
+        Copy(H(1, 2), 5, {"d": 1}),
+        Copy(H(1, 3), 0, {ANSWER: -0.5}),
+        Copy(H(1, 4), FREE[1], {ANSWER: 0.5}),
+        *(Copy(H(2, i), FREE[i // 2], {f"free {i}": 1}) for i in range(6)),
+    ],
+    [
+        Gate(0, "or", ("a", "b"), {ANSWER: 2}),
+        Gate(1, "and", ("c", "d"), {ANSWER: 2}),
+        *(Gate(2, "or", (f"free {i}", f"free {5 - i}"), {ANSWER: 1.5}) for i in range(3)),
+    ],
+)
+CUES = {0: 0.97, 1: 0.8, 2: 0.9, 3: 0.9, 4: 0.75, 5: 0.75}
+POPULATION = Population(9, {slot: (right, right) for slot, right in CUES.items()})
+TOGETHER = [H(0, 0), H(0, 1), H(0, 2), H(1, 1)]
+"""Components that dividends and Shapley values are those of."""
+BY_CHANCE = [H(0, 3), H(1, 4), *(H(2, i) for i in range(6)), H(2)]
+"""Components that read slots which say nothing of the label."""
+MEASURED = [*TOGETHER, H(0), H(2, 0)]
+"""Components whose drops and interactions get intervals."""
+SENDERS, RECEIVERS = [H(0, 1), H(0, 2)], [H(0), H(1, 1), H(2)]
+"""Heads that readers are blind to, and the readers."""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Answers to every text, and how often each text occurs."""
+
+    ablations: Ablations
+    readers: Readers
+    chance: Float[np.ndarray, " text"]
+
+    def sample(self, n: int, rng: np.random.Generator) -> tuple[Ablations, Readers]:
+        """Those to ``n`` texts drawn at random."""
+        rows, each = rng.choice(len(self.chance), n, p=self.chance), self.readers
+        without = {c: answers.part(rows) for c, answers in each.without.items()}
+        blind = {c: answers.part(rows) for c, answers in each.blind.items()}
+        readers = Readers(each.full.part(rows), without, blind, [], each.data, each.role)
+        return self.ablations.part(rows), readers
+
+    def true_mean(self, values: Float[np.ndarray, " text"], subset: str) -> float:
+        """Mean over all texts of a subset."""
+        weights = self.chance * ((self.ablations.full.subsets == subset) | (subset == ALL))
+        return float(values @ weights / weights.sum())
+
+
+@cache
+def answered(noise: float, *, chosen: bool = True) -> Answered:
+    """Answers of the transformer with that noise.
+
+    Args:
+        noise: see `Form`.
+        chosen: whether to ablate pairs of `MEASURED`, otherwise of all components by chance.
+    """
+    values, labels, chance = POPULATION.every("id")
+    texts = encode(
+        as_texts("every text", values, labels, np.zeros(len(values), int)),
+        tokenizer_of(),
+        max_length=32,
+    )
+    form = Form(norms=bool(noise), noise=noise, n_heads=6, d_model=108)
+    with tempfile.TemporaryDirectory() as folder:
+        plant(PROGRAM, folder, form)
+        model = load_model(folder)
+    means = MeanActivations.compute(model, texts, n_samples=0)
+    parts = MEASURED if chosen else sorted({*BY_CHANCE, *TOGETHER})
+    wanted = [ComponentSet((c,)) for c in parts]
+    wanted += [ComponentSet.of(pair) for pair in itertools.combinations(parts, 2)]
+    wanted += sets.subsets(TOGETHER) if chosen else []
+    options: dict[str, Any] = {"role": "id", "batch_size": 256}
+    found = ablate(model, list(dict.fromkeys(wanted)), texts, means, **options)
+    readers = readers_of(model, SENDERS, texts, means, receivers=RECEIVERS, n_controls=0, **options)
+    return Answered(found, readers, chance)
+
+
+def truths(known: Answered) -> dict[tuple[str, str, str, str], float]:
+    """What every interval is for, by figure, set, subset and metric."""
+    every, found = known.ablations, dict[tuple[str, str, str, str], float]()
+    subsets = [*every.full.subset_names, ALL]
+    drops = {
+        (str(each), metric): every.drops(each, metric) for each in every.sets for metric in METRICS
+    }
+    for subset, metric in itertools.product(subsets, METRICS):
+        value = {
+            name: known.true_mean(values, subset)
+            for (name, of), values in drops.items()
+            if of == metric
+        }
+        for each in every.sets:
+            name, names = str(each), [str(c) for c in each.components]
+            found["drop", name, subset, metric] = value[name]
+            if len(each) > 1:
+                pair = value[name] - sum(value[c] for c in names)
+                found["interaction", name, subset, metric] = pair
+        for name, size in _dividends(value).items():
+            found["dividend", name, subset, metric] = size
+        for component in TOGETHER:
+            shares = [
+                size / len(name.split("+"))
+                for name, size in _dividends(value).items()
+                if str(component) in name.split("+")
+            ]
+            found["Shapley value", str(component), subset, metric] = sum(shares)
+        for receiver in RECEIVERS:
+            alone, blind = (
+                known.true_mean(
+                    known.readers.full.values(metric) - answers[receiver].values(metric), subset
+                )
+                for answers in (known.readers.without, known.readers.blind)
+            )
+            found["drop when blind", str(receiver), subset, metric] = blind
+            found["dependence", str(receiver), subset, metric] = blind / alone
+    return found
+
+
+def _dividends(drops: Mapping[str, float]) -> dict[str, float]:
+    """Dividends of all subsets of `TOGETHER`, by inclusion and exclusion."""
+    found = {}
+    for size in range(1, len(TOGETHER) + 1):
+        for members in itertools.combinations(sorted(TOGETHER), size):
+            found["+".join(map(str, members))] = sum(
+                (-1) ** (size - n) * drops["+".join(map(str, part))]
+                for n in range(1, size + 1)
+                for part in itertools.combinations(members, n)
+            )
+    return found
+
+
+def intervals(ablations: Ablations, readers: Readers, seed: int) -> Iterator[tuple[Any, ...]]:
+    """Figure, set, subset, metric, low and high of all intervals of a sample."""
+    singles = ablation_table(ablations, seed=seed)
+    for metric in METRICS:
+        bounds = [f"{metric}_drop_low", f"{metric}_drop_high"]
+        for row in singles[["set", "subset", *bounds]].itertuples(index=False):
+            yield "drop", row[0], row[1], metric, *row[2:]
+    for figure, table in (
+        ("interaction", interactions(ablations, seed=seed)),
+        ("dividend", dividends(ablations, TOGETHER, seed=seed)),
+        ("Shapley value", shapley(ablations, TOGETHER, seed=seed)),
+    ):
+        columns = ["set", "subset", "metric", "low", "high"]
+        for row in table[columns].itertuples(index=False):
+            yield figure, *row
+    table = core_dependence_table(readers, seed=seed)
+    table = table[table["metric"].isin(METRICS)]
+    for figure, column in (("drop when blind", "blind_drop"), ("dependence", "share")):
+        columns = ["receiver", "subset", "metric", f"{column}_low", f"{column}_high"]
+        for row in table[columns].dropna().itertuples(index=False):
+            yield figure, *row
+
+
+def coverage(n: int, n_samples: int, seed: int = 0) -> pd.DataFrame:
+    """Shares of intervals with the truth in them.
+
+    Returns:
+        Columns figure, metric, texts (of the subset, on average), coverage, lowest (of any set).
+    """
+    known = answered(NOISE)
+    true, counts = truths(known), defaultdict(list)
+    for number in range(n_samples):
+        rng = np.random.default_rng([seed, n, number])
+        for figure, name, subset, metric, low, high in intervals(*known.sample(n, rng), number):
+            inside = low - TINY <= true[figure, name, subset, metric] <= high + TINY
+            counts[figure, metric, n if subset == ALL else n // 2, name, subset].append(inside)
+    rows = [(*key[:3], np.mean(inside), len(inside)) for key, inside in counts.items()]
+    table = pd.DataFrame(rows, columns=["figure", "metric", "texts", "coverage", "n"])
+    often = table[table["n"] >= n_samples / 2]  # a dependence is told where there is a drop
+    return often.groupby(["figure", "metric", "texts"], as_index=False).agg(
+        coverage=("coverage", "mean"), lowest=("coverage", "min"), figures=("n", "size")
+    )
+
+
+def errors(n: int, n_samples: int, correction: Correction, seed: int = 0) -> dict[str, float]:
+    """False discoveries at 5 %, on the margin, among single components and among pairs.
+
+    Returns:
+        For each of both the mean share of false ones among discoveries, the share of samples with
+        any, and the share of true ones that are discovered.
+    """
+    known, found = answered(0.0, chosen=False), dict[str, float]()
+    for kind, size in (("singles", 1), ("pairs", 2)):
+        of = [each for each in known.ablations.sets if len(each) == size]
+        is_true = (
+            np.abs([known.true_mean(row, ALL) for row in _effects(known.ablations, of)]) > TINY
+        )
+        false, power = [], []
+        for number in range(n_samples):
+            sample, _ = known.sample(n, np.random.default_rng([seed, n, number]))
+            said = corrected(_effects(sample, of), correction, seed=number)[1] <= LEVEL
+            false.append((said & ~is_true).sum() / max(1, said.sum()))
+            power.append(said[is_true].mean())
+        found |= {
+            f"{kind}: false": float(np.mean(false)),
+            f"{kind}: any false": float(np.mean(np.array(false) > 0)),
+            f"{kind}: found": float(np.mean(power)),
+        }
+    return found
+
+
+def _effects(ablations: Ablations, chosen: Sequence[ComponentSet]) -> Float[np.ndarray, "set text"]:
+    """Drops of the margin, or interactions of sets of two."""
+    drops = {each: ablations.drops(each, "margin") for each in ablations.sets}
+    alone = {
+        each: sum(drops[ComponentSet((c,))] for c in each.components) if len(each) > 1 else 0
+        for each in chosen
+    }
+    return np.stack([drops[each] - alone[each] for each in chosen])
+
+
+def core_p(n_samples: int, seed: int = 0) -> dict[str, float]:
+    """How often cores of random subnetworks have p-values of at most 5 and 20 %.
+
+    The heads of each layer are drawn at random, as many as a first draw has there. Sizes of cores
+    are whole numbers, so that p-values are under 5 % in at most 5 % of the draws.
+    """
+    shape, rng = ModelShape(4, 12, has_mlps=False), np.random.default_rng(seed)
+    p = []
+    for _ in range(n_samples):
+        kept = rng.integers(3, 10, (3, shape.n_layers))
+        masks = [
+            Mask.full(shape).only(
+                [H(layer, int(h)) for layer, n in enumerate(row) for h in rng.permutation(12)[:n]]
+            )
+            for row in kept
+        ]
+        p.append(heuristic_core(masks).p_value)
+    return {f"p at most {level}": float(np.mean(np.array(p) <= level)) for level in (0.05, 0.2)}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--sizes", default="60,200", help="Texts of a sample, by commas.")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="Folder for the tables.")
+    options = parser.parse_args()
+    sizes = [int(size) for size in options.sizes.split(",")]
+    with ProcessPoolExecutor(len(sizes)) as pool:
+        jobs = [pool.submit(coverage, n, options.samples, options.seed) for n in sizes]
+        covered = pd.concat([job.result() for job in jobs])
+    tested = pd.DataFrame(
+        {"correction": name, "texts": n} | errors(n, options.samples, name, options.seed)
+        for name in get_args(Correction)
+        for n in sizes
+    )
+    print(covered.to_string(index=False), tested.to_string(index=False), sep="\n\n")
+    print("\ncores of random subnetworks:", core_p(options.samples, options.seed))
+    if options.out:
+        write_tables(options.out, {"coverage": covered, "errors": tested})
