@@ -36,9 +36,9 @@ from mechcore.ablation import (
     shapley,
 )
 from mechcore.ablation.effects import METRICS
+from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate
 from mechcore.bench.planting import Form, plant, tokenizer_of
 from mechcore.bench.population import Population, as_texts
-from mechcore.bench.program import ANSWER, Copy, Gate, Program
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import encode
 from mechcore.data.examples import ALL
@@ -55,7 +55,7 @@ TINY = 1e-4
 """Nats that are rounding."""
 LEVEL = 0.05
 FREE = (6, 7, 8)
-PROGRAM = Program(
+CIRCUIT = Circuit(
     9,
     [
         Copy(H(0, 0), 0, {ANSWER: 2}),
@@ -125,7 +125,7 @@ def answered(noise: float, *, chosen: bool = True) -> Answered:
     )
     form = Form(norms=bool(noise), noise=noise, n_heads=6, d_model=108)
     with tempfile.TemporaryDirectory() as folder:
-        plant(PROGRAM, folder, form)
+        plant(CIRCUIT, folder, form)
         model = load_model(folder)
     means = MeanActivations.compute(model, texts, n_samples=0)
     parts = MEASURED if chosen else sorted({*BY_CHANCE, *TOGETHER})

@@ -12,9 +12,9 @@ import numpy as np
 
 from mechcore.ablation.effects import ComponentSet
 from mechcore.bench.case import Case, Truth
+from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, Relay
 from mechcore.bench.planting import Form, plant, tokenizer_of
 from mechcore.bench.population import Domain, Oracle, Population, as_texts
-from mechcore.bench.program import ANSWER, Copy, Gate, Program, Relay
 from mechcore.components import Component
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.errors import InputError
@@ -33,22 +33,22 @@ _NEEDED = 0.05
 
 @dataclass(frozen=True)
 class Planted:
-    """A program, its texts, and the transformer that runs it.
+    """A circuit, its texts, and the transformer that runs it.
 
     Attributes:
-        program: what is computed.
+        circuit: what is computed.
         population: its texts.
         form: of the transformer.
     """
 
-    program: Program
+    circuit: Circuit
     population: Population
     form: Form = field(default_factory=Form)
 
     @cached_property
     def oracle(self) -> Oracle:
-        """What the program answers in its population."""
-        return Oracle(self.program, self.population, self.form.family == "decoder")
+        """What the circuit answers in its population."""
+        return Oracle(self.circuit, self.population, self.form.family == "decoder")
 
     @property
     def domains(self) -> list[Domain]:
@@ -62,7 +62,7 @@ class Planted:
         Args:
             domain: of the texts that interactions are those of.
         """
-        parts = sorted(self.program.components)
+        parts = sorted(self.circuit.components)
         pairs = itertools.combinations(parts, 2)
         found = {ComponentSet((a, b)): self.oracle.interaction(domain, a, b) for a, b in pairs}
         return Truth(
@@ -105,7 +105,7 @@ class Planted:
             folder: for the checkpoint, see `plant`.
             seed: of the texts.
         """
-        plant(self.program, folder, self.form)
+        plant(self.circuit, folder, self.form)
         data: dict[str, EncodedExamples] = {}
         pairs: dict[str, EncodedExamples] = {}
         for i, role in enumerate(["train", *self.domains]):
@@ -134,9 +134,9 @@ def _cues(*slots: int, right: float = 0.95) -> dict[int, tuple[float, float]]:
 _FREE = _copy("L1.H0", 3, idle=1.0)
 """A head that attends sharply and does nothing."""
 
-_PROGRAMS: dict[str, tuple[Program, Population]] = {
+_CIRCUITS: dict[str, tuple[Circuit, Population]] = {
     "copies": (
-        Program(
+        Circuit(
             4,
             [
                 _copy("L0.H1", 0, answer=2),
@@ -148,7 +148,7 @@ _PROGRAMS: dict[str, tuple[Program, Population]] = {
         Population(4, _cues(0, 1, 2)),
     ),
     "and": (
-        Program(
+        Circuit(
             4,
             [_copy("L0.H1", 0, first=1), _copy("L1.H3", 1, second=1), _copy("L2.H2", 2, answer=1)],
             [Gate(1, "and", ("first", "second"), {ANSWER: 3})],
@@ -157,7 +157,7 @@ _PROGRAMS: dict[str, tuple[Program, Population]] = {
         Population(4, _cues(0, 1, 2)),
     ),
     "or": (
-        Program(
+        Circuit(
             4,
             [_copy("L0.H1", 0, first=1), _copy("L1.H3", 1, second=1), _copy("L2.H2", 2, answer=1)],
             [Gate(1, "or", ("first", "second"), {ANSWER: 3})],
@@ -166,7 +166,7 @@ _PROGRAMS: dict[str, tuple[Program, Population]] = {
         Population(4, _cues(0, 1, 2)),
     ),
     "backup": (
-        Program(
+        Circuit(
             4,
             [
                 _copy("L0.H2", 0, answer=2, seen=1),
@@ -179,7 +179,7 @@ _PROGRAMS: dict[str, tuple[Program, Population]] = {
         Population(4, _cues(0, 1)),
     ),
     "negative": (
-        Program(
+        Circuit(
             4,
             [
                 _copy("L0.H0", 0, answer=3),
@@ -191,7 +191,7 @@ _PROGRAMS: dict[str, tuple[Program, Population]] = {
         Population(4, _cues(0, 1)),
     ),
     "chain": (
-        Program(
+        Circuit(
             4,
             [
                 _copy("L0.H3", 0, first=1),
@@ -204,7 +204,7 @@ _PROGRAMS: dict[str, tuple[Program, Population]] = {
         Population(4, _cues(0, 1)),
     ),
     "heuristic": (
-        Program(
+        Circuit(
             4,
             [
                 _copy("L0.H2", 0, answer=4),
@@ -217,7 +217,7 @@ _PROGRAMS: dict[str, tuple[Program, Population]] = {
         Population(4, {0: (0.98, 0.02)}, [(1, 2)]),
     ),
     "mixed": (
-        Program(
+        Circuit(
             5,
             [
                 _copy("L0.H0", 0, first=1),
@@ -239,12 +239,12 @@ _PROGRAMS: dict[str, tuple[Program, Population]] = {
 
 
 def _catalogue() -> dict[str, Planted]:
-    """Every program as encoder and decoder, half of them with norms, and some with noise."""
+    """Every circuit as encoder and decoder, half of them with norms, and some with noise."""
     found: dict[str, Planted] = {}
-    for i, (name, (program, population)) in enumerate(_PROGRAMS.items()):
+    for i, (name, (circuit, population)) in enumerate(_CIRCUITS.items()):
         for j, family in enumerate(("encoder", "decoder")):
             form = Form(family, norms=(i + j) % 2 == 0, seed=i)  # type: ignore[arg-type]
-            found[f"{name}-{family}"] = Planted(program, population, form)
+            found[f"{name}-{family}"] = Planted(circuit, population, form)
     for name in ("or-encoder", "backup-decoder", "heuristic-encoder", "mixed-decoder"):
         each = found[name]
         found[f"{name}-noisy"] = replace(each, form=replace(each.form, noise=NOISE))

@@ -1,7 +1,7 @@
-"""Transformers that run a program by construction, as ordinary Hugging Face checkpoints.
+"""Transformers that run a circuit by construction, as ordinary Hugging Face checkpoints.
 
-Every feature of the program is a direction of the residual stream, all of them orthogonal, in a
-random basis. Without noise, heads and MLPs put out exactly what the program says; with norms, up to
+Every feature of the circuit is a direction of the residual stream, all of them orthogonal, in a
+random basis. Without noise, heads and MLPs put out exactly what the circuit says; with norms, up to
 a thousandth: one direction holds a constant so large that the norm of the stream hardly changes,
 and the norms' weights make up for it. Without norms, their epsilon is so large that they do
 nothing.
@@ -26,7 +26,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from mechcore.bench.program import ANSWER, SHARP, Program, Relay
+from mechcore.bench.circuit import ANSWER, SHARP, Circuit, Relay
 from mechcore.errors import InputError
 from mechcore.worlds.words import SPECIALS, word_tokenizer
 
@@ -49,7 +49,7 @@ _POOLED = 1e-3
 
 @dataclass(frozen=True)
 class Form:
-    """The transformer that runs a program.
+    """The transformer that runs a circuit.
 
     Attributes:
         family: ``"encoder"``, a BERT classifier that answers at its first token, or ``"decoder"``,
@@ -91,20 +91,20 @@ class _Weights:
     b_out: Float[Tensor, "layer d_model"]
 
 
-def plant(program: Program, folder: str | Path, form: Form | None = None) -> None:
-    """Write a classifier that runs a program, with its tokenizer, as a checkpoint.
+def plant(circuit: Circuit, folder: str | Path, form: Form | None = None) -> None:
+    """Write a classifier that runs a circuit, with its tokenizer, as a checkpoint.
 
     Args:
-        program: what it is to compute.
+        circuit: what it is to compute.
         folder: for the checkpoint.
         form: of the transformer.
 
     Raises:
-        InputError: the program does not fit into the transformer.
+        InputError: the circuit does not fit into the transformer.
     """
     form = form or Form()
-    _check_fits(program, form)
-    model = planted_model(program, form)
+    _check_fits(circuit, form)
+    model = planted_model(circuit, form)
     model.save_pretrained(folder)
     tokenizer_of().save_pretrained(folder)
 
@@ -114,13 +114,13 @@ def tokenizer_of() -> Any:
     return word_tokenizer([word for word in VALUES if word not in SPECIALS], begins=True)
 
 
-def planted_model(program: Program, form: Form) -> PreTrainedModel:
+def planted_model(circuit: Circuit, form: Form) -> PreTrainedModel:
     """The classifier, see `plant`."""
     generator = torch.Generator().manual_seed(form.seed)
-    n_positions = program.n_slots + 2 + MOST_FILLERS
-    names = ["value", "constant", *(f"place {i}" for i in range(n_positions)), *program.features]
+    n_positions = circuit.n_slots + 2 + MOST_FILLERS
+    names = ["value", "constant", *(f"place {i}" for i in range(n_positions)), *circuit.features]
     basis = dict(zip(names, _basis(form.d_model, generator), strict=False))
-    weights = _weights(program, form, basis, n_positions)
+    weights = _weights(circuit, form, basis, n_positions)
     if form.noise:
         _add_noise(weights, basis["constant"], form.noise, generator)
     tokens = torch.zeros(len(tokenizer_of()), form.d_model)
@@ -137,24 +137,24 @@ def planted_model(program: Program, form: Form) -> PreTrainedModel:
     return model
 
 
-def _check_fits(program: Program, form: Form) -> None:
-    n_positions = program.n_slots + 2 + MOST_FILLERS
-    needed = 3 + n_positions + len(program.features)
+def _check_fits(circuit: Circuit, form: Form) -> None:
+    n_positions = circuit.n_slots + 2 + MOST_FILLERS
+    needed = 3 + n_positions + len(circuit.features)
     if needed > form.d_model or n_positions > form.d_head:
         raise InputError(
             f"planting: a stream of {form.d_model} dimensions and heads of {form.d_head}; this "
-            f"program needs at least {needed} and {n_positions}"
+            f"circuit needs at least {needed} and {n_positions}"
         )
-    for each in (*program.heads, *program.distractors):
+    for each in (*circuit.heads, *circuit.distractors):
         head = each.head
         if head.head is None or head.layer >= form.n_layers or head.head >= form.n_heads:
             raise InputError(
-                f"planting: {head} is in the program; expected heads of {form.n_layers} layers "
+                f"planting: {head} is in the circuit; expected heads of {form.n_layers} layers "
                 f"with {form.n_heads} heads each"
             )
-    if program.n_layers > form.n_layers:
+    if circuit.n_layers > form.n_layers:
         raise InputError(
-            f"planting: the program needs {program.n_layers} layers, the form has {form.n_layers}"
+            f"planting: the circuit needs {circuit.n_layers} layers, the form has {form.n_layers}"
         )
 
 
@@ -167,11 +167,11 @@ def _basis(d_model: int, generator: torch.Generator) -> Float[Tensor, "direction
 
 
 def _weights(
-    program: Program, form: Form, basis: Mapping[str, Tensor], n_positions: int
+    circuit: Circuit, form: Form, basis: Mapping[str, Tensor], n_positions: int
 ) -> _Weights:
     per_head = (form.n_layers, form.n_heads, form.d_model, form.d_head)
     n_units = [0] * form.n_layers
-    for gate in program.gates:
+    for gate in circuit.gates:
         n_units[gate.layer] += len(gate.units)
     d_mlp = max(_LEAST_UNITS, *n_units)
     q, k, v = (torch.zeros(per_head) for _ in range(3))
@@ -185,7 +185,7 @@ def _weights(
     ask = basis["constant"] / (CONSTANT if form.norms else 1.0)
     sharp = SHARP * form.d_head**0.5
     places = torch.stack([basis[f"place {i}"] for i in range(n_positions)], dim=1)
-    for each in (*program.heads, *program.distractors):
+    for each in (*circuit.heads, *circuit.distractors):
         assert each.head.head is not None
         at = each.head.layer, each.head.head
         o[at][0] = sum(w * basis[name] for name, w in each.into.items())
@@ -201,7 +201,7 @@ def _weights(
             q[at][:, 1] = 2 * sharp * basis[each.unless]
             k[at][:, 1] = places[:, 0]
     used = [0] * form.n_layers
-    for gate in program.gates:
+    for gate in circuit.gates:
         out = sum(w * basis[name] for name, w in gate.into.items())
         for sign, threshold, weight in gate.units:
             unit, used[gate.layer] = used[gate.layer], used[gate.layer] + 1

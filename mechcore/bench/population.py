@@ -1,7 +1,7 @@
 """Texts of planted transformers: what their slots say of the label, and what is true of all texts.
 
 The population is small enough to be listed: every combination of the values of the slots with its
-probability. So what a program loses with parts of it ablated is known exactly, see `Oracle`.
+probability. So what a circuit loses with parts of it ablated is known exactly, see `Oracle`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
+from mechcore.bench.circuit import Circuit, Means
 from mechcore.bench.planting import CLASSES, MOST_FILLERS, token_values
-from mechcore.bench.program import Means, Program
 from mechcore.components import Component
 from mechcore.data.examples import Examples
 
@@ -90,15 +90,15 @@ def _words(values: np.ndarray, n_fillers: np.ndarray) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """What a program answers in a whole population, with parts of it ablated.
+    """What a circuit answers in a whole population, with parts of it ablated.
 
     Attributes:
-        program: the program.
+        circuit: what answers.
         population: its texts.
         causal: whether it runs in a decoder.
     """
 
-    program: Program
+    circuit: Circuit
     population: Population
     causal: bool
 
@@ -107,7 +107,7 @@ class Oracle:
         """What components put out on average in domain."""
         values, _, chance = self.population.every("id")
         tokens, lengths, chance = self._texts(values, chance)
-        return self.program.means(tokens, lengths, causal=self.causal, weights=chance)
+        return self.circuit.means(tokens, lengths, causal=self.causal, weights=chance)
 
     def _texts(
         self, values: np.ndarray, chance: np.ndarray
@@ -125,7 +125,7 @@ class Oracle:
         """Log-odds of the right class of every text, in nats, and the texts' probabilities."""
         values, labels, chance = self.population.every(domain)
         tokens, lengths, chance = self._texts(values, chance)
-        found = self.program.answers(
+        found = self.circuit.answers(
             tokens, lengths, causal=self.causal, without=without, means=self.means
         )
         return found * np.tile(labels, MOST_FILLERS + 1), chance

@@ -1,11 +1,11 @@
-"""What programs answer, computed by hand."""
+"""What circuits answer, computed by hand."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from mechcore.bench.program import ANSWER, SHARP, Copy, Gate, GateKind, Means, Program, Relay
+from mechcore.bench.circuit import ANSWER, SHARP, Circuit, Copy, Gate, GateKind, Means, Relay
 from mechcore.components import Component
 from mechcore.errors import InputError
 
@@ -33,49 +33,49 @@ def tokens(*slots: int) -> np.ndarray:
 
 def test_heads_copy_add_and_relay() -> None:
     first = Copy(A, 0, {"kept": 1, ANSWER: 2})
-    program = Program(2, [first, Copy(B, 1, {ANSWER: -1}), Relay(C, "kept", {ANSWER: 5})])
+    circuit = Circuit(2, [first, Copy(B, 1, {ANSWER: -1}), Relay(C, "kept", {ANSWER: 5})])
     text = tokens(1, -1)
     expected = {(): 2 + 1 + 5, (A,): 1, (B,): 7, (C,): 3, (A, C): 1, (A, B, C): 0}
     nothing = dict.fromkeys((A, B, C), 0.0)
     for causal in (False, True):
         for without, answer in expected.items():
-            found = program.answers(text, [4], causal=causal, without=without, means=nothing)
+            found = circuit.answers(text, [4], causal=causal, without=without, means=nothing)
             assert found == pytest.approx(answer, abs=1e-6)
-    some = program.answers(text, [4], causal=True, without=[A], means={A: 0.5})
+    some = circuit.answers(text, [4], causal=True, without=[A], means={A: 0.5})
     assert some == pytest.approx(0.5 * 2 + 0.5 * 5 + 1)
 
 
 def test_a_backup_wakes_when_the_other_is_gone() -> None:
     gate = Gate(0, "size", ("seen",), {"there": 1})
     heads = [Copy(A, 0, {"seen": 1, ANSWER: 2}), Copy(B, 0, {ANSWER: 2}, unless="there")]
-    program, mlp = Program(1, heads, [gate]), Component(0)
+    circuit, mlp = Circuit(1, heads, [gate]), Component(0)
     means: Means = {A: 0.0, B: 0.0, mlp: {"there": 1.0}}
     expected = {(): -2, (A,): -2, (B,): -2, (A, B): 0, (A, mlp): 0, (mlp,): -2, (B, mlp): -2}
     for without, answer in expected.items():
-        found = program.answers(tokens(-1), [3], causal=False, without=without, means=means)
+        found = circuit.answers(tokens(-1), [3], causal=False, without=without, means=means)
         assert found == pytest.approx(answer, abs=1e-6)
 
 
 def test_means_are_over_tokens_that_are_no_padding() -> None:
     """In a decoder, tokens before the slot see all tokens so far alike."""
-    program = Program(2, [Copy(A, 1, {ANSWER: 1})])
+    circuit = Circuit(2, [Copy(A, 1, {ANSWER: 1})])
     text = np.array([[0, -1, 1, 0, 0]], dtype=float)
     tiny = 10 * np.exp(-SHARP)
-    assert program.means(text, [4], causal=False)[A] == pytest.approx(1, abs=tiny)
+    assert circuit.means(text, [4], causal=False)[A] == pytest.approx(1, abs=tiny)
     first_two = (0 + -0.5) / 4 + (1 + 1) / 4
-    assert program.means(text, [4], causal=True)[A] == pytest.approx(first_two, abs=tiny)
+    assert circuit.means(text, [4], causal=True)[A] == pytest.approx(first_two, abs=tiny)
     two = np.repeat(text, 2, axis=0) * [[1], [-1]]
-    weighted = program.means(two, [4, 4], causal=False, weights=np.array([3.0, 1.0]))
+    weighted = circuit.means(two, [4, 4], causal=False, weights=np.array([3.0, 1.0]))
     assert weighted[A] == pytest.approx(0.5, abs=tiny)
 
 
 def test_programs_that_cannot_be() -> None:
     with pytest.raises(InputError, match=r"L0\.H0 has two things to do"):
-        Program(1, [Copy(A, 0, {ANSWER: 1}), Copy(A, 0, {ANSWER: 1})])
+        Circuit(1, [Copy(A, 0, {ANSWER: 1}), Copy(A, 0, {ANSWER: 1})])
     with pytest.raises(InputError, match=r"copies slot 3; expected 0 to 1"):
-        Program(2, [Copy(A, 3, {ANSWER: 1})])
+        Circuit(2, [Copy(A, 3, {ANSWER: 1})])
     with pytest.raises(InputError, match=r"distractor L0\.H0 writes to a feature that is read"):
-        Program(1, [Relay(B, "x", {ANSWER: 1})], distractors=[Copy(A, 0, {"x": 1})])
-    program = Program(1, [Copy(A, 0, {ANSWER: 1})])
+        Circuit(1, [Relay(B, "x", {ANSWER: 1})], distractors=[Copy(A, 0, {"x": 1})])
+    circuit = Circuit(1, [Copy(A, 0, {ANSWER: 1})])
     with pytest.raises(InputError, match="needs means"):
-        program.answers(tokens(1), [3], causal=True, without=[A])
+        circuit.answers(tokens(1), [3], causal=True, without=[A])

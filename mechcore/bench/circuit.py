@@ -1,4 +1,4 @@
-"""Programs that planted transformers run, and what they answer with parts of them ablated.
+"""Circuits that planted transformers run, and what they answer with parts of them ablated.
 
 A text is a row of slots, each of value +1 or -1. Heads copy slots into features of the residual
 stream, MLPs compute gates of features, and the answer is the sum of what is written to the feature
@@ -111,7 +111,7 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Program:
+class Circuit:
     """What a planted transformer computes.
 
     Attributes:
@@ -130,11 +130,11 @@ class Program:
         names = [each.head for each in (*self.heads, *self.distractors)]
         twice = sorted({str(name) for name in names if names.count(name) > 1})
         if twice:
-            raise InputError(f"program: {', '.join(twice)} has two things to do; expected one each")
+            raise InputError(f"circuit: {', '.join(twice)} has two things to do; expected one each")
         for each in (*self.heads, *self.distractors):
             if isinstance(each, Copy) and not 0 <= each.slot < self.n_slots:
                 raise InputError(
-                    f"program: {each.head} copies slot {each.slot}; expected 0 to "
+                    f"circuit: {each.head} copies slot {each.slot}; expected 0 to "
                     f"{self.n_slots - 1}"
                 )
         read = {f for gate in self.gates for f in gate.inputs} | {ANSWER}
@@ -143,7 +143,7 @@ class Program:
         unread = [str(h.head) for h in self.distractors if read & set(h.into)]
         if unread:
             raise InputError(
-                f"program: the distractor {unread[0]} writes to a feature that is read; expected "
+                f"circuit: the distractor {unread[0]} writes to a feature that is read; expected "
                 "one that is not"
             )
 
@@ -192,7 +192,7 @@ class Program:
             InputError: something is ablated, and there are no means.
         """
         if without and means is None:
-            raise InputError("program: ablating components needs means; found none")
+            raise InputError("circuit: ablating components needs means; found none")
         features, _ = self._run(tokens, lengths, causal, frozenset(without), means or {})
         answer = features[ANSWER]
         if not causal:
