@@ -1,0 +1,241 @@
+"""How well methods recover what is true of models, and what that costs them.
+
+Every method gets the same model, texts and means. Rankings are compared with the true components:
+AUROC, the edit distance of a mask of as many components as are true, and how faithful circuits of
+their first components are (CPR and CMD on fresh texts). Predicted interactions are compared with
+the true ones: AUROC, and signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.ablation.effects import ComponentSet
+from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
+from mechcore.ablation.sweeping import ablate
+from mechcore.bench.case import Case
+from mechcore.bench.faithfulness import faithfulness_of
+from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
+from mechcore.components import ModelShape
+from mechcore.evaluation.cost import Cost, counted
+from mechcore.evaluation.intervals import mean_interval
+from mechcore.masking.means import MeanActivations
+from mechcore.pruning.discretise import discretise
+from mechcore.pruning.methods import METHODS, Request
+from mechcore.pruning.settings import PruneSettings, prune_settings
+from mechcore.tables import SEED, Column, Schema, estimate
+
+PAIRS = "singles-and-pairs"
+"""The ranking by the largest of a component's drop and its interactions, all exact."""
+WITHOUT_TRUTH = ("layer-matched",)
+"""Methods that need another's result."""
+
+_CASE = Column("case", "text", "the model of known truth")
+_METHOD = Column("method", "text", "how it was found")
+_COST = (
+    Column("forwards", "number", "forward passes per text, one for each mask"),
+    Column("backwards", "number", "backward passes per text"),
+)
+NODES = Schema(
+    "nodes",
+    "How well each method finds the true components of each case.",
+    (
+        _CASE,
+        _METHOD,
+        SEED,
+        Column("n_true", "whole", "true components"),
+        Column("n", "whole", "components"),
+        Column("auroc", "number", "chance that a true component is ranked above another"),
+        Column("distance", "whole", "components wrongly in, or out of, a mask of the true size"),
+        Column("cpr", "number", "area under the faithfulness of circuits by size", header="CPR"),
+        Column("cmd", "number", "area between that and 1", header="CMD"),
+        *_COST,
+    ),
+)
+INTERACTIONS = Schema(
+    "pairs",
+    "How well each method finds the true interactions of each case.",
+    (
+        _CASE,
+        _METHOD,
+        SEED,
+        Column("n_true", "whole", "pairs that interact"),
+        Column("n", "whole", "pairs"),
+        Column("auroc", "number", "chance that an interacting pair is predicted to do so more"),
+        Column("signs", "share", "interacting pairs of which the sign is right"),
+        *_COST,
+    ),
+)
+
+
+def recovered_nodes(
+    case: Case,
+    methods: Iterable[str],
+    *,
+    seed: int = 0,
+    schedule: PruneSettings | None = None,
+    batch_size: int = 128,
+) -> pd.DataFrame:
+    """How well methods find a case's components.
+
+    Args:
+        case: a model of known truth.
+        methods: names of `mechcore.pruning.METHODS`, or `PAIRS`.
+        seed: of what methods draw.
+        schedule: of L0 pruning; the preset ``"fast"`` by default.
+        batch_size: texts of a forward of sweeps.
+
+    Returns:
+        The columns of `NODES`, a row per method.
+
+    Raises:
+        InputError: a method is unknown, or all components of the case are true.
+    """
+    model, train = case.model, case.data["train"]
+    shape = ModelShape.of(model)
+    means = MeanActivations.compute(model, train, n_samples=0)
+    rows = []
+    for method in methods:
+        if method == PAIRS:
+            scores, cost = _with_pairs(case, means, batch_size)
+            mask = discretise(scores, _sparsity(case, shape), shape)
+        else:
+            request = Request(
+                model,
+                train,
+                means,
+                [_sparsity(case, shape)],
+                [seed],
+                schedule or prune_settings("fast"),
+                seed,
+            )
+            with counted(model, len(train)) as cost:
+                (found,) = METHODS[method](request)
+            scores, mask = found.scores, found.mask
+        faithful = faithfulness_of(
+            model, scores, case.data["id"], means, n_resamples=2, batch_size=batch_size
+        )
+        rows.append(
+            {
+                "case": case.name,
+                "method": method,
+                "seed": seed,
+                "n_true": len(case.truth.components),
+                "n": len(shape.components),
+                "auroc": node_auroc(scores, case.truth),
+                "distance": mask_distance(mask, case.truth).distance,
+                "cpr": faithful.cpr.mean,
+                "cmd": faithful.cmd.mean,
+                **_passes(cost),
+            }
+        )
+    return pd.DataFrame(rows, columns=NODES.names)
+
+
+def _sparsity(case: Case, shape: ModelShape) -> float:
+    """Share of the components that are not true."""
+    return 1 - len(case.truth.components) / len(shape.components)
+
+
+def _with_pairs(
+    case: Case, means: MeanActivations, batch_size: int
+) -> tuple[Float[Tensor, "layer component"], Cost]:
+    """The largest of every component's drop and its interactions, by size, in nats."""
+    shape = ModelShape.of(case.model)
+    request = _pair_request(case, means, 0, batch_size)
+    exact = INTERACTION_METHODS["exact"](request)
+    alone = request.ablate(request.singles)
+    scores = torch.zeros(shape.n_layers, shape.columns)
+    for each in request.singles:
+        (component,) = each.components
+        drop = abs(alone.drops(each, "margin").mean())
+        pairs = [abs(v) for pair, v in exact.interactions.items() if component in pair.components]
+        scores[shape.index(component)] = max(float(drop), *pairs)
+    return scores, exact.cost
+
+
+def _pair_request(
+    case: Case, means: MeanActivations, seed: int, batch_size: int
+) -> PairRequest:
+    train = case.data["train"]
+    return PairRequest(
+        case.model,
+        train,
+        means,
+        ModelShape.of(case.model).components,
+        n_examples=len(train),
+        seed=seed,
+        batch_size=batch_size,
+    )
+
+
+def recovered_pairs(
+    case: Case, methods: Iterable[str], *, seed: int = 0, batch_size: int = 128
+) -> pd.DataFrame:
+    """How well methods find a case's interactions.
+
+    Args:
+        case: a model of known truth, of which interactions are known.
+        methods: names of `mechcore.ablation.predicting.INTERACTION_METHODS`.
+        seed: of what methods draw.
+        batch_size: texts of a forward.
+
+    Returns:
+        The columns of `INTERACTIONS`, a row per method; none where no pair interacts.
+
+    Raises:
+        InputError: a method is unknown.
+    """
+    means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
+    rows = []
+    for method in methods if case.truth.interactions else ():
+        found: Predictions = INTERACTION_METHODS[method](_pair_request(case, means, seed, batch_size))
+        rows.append(
+            {
+                "case": case.name,
+                "method": method,
+                "seed": seed,
+                "n_true": len(case.truth.interactions or ()),
+                "n": len(found.interactions),
+                "auroc": pair_auroc(found.interactions, case.truth),
+                "signs": sign_accuracy(found.interactions, case.truth),
+                **_passes(found.cost),
+            }
+        )
+    return pd.DataFrame(rows, columns=INTERACTIONS.names)
+
+
+def _passes(cost: Cost) -> dict[str, float]:
+    return {"forwards": cost.forwards, "backwards": cost.backwards}
+
+
+def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
+    """Means over cases, each counting the same whatever its seeds, with intervals over cases.
+
+    Args:
+        table: of `recovered_nodes` or `recovered_pairs`, of several cases.
+        columns: to be averaged.
+        seed: of the resamples.
+
+    Returns:
+        One row per method, the best first by the first of the columns: method, n_cases, each column
+        with its ``_low`` and ``_high``, and mean forwards and backwards.
+    """
+    by_case = table.groupby(["method", "case"], sort=False)[[*columns, *_passes(Cost(0))]].mean()
+    rows: list[dict[str, Any]] = []
+    for method, part in by_case.groupby("method", sort=False):
+        row: dict[str, Any] = {"method": method, "n_cases": len(part)}
+        for column in columns:
+            found = mean_interval(part[column].to_numpy(), seed=seed)
+            row |= {column: found.mean, f"{column}_low": found.low, f"{column}_high": found.high}
+        rows.append(row | part[[*_passes(Cost(0))]].mean().to_dict())
+    best = -1 if columns[0] != "cmd" else 1
+    order = np.argsort([best * row[columns[0]] for row in rows], kind="stable")
+    return pd.DataFrame([rows[i] for i in order])
