@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from mechcore.ablation.controls import CONTROL_COLUMNS
 from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut, members_of
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
@@ -32,6 +33,7 @@ from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Interval, mean_intervals, ratio_intervals
+from mechcore.evaluation.p_values import among_controls
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
@@ -67,11 +69,8 @@ CORE_DEPENDENCE = Schema(
             low="share_low",
             high="share_high",
         ),
-        Column("control_drop", "number", "mean of blind_drop over random heads of the same layers"),
-        Column("control_low", "number", "2.5 % of these are below"),
-        Column("control_high", "number", "2.5 % of these are above"),
-        Column("n_controls", "whole", "random sets of heads"),
-        Column("p_control", "number", "of so large a blind_drop among them", shown="small"),
+        CONTROL_COLUMNS[0].alike("control_drop", "mean of blind_drop over random sets of heads"),
+        *CONTROL_COLUMNS[1:],
     ),
 )
 
@@ -240,8 +239,8 @@ def core_dependence_table(
     """
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
-    names, n_controls = list(readers.blind), len(readers.controls)
-    controlled = [*readers.controls[0]] if n_controls else []
+    names = list(readers.blind)
+    controlled = [*readers.controls[0]] if readers.controls else []
     for subset, members in members_of(readers.full, groups) if names else []:
         own = readers.effects((readers.without[r] for r in names), members, seed)
         blind = readers.effects((readers.blind[r] for r in names), members, seed)
@@ -261,14 +260,14 @@ def core_dependence_table(
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
-                row |= {"metric": metric, "n_controls": n_controls * (receiver in controlled)}
+                row |= {"metric": metric, "n_controls": 0}
                 row |= _estimate("drop", drops[i])
                 row |= _estimate("blind_drop", blind_drops[i])
                 if row["drop_low"] > 0 or row["drop_high"] < 0:
                     row |= _estimate("share", shares[i])
                 if receiver in controlled:
                     of_receiver = of_controls[:, controlled.index(receiver)]
-                    row |= _control(row["blind_drop"], of_receiver)
+                    row |= among_controls(row["blind_drop"], of_receiver)
                 rows.append(row)
     return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)
 
@@ -295,11 +294,3 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
 
 def _estimate(name: str, found: Interval) -> dict[str, float]:
     return {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
-
-
-def _control(drop: float, controls: np.ndarray) -> dict[str, float]:
-    low, high = np.quantile(controls, [0.025, 0.975])
-    p = (1 + int((np.abs(controls) >= abs(drop)).sum())) / (1 + len(controls))
-    return {"control_drop": controls.mean(), "control_low": low, "control_high": high} | {
-        "p_control": p
-    }

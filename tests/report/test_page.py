@@ -115,6 +115,18 @@ def test_core_is_named_with_its_size_against_chance(rich: Page, rich_run: Path) 
     assert f"(p = 2.3 \u00d7 10\u207b\u2077); {uniform}" in rich.text
 
 
+def test_the_overlap_is_beside_both_chances(rich: Page, rich_run: Path) -> None:
+    overlap = pd.read_csv(rich_run / "tables/head_overlap.csv")
+    jaccard, layers, uniform = overlap[["jaccard", "expected", "expected_uniform"]].mean()
+    beyond = (overlap["p_value"] < 0.05).sum()
+    assert 0 < beyond < len(overlap)
+    assert (
+        f"On average {jaccard:.2f}; as many random heads of each layer would share {layers:.2f}, "
+        f"and of any layer {uniform:.2f}. Of {len(overlap)} pairs, {beyond} share more than by "
+        "chance with as many heads of each layer (p < 0.05, not corrected"
+    ) in rich.text
+
+
 def test_worst_head_is_the_one_with_the_largest_drop(rich: Page, rich_run: Path) -> None:
     ablation = pd.read_csv(rich_run / "tables/ablation.csv")
     singles = ablation.query("kind == 'single' and role == 'ood' and subset == 'all'")
@@ -124,6 +136,24 @@ def test_worst_head_is_the_one_with_the_largest_drop(rich: Page, rich_run: Path)
         f"{-100 * worst.accuracy_drop:+.1f} points [{-100 * worst.accuracy_drop_high:+.1f}, "
         f"{-100 * worst.accuracy_drop_low:+.1f}] on {worst.data}, to {100 * worst.accuracy:.1f} %"
     ) in rich.text
+
+
+def test_the_core_is_beside_other_heads_of_its_layers(rich: Page, rich_run: Path) -> None:
+    table = pd.read_csv(rich_run / "tables/ablation_controls.csv")
+    outside = table.query("role == 'ood' and subset == 'all'")
+    accuracy = outside.query("metric == 'accuracy' and size == 1")
+    worst = accuracy.loc[accuracy["drop"].idxmax()]
+    assert (
+        f". Ablating one of 7 other heads of its layer changes it by "
+        f"{-100 * worst.control_drop:+.1f} points on average (p = 0.12"
+    ) in rich.text
+    (whole,) = outside.query("metric == 'margin' and size > 1").itertuples()
+    assert (
+        f"Without the whole core the out-of-domain margin changes by {-whole.drop:+.2f} nats, "
+        f"and without as many other heads of each layer by {-whole.control_drop:+.2f} nats "
+        f"[{-whole.control_high:+.2f}, {-whole.control_low:+.2f}] (20 sets, p = 0.048 of so large "
+        "a change among these; n = 300)."
+    ) in rich.text.replace("\u2212", "-")
 
 
 @pytest.mark.usefixtures("no_drawing")
