@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 
 from mechcore.ablation import find_superadditive
+from mechcore.ablation.predicting import INTERACTION_METHODS
 from mechcore.ablation.search import SCREENING, SUPERADDITIVE
+from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.attention.categories import registered_categories
 from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.attention.labels import HEAD_CATEGORIES
@@ -281,6 +283,8 @@ class Search(Ablating):
         components: to choose from.
         max_size: components of the largest sets.
         n_pairs: pairs ablated exactly, the best by screening.
+        screening_by: how interactions of pairs are predicted.
+        screening_sets: random sets to ablate, for ways that draw them.
     """
 
     kind: ClassVar[str] = "search"
@@ -292,10 +296,20 @@ class Search(Ablating):
     components: Literal["heads", "mlps", "all"]
     max_size: int
     n_pairs: int
+    screening_by: str
+    screening_sets: int
+
+    def uses(self) -> list[object]:
+        """The fill, and the way to predict interactions."""
+        return [*super().uses(), INTERACTION_METHODS[self.screening_by]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        return SHARED * self.n_pairs * (self.max_size - 1) * size.examples[self.role]
+        n, n_examples = size.components(self.components), size.examples[self.role]
+        all_pairs = n * (n + 1) / 2
+        sets = {"exact": all_pairs, "co-ablation": all_pairs, "proxy": n + self.screening_sets}
+        screened = sets.get(self.screening_by, 0) * min(SCREENING_EXAMPLES, n_examples / 2)
+        return SHARED * (self.n_pairs * (self.max_size - 1) * n_examples + screened)
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -308,6 +322,8 @@ class Search(Ablating):
             subset=self.subset,
             max_size=self.max_size,
             n_pairs=self.n_pairs,
+            screening_by=self.screening_by,
+            screening_sets=self.screening_sets,
             fill=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,
