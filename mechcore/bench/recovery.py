@@ -17,9 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore.ablation.effects import ComponentSet
-from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
-from mechcore.ablation.sweeping import ablate
+from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
 from mechcore.bench.scores import mask_distance, node_auroc, pair_auroc, sign_accuracy
@@ -30,7 +28,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.pruning.discretise import discretise
 from mechcore.pruning.methods import METHODS, Request
 from mechcore.pruning.settings import PruneSettings, prune_settings
-from mechcore.tables import SEED, Column, Schema, estimate
+from mechcore.tables import SEED, Column, Schema
 
 PAIRS = "singles-and-pairs"
 """The ranking by the largest of a component's drop and its interactions, all exact."""
@@ -161,9 +159,7 @@ def _with_pairs(
     return scores, exact.cost
 
 
-def _pair_request(
-    case: Case, means: MeanActivations, seed: int, batch_size: int
-) -> PairRequest:
+def _pair_request(case: Case, means: MeanActivations, seed: int, batch_size: int) -> PairRequest:
     train = case.data["train"]
     return PairRequest(
         case.model,
@@ -196,7 +192,7 @@ def recovered_pairs(
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     rows = []
     for method in methods if case.truth.interactions else ():
-        found: Predictions = INTERACTION_METHODS[method](_pair_request(case, means, seed, batch_size))
+        found = INTERACTION_METHODS[method](_pair_request(case, means, seed, batch_size))
         rows.append(
             {
                 "case": case.name,
@@ -228,14 +224,15 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
         One row per method, the best first by the first of the columns: method, n_cases, each column
         with its ``_low`` and ``_high``, and mean forwards and backwards.
     """
-    by_case = table.groupby(["method", "case"], sort=False)[[*columns, *_passes(Cost(0))]].mean()
+    by_case = table.groupby(["method", "case"], sort=False)[[*columns, *_passes(Cost())]].mean()
     rows: list[dict[str, Any]] = []
     for method, part in by_case.groupby("method", sort=False):
         row: dict[str, Any] = {"method": method, "n_cases": len(part)}
         for column in columns:
             found = mean_interval(part[column].to_numpy(), seed=seed)
             row |= {column: found.mean, f"{column}_low": found.low, f"{column}_high": found.high}
-        rows.append(row | part[[*_passes(Cost(0))]].mean().to_dict())
+        row |= {name: part[name].mean() for name in _passes(Cost())}
+        rows.append(row)
     best = -1 if columns[0] != "cmd" else 1
     order = np.argsort([best * row[columns[0]] for row in rows], kind="stable")
     return pd.DataFrame([rows[i] for i in order])
