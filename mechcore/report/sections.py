@@ -36,6 +36,7 @@ from mechcore.report.training_section import training_section
 from mechcore.tables import COMPONENT, Column
 from mechcore.wording import (
     SIGNIFICANT,
+    count,
     number,
     p_value,
     sparsity,
@@ -122,13 +123,17 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
     """How alike the subnetworks of different seeds are, in heads and in accuracy."""
     overlap = run.table("head_overlap")
     if overlap is not None and len(overlap):
-        mean, chance = overlap["jaccard"].mean(), overlap["expected"].mean()
+        columns = ["jaccard", "expected", "expected_uniform"]
+        mean, chance, uniform = map(number, overlap[columns].mean())
+        beyond = int((overlap["p_value"] < SIGNIFICANT).sum())
         yield gallery.add(
             subnetwork_figures.head_overlap(overlap),
             "head-overlap",
             "Overlap of the heads of every two subnetworks (Jaccard index: shared heads as a share "
-            f"of the heads of either). On average {number(mean)}; as many random heads of each "
-            f"layer would share {number(chance)}.",
+            f"of the heads of either). On average {mean}; as many random heads of each layer would "
+            f"share {chance}, and of any layer {uniform}. Of {count(len(overlap), 'pair')}, "
+            f"{whole(beyond)} share more than by chance with as many heads of each layer (p < "
+            f"{SIGNIFICANT:g}, not corrected for how many pairs there are).",
             "Heatmap of the Jaccard index of every two subnetworks; the numbers are in "
             "head_overlap.csv.",
         )

@@ -54,7 +54,9 @@ HEAD_OVERLAP = Schema(
         Column("either", "whole", "heads that one or both keep"),
         Column("jaccard", "number", "shared / either"),
         Column("expected", "number", "its mean if each kept as many random heads of each layer"),
+        Column("p_value", "number", "of sharing so many heads by that chance", shown="small"),
         Column("expected_uniform", "number", "its mean if each kept as many random heads"),
+        Column("p_uniform", "number", "of sharing so many heads by that chance", shown="small"),
     ),
 )
 ACCURACY_SPREAD = Schema(
@@ -122,7 +124,7 @@ def heuristic_core(masks: Sequence[Mask]) -> HeuristicCore:
     layered = shared_by_chance([shape.n_heads] * shape.n_layers, by_layer)
     uniform = shared_by_chance([n_heads], by_layer.sum(1, keepdims=True))
     expected, expected_uniform = (float(np.arange(n_heads + 1) @ c) for c in (layered, uniform))
-    p_value, p_uniform = (min(1.0, float(c[len(core) :].sum())) for c in (layered, uniform))
+    p_value, p_uniform = (_tail(chance, len(core)) for chance in (layered, uniform))
     return HeuristicCore(
         tuple(core), len(masks), n_heads, expected, p_value, expected_uniform, p_uniform
     )
@@ -154,6 +156,11 @@ def shared_by_chance(
             within = within[among] @ step
         shared = np.convolve(shared, within)
     return shared
+
+
+def _tail(chance: Float[np.ndarray, " n+1"], observed: int) -> float:
+    """Probability of at least so many."""
+    return min(1.0, float(chance[observed:].sum()))
 
 
 def head_frequency(masks: Sequence[Mask], targets: Sequence[float]) -> pd.DataFrame:
@@ -242,8 +249,9 @@ def head_overlap(masks: Sequence[Mask], names: Sequence[str]) -> pd.DataFrame:
     Returns:
         One row per pair: first, second, shared (heads both keep), either (heads one or both
         keep), jaccard = shared / either, expected (its mean if each kept as many heads of each
-        layer, but random ones; exact), expected_uniform (the same with random heads of any layer).
-        1 where neither keeps a head.
+        layer, but random ones; exact) and p_value (probability that such sets share at least as
+        many), expected_uniform and p_uniform (the same with random heads of any layer). The
+        Jaccard index is 1 where neither keeps a head.
 
     Raises:
         InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
@@ -264,8 +272,8 @@ def head_overlap(masks: Sequence[Mask], names: Sequence[str]) -> pd.DataFrame:
             shared_by_chance(groups, by_layer),
             shared_by_chance([len(shape.heads)], sizes[:, None]),
         )
-        expected = [float(jaccards @ chance) for chance in chances]
-        rows.append((first, second, shared, len(a | b), jaccards[shared], *expected))
+        figures = [each for c in chances for each in (float(jaccards @ c), _tail(c, shared))]
+        rows.append((first, second, shared, len(a | b), jaccards[shared], *figures))
     return pd.DataFrame(rows, columns=HEAD_OVERLAP.names)
 
 

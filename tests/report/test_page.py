@@ -115,6 +115,18 @@ def test_core_is_named_with_its_size_against_chance(rich: Page, rich_run: Path) 
     assert f"(p = 2.3 \u00d7 10\u207b\u2077); {uniform}" in rich.text
 
 
+def test_the_overlap_is_beside_both_chances(rich: Page, rich_run: Path) -> None:
+    overlap = pd.read_csv(rich_run / "tables/head_overlap.csv")
+    jaccard, layers, uniform = overlap[["jaccard", "expected", "expected_uniform"]].mean()
+    beyond = (overlap["p_value"] < 0.05).sum()
+    assert 0 < beyond < len(overlap)
+    assert (
+        f"On average {jaccard:.2f}; as many random heads of each layer would share {layers:.2f}, "
+        f"and of any layer {uniform:.2f}. Of {len(overlap)} pairs, {beyond} share more than by "
+        "chance with as many heads of each layer (p < 0.05, not corrected"
+    ) in rich.text
+
+
 def test_worst_head_is_the_one_with_the_largest_drop(rich: Page, rich_run: Path) -> None:
     ablation = pd.read_csv(rich_run / "tables/ablation.csv")
     singles = ablation.query("kind == 'single' and role == 'ood' and subset == 'all'")

@@ -80,7 +80,8 @@ COLUMNS = {
     "subnetworks": "subnetwork method target_sparsity seed sparsity head_sparsity heads_kept "
     "mlps_kept kl id_accuracy ood_accuracy id_accuracy_macro ood_accuracy_macro kept",
     "head_frequency": "component layer head target_sparsity n_seeds count frequency",
-    "head_overlap": "first second shared either jaccard expected expected_uniform",
+    "head_overlap": "first second shared either jaccard expected p_value expected_uniform "
+    "p_uniform",
     "joint_frequency": "low_sparsity high_sparsity low_count high_count n_heads",
     "accuracy_spread": "target_sparsity data role subset n_seeds full mean std low high spread",
     "core": "component layer head n_subnetworks",

@@ -181,6 +181,12 @@ def test_overlap_by_hand() -> None:
     # 3 and 2 of 4: share 1 (1/2, of 4) or 2 (1/2, of 3). 2 and 2: 1 (4/6, of 3) or 2 (1/6, of 2).
     assert uniform["a", "c"] == pytest.approx(1 / 2 / 4 + 1 / 2 * 2 / 3)
     assert uniform["c", "d"] == pytest.approx(4 / 6 / 3 + 1 / 6)
+    # By layer: two are always shared; a and c have both with 1/2, c and d one with certainty.
+    assert table["p_value"]["a", "b"] == pytest.approx(1)
+    assert table["p_value"]["a", "c"] == pytest.approx(1 / 2)
+    assert table["p_value"]["c", "d"] == pytest.approx(1)
+    assert table["p_uniform"]["a", "c"] == pytest.approx(1 / 2)
+    assert table["p_uniform"]["c", "d"] == pytest.approx(5 / 6)
 
 
 def test_overlap_at_the_ends() -> None:
@@ -189,6 +195,7 @@ def test_overlap_at_the_ends() -> None:
     assert table["jaccard"].tolist() == [1, 0, 0, 0, 0, 1]
     for column in ("expected", "expected_uniform"):
         assert table[column].tolist() == [1, 0, 0, 0, 0, 1]
+    assert table[["p_value", "p_uniform"]].to_numpy() == pytest.approx(1)
     assert head_overlap(MASKS[:1], "a").empty
     with pytest.raises(InputError, match="4 masks but 2 names"):
         head_overlap(MASKS, "ab")
@@ -424,6 +431,66 @@ def test_chance_by_layer_is_that_of_random_sets() -> None:
     chance = shared_by_chance(groups, sizes)
     errors = np.sqrt(chance * (1 - chance) / n_draws)
     assert (np.abs(found - chance) <= 4 * errors + 1e-12).all()
+
+
+def by_layer(*kept: str) -> list[Mask]:
+    """Masks of two layers of three heads, by the heads that they keep: ``"01 2"``."""
+    full = Mask.full(ModelShape(2, 3, has_mlps=False))
+    layers = [each.split(" ") for each in kept]
+    named = [[f"{i}.{head}" for i, heads in enumerate(each) for head in heads] for each in layers]
+    return [full.only(*names) for names in named]
+
+
+def test_the_core_by_chance_is_that_of_counting_all_subnetworks() -> None:
+    masks = by_layer("01 12", "02 1", "01 01")
+    choices: dict[str, list[list[frozenset[int]]]] = {"layers": [], "any": []}
+    for mask in masks:
+        sizes = [int(n) for n in mask.heads.sum(1)]
+        first, second = (
+            [set(c) for c in itertools.combinations(range(3 * i, 3 * i + 3), n)]
+            for i, n in enumerate(sizes)
+        )
+        choices["layers"].append([frozenset(a | b) for a in first for b in second])
+        some = itertools.combinations(range(6), sum(sizes))
+        choices["any"].append([frozenset(each) for each in some])
+    core, overlap = heuristic_core(masks), head_overlap(masks[:2], "ab").iloc[0]
+    assert (len(core.heads), overlap["shared"]) == (2, 2)
+    found = {"layers": (core.expected, core.p_value, overlap["expected"], overlap["p_value"])}
+    found["any"] = (core.expected_uniform, core.p_uniform)
+    found["any"] += (overlap["expected_uniform"], overlap["p_uniform"])
+    for how, sets in choices.items():
+        shared = np.array([len(a & b & c) for a, b, c in itertools.product(*sets)])
+        two = np.array([[len(a & b), len(a | b)] for a, b in itertools.product(*sets[:2])])
+        expected = (shared.mean(), (shared >= 2).mean())
+        expected += ((two[:, 0] / two[:, 1]).mean(), (two[:, 0] >= 2).mean())
+        assert found[how] == pytest.approx(expected), how
+
+
+def test_the_core_by_chance_is_that_of_random_subnetworks() -> None:
+    """A million draws of each subnetwork, kept or not by the rank of random numbers."""
+    n_draws, rng = 1_000_000, np.random.default_rng(11)
+    sizes = np.array([[3, 1], [2, 3], [3, 2]])  # heads of 4 in either layer
+    masks = []
+    for row in sizes:
+        kept = [f"{layer}.{head}" for layer, n in enumerate(row) for head in range(n)]
+        masks.append(Mask.full(ModelShape(2, 4)).only(*kept))
+    core, overlap = heuristic_core(masks), head_overlap(masks[:2], "ab").iloc[0]
+    assert (len(core.heads), overlap["shared"]) == (3, 3)
+    for groups, found in (
+        (sizes, (core.p_value, overlap["p_value"])),
+        (sizes.sum(1, keepdims=True), (core.p_uniform, overlap["p_uniform"])),
+    ):
+        n = 8 // groups.shape[1]
+        shared = np.zeros((2, n_draws), dtype=int)  # by all three, and by the first two
+        for of_group in groups.T:
+            both = np.ones((n_draws, n), dtype=bool)
+            for i, size in enumerate(of_group):
+                order = rng.random((n_draws, n), dtype=np.float32).argsort(1)
+                both &= order < size
+                shared[0 if i == 2 else 1] += both.sum(1) if i else 0
+        for p, drawn in zip(found, (shared >= 3).mean(1), strict=True):
+            assert 0 < p < 1
+            assert drawn == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n_draws))
 
 
 @given(st.data())
