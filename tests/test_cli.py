@@ -35,7 +35,7 @@ from mechcore.paths.dependence import CORE_DEPENDENCE
 from mechcore.paths.search import PATH_SCREENING
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.pruning import Subnetwork
-from mechcore.steps.ablation import AblateCore
+from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.masks import FindMasks
 from mechcore.study.step import Work
 from mechcore.worlds import tiny_world

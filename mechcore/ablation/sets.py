@@ -139,6 +139,7 @@ def matched_random(
     n: int = 10,
     *,
     disjoint: bool = True,
+    fewer: bool = False,
     seed: int = 0,
 ) -> dict[str, ComponentSet]:
     """Random sets with as many heads in each layer, and as many MLPs, as ``components``.
@@ -148,14 +149,15 @@ def matched_random(
         model: a TransformerLens model, or its shape.
         n: how many sets, all different.
         disjoint: draw from the other components only.
+        fewer: return all there are, perhaps none, where there are not as many.
         seed: of the draw.
 
     Returns:
         ``"random 1"`` and so on.
 
     Raises:
-        InputError: a layer, or the model, has too few other components, or there are not as many
-            different sets.
+        InputError: a component is out of range; or, unless ``fewer`` may be returned, a layer or
+            the model has too few other components, or there are not as many different sets.
     """
     shape, chosen = ModelShape.of(model), set(parse_components(components))
     for component in chosen:
@@ -168,13 +170,15 @@ def matched_random(
     pools.append((shape.mlps, sum(not c.is_head for c in chosen)))
     if disjoint:
         pools = [([c for c in pool if c not in chosen], size) for pool, size in pools]
+    n_different = math.prod(math.comb(len(pool), size) for pool, size in pools)
+    if fewer:
+        n = min(n, n_different)
     for pool, size in pools if n else []:
         if size > len(pool):
             raise InputError(
                 f"matched random sets: {size} of {len(pool)} other components wanted among "
                 f"{', '.join(map(str, pool)) or 'none'}; pass disjoint=False"
             )
-    n_different = math.prod(math.comb(len(pool), size) for pool, size in pools)
     if n > n_different:
         raise InputError(
             f"matched random sets: only {n_different} different ones found, {n} wanted; ask for "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
@@ -77,6 +78,30 @@ def _size_of_t(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
     spread = np.sqrt(np.where(variance > 1e-20, variance, 0))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(np.abs(mean) > 1e-12, np.abs(mean) / spread, 0.0)
+
+
+def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict[str, float]:
+    """An effect among those of random controls.
+
+    Args:
+        value: the effect.
+        controls: those of the controls.
+
+    Returns:
+        ``control_drop``, their mean, ``control_low`` and ``control_high``, which 95 % of them are
+        between, ``n_controls``, and ``p_control``, the share of them and the effect itself that is
+        at least as large in size; missing where there is none.
+    """
+    n = len(controls)
+    if not n:
+        return {"n_controls": 0}
+    low, high = np.quantile(controls, [0.025, 0.975])
+    p = (1 + int((np.abs(controls) >= abs(value)).sum())) / (1 + n)
+    mean = float(np.mean(controls))
+    return {"control_drop": mean, "control_low": low, "control_high": high} | {
+        "n_controls": n,
+        "p_control": p,
+    }
 
 
 def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray, " row"]:

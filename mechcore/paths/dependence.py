@@ -32,6 +32,7 @@ from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Interval, mean_intervals, ratio_intervals
+from mechcore.evaluation.p_values import among_controls
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
@@ -240,8 +241,8 @@ def core_dependence_table(
     """
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
-    names, n_controls = list(readers.blind), len(readers.controls)
-    controlled = [*readers.controls[0]] if n_controls else []
+    names = list(readers.blind)
+    controlled = [*readers.controls[0]] if readers.controls else []
     for subset, members in members_of(readers.full, groups) if names else []:
         own = readers.effects((readers.without[r] for r in names), members, seed)
         blind = readers.effects((readers.blind[r] for r in names), members, seed)
@@ -261,14 +262,14 @@ def core_dependence_table(
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
-                row |= {"metric": metric, "n_controls": n_controls * (receiver in controlled)}
+                row |= {"metric": metric, "n_controls": 0}
                 row |= _estimate("drop", drops[i])
                 row |= _estimate("blind_drop", blind_drops[i])
                 if row["drop_low"] > 0 or row["drop_high"] < 0:
                     row |= _estimate("share", shares[i])
                 if receiver in controlled:
                     of_receiver = of_controls[:, controlled.index(receiver)]
-                    row |= _control(row["blind_drop"], of_receiver)
+                    row |= among_controls(row["blind_drop"], of_receiver)
                 rows.append(row)
     return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)
 
@@ -295,11 +296,3 @@ def largest_readers(dependence: pd.DataFrame, n: int = MOST_READERS) -> list[str
 
 def _estimate(name: str, found: Interval) -> dict[str, float]:
     return {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
-
-
-def _control(drop: float, controls: np.ndarray) -> dict[str, float]:
-    low, high = np.quantile(controls, [0.025, 0.975])
-    p = (1 + int((np.abs(controls) >= abs(drop)).sum())) / (1 + len(controls))
-    return {"control_drop": controls.mean(), "control_low": low, "control_high": high} | {
-        "p_control": p
-    }

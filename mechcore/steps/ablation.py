@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -31,7 +30,7 @@ from mechcore.ablation.roles import COMPONENT_ROLES
 from mechcore.ablation.settings import RoleSettings
 from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.ablation.sweeping import Engine
-from mechcore.components import Component, ModelShape
+from mechcore.components import ModelShape
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
@@ -40,7 +39,7 @@ from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.paths import Readers
 from mechcore.steps.answers import load_answers, save_answers
-from mechcore.steps.base import SHARED, MainStep, Size, core_of, inputs_of, means_of
+from mechcore.steps.base import SHARED, MainStep, Size, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
 from mechcore.steps.tables import FULL
@@ -73,43 +72,6 @@ class Ablating(MainStep):
     def uses(self) -> list[object]:
         """The fill."""
         return [FILLS[self.fill]]
-
-
-@dataclass(frozen=True)
-class AblateCore(Ablating):
-    """Ablation of the core, alone and jointly, beside other heads.
-
-    What a sweep ablated that it needs is not ablated again.
-
-    Attributes:
-        names: of the test data in tables, by role.
-        n_resamples: bootstrap resamples.
-        max_joint: core heads to ablate in pairs, those that matter most out of domain.
-        max_non_core: heads outside the core to ablate for comparison, drawn at random.
-    """
-
-    kind: ClassVar[str] = "ablate"
-    schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, INTERACTIONS)
-    needs: ClassVar[tuple[str, ...]] = ("means", "core")
-    roles: ClassVar[tuple[str, ...]] = TEST_ROLES
-    names: Mapping[str, str]
-    n_resamples: int
-    max_joint: int
-    max_non_core: int
-
-    def passes(self, job: Job, size: Size) -> float:
-        """See `MainStep.passes`."""
-        n_sets = self.max_joint * (self.max_joint - 1) / 2
-        if "sweep" not in job.needs:
-            n_sets += CORE * size.n_heads + self.max_non_core
-        return SHARED * n_sets * size.tested
-
-    def run(self, work: Work) -> None:
-        """See `Step.run`."""
-        inputs = inputs_of(work)
-        means, core = means_of(work, inputs), core_of(work)
-        known = ablations_in(work, self.names) if "sweep" in work.job.needs else {}
-        work.write_tables(core_ablation_tables(inputs, means, core, self, known))
 
 
 @dataclass(frozen=True)
@@ -230,52 +192,6 @@ def ablations_in(work: Work, names: Mapping[str, str]) -> dict[str, Ablations]:
     return found
 
 
-def core_ablation_tables(
-    inputs: Inputs,
-    means: MeanActivations,
-    core: Sequence[Component],
-    step: AblateCore,
-    known: Mapping[str, Ablations],
-) -> dict[str, pd.DataFrame]:
-    """Ablate every core head alone and chosen ones jointly, beside heads outside the core.
-
-    All pairs among the ``max_joint`` core heads with the largest out-of-domain drop are ablated,
-    these heads together, and the whole core. Of the other heads, ``max_non_core`` drawn at random
-    are ablated one at a time and reported as one average.
-
-    Args:
-        inputs: the model and the data.
-        means: the model's.
-        core: its core.
-        step: with the settings.
-        known: what is known already, by role, and is not ablated again.
-
-    Returns:
-        The tables ``ablation`` and ``interactions``.
-    """
-    outside = [head for head in ModelShape.of(inputs.model).heads if head not in set(core)]
-    drawn = np.random.default_rng(step.seed).permutation(len(outside))[: step.max_non_core]
-    others = [ComponentSet((outside[i],)) for i in sorted(drawn)]
-    singles = [ComponentSet((head,)) for head in core]
-
-    def without(wanted: Sequence[ComponentSet], role: str) -> Ablations:
-        there = known.get(role)
-        left = [each for each in wanted if there is None or each not in there.without]
-        if left or there is None:
-            size, seed = step.batch_size, step.seed
-            found = ablate_on(inputs, means, left, role, step.fill, size, seed=seed)
-            there = found if there is None else there.with_more(found)
-        return replace(there, without={each: there.without[each] for each in wanted})
-
-    ood = without([*singles, *others], "ood")
-    joint = joint_sets(singles, ood, step.max_joint)
-    id_ = without([*singles, *others, *joint], "id")
-    if joint:
-        ood = ood.with_more(without(joint, "ood"))
-    kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
-    return _effect_tables([id_, ood], kinds, others, step.n_resamples)
-
-
 def sweep_tables(
     inputs: Inputs,
     means: MeanActivations | None,
@@ -321,7 +237,7 @@ def sweep_tables(
         )
         for role in TEST_ROLES
     ]
-    tables = _effect_tables(found, kinds, [], n_resamples, seed)
+    tables = effect_tables(found, kinds, [], n_resamples, seed)
     options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
     if all(without.logits is not None for each in found for without in each.without.values()):
         told = [information_table(e, known_groups(e, groups or {}), **options) for e in found]
@@ -356,14 +272,16 @@ def ablate_on(
     )
 
 
-def _effect_tables(
+def effect_tables(
     found: Sequence[Ablations],
     kinds: Mapping[ComponentSet, str],
     others: Sequence[ComponentSet],
     n_resamples: int,
     seed: int = 0,
 ) -> dict[str, pd.DataFrame]:
-    average = (f"heads outside the core (mean of {len(others)})", others)
+    """The tables ``ablation``, with the mean over ``others`` as one row, and ``interactions``."""
+    where = ", of its layers" if any(kind == "single" for kind in kinds.values()) else ""
+    average = (f"heads outside the core{where} (mean of {len(others)})", others)
     options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
     effects = [ablation_table(a, kinds, average=average, **options) for a in found]
     together = [interactions(a, **options) for a in found]
@@ -373,19 +291,3 @@ def _effect_tables(
 def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """One table; empty ones have no types of their own to pass on."""
     return pd.concat([t for t in tables if not t.empty] or tables[:1], ignore_index=True)
-
-
-def joint_sets(
-    singles: Sequence[ComponentSet], ood: Ablations, max_joint: int
-) -> list[ComponentSet]:
-    """Pairs among the heads that matter most out of domain, these together, and the whole core."""
-    ranked = sorted(singles, key=lambda s: -float(ood.drops(s, "accuracy").mean()))[:max_joint]
-    found = [
-        ComponentSet.of([*a.components, *b.components])
-        for i, a in enumerate(ranked)
-        for b in ranked[i + 1 :]
-    ]
-    for group in (ranked, list(singles)):
-        if len(group) > 1:
-            found.append(ComponentSet.of([c for each in group for c in each.components]))
-    return list(dict.fromkeys(found))

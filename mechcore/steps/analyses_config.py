@@ -39,9 +39,18 @@ class AblationConfig:
     )
     max_non_core: int = setting(
         16,
-        "Heads outside the core to ablate for comparison, drawn at random.",
+        "Heads outside the core to ablate for comparison, drawn at random from its layers.",
         "--max-non-core",
         least=0,
+    )
+    controls: int = setting(
+        20,
+        "Random sets of as many other heads of the same layers to ablate beside the whole core; "
+        "all there are, if there are fewer.",
+        least=0,
+    )
+    control_examples: int = setting(
+        300, "Examples of each kind of test data for these, at most.", least=1
     )
 
     def __post_init__(self) -> None:

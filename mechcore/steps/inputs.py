@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -78,6 +78,11 @@ class Inputs:
             answers=self.config.answers,
             words=words,
         )
+
+    def sampled(self, roles: Iterable[str], n: int, seed: int) -> Inputs:
+        """The same with at most ``n`` of the examples of these roles, and no others."""
+        drawn = {role: self.encode(self.data[role].examples.sample(n, seed)) for role in roles}
+        return replace(self, data=drawn)
 
     def readout(self, role: str) -> Readout:
         """How answers to the examples of ``role`` are read."""

@@ -93,16 +93,8 @@ class Paths(Ablating):
             return
         inputs = inputs_of(work)
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None
-        work.write_tables(
-            core_tables(self._sampled(inputs), means_of(work, inputs), core, self, roles)
-        )
-
-    def _sampled(self, inputs: Inputs) -> Inputs:
-        drawn = {
-            role: inputs.encode(inputs.data[role].examples.sample(self.max_examples, self.seed))
-            for role in TEST_ROLES
-        }
-        return replace(inputs, data=drawn)
+        sampled = inputs.sampled(TEST_ROLES, self.max_examples, self.seed)
+        work.write_tables(core_tables(sampled, means_of(work, inputs), core, self, roles))
 
 
 def core_tables(

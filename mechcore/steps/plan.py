@@ -15,7 +15,7 @@ from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.pruning.settings import PruneSettings
 from mechcore.registry import Registry
-from mechcore.steps.ablation import AblateCore, Drops, Roles, Sweep
+from mechcore.steps.ablation import Drops, Roles, Sweep
 from mechcore.steps.analyses import (
     Accuracy,
     Answers,
@@ -30,6 +30,7 @@ from mechcore.steps.analyses_config import SizesConfig
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
 from mechcore.steps.config import EMBEDDED, TEST_ROLES, TRAINED, ModelConfig, StudyConfig
+from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.flips import Flips
 from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
 from mechcore.steps.masks import (

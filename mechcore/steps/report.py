@@ -9,8 +9,9 @@ from mechcore.report.blame import blame_section
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.sections import sections
 from mechcore.report.summary import findings, tiles
-from mechcore.steps.ablation import AblateCore, Drops, Roles
+from mechcore.steps.ablation import Drops, Roles
 from mechcore.steps.analyses import Accuracy, Core, Pictures, Search, Sizes, Smallest
+from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.flips import Flips
 from mechcore.steps.masks import Describe, Train
 from mechcore.steps.paths import Paths

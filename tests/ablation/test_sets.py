@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -164,3 +165,15 @@ def test_random_sets_of_components_that_the_model_lacks() -> None:
         sets.matched_random(["0.mlp"], ATTENTION_ONLY)
     found = sets.matched_random(["0.0"], ATTENTION_ONLY, 1)
     assert [str(each) for each in found.values()] == ["L0.H1"]
+
+
+def test_all_random_sets_that_there_are() -> None:
+    every = sets.matched_random(["0.0", "1.1"], ModelShape(2, 4), 200, fewer=True)
+    assert {str(each) for each in every.values()} == {
+        f"L0.H{a}+L1.H{b}" for a in (1, 2, 3) for b in (0, 2, 3)
+    }
+    options: dict[str, Any] = {"fewer": True, "seed": 4}
+    shape = ModelShape(2, 4)
+    few = sets.matched_random(["0.0", "1.1"], shape, 5, **options)
+    assert few == sets.matched_random(["0.0", "1.1"], shape, 5, seed=4)
+    assert sets.matched_random(["0.0", "0.1", "0.2"], shape, 5, **options) == {}

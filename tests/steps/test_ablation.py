@@ -6,15 +6,13 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-import helpers
 import numpy as np
 import pandas as pd
 import pytest
 from helpers import Cases
+from steps.few_inputs import inputs_of
 
 from mechcore.ablation import (
-    Ablations,
-    Answers,
     ComponentSet,
     ablate,
     ablation_table,
@@ -24,43 +22,21 @@ from mechcore.ablation import (
     sets,
     shapley,
 )
-from mechcore.components import parse_components
-from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import (
     SWEEP_TABLES,
-    AblateCore,
-    core_ablation_tables,
-    joint_sets,
     known_groups,
     sweep_tables,
 )
-from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
 
 NAMES = ("L0.H1", "L0.MLP", "L1.H2")
 
 
-def encoded(name: str, n: int) -> EncodedExamples:
-    words, labels = helpers.WORDS, ("entailment", "neutral", "contradiction")
-    frame = pd.DataFrame(
-        {
-            "text_a": [" ".join(words[i : i + 2 + i % 3]) for i in range(n)],
-            "text_b": [words[-1 - i] for i in range(n)],
-            "label": [labels[i % 3] for i in range(n)],
-            "subset": [f"{name} {i % 2}" for i in range(n)],
-        }
-    )
-    return encode(Examples(name, frame), helpers.word_tokenizer(), max_length=48)
-
-
 @pytest.fixture(scope="module")
 def inputs(cases: Cases) -> Inputs:
-    data = {"id": encoded("matched", 9), "ood": encoded("hans", 8)}
-    model = cases.get("bert").model
-    return Inputs(ModelConfig("bert"), model, helpers.word_tokenizer(), data, {"id": 9, "ood": 8})
+    return inputs_of(cases)
 
 
 @pytest.fixture(scope="module")
@@ -192,93 +168,7 @@ def test_what_is_kept_is_not_run_again(
         sweep_tables(inputs, None, kinds_of(["L0.H1"]), state=tmp_path, **options)
 
 
-# -- which core heads are ablated together --------------------------------------------------------
-
-
-def ood_of(drops: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
-    """Single heads, and answers with these drops in accuracy, in tenths."""
-    correct = np.ones(10, dtype=bool)
-    full = Answers(correct, correct.astype(float), np.zeros(10))
-    singles = [ComponentSet.of([name]) for name in drops]
-    without = {
-        each: Answers(np.arange(10) >= drop, full.margin, full.kl)
-        for each, drop in zip(singles, drops.values(), strict=True)
-    }
-    return singles, Ablations(full, without, "hans", "ood")  # type: ignore[arg-type]
-
-
-DROPS = {"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3}
-
-
-@pytest.mark.parametrize(
-    ("max_joint", "expected"),
-    [
-        # All pairs of the two with the largest drops, which is both together; and the whole core.
-        (2, ["L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"]),
-        (
-            3,
-            [
-                *("L0.H3+L2.H2", "L0.H0+L0.H3", "L0.H0+L2.H2"),
-                *("L0.H0+L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"),
-            ],
-        ),
-        (1, ["L0.H0+L0.H3+L1.H1+L2.H2"]),
-        (0, ["L0.H0+L0.H3+L1.H1+L2.H2"]),
-    ],
-)
-def test_the_heads_that_matter_most_are_ablated_together(
-    max_joint: int, expected: list[str]
-) -> None:
-    singles, ood = ood_of(DROPS)
-    assert [str(each) for each in joint_sets(singles, ood, max_joint)] == expected
-
-
-def test_a_whole_core_is_listed_once() -> None:
-    singles, ood = ood_of({"L0.H0": 1, "L0.H3": 5})
-    assert [str(each) for each in joint_sets(singles, ood, 4)] == ["L0.H0+L0.H3"]
-    for few in ({"L0.H0": 1}, {}):
-        singles, ood = ood_of(few)
-        assert joint_sets(singles, ood, 4) == []
-
-
-# -- what a sweep knows ---------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore:in-domain accuracy")
-@pytest.mark.parametrize("swept", [("id", "ood"), ("ood",)])
-def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
-    inputs: Inputs,
-    means: MeanActivations,
-    monkeypatch: pytest.MonkeyPatch,
-    swept: tuple[str, ...],
-) -> None:
-    options: dict[str, Any] = {"seed": 3, "batch_size": 4, "fill": "mean"}
-    step = AblateCore(names={}, n_resamples=10, max_joint=2, max_non_core=2, **options)
-    core = parse_components(["L0.H1", "L0.H2", "L1.H2"])
-    alone = core_ablation_tables(inputs, means, core, step, {})
-    known = {
-        role: ablate(inputs.model, sets.singles(inputs.model), inputs.data[role], means, role=role,  # type: ignore[arg-type]
-                     **options)
-        for role in swept
-    }  # fmt: skip
-    asked: dict[str, list[ComponentSet]] = {"id": [], "ood": []}
-
-    def noted(model: Any, chosen: Any, *args: Any, role: Any, **more: Any) -> Ablations:
-        asked[role] += chosen
-        return ablate(model, chosen, *args, role=role, **more)
-
-    monkeypatch.setattr("mechcore.steps.ablation.ablate", noted)
-    again = core_ablation_tables(inputs, means, core, step, known)
-    for role, chosen in asked.items():
-        assert chosen
-        assert all(len(each) > 1 for each in chosen) == (role in swept)
-    for name, table in alone.items():
-        # Batches of other sets round otherwise; p-values and intervals of tiny effects feel it.
-        told = [column for column in table if column not in ("p", "p_adjusted")]
-        ends = [column for column in told if column.endswith(("low", "high"))]
-        pd.testing.assert_frame_equal(again[name][ends], table[ends], atol=1e-3)
-        told = [column for column in told if column not in ends]
-        pd.testing.assert_frame_equal(again[name][told], table[told], atol=1e-6)
+# -- groups ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:in-domain accuracy")

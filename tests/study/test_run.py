@@ -19,6 +19,7 @@ from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
 from mechcore.ablation import RoleSettings, component_roles
+from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
@@ -28,7 +29,7 @@ from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.pruning import PruneSettings
-from mechcore.steps import ablation, analyses, flips, masks, paths
+from mechcore.steps import ablation, analyses, core_ablation, flips, masks, paths
 from mechcore.steps.ablation import SWEEP
 from mechcore.steps.analyses_config import (
     AblationConfig,
@@ -67,7 +68,7 @@ STEPS = {
     for step in (
         *(masks.Describe, masks.Means, masks.FindMasks, masks.AcceptMasks),
         *(analyses.Answers, analyses.Accuracy, analyses.Smallest, analyses.Core, analyses.Heads),
-        *(ablation.Sweep, ablation.Drops, ablation.Roles, ablation.AblateCore, analyses.Sizes),
+        *(ablation.Sweep, ablation.Drops, ablation.Roles, core_ablation.AblateCore, analyses.Sizes),
         *(analyses.Pictures, flips.Flips, paths.Paths),
     )
 }
@@ -89,6 +90,7 @@ COLUMNS = {
     "p_uniform spearman_rho spearman_p low_sparsity high_sparsity",
     "ablation": "set kind size data role subset n accuracy accuracy_drop accuracy_drop_low "
     "accuracy_drop_high margin margin_drop margin_drop_low margin_drop_high kl",
+    "ablation_controls": " ".join(ABLATION_CONTROLS.names),
     "smallest": " ".join(SMALLEST.names),
     "sweep": " ".join(SWEEP.names),
     "information": " ".join(INFORMATION.names),
@@ -321,7 +323,7 @@ def test_ablations_are_those_of_evaluate(finished: Finished) -> None:
     sizes = Counter(chosen.loc[chosen["kind"] == "joint"].groupby("set")["size"].first())
     assert sizes == Counter([2, 2, 2, 3, len(core)])
     others = table[table["kind"] == "non-core"]
-    assert others["set"].unique().tolist() == ["heads outside the core (mean of 4)"]
+    assert others["set"].unique().tolist() == ["heads outside the core, of its layers (mean of 4)"]
     assert len(others) == table[["role", "subset"]].drop_duplicates().shape[0]
 
 

@@ -1,0 +1,63 @@
+"""Core heads beside random heads of the same layers.
+
+Layers differ in what any of their heads is worth, so that heads of other layers are no measure of a
+core: its controls are sets of heads outside it, as many of each layer as the set has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
+from mechcore.evaluation.p_values import among_controls
+from mechcore.tables import PLACE, Column, N, Schema
+
+CONTROL_COLUMNS = (
+    Column("control_drop", "number", "its mean over random heads of the same layers"),
+    Column("control_low", "number", "2.5 % of these are below"),
+    Column("control_high", "number", "2.5 % of these are above"),
+    Column("n_controls", "whole", "random sets of heads"),
+    Column("p_control", "number", "of so large a drop, up or down, among them", shown="small"),
+)
+ABLATION_CONTROLS = Schema(
+    "ablation_controls",
+    "What the core and each of its heads cost, beside other sets of as many heads of each layer; "
+    "drops are shares for accuracy and nats for the margin, on as many examples as n says.",
+    (
+        SET,
+        SIZE,
+        *PLACE,
+        N,
+        METRIC,
+        Column("drop", "number", "of the metric without the set"),
+        *CONTROL_COLUMNS,
+    ),
+)
+
+
+def control_table(
+    ablations: Ablations, controls: Mapping[ComponentSet, Sequence[ComponentSet]]
+) -> pd.DataFrame:
+    """Drops of sets beside those of their controls.
+
+    Args:
+        ablations: the answers without all of them.
+        controls: of each set, as many heads of each layer as it has; perhaps none.
+
+    Returns:
+        The columns of `ABLATION_CONTROLS`, a row per set, subset and metric.
+    """
+    rows: list[dict[str, Any]] = []
+    for subset, members in ablations.groups() if controls else []:
+        for each, others in controls.items():
+            for metric in METRICS:
+                drop, *beside = (
+                    float(ablations.drops(s, metric)[members].mean()) for s in (each, *others)
+                )
+                row = place(ablations, str(each), len(each), subset, members)
+                row |= {"metric": metric, "drop": drop, **among_controls(drop, beside)}
+                rows.append(row)
+    return pd.DataFrame(rows, columns=ABLATION_CONTROLS.names)

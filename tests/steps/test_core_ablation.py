@@ -1,0 +1,227 @@
+"""Ablation of the core: which sets, beside which other heads, and what a sweep knows already."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from helpers import Cases
+from hypothesis import given
+from hypothesis import strategies as st
+from steps.few_inputs import inputs_of
+
+from mechcore.ablation import Ablations, Answers, ComponentSet, ablate, sets
+from mechcore.ablation.controls import ABLATION_CONTROLS
+from mechcore.components import Mask, ModelShape, parse_components
+from mechcore.evaluation.evaluate import evaluate
+from mechcore.masking.means import MeanActivations
+from mechcore.steps.core_ablation import AblateCore, beside, core_ablation_tables, joint_sets
+from mechcore.steps.inputs import Inputs
+
+
+@pytest.fixture(scope="module")
+def inputs(cases: Cases) -> Inputs:
+    return inputs_of(cases)
+
+
+@pytest.fixture(scope="module")
+def means(inputs: Inputs) -> MeanActivations:
+    return MeanActivations.compute(inputs.model, inputs.data["id"], n_samples=0)
+
+
+def step(**changes: Any) -> AblateCore:
+    settings: dict[str, Any] = {"n_resamples": 10, "max_joint": 2, "max_non_core": 2, "controls": 3}
+    settings |= {"control_examples": 5, "seed": 3, "batch_size": 4, "fill": "mean"}
+    return AblateCore(names={}, **settings | changes)
+
+
+# -- which core heads are ablated together --------------------------------------------------------
+
+
+def ood_of(drops: dict[str, float]) -> tuple[list[ComponentSet], Ablations]:
+    """Single heads, and answers with these drops in accuracy, in tenths."""
+    correct = np.ones(10, dtype=bool)
+    full = Answers(correct, correct.astype(float), np.zeros(10))
+    singles = [ComponentSet.of([name]) for name in drops]
+    without = {
+        each: Answers(np.arange(10) >= drop, full.margin, full.kl)
+        for each, drop in zip(singles, drops.values(), strict=True)
+    }
+    return singles, Ablations(full, without, "hans", "ood")  # type: ignore[arg-type]
+
+
+DROPS = {"L0.H0": 1, "L0.H3": 5, "L1.H1": 0, "L2.H2": 3}
+
+
+@pytest.mark.parametrize(
+    ("max_joint", "expected"),
+    [
+        # All pairs of the two with the largest drops, which is both together; and the whole core.
+        (2, ["L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"]),
+        (
+            3,
+            [
+                *("L0.H3+L2.H2", "L0.H0+L0.H3", "L0.H0+L2.H2"),
+                *("L0.H0+L0.H3+L2.H2", "L0.H0+L0.H3+L1.H1+L2.H2"),
+            ],
+        ),
+        (1, ["L0.H0+L0.H3+L1.H1+L2.H2"]),
+        (0, ["L0.H0+L0.H3+L1.H1+L2.H2"]),
+    ],
+)
+def test_the_heads_that_matter_most_are_ablated_together(
+    max_joint: int, expected: list[str]
+) -> None:
+    singles, ood = ood_of(DROPS)
+    assert [str(each) for each in joint_sets(singles, ood, max_joint)] == expected
+
+
+def test_a_whole_core_is_listed_once() -> None:
+    singles, ood = ood_of({"L0.H0": 1, "L0.H3": 5})
+    assert [str(each) for each in joint_sets(singles, ood, 4)] == ["L0.H0+L0.H3"]
+    for few in ({"L0.H0": 1}, {}):
+        singles, ood = ood_of(few)
+        assert joint_sets(singles, ood, 4) == []
+
+
+# -- what a sweep knows ---------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+@pytest.mark.parametrize("swept", [("id", "ood"), ("ood",)])
+def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
+    inputs: Inputs,
+    means: MeanActivations,
+    monkeypatch: pytest.MonkeyPatch,
+    swept: tuple[str, ...],
+) -> None:
+    options: dict[str, Any] = {"seed": 3, "batch_size": 4, "fill": "mean"}
+    core = parse_components(["L0.H1", "L0.H2", "L1.H2"])
+    alone = core_ablation_tables(inputs, means, core, step(), {})
+    known = {
+        role: ablate(inputs.model, sets.singles(inputs.model), inputs.data[role], means, role=role,  # type: ignore[arg-type]
+                     **options)
+        for role in swept
+    }  # fmt: skip
+    asked: dict[str, list[ComponentSet]] = {"id": [], "ood": []}
+
+    def noted(model: Any, chosen: Any, *args: Any, role: Any, **more: Any) -> Ablations:
+        asked[role] += chosen
+        return ablate(model, chosen, *args, role=role, **more)
+
+    monkeypatch.setattr("mechcore.steps.ablation.ablate", noted)
+    again = core_ablation_tables(inputs, means, core, step(), known)
+    for role, chosen in asked.items():
+        assert chosen
+        assert all(len(each) > 1 for each in chosen) == (role in swept)
+    for name in ("ablation", "interactions", "ablation_controls"):
+        table, found = alone[name], again[name]
+        if name == "ablation_controls":  # a sweep has more heads that single ones stand beside
+            table, found = (each[each["size"] > 1] for each in (table, found))
+        # Batches of other sets round otherwise; p-values and intervals of tiny effects feel it.
+        told = [column for column in table if column not in ("p", "p_adjusted")]
+        ends = [column for column in told if column.endswith(("low", "high"))]
+        pd.testing.assert_frame_equal(found[ends], table[ends], atol=1e-3)
+        told = [column for column in told if column not in ends]
+        pd.testing.assert_frame_equal(found[told], table[told], atol=1e-6)
+
+
+# -- other heads ----------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(0, 11), max_size=8), st.integers(0, 12), st.integers(0, 99))
+def test_other_heads_are_drawn_for_those_of_the_core_in_turn(
+    chosen: set[int], n: int, seed: int
+) -> None:
+    shape = ModelShape(3, 4)
+    core = [shape.heads[i] for i in sorted(chosen)]
+    drawn = beside(core, shape, n, seed)
+    assert drawn == beside(core, shape, n, seed)
+    assert drawn == sorted(set(drawn) - set(core))
+    assert len(drawn) <= n
+    if not core:
+        assert len(drawn) == min(n, 12)
+        return
+    wanted = Counter(head.layer for head in core)
+    rounds, rest = divmod(len(drawn), len(core))
+    for layer, count in Counter(head.layer for head in drawn).items():
+        # Every round has as many of each layer as the core, the last one no more than that.
+        assert rounds * wanted[layer] <= count <= (rounds + (rest > 0)) * wanted[layer]
+    short = [layer for layer, count in wanted.items() if (rounds + 1) * count > 4 - count]
+    assert len(drawn) == n or short
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+def test_the_core_is_beside_other_heads_of_its_layers(
+    inputs: Inputs, means: MeanActivations
+) -> None:
+    core = parse_components(["L0.H1", "L1.H0", "L1.H2"])
+    table = core_ablation_tables(inputs, means, core, step(controls=50), {})["ablation_controls"]
+    ABLATION_CONTROLS.check(table)
+    whole = table[table["size"] == 3]
+    # 3 heads of layer 0, and the one pair of layer 1.
+    assert set(whole["n_controls"]) == {3}
+    assert whole["set"].unique().tolist() == ["L0.H1+L1.H0+L1.H2"]
+    for role in ("id", "ood"):
+        data = inputs.encode(inputs.data[role].examples.sample(5, 3))
+        full = Mask.full(inputs.model)
+        masks = [full.without("1.1", "1.3", f"0.{head}") for head in (0, 2, 3)]
+        masks += [full.without(*core), full]
+        *others, without, at_start = (
+            evaluate(inputs.model, data, mask=mask, means=means, in_domain=False).margin.mean()
+            for mask in masks
+        )
+        drops = at_start - np.array(others)
+        row = whole.query("role == @role and subset == 'all' and metric == 'margin'").iloc[0]
+        assert row["n"] == 5
+        assert row["drop"] == pytest.approx(at_start - without, abs=1e-4)
+        assert row["control_drop"] == pytest.approx(drops.mean(), abs=1e-4)
+        larger = (np.abs(drops) >= abs(at_start - without)).sum()
+        assert row["p_control"] == pytest.approx((1 + larger) / 4)
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+@pytest.mark.parametrize("swept", [False, True])
+def test_heads_of_the_core_are_beside_those_that_were_ablated(
+    inputs: Inputs, means: MeanActivations, swept: bool
+) -> None:
+    core = parse_components(["L0.H1", "L1.H0"])
+    alone = {
+        role: ablate(inputs.model, sets.singles(inputs.model), inputs.data[role], means, role=role)  # type: ignore[arg-type]
+        for role in ("id", "ood")
+    }
+    tables = core_ablation_tables(inputs, means, core, step(), alone if swept else {})
+    singles = tables["ablation_controls"].query("size == 1 and role == 'ood' and subset == 'all'")
+    # All three others of a layer, or the one of each that was drawn; all eight examples.
+    assert set(singles["n_controls"]) == {3 if swept else 1}
+    assert set(singles["n"]) == {8}
+    row = singles.query("set == 'L1.H0' and metric == 'margin'").iloc[0]
+    drops = {str(s): alone["ood"].drops(s, "margin").mean() for s in alone["ood"].sets}
+    assert row["drop"] == pytest.approx(drops["L1.H0"], abs=1e-4)
+    beside_it = [drops[f"L1.H{i}"] for i in (1, 2, 3)]
+    if swept:
+        assert row["control_drop"] == pytest.approx(np.mean(beside_it), abs=1e-4)
+    else:
+        assert min(np.abs(np.array(beside_it) - row["control_drop"])) < 1e-4
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+@pytest.mark.parametrize(("core", "controls"), [(["0.0", "0.1", "0.2"], 9), (["0.0", "1.1"], 0)])
+def test_a_core_without_other_sets_stands_alone(
+    inputs: Inputs, means: MeanActivations, core: list[str], controls: int
+) -> None:
+    heads = parse_components(core)
+    tables = core_ablation_tables(inputs, means, heads, step(controls=controls), {})
+    whole = tables["ablation_controls"].query("size > 1 and subset == 'all'")
+    assert set(whole["n"]) == {9, 8}
+    assert set(whole["n_controls"]) == {0}
+    assert whole[["control_drop", "p_control"]].isna().all(axis=None)
+    drops = tables["ablation"].query("kind == 'joint' and subset == 'all'").set_index("role")
+    margins = whole.query("metric == 'margin'").set_index("role")["drop"]
+    for role in ("id", "ood"):
+        name = "+".join(map(str, heads))
+        expected = drops[drops["set"] == name]["margin_drop"][role]
+        assert margins[role] == pytest.approx(expected)
