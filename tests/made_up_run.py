@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
@@ -214,6 +215,23 @@ def _write_ablation(save: Callable, world: World, full: dict, rng: np.random.Gen
                 values += (value - half, value + half, 0.01, 0.02, value - half > 0, floor, False)
                 interactions.append(dict(zip(INTERACTIONS, values, strict=True)))
     save("interactions", interactions, INTERACTIONS)
+    save("ablation_controls", [*_beside(world, drops)], ABLATION_CONTROLS.names)
+
+
+def _beside(world: World, drops: dict) -> Iterator[dict[str, Any]]:
+    """The core and its heads beside others, whose drops are a tenth of theirs."""
+    whole = "+".join(world.core)
+    for name in dict.fromkeys([*world.core, whole]):
+        size, several = name.count("+") + 1, "+" in name
+        if not any(key[0] == name for key in drops):
+            continue
+        for data, role, subset, n in world.places():
+            place = (name, size, data, role, subset, min(n, 300) if several else n)
+            for i, metric in enumerate(("accuracy", "margin")):
+                drop = drops[name, data, subset][i]
+                values = (*place, metric, drop, drop / 10, drop / 20, drop / 5)
+                row = (*values, 20 if several else 7, 1 / 21 if several else 1 / 8)
+                yield dict(zip(ABLATION_CONTROLS.names, row, strict=True))
 
 
 def _ablated(

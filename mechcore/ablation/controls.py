@@ -16,10 +16,10 @@ from mechcore.evaluation.p_values import among_controls
 from mechcore.tables import PLACE, Column, N, Schema
 
 CONTROL_COLUMNS = (
-    Column("control_drop", "number", "its mean over random heads of the same layers"),
+    Column("control_drop", "number", "mean of the drop over random sets of heads"),
     Column("control_low", "number", "2.5 % of these are below"),
     Column("control_high", "number", "2.5 % of these are above"),
-    Column("n_controls", "whole", "random sets of heads"),
+    Column("n_controls", "whole", "these sets, of as many other heads of the same layers"),
     Column("p_control", "number", "of so large a drop, up or down, among them", shown="small"),
 )
 ABLATION_CONTROLS = Schema(

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from mechcore.ablation.controls import CONTROL_COLUMNS
 from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut, members_of
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
@@ -68,11 +69,8 @@ CORE_DEPENDENCE = Schema(
             low="share_low",
             high="share_high",
         ),
-        Column("control_drop", "number", "mean of blind_drop over random heads of the same layers"),
-        Column("control_low", "number", "2.5 % of these are below"),
-        Column("control_high", "number", "2.5 % of these are above"),
-        Column("n_controls", "whole", "random sets of heads"),
-        Column("p_control", "number", "of so large a blind_drop among them", shown="small"),
+        CONTROL_COLUMNS[0].alike("control_drop", "mean of blind_drop over random sets of heads"),
+        *CONTROL_COLUMNS[1:],
     ),
 )
 

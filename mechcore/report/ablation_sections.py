@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.effects import ABLATION, SET
 from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.report import ablation_figures, figures, interaction_figures
@@ -29,13 +30,15 @@ from mechcore.wording import ALL, effect, role_name, with_interval
 
 def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     """Drops without core heads, alone and together, and without every component alone."""
-    title, files = "Ablation", ["ablation.csv", "sweep.csv"]
-    ablation, sweep = run.table("ablation"), run.table("sweep")
+    title, files = "Ablation", ["ablation.csv", "ablation_controls.csv", "sweep.csv"]
+    ablation, controls, sweep = map(run.table, ("ablation", "ablation_controls", "sweep"))
     blocks: list[Block] = (
         [*not_run("ablation", title, "the ablation of core heads from the full model").blocks]
         if ablation is None
         else [*_sets(ablation, gallery)]
     )
+    if controls is not None and len(controls):
+        blocks.append(_control_table(controls))
     drops = [table for table in (ablation, sweep) if table is not None]
     blocks += one_label_notes(run, pd.concat(drops)) if drops else []
     if sweep is not None and len(sweep):
@@ -84,6 +87,24 @@ def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
             )
     caption = "Ablation over all examples, with intervals; every subset is in ablation.csv"
     yield _ablation_table(ablation, caption, folded=n_sets > 20)
+
+
+def _control_table(controls: pd.DataFrame) -> Table:
+    """The core and its heads beside other heads, each row in the unit of its metric."""
+    rows = placed(controls[controls["subset"] == ALL])
+    own = zip(-rows["drop"], rows["metric"], strict=True)
+    ends = (-rows[f"control_{name}"] for name in ("drop", "high", "low"))
+    beside = zip(*ends, rows["metric"], strict=True)
+    caption = (
+        "Core heads, alone and together, beside other heads: as many of each layer, outside the "
+        "core; in brackets what 95 % of these are between, and p of so large a change among them "
+        "(points for accuracy, nats for the margin; n examples)"
+    )
+    shown: list[Shown] = [SET.called("set"), PLACED, "n", "metric"]
+    shown += [("change", [effect(*each, unit=False) for each in own])]
+    shown += [("change without other heads", [with_interval(*each) for each in beside])]
+    shown += [ABLATION_CONTROLS["n_controls"].called("sets of these"), "p_control"]
+    return table_of(rows, ABLATION_CONTROLS, caption, shown)
 
 
 def _every_component(sweep: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:

@@ -9,7 +9,6 @@ import pandas as pd
 
 from mechcore.report.blocks import Finding, Tile
 from mechcore.report.data_section import majority_sentences
-from mechcore.report.figures import NON_CORE
 from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.search_section import search_sentences
@@ -75,6 +74,7 @@ def findings(run: RunFolder) -> list[Finding]:
         ("core", core_sentences),
         ("categories", _categories),
         ("ablation", _single_ablation),
+        ("ablation", _whole_core),
         ("interactions", interaction_sentences),
         ("search", search_sentences),
         ("effective-size", size_sentences),
@@ -206,7 +206,8 @@ def _single_ablation(run: RunFolder) -> Iterator[str]:
     singles = overall[(overall["kind"] == SINGLE) & (overall["role"] == "ood")]
     if len(singles) == 0:
         return
-    yield from _worst(worst_single(run), overall, several=singles["set"].nunique() > 1)
+    several = singles["set"].nunique() > 1
+    yield from _worst(worst_single(run), overall, run.table("ablation_controls"), several=several)
     gains = singles[singles["accuracy_drop_high"] < 0]  # False where there is no interval
     if len(gains):
         best = gains.iloc[int(gains["accuracy_drop"].argmin())]
@@ -217,7 +218,13 @@ def _single_ablation(run: RunFolder) -> Iterator[str]:
         yield f"{text}{_in_domain(overall, best['set'])}."
 
 
-def _worst(worst: pd.Series | None, overall: pd.DataFrame, *, several: bool) -> Iterator[str]:
+def _worst(
+    worst: pd.Series | None,
+    overall: pd.DataFrame,
+    controls: pd.DataFrame | None,
+    *,
+    several: bool,
+) -> Iterator[str]:
     if worst is None:
         yield "Ablating a single core head lowers out-of-domain accuracy for none of them."
         return
@@ -228,11 +235,12 @@ def _worst(worst: pd.Series | None, overall: pd.DataFrame, *, several: bool) -> 
         f"{_change(worst)} on {data}, to {percent(worst['accuracy'])}"
     )
     text += _in_domain(overall, name)
-    others = overall[(overall["kind"] == NON_CORE) & (overall["data"] == data)]
-    others = others[others["role"] == "ood"]
-    if len(others):
-        change = effect(-others.iloc[0]["accuracy_drop"], "accuracy")
-        text += f". Ablating a non-core head changes it by {change} on average"
+    beside = _beside(controls, "accuracy", name)
+    if beside is not None and beside["n_controls"] > 0:
+        change = effect(-beside["control_drop"], "accuracy")
+        heads = count(beside["n_controls"], "other head")
+        text += f". Ablating one of {heads} of its layer changes it by {change} on average"
+        text += f" ({p_value(beside['p_control'])} of so large a change among these)"
     text += "."
     if _includes_zero(low, high):
         text += " The interval includes zero, so this change may be no effect at all."
@@ -241,6 +249,35 @@ def _worst(worst: pd.Series | None, overall: pd.DataFrame, *, several: bool) -> 
     if several:
         text += " (The largest of several; its interval does not allow for that choice.)"
     yield text
+
+
+def _beside(controls: pd.DataFrame | None, metric: str, name: str | None) -> pd.Series | None:
+    """A set out of domain beside its controls; without a name the largest set."""
+    if controls is None:
+        return None
+    rows = controls[(controls["role"] == "ood") & (controls["subset"] == ALL)]
+    rows = rows[rows["metric"] == metric]
+    rows = rows[rows["set"] == name] if name else rows[rows["size"] > 1]
+    return None if rows.empty else rows.iloc[0]
+
+
+def _whole_core(run: RunFolder) -> Iterator[str]:
+    """What the whole core costs out of domain, beside as many other heads."""
+    row = _beside(run.table("ablation_controls"), "margin", None)
+    if row is None:
+        return
+    change = effect(-row["drop"], "margin")
+    text = f"Without the whole core the out-of-domain margin changes by {change}"
+    if row["n_controls"] == 0:
+        yield f"{text}; its layers have too few other heads for sets to compare that with."
+        return
+    mean, low, high = (-row[f"control_{end}"] for end in ("drop", "high", "low"))
+    beside = with_interval(mean, low, high, "margin", unit=True)
+    sets = count(row["n_controls"], "set")
+    yield (
+        f"{text}, and without as many other heads of each layer by {beside} ({sets}, "
+        f"{p_value(row['p_control'])} of so large a change among these; n = {whole(row['n'])})."
+    )
 
 
 def _in_domain(overall: pd.DataFrame, name: str) -> str:

@@ -110,7 +110,7 @@ def core_ablation_tables(
         ood = ood.with_more(without(joint, "ood"))
     kinds = dict.fromkeys(singles, "single") | dict.fromkeys(joint, "joint")
     controls = [_beside_heads(found, known.get(found.role), core) for found in (id_, ood)]
-    if len(core) > 1:
+    if len(core) > 1 and step.controls:
         controls += _beside_core(inputs, means, core, step, (id_, ood))
     tables = effect_tables([id_, ood], kinds, others, step.n_resamples)
     return tables | {"ablation_controls": joined(controls)}

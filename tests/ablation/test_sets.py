@@ -167,7 +167,7 @@ def test_random_sets_of_components_that_the_model_lacks() -> None:
     assert [str(each) for each in found.values()] == ["L0.H1"]
 
 
-def test_all_random_sets_that_there_are() -> None:
+def test_fewer_random_sets_where_there_are_no_more() -> None:
     every = sets.matched_random(["0.0", "1.1"], ModelShape(2, 4), 200, fewer=True)
     assert {str(each) for each in every.values()} == {
         f"L0.H{a}+L1.H{b}" for a in (1, 2, 3) for b in (0, 2, 3)

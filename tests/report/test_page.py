@@ -138,6 +138,24 @@ def test_worst_head_is_the_one_with_the_largest_drop(rich: Page, rich_run: Path)
     ) in rich.text
 
 
+def test_the_core_is_beside_other_heads_of_its_layers(rich: Page, rich_run: Path) -> None:
+    table = pd.read_csv(rich_run / "tables/ablation_controls.csv")
+    outside = table.query("role == 'ood' and subset == 'all'")
+    accuracy = outside.query("metric == 'accuracy' and size == 1")
+    worst = accuracy.loc[accuracy["drop"].idxmax()]
+    assert (
+        f". Ablating one of 7 other heads of its layer changes it by "
+        f"{-100 * worst.control_drop:+.1f} points on average (p = 0.12"
+    ) in rich.text
+    (whole,) = outside.query("metric == 'margin' and size > 1").itertuples()
+    assert (
+        f"Without the whole core the out-of-domain margin changes by {-whole.drop:+.2f} nats, "
+        f"and without as many other heads of each layer by {-whole.control_drop:+.2f} nats "
+        f"[{-whole.control_high:+.2f}, {-whole.control_low:+.2f}] (20 sets, p = 0.048 of so large "
+        "a change among these; n = 300)."
+    ) in rich.text.replace("\u2212", "-")
+
+
 @pytest.mark.usefixtures("no_drawing")
 def test_a_core_head_without_which_the_model_is_better_is_named(
     rich: Page, copy_of_rich: Path
