@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from mechcore.bench.scores import node_auroc as node_auroc
     from mechcore.bench.scores import pair_auroc as pair_auroc
     from mechcore.bench.scores import path_auroc as path_auroc
-    from mechcore.bench.scores import recovery as recovery
     from mechcore.bench.scores import sign_accuracy as sign_accuracy
 
 attach(__name__)

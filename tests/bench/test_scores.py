@@ -23,11 +23,10 @@ from mechcore.bench import (
     node_auroc,
     pair_auroc,
     path_auroc,
-    recovery,
     sign_accuracy,
 )
 from mechcore.bench.faithfulness import ranked
-from mechcore.bench.scores import MIB_SHARES, by_component, faithfulness
+from mechcore.bench.scores import MIB_SHARES, by_component, faithfulness, recovery
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
 

@@ -206,6 +206,11 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "no heads": (lambda w: w.analyses(heads=None), set()),
     "max_joint": (lambda w: w.analyses(ablation=AblationConfig(max_joint=1)), {"ablate"}),
     "max_non_core": (lambda w: w.analyses(ablation=AblationConfig(max_non_core=1)), {"ablate"}),
+    "controls": (lambda w: w.analyses(ablation=AblationConfig(controls=1)), {"ablate"}),
+    "control_examples": (
+        lambda w: w.analyses(ablation=AblationConfig(control_examples=1)),
+        {"ablate"},
+    ),
     "no ablation": (lambda w: w.analyses(ablation=None), set()),
     # The core's ablations are taken from the sweep, where there is one.
     "sweep": (lambda w: w.analyses(sweep="all"), {"ablate", *SWEPT}),
