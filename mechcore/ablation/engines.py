@@ -273,6 +273,7 @@ class SharingEngine(ABC):
         read = inputs["input_ids"].new_zeros(len(inputs["input_ids"]))
         if is_causal(self.job.model):
             read = last_real_position(inputs["attention_mask"])
+        runner.fills.read({**inputs, "index": batch["index"]})
         runner.run(inputs, read, tree, emit)
         flush()
 
@@ -288,7 +289,7 @@ class SharingEngine(ABC):
         with torch.no_grad():
             logits = [forward(job.model, inputs)]
             with masked(job.model, mask, job.means, job.fill, seed=job.seed) as masked_model:
-                logits.append(masked_model(inputs))
+                logits.append(masked_model({**inputs, "index": self.checked["index"]}))
         return job.readout.read(torch.stack(logits), inputs, self.checked["index"]).cpu()
 
     def disagreement(self) -> str | None:

@@ -40,8 +40,8 @@ from mechcore.evaluation.evaluate import (
     subsets_of,
     warn_under_chance,
 )
-from mechcore.masking.fills import fill_of
-from mechcore.masking.interventions import FillName
+from mechcore.masking.counterfactual import with_pairs
+from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.encoded import as_data
 from mechcore.models.stack_of import stack_of
@@ -102,7 +102,7 @@ def ablate(
     data: Any,
     means: MeanActivations | None = None,
     *,
-    fill: FillName = "mean",
+    fill: FillMaker = "mean",
     engine: Engine = "auto",
     precision: Precision = "float32",
     role: Literal["id", "ood"] = "id",
@@ -119,7 +119,8 @@ def ablate(
         sets: what to ablate, see `sweep`.
         data: labelled examples, see `sweep`.
         means: the model's mean activations; not needed for ``fill="zero"``.
-        fill: what replaces the outputs, see `mechcore.masked`.
+        fill: what replaces the outputs, see `mechcore.masked`; ``"counterfactual"`` takes for every
+            example one of another label, the nearest in length, drawn with ``seed``.
         engine: ``"tree"`` shares common prefixes of sets; ``"restart"`` does so layer by layer, on
             any model whose layers can be called again; ``"reference"`` runs one masked forward per
             set; ``"auto"`` takes the first of them that can run the model, and warns if it is the
@@ -168,7 +169,7 @@ def ablate(
         torch.stack([whole.values, *values]),
         data,
         means,
-        fill,
+        with_pairs(fill, data, seed),
         seed,
         class_labels,
         batch_size,
@@ -177,6 +178,11 @@ def ablate(
     parts: Parts = _path_engine(job, paths, base, precision) if paths else base
     facts: dict[str, Any] = {}
     if state is not None:
+        if not isinstance(fill, str):
+            raise InputError(
+                "sweep: a state file tells fills by their names; register the fill in "
+                "mechcore.masking.fills.FILLS, or leave state out"
+            )
         facts = input_facts(model, job.inputs(), means) | {
             "sets": [_names(each) for each in listed],
             "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),

@@ -20,7 +20,8 @@ from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreWarning, NotFiniteError
 from mechcore.evaluation.intervals import Interval, mean_interval
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.interventions import FillName, masked
+from mechcore.masking.fills import FillMaker
+from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.encoded import as_data
 from mechcore.models.finite import check_finite
@@ -166,7 +167,7 @@ def evaluate(
     *,
     mask: Mask | None = None,
     means: MeanActivations | None = None,
-    fill: FillName = "mean",
+    fill: FillMaker = "mean",
     class_labels: Sequence[str] | None = None,
     in_domain: bool = True,
     batch_size: int = 64,
@@ -225,7 +226,7 @@ def _answers(
     readout: Readout,
     mask: Mask | None,
     means: MeanActivations | None,
-    fill: FillName,
+    fill: FillMaker,
     batch_size: int,
     seed: int,
 ) -> Float[Tensor, "*masks example cls"]:

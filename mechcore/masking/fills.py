@@ -23,6 +23,7 @@ from torch import Tensor
 
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
+from mechcore.models.running import Batch
 from mechcore.registry import Registry
 
 Kind: TypeAlias = Literal["z", "mlp"]
@@ -50,6 +51,13 @@ class Fill(ABC):
         """The model's mean activations."""
         assert self._means is not None
         return self._means
+
+    def read(self, batch: Batch) -> None:  # noqa: B027
+        """Learn of a batch before it is run; the model is not masked meanwhile.
+
+        Args:
+            batch: what is run, with the rows of its examples as ``index`` where they are known.
+        """
 
     def draws(
         self, kind: Kind, layer: int, shape: Sequence[int]
@@ -156,6 +164,7 @@ FILLS: Registry[type[Fill]] = Registry(
         "mean": "mechcore.masking.fills:Mean",
         "zero": "mechcore.masking.fills:Zero",
         "resample": "mechcore.masking.fills:Resample",
+        "counterfactual": "mechcore.masking.counterfactual:Counterfactual",
     },
 )
 """Fills by name."""

@@ -4,7 +4,7 @@ This and what cuts paths (`mechcore.masking.blinding`) and restarts models
 (`mechcore.ablation.restart`) by it are the only code that writes to
 ``blocks.{l}.attn.hook_z`` and ``blocks.{l}.hook_mlp_out``.
 The fill is the component's mean activation (arXiv 2403.03942, section 3), zero, the activation
-of another token, or a registered one, see `mechcore.masking.fills`.
+of another token or text, or a registered one, see `mechcore.masking.fills`.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ _masked_models: weakref.WeakSet[Any] = weakref.WeakSet()
 class MaskedModel:
     """Runs batches through a model while it is masked; made by `masked`."""
 
-    def __init__(self, model: Any, n_masks: int | None) -> None:
-        self.model = model
-        self.n_masks = n_masks
+    def __init__(self, model: Any, n_masks: int | None, fill: Fill) -> None:
+        self.model, self.n_masks, self.fill = model, n_masks, fill
         self.positions: Tensor | None = None
+        self.at_rest = False  # while the fill reads a batch, hooks leave the model as it is
 
     def __call__(self, batch: Batch) -> Float[Tensor, "*masks batch *pos out"]:
         """Logits of ``batch``, with a leading axis of masks if the mask has one."""
         inputs = model_inputs(self.model, batch)
         positions = real_positions(inputs["attention_mask"])
+        self._read(batch)
         if self.n_masks is None:
             return self._run(inputs, positions)
         repeated = {name: tensor.repeat(self.n_masks, 1) for name, tensor in inputs.items()}
@@ -69,7 +70,15 @@ class MaskedModel:
             raise InputError(
                 f"masked: {n_rows} rows and {self.n_masks or 1} masks; expected one for each row"
             )
+        self._read(batch)
         return self._run(inputs, real_positions(inputs["attention_mask"])[:, None])
+
+    def _read(self, batch: Batch) -> None:
+        self.at_rest = True
+        try:
+            self.fill.read(batch)
+        finally:
+            self.at_rest = False
 
     def _run(self, inputs: Batch, positions: Tensor) -> Tensor:
         self.positions = positions
@@ -109,7 +118,8 @@ def masked(
             exactly 1 keeps its output bit for bit.
         means: the model's mean activations; not needed for ``fill="zero"``.
         fill: what replaces an ablated output: its mean, zero, the output at a random token of the
-            data that ``means`` was computed on, or another fill by its name.
+            data that ``means`` was computed on, another fill by its name, or what makes one, such
+            as `Counterfactual.of` of paired examples.
         seed: of the draws for ``fill="resample"``.
 
     Raises:
@@ -122,7 +132,7 @@ def masked(
     """
     check_masks([mask], model)
     filling = fill_of(model, means, fill, seed)
-    runner = MaskedModel(model, len(mask) if mask.is_batched else None)
+    runner = MaskedModel(model, len(mask) if mask.is_batched else None, filling)
     hooks: list[tuple[str, Any]] = []
     for layer in range(mask.shape.n_layers):
         places: list[tuple[Kind, str, Tensor]] = [
@@ -131,7 +141,7 @@ def masked(
         ]
         for kind, name, values in places:
             if values.requires_grad or bool((values != 1).any()):
-                hooks.append((name, _hook(values, kind, layer, filling, runner)))
+                hooks.append((name, _hook(values, kind, layer, runner)))
     with intervening(model, hooks):
         yield runner
 
@@ -167,12 +177,14 @@ def blended(
 
 
 def _hook(
-    values: Tensor, kind: Kind, layer: int, fill: Fill, runner: MaskedModel
+    values: Tensor, kind: Kind, layer: int, runner: MaskedModel
 ) -> Callable[[Tensor, Any], Tensor]:
     """Hook for an activation [rows, pos, *rest] and mask values [*masks, *rest]."""
-    n_masks = runner.n_masks
+    n_masks, fill = runner.n_masks, runner.fill
 
     def apply(activation: Tensor, hook: Any) -> Tensor:
+        if runner.at_rest:
+            return activation
         m, rows = values, activation
         if n_masks is not None:
             if len(activation) % n_masks:

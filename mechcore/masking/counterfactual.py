@@ -1,0 +1,169 @@
+"""The counterfactual fill: what a component puts out on another text (activation patching).
+
+An ablated output becomes the same component's output on a paired example (Vig et al. 2020, arXiv
+2004.12265; interchange interventions). Tokens are matched by position, counted from each row's
+first real one. Where an example is longer than its pair, the positions that the pair lacks take
+the component's mean.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError
+from mechcore.masking.fills import Fill, FillMaker, Kind, Mean
+from mechcore.masking.means import MeanActivations
+from mechcore.models.measuring import hooked
+from mechcore.models.running import Batch, forward, hook_mlp_out, hook_z
+
+
+class Counterfactual(Fill):
+    """The component's output on the paired example, at the same position.
+
+    Batches tell by ``index`` which examples they hold, as those of `EncodedExamples` do.
+
+    Args:
+        model: the model that is masked.
+        means: its mean activations, for positions that pairs lack; None only where they lack none.
+        seed: nothing here is random.
+        pairs: the paired example of every example, row by row.
+
+    Raises:
+        InputError: there are no pairs.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        means: MeanActivations | None,
+        seed: int,
+        pairs: EncodedExamples | None = None,
+    ) -> None:
+        super().__init__(model, means, seed)
+        if pairs is None:
+            raise InputError(
+                "masked: fill 'counterfactual' needs the paired example of every example; pass "
+                "fill=Counterfactual.of(pairs), or the name to mechcore.ablate with labelled "
+                "examples, of which it makes pairs"
+            )
+        if means is not None:
+            means.check(model)
+        self.pairs = pairs
+        self.found: dict[tuple[Kind, int], Tensor] = {}
+        self.lengths = torch.zeros(0, dtype=torch.long)
+
+    @classmethod
+    def of(cls, pairs: EncodedExamples) -> FillMaker:
+        """The fill with these pairs, for ``fill`` of `mechcore.masked` and others."""
+        return partial(cls, pairs=pairs)
+
+    @torch.no_grad()
+    def read(self, batch: Batch) -> None:
+        """Run the pairs of a batch, see `Fill.read`.
+
+        Raises:
+            InputError: it is not known which examples the batch holds, or one has no pair.
+        """
+        index = torch.as_tensor(batch.get("index", ())).tolist()
+        if len(index) != len(batch["input_ids"]):
+            raise InputError(
+                f"masked: fill 'counterfactual' found {len(batch['input_ids'])} rows in a batch "
+                f"and an index of {len(index)}; expected the number of each row's example: run "
+                "encoded examples, with answers of one token each"
+            )
+        if not all(0 <= i < len(self.pairs) for i in index):
+            raise InputError(
+                f"masked: fill 'counterfactual' has {len(self.pairs)} pairs, but the batch holds "
+                f"example {max(index)}; expected one pair for every example"
+            )
+        shape = ModelShape.of(self.model)
+        found: dict[tuple[Kind, int], Tensor] = {}
+
+        def keep(place: tuple[Kind, int], activation: Tensor, hook: Any) -> None:
+            found[place] = activation.detach()
+
+        hooks = [(hook_z(i), partial(keep, ("z", i))) for i in range(shape.n_layers)]
+        if shape.has_mlps:
+            hooks += [(hook_mlp_out(i), partial(keep, ("mlp", i))) for i in range(shape.n_layers)]
+        rows = self.pairs.rows(index)  # padded on the right: columns are positions
+        with hooked(self.model, hooks):
+            forward(self.model, rows)
+        self.found, self.lengths = found, rows["attention_mask"].sum(1)
+
+    def values(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """See `Fill.values`.
+
+        Raises:
+            InputError: the batch is not known, or pairs lack positions and there are no means.
+        """
+        if positions is None or not self.found:
+            raise InputError(
+                "masked: fill 'counterfactual' does not know which examples are run; run batches "
+                "of encoded examples by the value of the with statement instead of the model "
+                "(paths cannot be cut with it)"
+            )
+        there = self.found[kind, layer]
+        # One mask for each row puts an axis of length 1 between the rows and their positions.
+        places = positions.to(there.device).flatten(1)
+        lengths = self.lengths.to(there.device)[:, None]
+        rows = torch.arange(len(places), device=there.device)[:, None]
+        out = there[rows, places.minimum(lengths - 1)]
+        missing = places >= lengths
+        if bool(missing.any()):
+            mean = self._mean(kind, layer, places).to(out)
+            out = torch.where(missing.unflatten(1, (-1, *[1] * (out.ndim - 2))), mean, out)
+        return out.reshape(*positions.shape, *out.shape[2:])
+
+    def _mean(self, kind: Kind, layer: int, places: Int[Tensor, "row pos"]) -> Tensor:
+        if self._means is None:
+            raise InputError(
+                "masked: fill 'counterfactual' needs means where an example is longer than its "
+                "pair; pass MeanActivations.compute(model, batches), or pairs of equal lengths"
+            )
+        return Mean(self.model, self._means, self.seed).values(kind, layer, places, None)
+
+
+def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
+    """For every example one of another label, of those the nearest in length.
+
+    Args:
+        data: labelled examples.
+        seed: of the draw among equally near ones.
+
+    Raises:
+        InputError: all examples have the same label, or none.
+    """
+    labels = data.examples.frame["label"].astype(str).to_numpy()
+    if len(set(labels)) < 2:
+        raise InputError(
+            f"examples {data.examples.name!r}: pairs need examples of at least two labels; found "
+            f"{', '.join(map(repr, sorted(set(labels)))) or 'no example'}: pass pairs of your own, "
+            "see mechcore.masking.counterfactual.Counterfactual"
+        )
+    lengths = np.array([len(ids) for ids in data.input_ids])
+    random = np.random.default_rng(seed)
+    near: dict[tuple[str, int], np.ndarray] = {}
+    chosen = []
+    for key in zip(labels, lengths, strict=True):
+        if key not in near:
+            distance = np.where(labels == key[0], np.inf, np.abs(lengths - key[1]))
+            near[key] = np.flatnonzero(distance == distance.min())
+        chosen.append(int(random.choice(near[key])))
+    return data.part(chosen)
+
+
+def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
+    """``fill``; the counterfactual one by its name gets pairs made of encoded examples."""
+    if fill == "counterfactual" and isinstance(data, EncodedExamples):
+        return Counterfactual.of(paired(data, seed))
+    return fill
