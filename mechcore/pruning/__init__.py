@@ -1,26 +1,36 @@
-"""Finding subnetworks: L0 pruning, attribution rankings and random controls."""
+"""Finding subnetworks: L0 pruning, rankings of components and random controls."""
 
 from typing import TYPE_CHECKING
 
 from mechcore._lazy import attach
 
 if TYPE_CHECKING:
-    from mechcore.pruning.attribution import attribute as attribute
+    from mechcore.pruning.alone import optimal_constants as optimal_constants
+    from mechcore.pruning.alone import optimal_scores as optimal_scores
+    from mechcore.pruning.alone import singles_scores as singles_scores
     from mechcore.pruning.attribution import attribution_scores as attribution_scores
+    from mechcore.pruning.attribution import eap_ig_scores as eap_ig_scores
+    from mechcore.pruning.attribution import gradient_drop_scores as gradient_drop_scores
     from mechcore.pruning.attribution import integrated_scores as integrated_scores
     from mechcore.pruning.controls import layer_matched as layer_matched
     from mechcore.pruning.controls import random_subnetworks as random_subnetworks
+    from mechcore.pruning.cost import Cost as Cost
+    from mechcore.pruning.cost import counted as counted
     from mechcore.pruning.discretise import discretise as discretise
     from mechcore.pruning.discretise import discretise_by_threshold as discretise_by_threshold
     from mechcore.pruning.methods import METHODS as METHODS
     from mechcore.pruning.methods import Request as Request
     from mechcore.pruning.pruner import PruningError as PruningError
     from mechcore.pruning.pruner import prune as prune
+    from mechcore.pruning.rankings import RANKINGS as RANKINGS
+    from mechcore.pruning.rankings import Ranking as Ranking
+    from mechcore.pruning.rankings import attribute as attribute
     from mechcore.pruning.settings import PRESETS as PRESETS
     from mechcore.pruning.settings import PruneSettings as PruneSettings
     from mechcore.pruning.settings import prune_settings as prune_settings
     from mechcore.pruning.subnetwork import Method as Method
     from mechcore.pruning.subnetwork import Subnetwork as Subnetwork
     from mechcore.pruning.subnetwork import subnetwork_name as subnetwork_name
+    from mechcore.pruning.uniform_sampling import ugs_scores as ugs_scores
 
 attach(__name__)

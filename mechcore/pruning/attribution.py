@@ -1,21 +1,33 @@
-"""Rankings of components without training: gradient times distance to the mean.
+"""Rankings by derivatives: gradient times distance to what stands in for a component.
 
 The derivative of a quantity by a mask value is its gradient at the component's output times the
-output's distance to the mean, summed over positions, because ``out = mean + m (x - mean)``. So both
-rankings are derivatives by mask values:
+output's distance to the fill, summed over positions, because ``out = fill + m (x - fill)``. So all
+of these are derivatives by mask values; the fill is the mean but for ``eap-ig``.
 
 - ``attribution``: mean over examples of ``|dM / dm|`` at the full model, where M is the log-odds of
   the class that the full model chooses (Michel et al. 2019, arXiv 1905.10650, with the mean in the
   place of zero). KL itself cannot be used there: at the full model its gradient vanishes.
+- ``gradient-drop``: the same where effects of a component by several layers cancel out (GradDrop of
+  AtP*, Kramar et al. 2024, arXiv 2403.00745). For every layer l in turn, no gradient passes through
+  what the heads and MLP of l put out, as if they were constants; the score is
+  ``E[1 / (L - 1) sum_l |dM^l / dm|]``. A component's own layer gives 0 of these L terms, hence
+  L - 1. AtP*'s other change concerns queries and keys, which are no components here.
 - ``integrated``: minus the derivative of KL(full model || masked model), averaged along the
   straight path on which all mask values rise from 0 to 1 (integrated gradients, arXiv 1703.01365).
   The scores add up to the KL of the model with everything at its mean.
+- ``eap-ig``: ``integrated`` from the components' outputs on a paired example instead of their means
+  (Hanna et al. 2024, arXiv 2403.17806). Of their variants it is the one on activations, all
+  interpolated together, for components in place of edges, and with KL as the metric; the one on
+  inputs interpolates embeddings, which are no components here: they stay the example's own. The
+  scores add up to the KL of the model with everything at its counterfactual.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,16 +35,17 @@ from torch import Tensor
 
 from mechcore import progress
 from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
+from mechcore.masking.counterfactual import Counterfactual, paired
+from mechcore.masking.fills import FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
-from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.running import frozen, model_inputs
-from mechcore.pruning.discretise import discretise
-from mechcore.pruning.settings import PruneSettings, as_runs, check_keeps_some
-from mechcore.pruning.subnetwork import Subnetwork
+from mechcore.models.measuring import hooked
+from mechcore.models.running import frozen, hook_mlp_out, hook_z, model_inputs
+from mechcore.pruning.settings import PruneSettings
 from mechcore.pruning.teacher import Teacher, check_examples
 
 BATCH_SIZE = 32
@@ -57,14 +70,57 @@ def attribution_scores(
         MismatchError: the means are another model's.
         InputError: there are no examples, or a language model's have no answers.
     """
+    return _mean_slopes(model, data, means, batch_size, "attribution")
+
+
+def gradient_drop_scores(
+    model: Any,
+    data: Any,
+    means: MeanActivations,
+    *,
+    batch_size: int = BATCH_SIZE,
+) -> Float[Tensor, "layer component"]:
+    """`attribution_scores` with the gradients through each layer dropped in turn, nats.
+
+    It takes one forward pass, and one backward pass for every layer.
+
+    Args:
+        model: any TransformerLens model of two layers or more; it stays as it is.
+        data: see `attribution_scores`.
+        means: the model's mean activations.
+        batch_size: examples per forward.
+
+    Raises:
+        MismatchError: the means are another model's.
+        InputError: see `attribution_scores`; or the model has one layer.
+    """
+    n_layers = ModelShape.of(model).n_layers
+    if n_layers < 2:
+        raise InputError(
+            "gradient-drop: the model has one layer, without which there is no gradient; expected "
+            "at least two: use attribution"
+        )
+    total = _mean_slopes(model, data, means, batch_size, "gradient-drop", range(n_layers))
+    return total / (n_layers - 1)
+
+
+def _mean_slopes(
+    model: Any,
+    data: Any,
+    means: MeanActivations,
+    batch_size: int,
+    name: str,
+    dropped: Sequence[int] = (),
+) -> Float[Tensor, "layer component"]:
+    """Mean size of the log-odds' derivatives; summed over layers whose gradients are dropped."""
     if batch_size < 1:
-        raise InputError(f"attribution: batch_size is {batch_size}; expected at least 1")
+        raise InputError(f"{name}: batch_size is {batch_size}; expected at least 1")
     shape = ModelShape.of(model)
     data = as_encoded(model, data, role="train", labelled=False)
     check_examples(data)
     readout = Readout.of(model, data, labelled=False)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
-    with frozen(model), progress.bar("attribution", -(-len(data) // batch_size)) as advance:
+    with frozen(model), progress.bar(name, -(-len(data) // batch_size)) as advance:
         for batch in map(readout.asked, data.batches(batch_size)):
             inputs = model_inputs(model, batch)
             # One mask per example, so that one backward gives every example's own derivative.
@@ -72,13 +128,40 @@ def attribution_scores(
             ones = torch.ones(n_examples, shape.n_layers, shape.columns)
             leaf = ones.requires_grad_()
             rows = leaf.repeat(len(inputs["input_ids"]) // n_examples, 1, 1)
+            gate = _Gate()
             with masked(model, Mask(rows, has_mlps=shape.has_mlps), means) as run:
-                logits = readout.read(run.rows(batch), inputs, batch["index"]).float()
-            log_odds = _chosen_log_odds(logits)
-            (gradient,) = torch.autograd.grad(log_odds.sum(), leaf)
-            total += gradient.abs().double().sum(0)
+                with gate.at(model, shape) if dropped else nullcontext():
+                    answers = run.rows(batch)
+                logits = readout.read(answers, inputs, batch["index"]).float()
+            log_odds = _chosen_log_odds(logits).sum()
+            for gate.layer in dropped or [None]:
+                (gradient,) = torch.autograd.grad(log_odds, leaf, retain_graph=bool(dropped))
+                total += gradient.abs().double().sum(0)
             advance()
     return (total / len(data)).float()
+
+
+class _Gate:
+    """Keeps gradients from what one layer puts out; which one may change between backwards."""
+
+    def __init__(self) -> None:
+        self.layer: int | None = None
+
+    @contextmanager
+    def at(self, model: Any, shape: ModelShape) -> Iterator[None]:
+        """Watch the forward inside the block."""
+        layers = range(shape.n_layers)
+        hooks = [(hook_z(i), partial(self._watch, i)) for i in layers]
+        hooks += [(hook_mlp_out(i), partial(self._watch, i)) for i in layers if shape.has_mlps]
+        with hooked(model, hooks):
+            yield
+
+    def _watch(self, layer: int, activation: Tensor, hook: Any) -> Tensor:
+        def through(gradient: Tensor) -> Tensor | None:
+            return torch.zeros_like(gradient) if layer == self.layer else None
+
+        activation.register_hook(through)
+        return activation  # of a bridge it may be a view of what the model goes on with
 
 
 def integrated_scores(
@@ -88,8 +171,9 @@ def integrated_scores(
     *,
     batch_size: int = BATCH_SIZE,
     n_points: int = 8,
+    fill: FillMaker = "mean",
 ) -> Float[Tensor, "layer component"]:
-    """Share of each component in the KL of the model with everything at its mean, nats.
+    """Share of each component in the KL of the model with everything at its fill, nats.
 
     Args:
         model: any TransformerLens model; it stays as it is.
@@ -97,6 +181,7 @@ def integrated_scores(
         means: the model's mean activations.
         batch_size: examples per forward.
         n_points: midpoints of the path, equally spaced.
+        fill: where the path begins, see `mechcore.masked`.
 
     Raises:
         MismatchError: the means are another model's.
@@ -114,49 +199,39 @@ def integrated_scores(
     with frozen(model), progress.bar("integrated", -(-len(data) // batch_size)) as advance:
         for batch in data.batches(batch_size):
             examples = batch["index"].tolist()
-            _, gradients = teacher.kl_gradients(values, means, examples)
+            _, gradients = teacher.kl_gradients(values, means, examples, fill)
             total -= gradients.double().mean(0) * len(examples)
             advance()
     return (total / len(data)).float()
 
 
-def attribute(
+def eap_ig_scores(
     model: Any,
     data: Any,
     means: MeanActivations,
     *,
-    sparsity: float | Sequence[float],
-    method: Literal["attribution", "integrated"] = "integrated",
+    pairs: EncodedExamples | None = None,
     seed: int = 0,
-) -> list[Subnetwork]:
-    """Subnetworks of the highest attribution scores, one for each target sparsity.
+    **options: Any,
+) -> Float[Tensor, "layer component"]:
+    """Share of each component in the KL of the model with everything at its counterfactual, nats.
 
     Args:
         model: any TransformerLens model; it stays as it is.
-        data: examples of any form, see `mechcore.data.given`; their labels are not used.
-        means: the model's mean activations.
-        sparsity: shares of components to prune, in [0, 1).
-        method: see the module.
-        seed: of the draw of ``data``, to name the result by; nothing here is random.
+        data: examples of any form, see `mechcore.data.given`.
+        means: the model's mean activations, for positions that pairs lack.
+        pairs: the paired example of every example, row by row; by default, `paired` draws one of
+            another label for each, the only use of labels.
+        seed: of that draw.
+        options: ``batch_size`` and ``n_points`` of `integrated_scores`.
 
     Raises:
-        InputError: a sparsity is outside [0, 1), keeps no component or repeats, or the method is
-            unknown.
+        MismatchError: the means are another model's.
+        InputError: see `integrated_scores`; or pairs are missing, or the examples to make them of.
     """
-    targets, (seed,) = as_runs(sparsity, seed)
-    if method not in _SCORES:
-        raise InputError(f"attribution: method is {method!r}; expected {' or '.join(_SCORES)}")
-    shape, identity = ModelShape.of(model), ModelIdentity.of(model)
-    check_keeps_some(targets, shape)
-    scores = _SCORES[method](model, data, means)
-    masks = [discretise(scores, target, shape).with_identity(identity) for target in targets]
-    return [
-        Subnetwork(mask, target, seed, scores, method)
-        for mask, target in zip(masks, targets, strict=True)
-    ]
-
-
-_SCORES: dict[str, Any] = {"attribution": attribution_scores, "integrated": integrated_scores}
+    data = as_encoded(model, data, role="train", labelled=pairs is None)
+    fill = Counterfactual.of(paired(data, seed) if pairs is None else pairs)
+    return integrated_scores(model, data, means, fill=fill, **options)
 
 
 def _chosen_log_odds(logits: Float[Tensor, "row cls"]) -> Float[Tensor, " row"]:

@@ -21,10 +21,10 @@ from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.pruning.attribution import attribute
 from mechcore.pruning.controls import layer_matched as matched_by_layer
 from mechcore.pruning.controls import random_subnetworks
 from mechcore.pruning.pruner import prune
+from mechcore.pruning.rankings import RANKINGS, attribute
 from mechcore.pruning.settings import PruneSettings
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.registry import Registry
@@ -36,7 +36,7 @@ class Request:
 
     Attributes:
         model: any TransformerLens model.
-        data: training examples, whose labels are not used.
+        data: training examples, whose labels are not used, but by ``eap-ig`` to make pairs.
         means: the model's mean activations.
         sparsities: target sparsities, shares of the components.
         seeds: one subnetwork each; a method without chance may give one for all.
@@ -64,13 +64,39 @@ METHODS: Registry[PruningMethod] = Registry(
     "mechcore.pruning_methods",
     {
         "l0": "mechcore.pruning.methods:l0",
-        "attribution": "mechcore.pruning.methods:attribution",
-        "integrated": "mechcore.pruning.methods:integrated",
+        **{name: f"mechcore.pruning.methods:{name}" for name in RANKINGS},
         "random": "mechcore.pruning.methods:random",
         "layer-matched": "mechcore.pruning.methods:layer_matched",
     },
 )
 """Methods by name, in the order in which they are compared."""
+
+
+def __getattr__(name: str) -> PruningMethod:
+    """The method of a ranking."""
+    if name in RANKINGS:
+        return _ranked(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _ranked(name: str) -> PruningMethod:
+    def find(request: Request) -> list[Subnetwork]:
+        """Subnetworks by a ranking, one for each seed where chance has a part in it."""
+        seeds = request.seeds if RANKINGS[name].seed == "masks" else [request.data_seed]
+        return [
+            each
+            for seed in seeds
+            for each in attribute(
+                request.model,
+                request.data,
+                request.means,
+                sparsity=request.sparsities,
+                method=name,
+                seed=seed,
+            )
+        ]
+
+    return find
 
 
 def l0(request: Request) -> list[Subnetwork]:
@@ -84,27 +110,6 @@ def l0(request: Request) -> list[Subnetwork]:
         preset=request.settings,
         data_seed=request.data_seed,
         state=request.state,
-    )
-
-
-def attribution(request: Request) -> list[Subnetwork]:
-    """A ranking by gradients of the loss, one for all seeds, see `mechcore.pruning.attribute`."""
-    return _attribute(request, "attribution")
-
-
-def integrated(request: Request) -> list[Subnetwork]:
-    """A ranking by integrated gradients, one for all seeds, see `mechcore.pruning.attribute`."""
-    return _attribute(request, "integrated")
-
-
-def _attribute(request: Request, method: Any) -> list[Subnetwork]:
-    return attribute(
-        request.model,
-        request.data,
-        request.means,
-        sparsity=request.sparsities,
-        method=method,
-        seed=request.data_seed,
     )
 
 

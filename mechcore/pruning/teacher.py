@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
+from mechcore.masking.fills import FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import device_of, forward, model_inputs
@@ -36,8 +37,7 @@ class Teacher:
         )
         rows: list[Tensor] = []
         index: list[Tensor] = []
-        total = -(-len(data) // settings.batch_size)
-        with torch.no_grad(), progress.bar("full model", total) as advance:
+        with torch.no_grad(), progress.bar("full model", self.n_batches) as advance:
             for batch in map(self.readout.asked, data.batches(settings.batch_size)):
                 logits = forward(model, batch)
                 index.append(batch["index"])
@@ -51,24 +51,70 @@ class Teacher:
         values: Float[Tensor, "masks layer component"],
         means: MeanActivations,
         examples: Sequence[int],
+        fill: FillMaker = "mean",
     ) -> tuple[Float[Tensor, " masks"], Float[Tensor, "masks layer component"]]:
         """KL(full model || subnetwork) of every mask, nats, batch mean, and its gradient."""
-        batch = self.readout.asked(self.data.rows(examples))
-        inputs = model_inputs(self.model, batch)
-        wanted = self.logits[examples].log_softmax(-1)
         losses: list[Tensor] = []
         gradients: list[Tensor] = []
         for part in values.detach().split(self.settings.masks_per_pass):
             leaf = part.clone().requires_grad_()
-            mask = Mask(leaf, has_mlps=self.has_mlps)
-            precision = torch.autocast(wanted.device.type, torch.bfloat16, enabled=self.bfloat16)
-            with precision, masked(self.model, mask, means) as run:
-                logits = self.readout.read(run(batch), inputs, examples)
-            got = logits.float().log_softmax(-1)
-            kl = (wanted.exp() * (wanted - got)).sum(-1).mean(-1)
+            kl = self.divergences(leaf, means, examples, fill).mean(-1)
             gradients.append(*torch.autograd.grad(kl.sum(), leaf))
             losses.append(kl.detach().cpu())
         return torch.cat(losses), torch.cat(gradients)
+
+    def divergences(
+        self,
+        values: Float[Tensor, "masks layer component"],
+        means: MeanActivations,
+        examples: Sequence[int],
+        fill: FillMaker = "mean",
+    ) -> Float[Tensor, "masks example"]:
+        """KL(full model || masked model), nats, of all masks in one forward.
+
+        Args:
+            values: of the masks; gradients flow into them.
+            means: the model's mean activations; gradients flow into them, too.
+            examples: rows of the data.
+            fill: what replaces outputs, see `mechcore.masked`.
+        """
+        batch = self.readout.asked(self.data.rows(examples))
+        inputs = model_inputs(self.model, batch)
+        wanted = self.logits[examples].log_softmax(-1)
+        mask = Mask(values, has_mlps=self.has_mlps)
+        precision = torch.autocast(wanted.device.type, torch.bfloat16, enabled=self.bfloat16)
+        with precision, masked(self.model, mask, means, fill) as run:
+            logits = self.readout.read(run(batch), inputs, examples)
+        got = logits.float().log_softmax(-1)
+        return (wanted.exp() * (wanted - got)).sum(-1)
+
+    @torch.no_grad()
+    def mean_divergences(
+        self,
+        values: Float[Tensor, "masks layer component"],
+        means: MeanActivations,
+        advance: Callable[[], None],
+    ) -> Float[Tensor, " masks"]:
+        """KL(full model || masked model) of every mask, nats, float64 mean over all examples.
+
+        ``advance`` is called after every batch.
+        """
+        total = torch.zeros(len(values), dtype=torch.float64)
+        for batch in self.data.batches(self.settings.batch_size):
+            examples = batch["index"].tolist()
+            for part, sums in zip(
+                values.split(self.settings.masks_per_pass),
+                total.split(self.settings.masks_per_pass),
+                strict=True,
+            ):
+                sums += self.divergences(part, means, examples).sum(-1).double().cpu()
+            advance()
+        return total / len(self.data)
+
+    @property
+    def n_batches(self) -> int:
+        """Of all examples."""
+        return -(-len(self.data) // self.settings.batch_size)
 
 
 def check_examples(data: EncodedExamples) -> None:

@@ -1,0 +1,100 @@
+"""Uniform gradient sampling: a ranking by mask probabilities trained on partial ablations.
+
+Every component is kept with a probability p = sigmoid(theta). In every step masks are drawn, each
+component on its own: with probability w = p (1 - p) its value is uniform in (0, 1), else it is 1 or
+0, with probabilities p - w/2 and 1 - p - w/2, so that its mean is p. The derivative of the expected
+KL(full model || masked model) by p is estimated by the mean derivative by the mask value in those
+draws where it is uniform: the integral of the slope from 0 to 1 is the difference that the component
+makes. Adam minimises that KL plus a penalty times the sum of all p (Li and Janson 2024, arXiv
+2409.09951, in the version of their code for single components).
+
+It departs from theirs in this: ablated outputs become means, not constants that are trained at the
+same time; the penalty is not swept, but is the KL of the model with everything at its mean over the
+number of components, so that components rise that do more than their share; and in a step that
+drew no uniform value of a component its theta has no gradient, where theirs feels the penalty all
+the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore import progress
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
+from mechcore.models.running import frozen
+from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.teacher import Teacher, example_order
+
+START = 1.0
+"""Theta at first, as in the authors' code: p = 0.73."""
+
+
+def ugs_scores(
+    model: Any,
+    data: Any,
+    means: MeanActivations,
+    *,
+    steps: int = 200,
+    lr: float = 0.05,
+    n_masks: int = 8,
+    batch_size: int = 32,
+    seed: int = 0,
+) -> Float[Tensor, "layer component"]:
+    """Theta of every component: log-odds of its being kept.
+
+    Args:
+        model: any TransformerLens model; it stays as it is.
+        data: examples of any form, see `mechcore.data.given`; their labels are not used.
+        means: the model's mean activations.
+        steps: of Adam.
+        lr: its rate.
+        n_masks: drawn in every step, for the same examples.
+        batch_size: examples per step.
+        seed: of the draws and of the order of the examples.
+
+    Raises:
+        MismatchError: the means are another model's.
+        InputError: there are no examples, a language model's have no answers, or a number is under
+            1.
+    """
+    if min(steps, n_masks) < 1 or not lr > 0:
+        raise InputError(
+            f"ugs: {steps} steps of {n_masks} masks at a rate of {lr}; expected at least one of "
+            "each and a rate above 0"
+        )
+    shape = ModelShape.of(model)
+    data = as_encoded(model, data, role="train", labelled=False)
+    teacher = Teacher(model, data, PruneSettings(batch_size=batch_size))
+    theta = torch.full((shape.n_layers, shape.columns), START)
+    nothing = torch.zeros(1, *theta.shape)
+    with progress.bar("ugs: means", teacher.n_batches) as advance:
+        penalty = float(teacher.mean_divergences(nothing, means, advance)) / theta.numel()
+    generator = torch.Generator().manual_seed(seed)
+    order = example_order([len(ids) for ids in data.input_ids], batch_size, seed)
+    optimiser = torch.optim.Adam([theta], lr=lr)
+    with frozen(model), progress.bar("ugs", steps) as advance:
+        for _ in range(steps):
+            p = theta.sigmoid()
+            values = draw(p, torch.rand(n_masks, *p.shape, generator=generator))
+            _, slopes = teacher.kl_gradients(values, means, next(order))
+            partial = (values > 0) & (values < 1)
+            n_drawn = partial.sum(0)
+            slope = (slopes.to(values) * partial).sum(0) / n_drawn.clamp(min=1)
+            theta.grad = torch.where(n_drawn > 0, (slope + penalty) * p * (1 - p), 0.0)
+            optimiser.step()
+            advance()
+    return theta
+
+
+def draw(
+    p: Float[Tensor, "layer component"], noise: Float[Tensor, "masks layer component"]
+) -> Float[Tensor, "masks layer component"]:
+    """Mask values for noise that is uniform in [0, 1), see the module."""
+    return 1 - ((noise - p) / (p * (1 - p)) + 0.5).clamp(0, 1)
