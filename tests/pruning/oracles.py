@@ -99,37 +99,67 @@ def recorded(data: EncodedExamples) -> Recorded:
 
 
 def plain_logits(
-    model: Any, means: MeanActivations, z: Tensor, data: EncodedExamples, row: int
+    model: Any,
+    means: MeanActivations,
+    z: Tensor,
+    data: EncodedExamples,
+    row: int,
+    *,
+    pairs: EncodedExamples | None = None,
+    dropped: int | None = None,
 ) -> Tensor:
-    """Hugging Face's logits of one example; those of the answers after it for language models."""
+    """Hugging Face's logits of one example; those of the answers after it for language models.
 
-    def mean(kind: Tensor, layer: int, x: Tensor) -> Tensor:
-        there = kind[: x.shape[1], layer] if means.per_position else kind[layer]
-        return there.to(x)
+    With ``pairs``, outputs on the row of the same number stand in, and the mean after its end; no
+    gradient passes through what the layer ``dropped`` puts out.
+    """
+    found: dict[Any, Tensor] = {}
+    if pairs is not None:
+        with (
+            torch.no_grad(),
+            helpers.torch_hooks(
+                model,
+                lambda layer, x: found.__setitem__(("z", layer), x),
+                lambda layer, x: found.__setitem__(("mlp", layer), x),
+            ),
+        ):
+            model(**_inputs(pairs, row))
+
+    def masked(name: str, layer: int, x: Tensor, m: Tensor) -> Tensor:
+        kind = getattr(means, name)
+        fill = (kind[: x.shape[1], layer] if means.per_position else kind[layer]).to(x)
+        if pairs is not None:
+            fill = fill.expand_as(x).clone()
+            n = min(x.shape[1], found[name, layer].shape[1])
+            fill[:, :n] = found[name, layer][:, :n]
+        out = fill + m * (x - fill)
+        return out.detach() if layer == dropped else out
 
     def on_z(layer: int, x: Tensor) -> Tensor:
-        fill = mean(means.z, layer, x)
-        return fill + z[layer, : helpers.N_HEADS, None] * (x - fill)
+        return masked("z", layer, x, z[layer, : helpers.N_HEADS, None])
 
     def on_mlp(layer: int, x: Tensor) -> Tensor:
-        fill = mean(means.mlp, layer, x)
-        return fill + z[layer, -1] * (x - fill)
+        return masked("mlp", layer, x, z[layer, -1])
 
-    inputs = {"input_ids": torch.tensor([data.input_ids[row]])}
-    if data.token_type_ids is not None:
-        inputs["token_type_ids"] = torch.tensor([data.token_type_ids[row]])
     with helpers.torch_hooks(model, on_z, on_mlp):
-        logits = model(**inputs).logits[0]
+        logits = model(**_inputs(data, row)).logits[0]
     if data.answers is None:
         return logits
     return logits[-1, [token for (token,) in data.answers.values()]]
+
+
+def _inputs(data: EncodedExamples, row: int) -> dict[str, Tensor]:
+    inputs = {"input_ids": torch.tensor([data.input_ids[row]])}
+    if data.token_type_ids is not None:
+        inputs["token_type_ids"] = torch.tensor([data.token_type_ids[row]])
+    return inputs
 
 
 @torch.no_grad()
 def full_logits(
     model: Any, means: MeanActivations, data: EncodedExamples, rows: Sequence[int]
 ) -> Tensor:
-    ones = torch.ones(helpers.N_LAYERS, N_COLUMNS)
+    ones = torch.ones(model.config.num_hidden_layers, N_COLUMNS)
     return torch.stack([plain_logits(model, means, ones, data, i) for i in rows])
 
 
@@ -140,11 +170,12 @@ def plain_kl(
     data: EncodedExamples,
     rows: Sequence[int],
     full: Tensor | None = None,
+    pairs: EncodedExamples | None = None,
 ) -> Tensor:
     """KL(full model || masked model), nats, mean over ``rows``; ``full`` saves time if known."""
     if full is None:
         full = full_logits(model, means, data, rows)
-    got = torch.stack([plain_logits(model, means, z, data, i) for i in rows])
+    got = torch.stack([plain_logits(model, means, z, data, i, pairs=pairs) for i in rows])
     return torch.nn.functional.kl_div(
         got.log_softmax(-1), full.log_softmax(-1), reduction="batchmean", log_target=True
     )

@@ -29,11 +29,17 @@ from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MismatchError
+from mechcore.masking.counterfactual import paired
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.running import forward, weights_of
 from mechcore.pruning import attribute, discretise
-from mechcore.pruning.attribution import attribution_scores, integrated_scores
+from mechcore.pruning.attribution import (
+    attribution_scores,
+    eap_ig_scores,
+    gradient_drop_scores,
+    integrated_scores,
+)
 
 ARCHITECTURES = ["bert", "gpt2", "gpt2-lm"]
 ONES = torch.ones(2, 5, dtype=torch.float64)
@@ -146,6 +152,93 @@ def test_integrated_attribution_adds_up_to_the_kl_of_the_means(
     assert sums[1] == pytest.approx(kl, rel=1e-3)
     # Midpoints leave an error that falls with the square of their number.
     assert abs(sums[1] - kl) < abs(sums[0] - kl) / 20
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_eap_ig_is_the_mean_slope_along_the_path_from_the_pairs(
+    cases: Cases, architecture: str
+) -> None:
+    case, data, means = prepared(cases, architecture)
+    pairs = data.part([*range(2, N), 0, 1])
+    full = full_logits(case.reference, means, data, range(N))
+
+    def kl(z: torch.Tensor) -> torch.Tensor:
+        return plain_kl(case.reference, means, z, data, range(N), full, pairs)
+
+    expected = -sum(slopes(kl, point * ONES) for point in (1 / 4, 3 / 4)) / 2
+    assert float(expected.abs().max()) > 5e-4
+    found = eap_ig_scores(case.model, data, means, pairs=pairs, n_points=2, batch_size=4)
+    close(found, expected, 1e-4)
+
+
+def test_eap_ig_makes_pairs_of_another_label_by_itself(cases: Cases) -> None:
+    case, data, means = prepared(cases, "bert")
+    labels = ["entailment", "neutral", "entailment"] * (N // 3)
+    data = replace(data, examples=Examples("x", data.examples.frame.assign(label=labels)))
+    found = eap_ig_scores(case.model, data, means, seed=2, n_points=1)
+    expected = eap_ig_scores(case.model, data, means, pairs=paired(data, 2), n_points=1)
+    assert torch.equal(found, expected)
+    alike = data.part([0, 2])
+    with pytest.raises(InputError, match="at least two labels; found 'entailment'"):
+        eap_ig_scores(case.model, alike, means)
+    assert torch.isfinite(eap_ig_scores(case.model, alike, means, pairs=alike, n_points=1)).all()
+
+
+# -- gradients through one layer after the other dropped ------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A GPT-2 of three layers, loaded by the package and by Hugging Face alone."""
+    path = tmp_path_factory.mktemp("deep")
+    model = helpers.gpt2_language_model(n_layer=3)
+    model.save_pretrained(path)
+    return load_model(path, dtype=torch.float64), model.double()
+
+
+def test_gradient_drop_is_a_loop_over_layers_whose_outputs_are_detached(
+    deep: tuple[Any, Any],
+) -> None:
+    model, reference = deep
+    data = encoded_for("gpt2-lm", N)
+    means = MeanActivations.compute(model, data, n_samples=0)
+    expected, plain = torch.zeros(3, 5, dtype=torch.float64), torch.zeros(3, 5)
+    for row in range(N):
+        for dropped in (None, 0, 1, 2):
+            z = torch.ones(3, 5, dtype=torch.float64, requires_grad=True)
+            p = plain_logits(reference, means, z, data, row, dropped=dropped).softmax(-1).max()
+            (gradient,) = torch.autograd.grad((p / (1 - p)).log(), z)
+            if dropped is None:
+                plain += gradient.abs() / N
+            else:
+                assert not gradient[dropped].any()
+                expected += gradient.abs() / 2 / N  # L - 1 = 2
+    found = gradient_drop_scores(model, data, means, batch_size=4)
+    close(found, expected)
+    close(attribution_scores(model, data, means), plain)
+    assert float((found - plain).abs().max()) > 1e-3
+    # The last layer acts directly alone: its score is the plain one.
+    close(found[2], plain[2])
+
+
+@pytest.mark.parametrize("architecture", ["bert", "llama"])
+def test_gradient_drop_of_other_families(cases: Cases, architecture: str) -> None:
+    case, data, means = prepared(cases, architecture)
+    expected = torch.zeros_like(ONES)
+    for row, dropped in itertools.product(range(N), range(2)):
+        z = ONES.clone().requires_grad_()
+        p = plain_logits(case.reference, means, z, data, row, dropped=dropped).softmax(-1).max()
+        (gradient,) = torch.autograd.grad((p / (1 - p)).log(), z)
+        expected += gradient.abs() / N
+    close(gradient_drop_scores(case.model, data, means), expected)
+
+
+@pytest.mark.hooked
+def test_gradient_drop_needs_two_layers() -> None:
+    model, data = adding_model(), two_words([[0, 1]])
+    means = MeanActivations.compute(model, {"input_ids": torch.tensor([[0]])}, n_samples=0)
+    with pytest.raises(InputError, match="the model has one layer"):
+        gradient_drop_scores(model, data, means)
 
 
 # -- written-out numbers --------------------------------------------------------------------------
