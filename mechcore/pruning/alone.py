@@ -62,8 +62,8 @@ def optimal_constants(
     data: Any,
     means: MeanActivations,
     *,
-    steps: int = 100,
-    lr: float = 0.05,
+    steps: int = 50,
+    lr: float = 0.1,
     batch_size: int = BATCH_SIZE,
     seed: int = 0,
 ) -> tuple[MeanActivations, Float[Tensor, "layer component"]]:
@@ -78,7 +78,8 @@ def optimal_constants(
         means: the model's mean activations, from which the constants start; one constant for
             every position where they are per position.
         steps: of Adam.
-        lr: its rate at the first step, in units of the activations; it falls linearly to 0.
+        lr: its rate at the first step, for heads in units of the root mean square of heads' means,
+            for MLPs of MLPs' means; it falls linearly to 0.
         batch_size: examples per step.
         seed: of the order of the examples.
 
@@ -100,16 +101,21 @@ def optimal_constants(
     trained = replace(
         means, z=means.z.clone().requires_grad_(), mlp=means.mlp.clone().requires_grad_()
     )
-    constants = [each for each in (trained.z, trained.mlp) if each.numel()]
-    optimiser = torch.optim.Adam(constants, lr=lr)
+    groups = [
+        {"params": [each], "lr": lr * (float(each.detach().square().mean().sqrt()) or 1.0)}
+        for each in (trained.z, trained.mlp)
+        if each.numel()
+    ]
+    optimiser = torch.optim.Adam(groups)
+    falling = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: 1 - step / steps)
     order = example_order([len(ids) for ids in teacher.data.input_ids], batch_size, seed)
     with frozen(model), progress.bar("optimal", steps) as advance:
-        for step in range(steps):
+        for _ in range(steps):
             examples = next(order)
             for part in _alone(shape).split(teacher.settings.masks_per_pass):
                 teacher.divergences(part, trained, examples).mean(-1).sum().backward()
-            optimiser.param_groups[0]["lr"] = lr * (1 - step / steps)
             optimiser.step()
+            falling.step()
             optimiser.zero_grad()
             advance()
     trained = replace(trained, z=trained.z.detach(), mlp=trained.mlp.detach())

@@ -64,7 +64,7 @@ METHODS: Registry[PruningMethod] = Registry(
     "mechcore.pruning_methods",
     {
         "l0": "mechcore.pruning.methods:l0",
-        **{name: f"mechcore.pruning.methods:{name}" for name in RANKINGS},
+        **{name: f"mechcore.pruning.methods:{name.replace('-', '_')}" for name in RANKINGS},
         "random": "mechcore.pruning.methods:random",
         "layer-matched": "mechcore.pruning.methods:layer_matched",
     },
@@ -73,9 +73,9 @@ METHODS: Registry[PruningMethod] = Registry(
 
 
 def __getattr__(name: str) -> PruningMethod:
-    """The method of a ranking."""
-    if name in RANKINGS:
-        return _ranked(name)
+    """The method of a ranking, such as ``eap_ig``."""
+    if (ranking := name.replace("_", "-")) in RANKINGS:
+        return _ranked(ranking)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

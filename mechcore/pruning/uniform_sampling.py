@@ -2,11 +2,11 @@
 
 Every component is kept with a probability p = sigmoid(theta). In every step masks are drawn, each
 component on its own: with probability w = p (1 - p) its value is uniform in (0, 1), else it is 1 or
-0, with probabilities p - w/2 and 1 - p - w/2, so that its mean is p. The derivative of the expected
-KL(full model || masked model) by p is estimated by the mean derivative by the mask value in those
-draws where it is uniform: the integral of the slope from 0 to 1 is the difference that the component
-makes. Adam minimises that KL plus a penalty times the sum of all p (Li and Janson 2024, arXiv
-2409.09951, in the version of their code for single components).
+0, with probabilities p - w/2 and 1 - p - w/2, so that its mean is p. The derivative of the
+expected KL(full model || masked model) by p is estimated by the mean derivative by the mask value
+in those draws where it is uniform: integrated from 0 to 1, the slope is the difference that the
+component makes. Adam minimises that KL plus a penalty times the sum of all p (Li and Janson 2024,
+arXiv 2409.09951, in the version of their code for single components).
 
 It departs from theirs in this: ablated outputs become means, not constants that are trained at the
 same time; the penalty is not swept, but is the KL of the model with everything at its mean over the

@@ -1,29 +1,92 @@
-"""Rankings of components by name, what they make, and what they cost."""
+"""Rankings by name: all are methods, with subnetworks of the highest scores, and have a cost."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
-from pruning.oracles import QUICK
+import torch
+from pruning.oracles import QUICK, assert_same, snapshot
 
+from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import Examples
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import RANKINGS, Request
-from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning import METHODS, RANKINGS, Ranking, Request, counted, discretise
+from mechcore.pruning import rankings as rankings_module
 
-NEW = ["gradient-drop", "singles", "optimal", "ugs"]
+N = 10
+SHORT: dict[str, dict[str, Any]] = {
+    "optimal": {"steps": 2, "batch_size": 5},
+    "ugs": {"steps": 2, "n_masks": 3, "batch_size": 5},
+}
+"""Options of the rankings that are trained."""
 
 
-def request(
-    model: Any, data: EncodedExamples, means: MeanActivations, settings: PruneSettings = QUICK
-) -> Request:
-    return Request(model, data, means, [0.7, 0.3], [5, 6], settings, data_seed=3)
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trained rankings take two steps."""
+    few = {
+        name: Ranking(partial(each.scores, **SHORT.get(name, {})), each.seed)
+        for name, each in RANKINGS.items()
+    }
+    for module in ("rankings", "methods"):
+        monkeypatch.setattr(f"mechcore.pruning.{module}.RANKINGS", few)
+
+
+@pytest.fixture(scope="module")
+def request_(loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples) -> Request:
+    few = data.part(range(N))
+    labels = ["entailment", "neutral"] * (N // 2)
+    few = replace(few, examples=Examples("x", few.examples.frame.assign(label=labels)))
+    return Request(loud[0], few, loud_means, [0.7, 0.3], [5, 6], QUICK, data_seed=3)
 
 
 @pytest.mark.parametrize("name", RANKINGS)
-def test_every_ranking_is_a_method(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples, name: str
-) -> None:
-    if name == "optimal":
-        pytest.skip("trained in its own tests")
+def test_every_ranking_is_a_method(request_: Request, name: str) -> None:
+    assert name in METHODS
+    before = snapshot(request_.model)
+    found = METHODS[name](request_)
+    assert_same(before, snapshot(request_.model))
+    seeds = [5, 6] if name == "ugs" else [3]
+    assert [(each.seed, each.target) for each in found] == [
+        (seed, target) for seed in seeds for target in (0.7, 0.3)
+    ]
+    shape, ranking = ModelShape.of(request_.model), rankings_module.RANKINGS[name]
+    for each in found:
+        of_seed = {} if ranking.seed is None else {"seed": each.seed}
+        scores = ranking.scores(request_.model, request_.data, request_.means, **of_seed)
+        assert torch.equal(each.scores, scores)
+        assert each.mask == discretise(scores, each.target, shape)
+        assert each.method == name
+        assert each.mask.identity is not None
+    assert len({tuple(each.scores.flatten().tolist()) for each in found}) == len(seeds)
+
+
+N_COMPONENTS, N_LAYERS = 10, 2
+COSTS = {
+    "attribution": (1, 1),
+    "integrated": (1 + 8, 8),  # the full model, then every point
+    "gradient-drop": (1, N_LAYERS),
+    "eap-ig": (1 + 8 + 1, 8),  # and the pairs
+    "singles": (1 + N_COMPONENTS, 0),
+    "optimal": (1 + 2 * N_COMPONENTS + N_COMPONENTS, N_COMPONENTS),  # two steps of half of them
+    "ugs": (2 * (1 + 1 + 3), 2 * 3),  # two seeds; nothing kept, then three masks
+    "random": (0, 0),
+    "l0": (1 + 8 * 4 * 6 / N, 8 * 4 * 6 / N),  # steps, masks, examples per step
+}
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_passes_are_counted(request_: Request, name: str) -> None:
+    with counted(request_.model) as cost:
+        METHODS[name](request_)
+    assert (cost.forwards / N, cost.backwards / N) == pytest.approx(COSTS[name])
+    METHODS["attribution"](request_)  # outside the block nothing counts
+    assert cost.forwards / N == pytest.approx(COSTS[name][0])
+
+
+def test_costs_are_known_of_every_ranking() -> None:
+    assert set(RANKINGS) <= set(COSTS)

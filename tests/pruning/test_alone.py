@@ -1,0 +1,159 @@
+"""Losses without each component alone, against `evaluate`, closed forms and SciPy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Cases
+from pruning.oracles import PLANTED, encoded_for, full_logits, names, plain_kl
+from pruning.test_attribution import adding_model, two_words
+from scipy.optimize import minimize
+
+from mechcore import evaluate
+from mechcore.components import Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError, MismatchError
+from mechcore.masking.means import MeanActivations
+from mechcore.pruning import discretise
+from mechcore.pruning.alone import optimal_constants, optimal_scores, singles_scores
+
+N = 6
+
+
+def losses(model: Any, data: EncodedExamples, constants: MeanActivations) -> torch.Tensor:
+    """KL without each component alone, by `evaluate`; ``constants`` stand in."""
+    shape = ModelShape.of(model)
+    full = evaluate(model, data, in_domain=False).logits.double().log_softmax(-1)
+    found = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
+    for component in shape.components:
+        mask = Mask.full(model).without(component)
+        logits = evaluate(model, data, mask=mask, means=constants, in_domain=False).logits
+        got = logits.double().log_softmax(-1)
+        found[shape.index(component)] = (full.exp() * (full - got)).sum(-1).mean()
+    return found
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt2-lm"])
+def test_singles_are_evaluations_of_each_component(cases: Cases, architecture: str) -> None:
+    model, data = cases.get(architecture).model, encoded_for(architecture, N)
+    means = MeanActivations.compute(model, data, n_samples=0)
+    expected = losses(model, data, means)
+    assert float(expected.min()) > 1e-5
+    for batch_size in (1, 4):
+        found = singles_scores(model, data, means, batch_size=batch_size)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_the_planted_components_come_out_on_top(
+    planted: Any, planted_means: MeanActivations, data: EncodedExamples
+) -> None:
+    few = data.part(range(12))
+    for scores in (
+        singles_scores(planted, few, planted_means),
+        optimal_scores(planted, few, planted_means, steps=8, lr=0.02, batch_size=6),
+    ):
+        assert names(discretise(scores, 0.7, ModelShape.of(planted))) == PLANTED
+
+
+# -- the best constants ---------------------------------------------------------------------------
+
+
+@pytest.mark.hooked
+def test_a_constant_output_is_found_where_it_is_read() -> None:
+    # At B of "A B", where the answer is read, both heads are at 1/2, and the mean over both
+    # positions is (3/4 | 1/4). With 1/2 in its place nothing is lost.
+    model, data = adding_model(attn_only=True), two_words([[0, 1]])
+    means = MeanActivations.compute(model, data, n_samples=0)
+    assert means.z.flatten().tolist() == [0.75, 0.25]
+    constants, found = optimal_constants(model, data, means, steps=150, lr=0.1, batch_size=1)
+    assert constants.z.flatten().tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
+    assert float(found.max()) < 1e-6
+    # (1/2, 3/2) has the log-odds 1; with a mean in place of one head's 1/2, they are 3/4.
+    q, p = (1 / (1 + np.exp(-x)) for x in (0.75, 1.0))
+    kl = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    assert singles_scores(model, data, means).flatten().tolist() == pytest.approx(
+        [kl, kl], rel=1e-4
+    )
+
+
+def test_constants_are_those_that_scipy_finds(cases: Cases) -> None:
+    case, every = cases.get("gpt2", torch.float64), encoded_for("gpt2")
+    # Of one length, so that every batch has all of them.
+    data = every.part([i for i, ids in enumerate(every.input_ids) if len(ids) == 12][:N])
+    assert len(data) == N
+    means = MeanActivations.compute(case.model, data, n_samples=0)
+    constants, found = optimal_constants(case.model, data, means, steps=100, lr=0.3, batch_size=N)
+    full = full_logits(case.reference, means, data, range(N))
+    # How much of what there is to gain must be gained: an MLP's best constant is far away.
+    for place, share in [((0, 2), 0.99), ((1, 2), 0.99), ((1, 4), 0.8)]:
+        name, index = ("mlp", place[:1]) if place[1] == 4 else ("z", place)
+        mask = torch.ones(2, 5, dtype=torch.float64)
+        mask[place] = 0
+
+        def loss(
+            values: np.ndarray, name: str = name, index: Any = index, mask: Any = mask
+        ) -> tuple[float, np.ndarray]:
+            constant = torch.tensor(values, requires_grad=True)
+            table = getattr(means, name).clone()
+            table[index] = constant
+            given = replace(means, **{name: table})
+            kl = plain_kl(case.reference, given, mask, data, range(N), full)
+            (gradient,) = torch.autograd.grad(kl, constant)
+            return kl.item(), gradient.numpy()
+
+        start = getattr(means, name)[index].numpy()
+        solved = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-7})
+        best, at_mean = solved.fun, loss(start)[0]
+        assert best < at_mean / 2
+        assert best * 0.999 < float(found[place]) < at_mean - share * (at_mean - best)
+        # The constant itself does what its score says.
+        own = loss(getattr(constants, name)[index].numpy())[0]
+        assert float(found[place]) == pytest.approx(own, rel=1e-4)
+
+
+def test_constants_stand_in_as_means_do_and_never_do_more_harm(
+    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
+) -> None:
+    model, few = loud[0], data.part(range(10))
+    singles = singles_scores(model, few, loud_means, batch_size=5)
+    # A rate that leads astray: most components keep their means.
+    for lr, n_kept in ((0.02, (0, 3)), (30.0, (5, 10))):
+        options: dict[str, Any] = {"steps": 4, "lr": lr, "batch_size": 5, "seed": 1}
+        constants, found = optimal_constants(model, few, loud_means, **options)
+        assert bool((found <= singles).all())
+        expected = losses(model, few, constants)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-6)
+        kept = found == singles
+        assert n_kept[0] <= int(kept.sum()) <= n_kept[1]
+        for layer, head in kept[:, :4].nonzero().tolist():
+            assert torch.equal(constants.z[layer, head], loud_means.z[layer, head])
+        again = optimal_scores(model, few, loud_means, **options)
+        assert torch.equal(found, again)
+    assert not loud_means.z.requires_grad
+
+
+def test_constants_may_be_those_of_every_position(cases: Cases) -> None:
+    model, data = cases.get("gpt2").model, encoded_for("gpt2", N)
+    means = MeanActivations.compute(model, data, n_samples=0, per_position=True)
+    constants, found = optimal_constants(model, data, means, steps=10, lr=0.02, batch_size=N)
+    assert constants.z.shape == means.z.shape
+    expected = losses(model, data, constants)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-6)
+    assert float(found.sum()) < 0.9 * float(singles_scores(model, data, means).sum())
+
+
+def test_what_has_no_scores(
+    loud: tuple[Any, Any], planted_means: MeanActivations, data: EncodedExamples
+) -> None:
+    for scores in (singles_scores, optimal_scores):
+        with pytest.raises(MismatchError, match="computed on another model"):
+            scores(loud[0], data, planted_means)
+        with pytest.raises(InputError, match="none; expected at least one"):
+            scores(loud[0], replace(data, input_ids=[], token_type_ids=[]), planted_means)
+    for options in ({"steps": 0}, {"lr": 0.0}, {"lr": float("nan")}):
+        with pytest.raises(InputError, match="expected at least one step and a rate above 0"):
+            optimal_scores(loud[0], data, planted_means, **options)

@@ -1,0 +1,99 @@
+"""Uniform gradient sampling: its draws, its steps a second time, and what it finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers import Cases
+from pruning.oracles import PLANTED, Adam, encoded_for, full_logits, names, plain_kl, slopes
+
+from mechcore.components import ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.errors import InputError
+from mechcore.masking.means import MeanActivations
+from mechcore.pruning import discretise
+from mechcore.pruning.teacher import example_order
+from mechcore.pruning.uniform_sampling import START, draw, ugs_scores
+
+
+def test_draws_by_hand() -> None:
+    # p = 1/2: w = 1/4, so noise under 3/8 gives 1 and over 5/8 gives 0.
+    p = torch.tensor([[0.5]])
+    noise = torch.tensor([0.0, 0.374, 0.4375, 0.5, 0.5625, 0.626, 0.999])[:, None, None]
+    assert draw(p, noise).flatten().tolist() == pytest.approx([1, 1, 0.75, 0.5, 0.25, 0, 0])
+
+
+@pytest.mark.parametrize("p", [0.1, 0.73])
+def test_draws_have_the_shares_that_the_probability_says(p: float) -> None:
+    noise = torch.rand(40_000, 1, 1, generator=torch.Generator().manual_seed(0))
+    values, w = draw(torch.tensor([[p]]), noise), p * (1 - p)
+    inside = values[(values > 0) & (values < 1)]
+    shares = [float((values == 1).float().mean()), float((values == 0).float().mean())]
+    assert shares == pytest.approx([p - w / 2, 1 - p - w / 2], abs=0.01)
+    assert float(values.mean()) == pytest.approx(p, abs=0.01)
+    quarters = torch.histc(inside, 4, 0, 1) / len(inside)
+    assert quarters.tolist() == pytest.approx([0.25] * 4, abs=0.03)
+
+
+def test_steps_are_those_of_a_second_implementation(cases: Cases) -> None:
+    n, n_masks, lr = 3, 3, 0.1
+    case, data = cases.get("bert", torch.float64), encoded_for("bert", n)
+    means = MeanActivations.compute(case.model, data, n_samples=0)
+    full = full_logits(case.reference, means, data, range(n))
+
+    def kl(z: torch.Tensor) -> torch.Tensor:
+        return plain_kl(case.reference, means, z.double(), data, rows, full[rows])
+
+    theta, rows = torch.full((2, 5), START, dtype=torch.float64), list(range(n))
+    penalty = kl(torch.zeros(2, 5)).item() / 10
+    order = example_order([len(ids) for ids in data.input_ids], n, 7)
+    generator, adam, waited = torch.Generator().manual_seed(7), Adam(theta), False
+    for _ in range(2):
+        rows = next(order)
+        p, noise = theta.sigmoid(), torch.rand(n_masks, 2, 5, generator=generator)
+        sums, counts = torch.zeros_like(theta), torch.zeros_like(theta)
+        for one in noise:
+            z = torch.empty_like(theta)
+            for place in torch.cartesian_prod(torch.arange(2), torch.arange(5)).tolist():
+                i, q = tuple(place), float(p[tuple(place)])
+                low, width = q - q * (1 - q) / 2, q * (1 - q)
+                u = float(one[i])
+                z[i] = 1.0 if u <= low else 0.0 if u >= low + width else 1 - (u - low) / width
+            inside = (z > 0) & (z < 1)
+            sums += slopes(kl, z) * inside
+            counts += inside
+        waited |= bool((counts == 0).any())
+        slope = sums / counts.clamp(min=1)
+        gradient = torch.where(counts > 0, (slope + penalty) * p * (1 - p), 0.0)
+        theta = theta - adam.change(gradient, lr)
+    assert waited  # some component had no draw in between
+    found = ugs_scores(
+        case.model, data, means, steps=2, lr=lr, n_masks=n_masks, batch_size=n, seed=7
+    )
+    assert float((found - START).abs().max()) > lr
+    torch.testing.assert_close(found.double(), theta, rtol=0, atol=2e-3)
+
+
+def test_the_planted_components_come_out_on_top(
+    planted: Any, planted_means: MeanActivations, data: EncodedExamples
+) -> None:
+    options: dict[str, Any] = {"steps": 30, "lr": 0.1, "batch_size": 8}
+    found = ugs_scores(planted, data, planted_means, **options)
+    assert names(discretise(found, 0.7, ModelShape.of(planted))) == PLANTED
+    loud = discretise(found, 0.7, ModelShape.of(planted)).values == 1
+    assert float(found[loud].min()) > START > float(found[~loud].max())
+    assert torch.equal(found, ugs_scores(planted, data, planted_means, **options))
+    assert not torch.equal(found, ugs_scores(planted, data, planted_means, seed=1, **options))
+
+
+@pytest.mark.parametrize("options", [{"steps": 0}, {"n_masks": 0}, {"lr": 0.0}])
+def test_what_is_refused(
+    loud: tuple[Any, Any],
+    loud_means: MeanActivations,
+    data: EncodedExamples,
+    options: dict[str, Any],
+) -> None:
+    with pytest.raises(InputError, match="expected at least one of each and a rate above 0"):
+        ugs_scores(loud[0], data, loud_means, **options)
