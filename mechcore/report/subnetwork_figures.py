@@ -37,7 +37,16 @@ _METHOD_LOOK = {
     "attribution": ("attribution", ORANGE, "^"),
     "layer-matched": ("random, matched by layer", PURPLE, "v"),
     "random": ("random", GREY, "D"),
+    "gradient-drop": ("attribution with GradDrop", VERMILION, "P"),
+    "eap-ig": ("EAP-IG", SKY, "X"),
+    "singles": ("single ablations", BLACK, "*"),
+    "optimal": ("optimal constants", BLUE, "<"),
+    "ugs": ("uniform gradient sampling", GREEN, ">"),
 }
+_OTHER_MARKERS = "hpdH8"
+"""Of methods that are registered, in the colours of groups."""
+_FEW_METHODS = 5
+"""Lines whose legend has room in the figure; the lines of others are dashed, their legend below."""
 _DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (5, 1.5, 1, 1.5)))
 _GROUP_COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY)
 _MAX_LABELLED = 24
@@ -84,20 +93,31 @@ def _cells(ax: Axes, values: np.ndarray, text: Any, most: float) -> Any:
 @styled
 def kl_by_sparsity(subnetworks: pd.DataFrame) -> Figure:
     """KL to the full model against sparsity, one line per method: mean and range over seeds."""
-    figure = new_figure(6.4, 4.0)
+    found = list(dict.fromkeys(subnetworks["method"]))
+    many = len(found) > _FEW_METHODS
+    figure = new_figure(7.4, 4.0 + 0.08 * len(found)) if many else new_figure(6.4, 4.0)
     ax = figure.subplots()
-    for method, (label, colour, marker) in _METHOD_LOOK.items():
+    others = [method for method in found if method not in _METHOD_LOOK]
+    looks = _METHOD_LOOK | {
+        name: (shorten(name, 30), _GROUP_COLOURS[i % len(_GROUP_COLOURS)], _OTHER_MARKERS[i % 5])
+        for i, name in enumerate(others)
+    }
+    for i, (method, (label, colour, marker)) in enumerate(looks.items()):
         part = subnetworks[subnetworks["method"] == method]
         if part.empty:
             continue
         kl = part.groupby("target_sparsity")["kl"].agg(["mean", "min", "max"])
         share = 100 * kl.index.to_numpy()
         ax.fill_between(share, kl["min"], kl["max"], color=colour, alpha=0.15, linewidth=0)
-        ax.plot(share, kl["mean"], color=colour, marker=marker, label=label)
+        dashes = _DASHES[min(i // _FEW_METHODS, len(_DASHES) - 1)]
+        ax.plot(share, kl["mean"], color=colour, marker=marker, label=label, ls=dashes)
     ax.set_xlabel("target sparsity (%)")
     ax.set_ylabel("KL to the full model, in domain (nats)")
     ax.set_ylim(bottom=0)
-    ax.legend(frameon=False)
+    if many:
+        legend_below(figure, ax.lines, columns=3)
+    else:
+        ax.legend(frameon=False)
     return figure
 
 

@@ -106,10 +106,9 @@ def test_constants_are_those_that_scipy_finds(cases: Cases) -> None:
             return kl.item(), gradient.numpy()
 
         start = getattr(means, name)[index].numpy()
-        solved = minimize(loss, start, jac=True, method="BFGS", options={"gtol": 1e-7})
-        best, at_mean = solved.fun, loss(start)[0]
+        best, at_mean = minimize(loss, start, jac=True, method="BFGS").fun, loss(start)[0]
         assert best < at_mean / 2
-        assert best * 0.999 < float(found[place]) < at_mean - share * (at_mean - best)
+        assert 0.98 * best < float(found[place]) < at_mean - share * (at_mean - best)
         # The constant itself does what its score says.
         own = loss(getattr(constants, name)[index].numpy())[0]
         assert float(found[place]) == pytest.approx(own, rel=1e-4)

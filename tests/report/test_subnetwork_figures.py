@@ -10,6 +10,7 @@ import pytest
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
+from mechcore.pruning import METHODS
 from mechcore.report import subnetwork_figures as figures
 
 
@@ -42,6 +43,19 @@ def test_lines_of_methods_are_means_over_seeds() -> None:
     assert lines["trained (L0)"] == [[30, pytest.approx(0.2)], [70, 0.5]]
     assert lines["random"] == [[30, 1.0]]
     assert len(lines) == 2
+
+
+def test_every_method_has_a_line_of_its_own_look() -> None:
+    methods = [*METHODS, "late-first", "early-first"]  # two are another package's
+    rows = [(method, share, i + share) for i, method in enumerate(methods) for share in (0.3, 0.7)]
+    figure = figures.kl_by_sparsity(pd.DataFrame(rows, columns=["method", "target_sparsity", "kl"]))
+    lines = figure.axes[0].lines
+    assert len({line.get_label() for line in lines}) == len(methods)
+    assert {"late-first", "early-first", "EAP-IG"} <= {line.get_label() for line in lines}
+    looks = {(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}
+    assert len(looks) == len(methods)
+    [legend] = figure.legends
+    assert len(legend.get_texts()) == len(methods)
 
 
 @pytest.mark.parametrize("checkpoints", [[100, 200], ["early", "late"]])
