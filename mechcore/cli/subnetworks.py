@@ -70,7 +70,7 @@ def prune(
         str,
         typer.Option(
             "--method",
-            help="How to choose what is pruned: l0 (trained masks), attribution, integrated, "
+            help="How to choose what is pruned: l0 (trained masks), a ranking such as integrated, "
             "random or a registered method.",
         ),
     ] = "l0",

@@ -149,7 +149,8 @@ class Analyses:
     )
     fill: str = setting(
         "mean",
-        "What replaces an ablated output: mean, zero, resample or a registered fill.",
+        "What replaces an ablated output: mean, zero, resample, counterfactual (the output on an "
+        "example of another label) or a registered fill.",
         "--fill",
     )
     more: Mapping[str, Mapping[str, Any]] = setting(

@@ -58,7 +58,7 @@ def find_subnetworks(
     """Subnetworks of a run's seeds and sparsities by one method, each written to ``folder``.
 
     Args:
-        method: how to find them. The attribution rankings have one result for all seeds.
+        method: how to find them. Rankings without chance have one result for all seeds.
         config: the run.
         inputs: its model and data.
         means: the model's mean activations.

@@ -260,8 +260,8 @@ class StudyConfig:
     data: DataConfig = setting(DataConfig(), "Which data, and how much of it.")
     method: str = setting(
         "l0",
-        "How to choose what is pruned: l0 (trained masks), attribution, integrated, random or "
-        "a registered method.",
+        "How to choose what is pruned: l0 (trained masks), a ranking such as integrated, random "
+        "or a registered method.",
         "--method",
     )
     prune: Annotated[PruneSettings, BeforeValidator(PruneSettings.presets.read)] = setting(
