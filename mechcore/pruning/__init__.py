@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from mechcore.pruning.attribution import integrated_scores as integrated_scores
     from mechcore.pruning.controls import layer_matched as layer_matched
     from mechcore.pruning.controls import random_subnetworks as random_subnetworks
-    from mechcore.pruning.cost import Cost as Cost
-    from mechcore.pruning.cost import counted as counted
     from mechcore.pruning.discretise import discretise as discretise
     from mechcore.pruning.discretise import discretise_by_threshold as discretise_by_threshold
     from mechcore.pruning.methods import METHODS as METHODS
