@@ -15,8 +15,8 @@ class Cost:
     """Passes of the whole model for each example.
 
     Attributes:
-        forwards: forward passes, one for each mask. One that begins where another has been, as in
-            sweeps, counts in full.
+        forwards: forward passes. One that begins where another has been, as in sweeps, counts in
+            full.
         backwards: backward passes. One through a backward pass counts twice, as it goes back
             through the forward pass, too.
     """
@@ -30,16 +30,19 @@ class Cost:
 
 @contextmanager
 def counted(model: Any, n_examples: int) -> Iterator[Cost]:
-    """Count the passes of a model inside the block, whatever it is that runs it.
+    """Count the passes of a model inside the block, whatever it is that calls the model.
 
-    The engines of sweeps run layers by themselves, and do not count.
+    One text under one mask is one pass; so is each beginning that is asked for where answers have
+    several tokens. Layers that are called by themselves, as by the sharing engines of sweeps, are
+    not counted.
 
     Args:
-        model: the model.
-        n_examples: that passes are divided by.
+        model: any TransformerLens model.
+        n_examples: that the cost is shared by.
 
     >>> with counted(model, len(request.data)) as cost:  # doctest: +SKIP
     ...     METHODS["ugs"](request)
+    >>> print(cost)  # doctest: +SKIP
     """
     cost = Cost()
 

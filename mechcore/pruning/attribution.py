@@ -119,6 +119,7 @@ def _mean_slopes(
     data = as_encoded(model, data, role="train", labelled=False)
     check_examples(data)
     readout = Readout.of(model, data, labelled=False)
+    layers: Sequence[int | None] = dropped or [None]
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     with frozen(model), progress.bar(name, -(-len(data) // batch_size)) as advance:
         for batch in map(readout.asked, data.batches(batch_size)):
@@ -134,7 +135,7 @@ def _mean_slopes(
                     answers = run.rows(batch)
                 logits = readout.read(answers, inputs, batch["index"]).float()
             log_odds = _chosen_log_odds(logits).sum()
-            for gate.layer in dropped or [None]:
+            for gate.layer in layers:
                 (gradient,) = torch.autograd.grad(log_odds, leaf, retain_graph=bool(dropped))
                 total += gradient.abs().double().sum(0)
             advance()
