@@ -1,9 +1,9 @@
 """Finding the most superadditive pairs, triples and larger sets without ablating all of them.
 
-Gradients predict the interaction of every pair (`mechcore.ablation.screening`). The best pairs are
-then ablated exactly; larger sets grow from the best smaller ones (beam search). Search and report
-use different halves of the data, so that the figures reported are not those the sets were chosen
-by.
+The interaction of every pair is predicted, by gradients or otherwise
+(`mechcore.ablation.predicting`). The best pairs are then ablated exactly; larger sets grow from the
+best smaller ones (beam search). Search and report use different halves of the data, so that the
+figures reported are not those the sets were chosen by.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ import pandas as pd
 from scipy import stats
 
 from mechcore.ablation.effects import SET, Ablations, ComponentSet
-from mechcore.ablation.screening import predicted_interactions
+from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
 from mechcore.ablation.sets import singles
+from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_MASKS
 from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
+from mechcore.evaluation.cost import Cost
 from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.p_values import Correction
 from mechcore.evaluation.readout import Readout
@@ -48,12 +50,12 @@ SCREENING = Schema(
     "Every pair of components that a search screened, best first.",
     (
         SET,
-        Column("predicted", "number", "interaction on the margin that gradients predict", "nats"),
+        Column(
+            "predicted", "number", "interaction on the margin by screening", "nats"
+        ),
         Column("interaction", "number", "on the half that the search saw; missing if not ablated"),
     ),
 )
-
-SCREENING_EXAMPLES = 256
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,6 +73,8 @@ class Search(Shown):
         n_tested: sets of two or more components ablated in the search.
         rank_correlation: Spearman's rho of predicted and exact interactions over the pairs
             ablated; missing under three, or where either is the same for all.
+        cost: of the predictions.
+        fit: of the predictions, see `mechcore.ablation.predicting.Predictions`.
     """
 
     found: pd.DataFrame
@@ -79,6 +83,8 @@ class Search(Shown):
     n_screened_out: int
     n_tested: int
     rank_correlation: float
+    cost: Cost
+    fit: float | None
 
     def _summary(self) -> str:
         best = f", best {self.found['set'].iloc[0]}" if len(self.found) else ""
@@ -97,7 +103,9 @@ def find_superadditive(
     n_pairs: int = 100,
     beam: int = 20,
     n_found: int = 10,
+    screening_by: str = "screening",
     screening_examples: int = SCREENING_EXAMPLES,
+    screening_masks: int = SCREENING_MASKS,
     correction: Correction = "benjamini-hochberg",
     n_resamples: int = 1000,
     seed: int = 0,
@@ -121,7 +129,10 @@ def find_superadditive(
         n_pairs: pairs ablated exactly, the best by screening; all if there are no more.
         beam: sets of each size from which larger ones grow.
         n_found: sets of each size to report.
-        screening_examples: examples of the search half that gradients are averaged over.
+        screening_by: how interactions of pairs are predicted, a name in
+            `mechcore.ablation.predicting.INTERACTION_METHODS`.
+        screening_examples: examples of the search half that predictions are averaged over.
+        screening_masks: random masks, for ways that draw them.
         correction: of the reported p-values, see `mechcore.interactions`.
         n_resamples: bootstrap resamples of the report.
         seed: of the split, and of the resamples.
@@ -145,6 +156,7 @@ def find_superadditive(
         "n_pairs": n_pairs,
         "beam": beam,
         "n_found": n_found,
+        "screening_by": screening_by,
         "fill": fill,
     }
     chosen = check_search(model, data, components=components, **settings)
@@ -158,6 +170,7 @@ def find_superadditive(
             "components": list(map(str, chosen)),
             "metric": metric,
             "screening_examples": screening_examples,
+            "screening_masks": screening_masks,
             "seed": seed,
             "batch_size": batch_size,
         }
@@ -167,9 +180,20 @@ def find_superadditive(
         return ablate(model, sets, half, means, state=files[n], **own, **options)
 
     store = StateFile(files[0], "search", facts)
-    predicted = predicted_interactions(
-        model, searched, means, chosen, n_examples=screening_examples, seed=seed, store=store, **own
+    request = PairRequest(
+        model,
+        searched,
+        means,
+        chosen,
+        n_examples=screening_examples,
+        n_masks=screening_masks,
+        seed=seed,
+        store=store,
+        sweep=options,
+        **own,
     )
+    predictions = INTERACTION_METHODS[screening_by](request)
+    predicted = predictions.interactions
     order = sorted(predicted, key=lambda pair: -predicted[pair])
     known = without([ComponentSet((c,)) for c in chosen], searched, 1)
     alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.sets}
@@ -199,6 +223,8 @@ def find_superadditive(
         n_screened_out=max(0, len(order) - n_pairs),
         n_tested=len(exact),
         rank_correlation=rank_correlation(screening, "interaction"),
+        cost=predictions.cost,
+        fit=predictions.fit,
     )
 
 
@@ -222,6 +248,7 @@ def check_search(
     n_pairs: int = 100,
     beam: int = 20,
     n_found: int = 10,
+    screening_by: str = "screening",
     fill: FillName = "mean",
 ) -> list[Component]:
     """The components that `find_superadditive` would choose from, all that is quick to check done.
@@ -243,6 +270,7 @@ def check_search(
             f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"
         )
     check_options(fill, n_pairs=n_pairs, beam=beam, n_found=n_found)
+    INTERACTION_METHODS[screening_by]
     halves_of(data, subset, 0)
     return chosen
 

@@ -1,4 +1,4 @@
-"""Settings of the roles of components."""
+"""Settings of searches, and of the roles of components."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pydantic import ConfigDict
 
 from mechcore.settings import check, setting
+
+SCREENING_EXAMPLES = 256
+SCREENING_MASKS = 1000
 
 
 @dataclass(frozen=True)

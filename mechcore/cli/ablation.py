@@ -228,6 +228,7 @@ def superadditive(
         "subset": search.subset,
         "max_size": search.max_size,
         "n_pairs": search.n_pairs,
+        "screening_by": search.screening_by,
     }
     check_search(shape, inputs.data[role], **options)  # before means, which take time
     with progress.shown():
@@ -236,6 +237,7 @@ def superadditive(
             inputs.data[role],
             means_of(inputs, means) if needs_means else None,
             **options,
+            screening_masks=search.screening_masks,
             fill=config.analyses.fill,
             seed=config.data.seed,
             class_labels=inputs.config.class_labels,
@@ -249,9 +251,11 @@ def superadditive(
     for path in states:
         path.unlink(missing_ok=True)
     shown = result.found.query("subset == 'all' and metric == 'margin'")
+    fit = "" if result.fit is None else f", R2 {result.fit:.2f} on masks held out"
     show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
     print(
-        f"{result.n_pairs} pairs: {result.n_screened_out} screened out by gradients, the others "
+        f"{result.n_pairs} pairs: {result.n_screened_out} screened out by {search.screening_by!r} "
+        f"({result.cost}{fit}), the others "
         f"ablated (rank correlation with the prediction {result.rank_correlation:.2f}); "
         f"{result.n_tested} sets ablated in all; intervals are from the half of the data that the "
         "search did not see"

@@ -18,7 +18,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.ablation.cutting import changed_with
-from mechcore.ablation.screening import batches_of, resumed
+from mechcore.ablation.predicting import batches_of
+from mechcore.ablation.screening import resumed
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import PathSet, Receiver
 from mechcore.data.encoding import EncodedExamples

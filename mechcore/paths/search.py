@@ -16,12 +16,12 @@ import pandas as pd
 
 from mechcore.ablation.effects import SET, Ablations
 from mechcore.ablation.search import (
-    SCREENING_EXAMPLES,
     check_options,
     facts_of,
     halves_of,
     rank_correlation,
 )
+from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.sweeping import ablate
 from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL

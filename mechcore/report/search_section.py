@@ -93,8 +93,10 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
     if screening is not None and len(screening):
         exact = int(screening["interaction"].notna().sum())
         were = "was" if len(screening) == 1 else "were"
+        search = (run.config.get("analyses") or {}).get("search") or {}
+        how = search.get("screening_by", "screening").replace("screening", "gradients")
         yield (
-            f"{count(len(screening), 'pair')} of components {were} screened by gradients, and the "
+            f"{count(len(screening), 'pair')} of components {were} screened by {how}, and the "
             f"best {whole(exact)} ablated exactly; larger sets grew from the best smaller ones."
         )
     first = overall.iloc[0]

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 
 from mechcore.ablation import find_superadditive
+from mechcore.ablation.predicting import INTERACTION_METHODS
 from mechcore.ablation.search import SCREENING, SUPERADDITIVE
 from mechcore.attention.categories import registered_categories
 from mechcore.attention.examples import ATTENTION_FILE
@@ -281,6 +282,8 @@ class Search(Ablating):
         components: to choose from.
         max_size: components of the largest sets.
         n_pairs: pairs ablated exactly, the best by screening.
+        screening_by: how interactions of pairs are predicted.
+        screening_masks: random masks, for ways that draw them.
     """
 
     kind: ClassVar[str] = "search"
@@ -292,6 +295,12 @@ class Search(Ablating):
     components: Literal["heads", "mlps", "all"]
     max_size: int
     n_pairs: int
+    screening_by: str
+    screening_masks: int
+
+    def uses(self) -> list[object]:
+        """The fill, and the way to predict interactions."""
+        return [*super().uses(), INTERACTION_METHODS[self.screening_by]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
@@ -308,6 +317,8 @@ class Search(Ablating):
             subset=self.subset,
             max_size=self.max_size,
             n_pairs=self.n_pairs,
+            screening_by=self.screening_by,
+            screening_masks=self.screening_masks,
             fill=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
-from mechcore.ablation.settings import RoleSettings
+from mechcore.ablation.settings import SCREENING_MASKS, RoleSettings
 from mechcore.data.examples import ALL
 from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
@@ -79,6 +79,15 @@ class SearchConfig:
     components: Literal["heads", "mlps", "all"] = setting("all", "Components to choose from.")
     max_size: int = setting(3, "Components of the largest sets.", "--max-size", least=2)
     n_pairs: int = setting(100, "Pairs ablated exactly, the best by screening.", "--pairs", least=1)
+    screening_by: str = setting(
+        "screening",
+        "How the interactions of all pairs are predicted: screening (gradients), hessian, "
+        "integrated-hessian, proxy, co-ablation, exact or a registered way.",
+        "--screening-by",
+    )
+    screening_masks: int = setting(
+        SCREENING_MASKS, "Random masks that proxy is fitted on.", "--screening-masks", least=1
+    )
 
     def __post_init__(self) -> None:
         check(self, "search")

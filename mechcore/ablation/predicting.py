@@ -1,0 +1,190 @@
+"""Ways to predict the interaction of every pair of components, by name.
+
+A way of one's own is a function of a `PairRequest`, registered under a name:
+
+    @INTERACTION_METHODS.register("none-interacts")
+    def none_interacts(request: PairRequest) -> Predictions:
+        ...
+
+Searches then take it by that name, in Python, on the command line and in studies. A package offers
+one as an entry point in the group ``mechcore.interaction_methods``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mechcore.ablation.effects import Ablations, ComponentSet
+from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_MASKS
+from mechcore.ablation.sweeping import ablate
+from mechcore.components import Component, Mask, ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.evaluation.cost import Cost
+from mechcore.evaluation.evaluate import margins
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.interventions import FillName, masked
+from mechcore.masking.means import MeanActivations
+from mechcore.models.running import model_inputs
+from mechcore.registry import Registry
+from mechcore.state import StateFile
+
+
+@dataclass(frozen=True, eq=False)
+class PairRequest:
+    """What a prediction is asked for.
+
+    Attributes:
+        model: any TransformerLens model.
+        data: labelled examples.
+        means: the model's mean activations; not needed for the fill ``"zero"``.
+        components: those whose pairs are asked for.
+        n_examples: how many of the examples to look at, at most.
+        n_masks: random masks, for methods that draw them.
+        seed: of all that is random.
+        fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
+        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch.
+        store: keeps what is done, to go on from; a method with sweeps gives them its path.
+        sweep: more options of sweeps, see `mechcore.ablate`.
+    """
+
+    model: Any
+    data: EncodedExamples
+    means: MeanActivations | None
+    components: Sequence[Component]
+    n_examples: int = SCREENING_EXAMPLES
+    n_masks: int = SCREENING_MASKS
+    seed: int = 0
+    fill: FillName = "mean"
+    class_labels: Sequence[str] | None = None
+    batch_size: int = 64
+    store: StateFile = field(default_factory=lambda: StateFile(None, "search", {}))
+    sweep: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def pairs(self) -> list[ComponentSet]:
+        """All pairs of the components."""
+        return [ComponentSet.of(each) for each in itertools.combinations(self.components, 2)]
+
+    @property
+    def singles(self) -> list[ComponentSet]:
+        """Each component alone."""
+        return [ComponentSet((each,)) for each in self.components]
+
+    def ablate(self, sets: Sequence[ComponentSet]) -> Ablations:
+        """Answers to the request's examples without each set, kept in the request's file."""
+        return ablate(
+            self.model,
+            sets,
+            self.data.part(sorted(drawn(self.data, self.n_examples, self.seed))),
+            self.means,
+            fill=self.fill,
+            class_labels=self.class_labels,
+            batch_size=self.batch_size,
+            state=self.store.path,
+            **self.sweep,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Predicted interactions.
+
+    Attributes:
+        interactions: of every pair, in nats.
+        cost: what they cost.
+        fit: R2 on what was held out, of methods that fit a model; None of others.
+    """
+
+    interactions: Mapping[ComponentSet, float]
+    cost: Cost
+    fit: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        components: Sequence[Component],
+        matrix: Float[Tensor, "component component"],
+        cost: Cost,
+    ) -> Predictions:
+        """From a matrix, of which both orders of a pair are averaged."""
+        both = ((matrix + matrix.T) / 2).tolist()
+        found = {
+            ComponentSet.of([components[i], components[j]]): both[i][j]
+            for i, j in itertools.combinations(range(len(components)), 2)
+        }
+        return cls(found, cost)
+
+
+InteractionMethod: TypeAlias = Callable[[PairRequest], Predictions]
+
+INTERACTION_METHODS: Registry[InteractionMethod] = Registry(
+    "way to predict interactions",
+    "mechcore.interaction_methods",
+    {
+        "screening": "mechcore.ablation.screening:screening",
+        "hessian": "mechcore.ablation.hessian:hessian",
+        "integrated-hessian": "mechcore.ablation.hessian:integrated_hessian",
+        "proxy": "mechcore.ablation.proxy:proxy",
+        "co-ablation": "mechcore.ablation.ablated_pairs:co_ablation",
+        "exact": "mechcore.ablation.ablated_pairs:exact",
+    },
+)
+"""Methods by name."""
+
+
+class MaskedMargins:
+    """Margins of a request's examples as a function of mask values.
+
+    Attributes:
+        shape: of the model.
+        batches: rows of the examples.
+        places: layers and columns of the request's components in mask values.
+    """
+
+    def __init__(self, request: PairRequest) -> None:
+        self.request, model, data = request, request.model, request.data
+        self.shape = ModelShape.of(model)
+        self.readout = Readout.of(model, data, request.class_labels)
+        self.correct = self.readout.correct_classes(data)
+        self.batches = batches_of(data, request.n_examples, request.seed, request.batch_size)
+        self.places = tuple(torch.tensor([self.shape.index(c) for c in request.components]).T)
+
+    @property
+    def n_examples(self) -> int:
+        """How many examples there are in all batches."""
+        return sum(map(len, self.batches))
+
+    def total(
+        self, values: Float[Tensor, "layer component"], rows: Sequence[int]
+    ) -> Float[Tensor, ""]:
+        """Sum of the margins of a batch, nats, float64; gradients flow into ``values``."""
+        request = self.request
+        batch = self.readout.asked(request.data.rows(rows))
+        live = Mask(values, has_mlps=self.shape.has_mlps)
+        with masked(request.model, live, request.means, request.fill) as run:
+            answer = run(batch)
+        logits = self.readout.read(answer, model_inputs(request.model, batch), rows)
+        return margins(logits, self.correct[rows].to(logits.device)).sum()
+
+
+def drawn(data: EncodedExamples, n_examples: int, seed: int) -> list[int]:
+    """Rows of some of the examples, at random."""
+    found: list[int] = np.random.default_rng(seed).permutation(len(data))[:n_examples].tolist()
+    return found
+
+
+def batches_of(
+    data: EncodedExamples, n_examples: int, seed: int, batch_size: int
+) -> list[list[int]]:
+    """Rows of the examples that are screened with, drawn at random, the longest first."""
+    rows = sorted(drawn(data, n_examples, seed), key=lambda row: -len(data.input_ids[row]))
+    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
