@@ -8,7 +8,6 @@ from scipy.special import softmax
 
 from mechcore.ablation.effects import Ablations, Answers, ComponentSet
 from mechcore.ablation.predicting import PairRequest, Predictions
-from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
 
 
@@ -43,7 +42,7 @@ def co_ablation(request: PairRequest) -> Predictions:
     The request's file is that of the sweep, which goes on from it.
 
     Raises:
-        InputError: as `exact`, or the classes are a whole vocabulary.
+        InputError: as `exact`.
     """
     found = _ablated(request)
     full = found.full.logits.double().numpy()
@@ -70,9 +69,5 @@ def _cost(request: PairRequest) -> Cost:
 
 
 def _logits(answers: Answers) -> Float[np.ndarray, "example cls"]:
-    if answers.logits is None:
-        raise InputError(
-            "co-ablation: the classes are a whole vocabulary, whose logits sweeps do not keep; "
-            "expected data with answers, or another way to predict interactions"
-        )
+    assert answers.logits is not None  # of a whole vocabulary; encoded examples have answers
     return answers.logits.astype(float)

@@ -50,9 +50,7 @@ SCREENING = Schema(
     "Every pair of components that a search screened, best first.",
     (
         SET,
-        Column(
-            "predicted", "number", "interaction on the margin by screening", "nats"
-        ),
+        Column("predicted", "number", "interaction on the margin by screening", "nats"),
         Column("interaction", "number", "on the half that the search saw; missing if not ablated"),
     ),
 )

@@ -6,6 +6,8 @@ from typing import Any
 
 import helpers
 import pandas as pd
+import torch
+from torch import Tensor
 
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
@@ -37,3 +39,40 @@ def encoded(name: str = "bert") -> EncodedExamples:
 
 def means_of(model: Any, data: EncodedExamples, **options: Any) -> MeanActivations:
     return MeanActivations.compute(model, data, **{"n_samples": 0, **options})
+
+
+def plain_logits(
+    model: Any, data: EncodedExamples, means: MeanActivations, values: Tensor
+) -> Tensor:
+    """Logits [example, class] of Hugging Face's ``model`` under mask values, by torch hooks."""
+
+    def on_z(layer: int, z: Tensor) -> Tensor:
+        fill = means.z[layer].to(z)
+        return fill + values[layer, :-1, None].to(z) * (z - fill)
+
+    def on_mlp(layer: int, x: Tensor) -> Tensor:
+        fill = means.mlp[layer].to(x)
+        return fill + values[layer, -1].to(x) * (x - fill)
+
+    rows = []
+    with helpers.torch_hooks(model, on_z, on_mlp):
+        for i, ids in enumerate(data.input_ids):
+            inputs = {"input_ids": torch.tensor([ids])}
+            if data.token_type_ids is not None:
+                inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
+            rows.append(model(**inputs).logits[0])
+    return torch.stack(rows)
+
+
+def plain_margin(
+    model: Any, data: EncodedExamples, means: MeanActivations, values: Tensor
+) -> Tensor:
+    """Mean margin likewise."""
+    total = torch.zeros(())
+    logits = plain_logits(model, data, means, values)
+    for row, label in zip(logits, data.examples.frame["label"], strict=True):
+        classes = [model.config.id2label[i] for i in range(3)]
+        right = [c != "entailment" if label == "non-entailment" else c == label for c in classes]
+        flags = torch.tensor(right)
+        total = total + row[flags].logsumexp(0) - row[~flags].logsumexp(0)
+    return total / len(data)

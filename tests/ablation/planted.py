@@ -49,8 +49,8 @@ _TOKENS, _SUM, _LOGIT = 0, 2, 4
 _EPSILON = 1e8
 
 
-def planted(folder: Path, rule: Rule) -> Any:
-    """The model, saved to ``folder`` and loaded by the package."""
+def planted(folder: Path, rule: Rule, activation: str = "relu") -> Any:
+    """The model, saved to ``folder`` and loaded by the package; its MLP has this activation."""
     width, heads, classes = 8, 4, ("non-entailment", "entailment")
     config = hf.GPT2Config(
         vocab_size=helpers.VOCABULARY,
@@ -59,7 +59,7 @@ def planted(folder: Path, rule: Rule) -> Any:
         n_layer=2,
         n_head=heads,
         n_inner=4,
-        activation_function="relu",
+        activation_function=activation,
         layer_norm_epsilon=_EPSILON,
         pad_token_id=helpers.PAD,
         bos_token_id=None,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from ablation.few import plain_margin
 from helpers import Case, Cases
 from scipy import stats
 
@@ -151,36 +152,14 @@ def oracle(case: Case, data: EncodedExamples, means: MeanActivations) -> dict[st
     """Predicted interaction of every pair, from plain torch hooks on Hugging Face's model."""
     shape = ModelShape.of(case.model)
     places = {str(c): shape.index(c) for c in shape.components}
-    classes = [case.reference.config.id2label[i] for i in range(3)]
 
     def gradients(without: str | None) -> dict[str, float]:
         values = torch.ones(shape.n_layers, shape.columns)
         if without is not None:
             values[places[without]] = 0
         values.requires_grad_()
-
-        def on_z(layer: int, z: Any) -> Any:
-            fill = means.z[layer].to(z)
-            return fill + values[layer, :-1, None] * (z - fill)
-
-        def on_mlp(layer: int, x: Any) -> Any:
-            fill = means.mlp[layer].to(x)
-            return fill + values[layer, -1] * (x - fill)
-
-        total = torch.zeros(())
-        with helpers.torch_hooks(case.reference, on_z, on_mlp) as model:
-            for i, ids in enumerate(data.input_ids):
-                inputs = {"input_ids": torch.tensor([ids])}
-                if data.token_type_ids is not None:
-                    inputs["token_type_ids"] = torch.tensor([data.token_type_ids[i]])
-                logits = model(**inputs).logits[0]
-                label = data.examples.frame["label"][i]
-                right = [
-                    c != "entailment" if label == "non-entailment" else c == label for c in classes
-                ]
-                flags = torch.tensor(right)
-                total = total + logits[flags].logsumexp(0) - logits[~flags].logsumexp(0)
-        (gradient,) = torch.autograd.grad(total / len(data), values)
+        margin = plain_margin(case.reference, data, means, values)
+        (gradient,) = torch.autograd.grad(margin, values)
         return {name: float(gradient[place]) for name, place in places.items()}
 
     start = gradients(None)

@@ -1,0 +1,462 @@
+"""Ways to predict interactions: each against loops of its own, and on models of known truth."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ablation.few import encoded, means_of, plain_logits, plain_margin
+from ablation.planted import DIRECT, DIRECT_SIZE, PAIR, SIZE, TRIPLE, examples, game, planted
+from helpers import Cases
+
+from mechcore.ablation import ComponentSet, find_superadditive
+from mechcore.ablation.hessian import N_POINTS
+from mechcore.ablation.predicting import INTERACTION_METHODS, MaskedMargins, PairRequest
+from mechcore.components import ModelShape, parse_components
+from mechcore.errors import InputError
+from mechcore.evaluation.cost import Cost
+from mechcore.state import StateFile
+
+NAMES = ("L0.H1", "L0.MLP", "L1.H0", "L1.MLP")
+PAIRS = list(itertools.combinations(range(len(NAMES)), 2))
+DATA = examples()
+RULES = ("or", "and", "or of three")
+WHOLE = "+".join(PAIR)
+TOLERANCE = 1e-4
+
+
+def predict(name: str, request: PairRequest) -> dict[str, float]:
+    found = INTERACTION_METHODS[name](request).interactions
+    return {str(pair): value for pair, value in found.items()}
+
+
+# -- against loops over the plain model -----------------------------------------------------------
+
+
+class Plain:
+    """A random model of Hugging Face's, in double precision, beside a request to predict."""
+
+    def __init__(self, cases: Cases, name: str) -> None:
+        case, data = cases.get(name), encoded(name)
+        means = means_of(case.model, data)
+        components = parse_components(NAMES)
+        run: dict[str, Any] = {"batch_size": 3, "sweep": {"role": "ood"}}
+        self.request = PairRequest(case.model, data, means, components, **run)
+        self.shape = ModelShape.of(case.model)
+        self.places = [self.shape.index(c) for c in components]
+        self.given = (copy.deepcopy(case.reference).double(), data, means)
+
+    def values(self, changes: dict[int, float], rest: float = 1.0) -> torch.Tensor:
+        """Mask values: ``rest`` for the components asked for, but for some of them."""
+        values = torch.ones(self.shape.n_layers, self.shape.columns, dtype=torch.float64)
+        for i, place in enumerate(self.places):
+            values[place] = changes.get(i, rest)
+        return values
+
+    @torch.no_grad()
+    def margin(self, changes: dict[int, float], rest: float = 1.0) -> float:
+        return float(plain_margin(*self.given, self.values(changes, rest)))
+
+    @torch.no_grad()
+    def logits(self, *without: int) -> torch.Tensor:
+        return plain_logits(*self.given, self.values(dict.fromkeys(without, 0.0)))
+
+    def mixed(self, a: int, b: int, at: float, h: float = 1e-3) -> float:
+        """The mixed second derivative by central differences."""
+        signs = itertools.product((1, -1), (1, -1))
+        terms = [s * t * self.margin({a: at + s * h, b: at + t * h}, at) for s, t in signs]
+        return sum(terms) / (4 * h * h)
+
+    def by_pair(self, values: Any) -> dict[str, float]:
+        return {f"{NAMES[a]}+{NAMES[b]}": values(a, b) for a, b in PAIRS}
+
+
+@pytest.fixture(scope="module")
+def plain(cases: Cases) -> Plain:
+    return Plain(cases, "bert")
+
+
+@pytest.fixture(scope="module")
+def decoder(cases: Cases) -> Plain:
+    return Plain(cases, "gpt2")
+
+
+def assert_near(found: dict[str, float], expected: dict[str, float], tolerance: float) -> None:
+    """And that there is something to be right about."""
+    assert found == pytest.approx(expected, abs=tolerance)
+    assert max(map(abs, expected.values())) > 20 * tolerance
+
+
+def test_exact_interactions_are_those_of_four_runs(plain: Plain, decoder: Plain) -> None:
+    for model in (plain, decoder):
+        margins = {
+            without: model.margin(dict.fromkeys(without, 0.0))
+            for without in [(), (0,), (1,), (2,), (3,), *PAIRS]
+        }
+        expected = model.by_pair(lambda a, b, m=margins: m[a,] + m[b,] - m[a, b] - m[()])
+        assert_near(predict("exact", model.request), expected, 1e-5)
+
+
+def test_the_hessian_is_that_of_finite_differences(plain: Plain, decoder: Plain) -> None:
+    for model in (plain, decoder):
+        expected = model.by_pair(lambda a, b, of=model: -of.mixed(a, b, 1.0))
+        assert_near(predict("hessian", model.request), expected, 2e-4)
+
+
+def test_the_integrated_hessian_is_a_weighted_mean_on_the_way_down(plain: Plain) -> None:
+    assert N_POINTS == 4
+    points = [1 / 8, 3 / 8, 5 / 8, 7 / 8]
+    weights = [-t * math.log(t) for t in points]
+    expected = plain.by_pair(
+        lambda a, b: (
+            -sum(w * plain.mixed(a, b, t) for w, t in zip(weights, points, strict=True))
+            / sum(weights)
+        )
+    )
+    assert_near(predict("integrated-hessian", plain.request), expected, 2e-4)
+
+
+def test_screening_is_the_integral_of_the_hessian_along_one_side(plain: Plain) -> None:
+    """Both sides, by Simpson's rule over finite differences."""
+    h, steps = 1e-3, 6
+    simpson = [1, *[4, 2] * (steps // 2 - 1), 4, 1]
+
+    def slope(along: int, other: int, at: float) -> float:
+        """d2M at m_along = at, with the other in full."""
+        terms = [
+            s * t * plain.margin({along: at + s * h, other: 1 + t * h})
+            for s, t in itertools.product((1, -1), (1, -1))
+        ]
+        return sum(terms) / (4 * h * h)
+
+    def side(along: int, other: int) -> float:
+        heights = [slope(along, other, i / steps) for i in range(steps + 1)]
+        return -float(np.dot(simpson, heights)) / (3 * steps)
+
+    a, b = PAIRS[0]
+    found = predict("screening", plain.request)[f"{NAMES[a]}+{NAMES[b]}"]
+    expected = (side(a, b) + side(b, a)) / 2
+    assert found == pytest.approx(expected, abs=1e-3)
+    assert abs(expected) > 0.02
+
+
+def test_co_ablation_is_the_growth_of_an_effect_on_the_answers(plain: Plain) -> None:
+    full = plain.logits()
+    chances = full.softmax(-1)
+
+    def energy(before: torch.Tensor, after: torch.Tensor) -> float:
+        """Half the variance of the change, example by example."""
+        rows = []
+        for p, change in zip(chances, before - after, strict=True):
+            mean = sum(p[i] * change[i] for i in range(3))
+            rows.append(float(sum(p[i] * (change[i] - mean) ** 2 for i in range(3)) / 2))
+        return sum(rows) / len(rows)
+
+    def grown(b: int, a: int) -> float:
+        """How much more b does once a is gone."""
+        return energy(plain.logits(a), plain.logits(a, b)) - energy(full, plain.logits(b))
+
+    expected = plain.by_pair(lambda a, b: (grown(b, a) + grown(a, b)) / 2)
+    assert_near(predict("co-ablation", plain.request), expected, 2e-6)
+
+
+def test_half_the_energy_of_a_small_change_is_a_divergence() -> None:
+    logits, change = torch.tensor([0.3, -1.0, 2.0]).double(), torch.tensor([1.0, 2.0, -1.0]) * 1e-3
+    p, q = logits.softmax(-1), (logits + change).softmax(-1)
+    variance = (p * change**2).sum() - (p * change).sum() ** 2
+    assert float((p * (p / q).log()).sum()) == pytest.approx(float(variance / 2), rel=2e-3)
+
+
+# -- on models of known truth ---------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return {rule: planted(tmp_path_factory.mktemp(rule), rule) for rule in RULES}  # type: ignore[arg-type]
+
+
+def of_planted(model: Any, names: Any = None, **options: Any) -> PairRequest:
+    components = ModelShape.of(model).components if names is None else parse_components(names)
+    run: dict[str, Any] = {"fill": "zero", "batch_size": 5, "sweep": {"role": "ood"}}
+    return PairRequest(model, DATA, None, components, **run, **options)
+
+
+@pytest.mark.parametrize(("rule", "size"), [("or", SIZE), ("and", -SIZE), ("or of three", 0.0)])
+def test_exact_finds_what_was_planted(models: Any, rule: str, size: float) -> None:
+    found = predict("exact", of_planted(models[rule], (*TRIPLE, DIRECT)))
+    assert len(found) == 6
+    assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: size}, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("rule", "size"), [("or", SIZE), ("and", -SIZE), ("or of three", 0.0)])
+def test_screening_sees_a_backup_but_not_how_far_it_goes(
+    models: Any, rule: str, size: float
+) -> None:
+    """With one head ablated the rule is a slope in the other, up to the kink and not to zero."""
+    found = predict("screening", of_planted(models[rule], (*TRIPLE, DIRECT)))
+    expected = dict.fromkeys(found, 0.0) | {WHOLE: size / 0.75}
+    assert found == pytest.approx(expected, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["hessian", "integrated-hessian"])
+def test_second_derivatives_see_nothing_where_all_curvature_is_in_kinks(
+    models: Any, name: str
+) -> None:
+    """A network of ReLUs is piecewise linear in mask values: an OR as well as an AND is missed."""
+    for rule in ("or", "and"):
+        found = predict(name, of_planted(models[rule], (*PAIR, DIRECT)))
+        assert found == pytest.approx(dict.fromkeys(found, 0.0), abs=TOLERANCE)
+
+
+def gelu(x: float) -> float:
+    return x * (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def gelu_curvature(x: float) -> float:
+    return (2 - x * x) * math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def rule_of(function: Any, x: float) -> float:
+    """The OR of `planted` as a function of the sum of what its two heads write, in nats."""
+    return SIZE * (function(x) - function(x - 1.25) / 0.75)
+
+
+def test_second_derivatives_see_a_backup_where_the_model_is_smooth(tmp_path: Path) -> None:
+    model = planted(tmp_path, "or", activation="gelu")
+    request = of_planted(model, (*PAIR, DIRECT))
+    exact = -(rule_of(gelu, 2) - 2 * rule_of(gelu, 1) + rule_of(gelu, 0))
+    assert predict("exact", request)[WHOLE] == pytest.approx(exact, abs=TOLERANCE)
+    # At mask values t the heads write 2t, the derivative of which is 1 by either value.
+    hessian = -rule_of(gelu_curvature, 2)
+    found = predict("hessian", request)
+    assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: hessian}, abs=TOLERANCE)
+    points = [1 / 8, 3 / 8, 5 / 8, 7 / 8]
+    weights = [-t * math.log(t) for t in points]
+    curves = [-rule_of(gelu_curvature, 2 * t) for t in points]
+    integrated = np.dot(weights, curves) / sum(weights)
+    found = predict("integrated-hessian", request)
+    assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: integrated}, abs=TOLERANCE)
+    assert min(exact, hessian) > 1.5
+
+
+@pytest.mark.parametrize("rule", ["or", "and"])
+def test_co_ablation_finds_backups_without_labels(models: Any, rule: str) -> None:
+    """A change of the margin by c has the energy p (1 - p) c^2, where p is the full answer's."""
+    found = predict("co-ablation", of_planted(models[rule], (*PAIR, DIRECT)))
+    p = 1 / (1 + math.exp(-SIZE - DIRECT_SIZE))
+    grown = (1 if rule == "or" else -1) * p * (1 - p) * SIZE**2 / 2
+    assert found == pytest.approx(dict.fromkeys(found, 0.0) | {WHOLE: grown}, abs=TOLERANCE)
+
+
+@pytest.mark.parametrize(("rule", "size"), [("or", SIZE), ("and", -SIZE)])
+def test_the_proxy_recovers_planted_pairs(models: Any, rule: str, size: float) -> None:
+    # The rule is that of heads alone, so that nothing has terms of three.
+    request = of_planted(models[rule], ModelShape.of(models[rule]).heads, n_masks=400)
+    found = INTERACTION_METHODS["proxy"](request)
+    assert len(found.interactions) == 28
+    expected = {str(pair): 0.0 for pair in found.interactions} | {WHOLE: size}
+    got = {str(pair): value for pair, value in found.interactions.items()}
+    assert got == pytest.approx(expected, abs=1e-3)
+    assert found.fit is not None
+    assert found.fit > 0.999
+
+
+# -- the proxy on games ---------------------------------------------------------------------------
+
+
+def played(monkeypatch: pytest.MonkeyPatch, drop: Any, n: int, n_masks: int) -> Any:
+    """The proxy of a game of ``n`` heads in place of a model, and the sets that it played."""
+    names = [f"L0.H{i}" for i in range(n)]
+    seen: list[ComponentSet] = []
+
+    def ablate(self: PairRequest, sets: list[ComponentSet]) -> Any:
+        seen.extend(sets)
+        players = [[c.head for c in each.components] for each in sets]
+        return game({str(s): drop(p) for s, p in zip(sets, players, strict=True)})
+
+    monkeypatch.setattr(PairRequest, "ablate", ablate)
+    request = PairRequest(None, DATA, None, parse_components(names), n_masks=n_masks)
+    return INTERACTION_METHODS["proxy"](request), seen
+
+
+def test_the_proxy_recovers_every_pair_of_a_game(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, rng = 9, np.random.default_rng(0)
+    alone, both = rng.normal(size=n), np.triu(rng.normal(size=(n, n)), 1)
+
+    def drop(players: list[int]) -> float:
+        pairs = itertools.combinations(players, 2)
+        return sum(alone[i] for i in players) + sum(both[i, j] for i, j in pairs)
+
+    found, seen = played(monkeypatch, drop, n, 600)
+    got = {str(pair): value for pair, value in found.interactions.items()}
+    pairs = itertools.combinations(range(n), 2)
+    assert got == pytest.approx({f"L0.H{i}+L0.H{j}": both[i, j] for i, j in pairs}, abs=1e-3)
+    assert found.fit > 0.999
+    assert len(set(seen)) == len(seen)
+    assert found.cost == Cost(forwards=1 + len(seen))
+
+
+def test_what_three_do_together_lowers_the_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop(players: list[int]) -> float:
+        return float({0, 1, 2} <= set(players)) + 0.1 * len(players)
+
+    found, _ = played(monkeypatch, drop, 6, 2000)
+    assert found.fit < 0.9
+    astray = found.interactions[ComponentSet.of(["L0.H0", "L0.H1"])]
+    assert astray > 0.05  # the exact interaction is 0
+
+
+def test_the_proxy_chooses_its_penalty_by_leaving_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against ridge regression in closed form, every set left out in turn."""
+    n, rng = 5, np.random.default_rng(1)
+    noise: dict[tuple[int, ...], float] = {}
+
+    def drop(players: list[int]) -> float:
+        return len(players) + noise.setdefault(tuple(players), rng.normal())
+
+    found, seen = played(monkeypatch, drop, n, 120)
+    pairs = list(itertools.combinations(range(n), 2))
+    rows, drops = [], []
+    for each in seen:
+        players = [c.head for c in each.components]
+        row = [float(i in players) for i in range(n)]
+        rows.append(row + [row[i] * row[j] for i, j in pairs])
+        drops.append(drop(players))
+    x, y = np.array(rows), np.array(drops)
+
+    def ridge(penalty: float, kept: np.ndarray) -> np.ndarray:
+        a, b = x[kept], y[kept]
+        solved: np.ndarray = np.linalg.solve(a.T @ a + penalty * np.eye(x.shape[1]), a.T @ b)
+        return solved
+
+    everything = np.ones(len(y), dtype=bool)
+
+    def error(penalty: float) -> float:
+        left = [everything & (np.arange(len(y)) != i) for i in range(len(y))]
+        return sum((y[i] - x[i] @ ridge(penalty, kept)) ** 2 for i, kept in enumerate(left))
+
+    best = min([10 ** (k / 2) for k in range(-12, 7)], key=error)
+    wanted = ridge(best, everything)[n:]
+    assert list(found.interactions.values()) == pytest.approx(wanted.tolist(), abs=1e-6)
+
+
+def test_the_proxy_needs_different_masks(models: Any) -> None:
+    with pytest.raises(InputError, match=r"proxy: \d different masks among 50 of 2 components"):
+        predict("proxy", of_planted(models["or"], PAIR, n_masks=50))
+
+
+# -- all of them ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "backwards"),
+    [("screening", 5), ("hessian", 9), ("integrated-hessian", 36)],
+)
+def test_costs_are_passes(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch, name: str, backwards: int
+) -> None:
+    """Of seven examples; second derivatives go back through both passes."""
+    request, rows, back = Plain(cases, "bert").request, [], []
+    total, grad = MaskedMargins.total, torch.autograd.grad
+
+    def watched(self: MaskedMargins, values: Any, batch: Any) -> Any:
+        rows.extend(batch)
+        return total(self, values, batch)
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        back.append(2 if "retain_graph" in options else 1)
+        return grad(*arguments, **options)
+
+    monkeypatch.setattr(MaskedMargins, "total", watched)
+    monkeypatch.setattr(torch.autograd, "grad", counted)
+    cost = INTERACTION_METHODS[name](request).cost
+    n_batches = 3
+    assert cost == Cost(len(rows) / 7, sum(back) / n_batches)
+    assert cost.backwards == backwards
+
+
+@pytest.mark.parametrize("name", ["exact", "co-ablation"])
+def test_all_pairs_cost_a_run_each(plain: Plain, name: str) -> None:
+    assert INTERACTION_METHODS[name](plain.request).cost == Cost(forwards=1 + 4 + 6)
+
+
+@pytest.mark.parametrize("name", INTERACTION_METHODS.names())
+def test_a_search_takes_any_of_them(models: Any, name: str) -> None:
+    heads = ModelShape.of(models["or"]).heads
+    options: dict[str, Any] = {"fill": "zero", "role": "ood", "n_pairs": 1, "max_size": 2}
+    search = find_superadditive(
+        models["or"],
+        DATA,
+        None,
+        components=heads,
+        screening_by=name,
+        screening_masks=100,
+        n_resamples=2,
+        **options,
+    )
+    assert (search.n_pairs, search.n_tested) == (28, 1)
+    assert (search.fit is not None) == (name == "proxy")
+    if "hessian" in name:  # kinks have no curvature
+        assert search.screening["predicted"].abs().max() < TOLERANCE
+    else:
+        assert search.screening["set"].iloc[0] == WHOLE
+    assert search.screening["predicted"].is_monotonic_decreasing
+    assert search.cost.forwards >= 1
+
+
+def test_only_the_examples_asked_for_are_looked_at(plain: Plain) -> None:
+    for name in ("exact", "hessian"):
+        few = PairRequest(**{**vars(plain.request), "n_examples": 2, "seed": 3})
+        rows = np.random.default_rng(3).permutation(7)[:2].tolist()
+        part = plain.request.data.part(rows)
+        alone = PairRequest(**{**vars(plain.request), "data": part})
+        assert predict(name, few) == pytest.approx(predict(name, alone), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["hessian", "integrated-hessian"])
+def test_derivatives_go_on_from_their_file(
+    plain: Plain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def request() -> PairRequest:
+        store = StateFile(tmp_path / "search.safetensors", "search", {"by": name})
+        return PairRequest(**{**vars(plain.request), "store": store})
+
+    whole = predict(name, plain.request)
+    real, done = MaskedMargins.total, []
+
+    def total(self: MaskedMargins, values: Any, rows: Any) -> Any:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(rows)
+        return real(self, values, rows)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MaskedMargins, "total", total)
+        with pytest.raises(KeyboardInterrupt):
+            predict(name, request())
+        done.append([])  # no longer stops
+        assert predict(name, request()) == whole
+    n_batches = 3 * (N_POINTS if name == "integrated-hessian" else 1)
+    assert len(done) == 1 + n_batches
+
+
+@pytest.mark.parametrize("name", ["exact", "proxy"])
+def test_sweeps_go_on_from_their_file(models: Any, tmp_path: Path, name: str) -> None:
+    store = StateFile(tmp_path / "search.safetensors", "search", {})
+    request = of_planted(models["or"], (*TRIPLE, DIRECT, "L1.H0"), store=store)
+    first = predict(name, request)
+    assert store.path is not None
+    assert store.path.is_file()
+    assert predict(name, request) == first
+
+
+def test_unknown_ways_are_refused(models: Any) -> None:
+    message = "way to predict interactions 'hesian': unknown .did you mean 'hessian'"
+    with pytest.raises(InputError, match=message):
+        find_superadditive(models["or"], DATA, None, fill="zero", screening_by="hesian")
