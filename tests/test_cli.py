@@ -920,10 +920,19 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
     assert files_left == {"ablation.csv", "information.csv", "interactions.csv"}
 
 
-def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("by", "how"),
+    [
+        ("screening", "'screening' (5 forward and 5 backward passes per example)"),
+        ("hessian", "'hessian' (1 forward and 9 backward passes per example)"),
+    ],
+)
+def test_superadditive(
+    files: Path, capsys: pytest.CaptureFixture[str], by: str, how: str
+) -> None:
     names = "L1.H0,L2.H3,L3.MLP,L4.MLP"
     command = f"superadditive {own(files)} --components {names} --pairs 4 --max-size 2"
-    assert call(f"{command} --search-on id --out found") == 0
+    assert call(f"{command} --search-on id --screening-by {by} --out found") == 0
     shown = capsys.readouterr().out
     assert {path.name for path in Path("found").iterdir()} == {"superadditive.csv", "screening.csv"}
     model = load_model(tiny_encoder_dir())
@@ -935,12 +944,13 @@ def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
         components=names.split(","),
         n_pairs=4,
         max_size=2,
+        screening_by=by,
     )
     found, screening = (pd.read_csv(f"found/{n}.csv") for n in ("superadditive", "screening"))
     pd.testing.assert_frame_equal(found, wanted.found, rtol=0, atol=1e-5)
     pd.testing.assert_frame_equal(screening, wanted.screening, rtol=0, atol=1e-5)
     assert set(found["role"]) == {"id"}
-    assert "6 pairs: 2 screened out by gradients" in shown
+    assert f"6 pairs: 2 screened out by {how}" in shown
     assert f"(rank correlation with the prediction {wanted.rank_correlation:.2f})" in shown
     assert "4 sets ablated in all" in shown
     assert all(name in shown for name in found["set"])

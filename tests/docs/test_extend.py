@@ -126,6 +126,19 @@ def test_the_fill_and_the_method_have_their_commands(installed: Path, tmp_path: 
     assert "late-first-s0.50-seed1" in out
 
 
+def test_a_search_screens_by_the_way_that_was_added(installed: Path, tmp_path: Path) -> None:
+    names = "L0.H0,L0.H1,L3.H0,L4.H0"
+    options = ("--components", names, "--pairs", "1", "--max-size", "2", "--max-ood", "8")
+    how = ("--screening-by", "nearest-first", "--fill", "zero")
+    out = mechcore(installed, "superadditive", *options, *how, "--out", str(tmp_path / "found"))
+    assert "5 screened out by 'nearest-first' (0 forward and 0 backward passes" in out
+    screened = pd.read_csv(tmp_path / "found" / "screening.csv")
+    expected = {"L0.H0+L0.H1": 0, "L3.H0+L4.H0": -1, "L0.H0+L3.H0": -3, "L0.H1+L3.H0": -3}
+    expected |= {"L0.H0+L4.H0": -4, "L0.H1+L4.H0": -4}
+    assert dict(zip(screened["set"], screened["predicted"], strict=True)) == expected
+    assert screened["interaction"].notna().tolist() == [True] + [False] * 5
+
+
 def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     installed: Path, tmp_path: Path
 ) -> None:
