@@ -927,9 +927,7 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
         ("hessian", "'hessian' (1 forward and 9 backward passes per example)"),
     ],
 )
-def test_superadditive(
-    files: Path, capsys: pytest.CaptureFixture[str], by: str, how: str
-) -> None:
+def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str], by: str, how: str) -> None:
     names = "L1.H0,L2.H3,L3.MLP,L4.MLP"
     command = f"superadditive {own(files)} --components {names} --pairs 4 --max-size 2"
     assert call(f"{command} --search-on id --screening-by {by} --out found") == 0

@@ -12,6 +12,7 @@ import pandas as pd
 from mechcore.ablation import find_superadditive
 from mechcore.ablation.predicting import INTERACTION_METHODS
 from mechcore.ablation.search import SCREENING, SUPERADDITIVE
+from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.attention.categories import registered_categories
 from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.attention.labels import HEAD_CATEGORIES
@@ -304,7 +305,11 @@ class Search(Ablating):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        return SHARED * self.n_pairs * (self.max_size - 1) * size.examples[self.role]
+        n, n_examples = size.components(self.components), size.examples[self.role]
+        all_pairs = n * (n + 1) / 2
+        sets = {"exact": all_pairs, "co-ablation": all_pairs, "proxy": self.screening_masks}
+        screened = sets.get(self.screening_by, 0) * min(SCREENING_EXAMPLES, n_examples / 2)
+        return SHARED * (self.n_pairs * (self.max_size - 1) * n_examples + screened)
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""

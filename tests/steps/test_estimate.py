@@ -13,7 +13,7 @@ from study.sources import data_config
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers
-from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig
+from mechcore.steps.analyses_config import AblationConfig, Analyses, HeadsConfig, SearchConfig
 from mechcore.steps.base import MainStep, Size
 from mechcore.steps.bench import MODEL, Workbench, bench_of
 from mechcore.steps.config import ModelConfig, StudyConfig
@@ -98,6 +98,18 @@ def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> N
 def test_sweeps_are_of_the_components_chosen(config: StudyConfig, sweep: Any, sets: int) -> None:
     changed = replace(config, analyses=replace(config.analyses, sweep=sweep))
     assert counted(changed, SIZE)["sweep"] == [0.5 * sets * 80]
+
+
+@pytest.mark.parametrize(
+    ("by", "sets"), [("screening", 0), ("hessian", 0), ("exact", 45 * 44 / 2 + 45), ("proxy", 300)]
+)
+def test_a_search_ablates_what_its_screening_does(
+    config: StudyConfig, by: str, sets: float
+) -> None:
+    search = SearchConfig(screening_by=by, screening_masks=300, n_pairs=8)
+    changed = replace(config, analyses=replace(config.analyses, search=search))
+    # Pairs and triples of all 50 examples out of domain; screening sees the half searched.
+    assert counted(changed, SIZE)["search"] == [0.5 * (8 * 2 * 50 + sets * 25)]
 
 
 def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> None:
