@@ -21,7 +21,7 @@ from scipy import stats
 
 from mechcore.ablation import ComponentSet
 from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
-from mechcore.ablation.settings import SCREENING_MASKS
+from mechcore.ablation.settings import SCREENING_SETS
 from mechcore.components import KINDS, ModelShape, parse_components
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
@@ -68,9 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--examples", type=int, default=100)
     parser.add_argument("--components", default="all", help="heads, mlps, all, or names by commas")
     parser.add_argument("--methods", default=",".join(INTERACTION_METHODS), help="by commas")
-    parser.add_argument(
-        "--masks", type=int, default=SCREENING_MASKS, help="that proxy is fitted on"
-    )
+    parser.add_argument("--sets", type=int, default=SCREENING_SETS, help="that proxy is fitted on")
     parser.add_argument("--top", type=int, default=20, help="how many pairs to recall")
     parser.add_argument("--train", type=int, default=1000, help="examples that means are taken of")
     parser.add_argument("--seed", type=int, default=0)
@@ -89,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         MeanActivations.compute(model, train, n_samples=0),
         sorted(named),
         n_examples=options.examples,
-        n_masks=options.masks,
+        n_sets=options.sets,
         seed=options.seed,
         sweep={"role": "ood"},
     )

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.ablation.effects import Ablations, ComponentSet
-from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_MASKS
+from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_SETS
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -47,7 +47,7 @@ class PairRequest:
         means: the model's mean activations; not needed for the fill ``"zero"``.
         components: those whose pairs are asked for.
         n_examples: how many of the examples to look at, at most.
-        n_masks: random masks, for methods that draw them.
+        n_sets: random sets to ablate, for methods that draw them.
         seed: of all that is random.
         fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
         class_labels: names of a classifier's classes, in place of its ``id2label``.
@@ -61,7 +61,7 @@ class PairRequest:
     means: MeanActivations | None
     components: Sequence[Component]
     n_examples: int = SCREENING_EXAMPLES
-    n_masks: int = SCREENING_MASKS
+    n_sets: int = SCREENING_SETS
     seed: int = 0
     fill: FillName = "mean"
     class_labels: Sequence[str] | None = None

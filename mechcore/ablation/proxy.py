@@ -1,11 +1,14 @@
-"""A model of the margin under random masks, whose coefficients are interactions.
+"""A model of the interactions of random sets, whose coefficients are those of pairs.
 
-With z_i = 1 where component i is ablated, the drop of a set is the sum of its Moebius dividends
-(`mechcore.ablation.cooperative`): D(z) = sum of D({i}) z_i + sum of I({i, j}) z_i z_j + terms of
-three and more. Without those the model is linear in z_i and z_i z_j, has no intercept, as D is 0 at
-the full model, and the coefficient of a product is the interaction of the pair. It is fitted to
-the drops of random sets, and says by R2 on sets held out how much of them terms of up to two
-explain; what the others explain goes astray into the coefficients.
+D(S) is the sum of the Moebius dividends of all subsets of S (`mechcore.ablation.cooperative`). With
+z_i = 1 where component i is ablated,
+
+    D(S) - sum of D({i}) z_i = sum of I({i, j}) z_i z_j + terms of three and more,
+
+so that without those the interaction of a set is the sum of its pairs', which are the coefficients
+of a linear model without intercept. It is fitted to random small sets, and says by R2 on sets held
+out how much of their interactions pairs explain; what the others explain goes astray into the
+coefficients.
 """
 
 from __future__ import annotations
@@ -22,43 +25,47 @@ from mechcore.ablation.predicting import PairRequest, Predictions
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
 
-SHARE = 0.1
-"""Chance of each component to be ablated by a mask; the more, the more terms of three and more."""
+LARGEST = 4
+"""Components of the largest sets; larger ones tell of more pairs, and of more terms of three."""
 _PENALTIES = np.logspace(-6, 3, 19)
 _FOLDS = 5
 
 
 def proxy(request: PairRequest) -> Predictions:
-    """From ridge regression on the drops of random sets, its penalty chosen by leaving sets out.
+    """From ridge regression on random sets, its penalty chosen by leaving sets out.
 
-    Each of ``request.n_masks`` masks ablates every component with the same chance, `SHARE`; one
-    drawn twice counts once. The request's file is that of the sweep, which goes on from it.
+    Components are ablated alone, and in ``request.n_sets`` sets of 2 to `LARGEST`, all sizes
+    as likely; one drawn twice counts once. The request's file is that of the sweep, which goes on
+    from it.
 
     Raises:
         InputError: labels and classes cannot be matched, the file is that of another sweep, or
-            there are too few different masks for cross-validation.
+            there are too few different sets for cross-validation.
     """
-    components = list(request.components)
-    masks = np.random.default_rng(request.seed).random((request.n_masks, len(components))) < SHARE
-    masks = np.unique(masks[masks.any(1)], axis=0)
-    if len(masks) < 2 * _FOLDS:
+    components, rng = list(request.components), np.random.default_rng(request.seed)
+    n, largest = len(components), min(LARGEST, len(components))
+    sizes = rng.integers(2, largest, request.n_sets, endpoint=True)
+    drawn = [rng.choice(n, size, replace=False) for size in sizes]
+    sets = list(dict.fromkeys(ComponentSet.of([components[i] for i in each]) for each in drawn))
+    if len(sets) < 2 * _FOLDS:
         raise InputError(
-            f"proxy: {len(masks)} different masks among {request.n_masks} of {len(components)} "
+            f"proxy: {len(sets)} different sets among {request.n_sets} random ones of {n} "
             f"components; expected at least {2 * _FOLDS}: take more, or 'exact'"
         )
-    masks = np.random.default_rng(request.seed).permutation(masks)
-    sets = [ComponentSet.of([components[i] for i in np.flatnonzero(row)]) for row in masks]
-    found = request.ablate(sets)
-    drops = np.array([found.drops(each, "margin").mean() for each in sets])
-    terms = [*itertools.combinations(range(len(components)), 2)]
-    products = [masks[:, i] & masks[:, j] for i, j in terms]
-    features = np.column_stack([masks, *products]).astype(float)
+    found = request.ablate([*request.singles, *sets])
+    drops = {each: float(found.drops(each, "margin").mean()) for each in found.sets}
+    alone = {each.components[0]: drops[each] for each in request.singles}
+    interactions = np.array([drops[s] - sum(alone[c] for c in s.components) for s in sets])
+    columns = {pair: i for i, pair in enumerate(request.pairs)}
+    features = np.zeros((len(sets), len(columns)))
+    for row, each in zip(features, sets, strict=True):
+        for pair in itertools.combinations(each.components, 2):
+            row[columns[ComponentSet(pair)]] = 1
     ridge = RidgeCV(_PENALTIES, fit_intercept=False)
-    held_out = cross_val_predict(ridge, features, drops, cv=KFold(_FOLDS))
-    coefficients = ridge.fit(features, drops).coef_[len(components) :].tolist()
-    interactions = {
-        ComponentSet.of([components[i], components[j]]): value
-        for (i, j), value in zip(terms, coefficients, strict=True)
-    }
-    cost = Cost(forwards=1 + len(sets))
-    return Predictions(interactions, cost, float(r2_score(drops, held_out)))
+    held_out = cross_val_predict(ridge, features, interactions, cv=KFold(_FOLDS))
+    coefficients = ridge.fit(features, interactions).coef_.tolist()
+    return Predictions(
+        dict(zip(columns, coefficients, strict=True)),
+        Cost(forwards=1 + len(found.sets)),
+        float(r2_score(interactions, held_out)),
+    )

@@ -21,7 +21,7 @@ from scipy import stats
 from mechcore.ablation.effects import SET, Ablations, ComponentSet
 from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
 from mechcore.ablation.sets import singles
-from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_MASKS
+from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_SETS
 from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
@@ -103,7 +103,7 @@ def find_superadditive(
     n_found: int = 10,
     screening_by: str = "screening",
     screening_examples: int = SCREENING_EXAMPLES,
-    screening_masks: int = SCREENING_MASKS,
+    screening_sets: int = SCREENING_SETS,
     correction: Correction = "benjamini-hochberg",
     n_resamples: int = 1000,
     seed: int = 0,
@@ -130,7 +130,7 @@ def find_superadditive(
         screening_by: how interactions of pairs are predicted, a name in
             `mechcore.ablation.predicting.INTERACTION_METHODS`.
         screening_examples: examples of the search half that predictions are averaged over.
-        screening_masks: random masks, for ways that draw them.
+        screening_sets: random sets to ablate, for ways that draw them.
         correction: of the reported p-values, see `mechcore.interactions`.
         n_resamples: bootstrap resamples of the report.
         seed: of the split, and of the resamples.
@@ -168,7 +168,7 @@ def find_superadditive(
             "components": list(map(str, chosen)),
             "metric": metric,
             "screening_examples": screening_examples,
-            "screening_masks": screening_masks,
+            "screening_sets": screening_sets,
             "seed": seed,
             "batch_size": batch_size,
         }
@@ -184,7 +184,7 @@ def find_superadditive(
         means,
         chosen,
         n_examples=screening_examples,
-        n_masks=screening_masks,
+        n_sets=screening_sets,
         seed=seed,
         store=store,
         sweep=options,

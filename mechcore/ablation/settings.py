@@ -9,7 +9,7 @@ from pydantic import ConfigDict
 from mechcore.settings import check, setting
 
 SCREENING_EXAMPLES = 256
-SCREENING_MASKS = 1000
+SCREENING_SETS = 1000
 
 
 @dataclass(frozen=True)

@@ -237,7 +237,7 @@ def superadditive(
             inputs.data[role],
             means_of(inputs, means) if needs_means else None,
             **options,
-            screening_masks=search.screening_masks,
+            screening_sets=search.screening_sets,
             fill=config.analyses.fill,
             seed=config.data.seed,
             class_labels=inputs.config.class_labels,
@@ -251,7 +251,7 @@ def superadditive(
     for path in states:
         path.unlink(missing_ok=True)
     shown = result.found.query("subset == 'all' and metric == 'margin'")
-    fit = "" if result.fit is None else f", R2 {result.fit:.2f} on masks held out"
+    fit = "" if result.fit is None else f", R2 {result.fit:.2f} on sets held out"
     show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
     print(
         f"{result.n_pairs} pairs: {result.n_screened_out} screened out by {search.screening_by!r} "

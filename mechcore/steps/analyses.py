@@ -284,7 +284,7 @@ class Search(Ablating):
         max_size: components of the largest sets.
         n_pairs: pairs ablated exactly, the best by screening.
         screening_by: how interactions of pairs are predicted.
-        screening_masks: random masks, for ways that draw them.
+        screening_sets: random sets to ablate, for ways that draw them.
     """
 
     kind: ClassVar[str] = "search"
@@ -297,7 +297,7 @@ class Search(Ablating):
     max_size: int
     n_pairs: int
     screening_by: str
-    screening_masks: int
+    screening_sets: int
 
     def uses(self) -> list[object]:
         """The fill, and the way to predict interactions."""
@@ -307,7 +307,7 @@ class Search(Ablating):
         """See `MainStep.passes`."""
         n, n_examples = size.components(self.components), size.examples[self.role]
         all_pairs = n * (n + 1) / 2
-        sets = {"exact": all_pairs, "co-ablation": all_pairs, "proxy": self.screening_masks}
+        sets = {"exact": all_pairs, "co-ablation": all_pairs, "proxy": n + self.screening_sets}
         screened = sets.get(self.screening_by, 0) * min(SCREENING_EXAMPLES, n_examples / 2)
         return SHARED * (self.n_pairs * (self.max_size - 1) * n_examples + screened)
 
@@ -323,7 +323,7 @@ class Search(Ablating):
             max_size=self.max_size,
             n_pairs=self.n_pairs,
             screening_by=self.screening_by,
-            screening_masks=self.screening_masks,
+            screening_sets=self.screening_sets,
             fill=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,

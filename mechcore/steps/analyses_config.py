@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
-from mechcore.ablation.settings import SCREENING_MASKS, RoleSettings
+from mechcore.ablation.settings import SCREENING_SETS, RoleSettings
 from mechcore.data.examples import ALL
 from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
@@ -85,8 +85,8 @@ class SearchConfig:
         "integrated-hessian, proxy, co-ablation, exact or a registered way.",
         "--screening-by",
     )
-    screening_masks: int = setting(
-        SCREENING_MASKS, "Random masks that proxy is fitted on.", "--screening-masks", least=1
+    screening_sets: int = setting(
+        SCREENING_SETS, "Random sets that proxy is fitted to.", "--screening-sets", least=1
     )
 
     def __post_init__(self) -> None:

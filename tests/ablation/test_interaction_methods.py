@@ -256,8 +256,8 @@ def test_co_ablation_finds_backups_without_labels(models: Any, rule: str) -> Non
 
 @pytest.mark.parametrize(("rule", "size"), [("or", SIZE), ("and", -SIZE)])
 def test_the_proxy_recovers_planted_pairs(models: Any, rule: str, size: float) -> None:
-    # The rule is that of heads alone, so that nothing has terms of three.
-    request = of_planted(models[rule], ModelShape.of(models[rule]).heads, n_masks=400)
+    # Of heads alone: with the MLP, which reads them, they would have terms of three.
+    request = of_planted(models[rule], ModelShape.of(models[rule]).heads, n_sets=400)
     found = INTERACTION_METHODS["proxy"](request)
     assert len(found.interactions) == 28
     expected = {str(pair): 0.0 for pair in found.interactions} | {WHOLE: size}
@@ -270,7 +270,7 @@ def test_the_proxy_recovers_planted_pairs(models: Any, rule: str, size: float) -
 # -- the proxy on games ---------------------------------------------------------------------------
 
 
-def played(monkeypatch: pytest.MonkeyPatch, drop: Any, n: int, n_masks: int) -> Any:
+def played(monkeypatch: pytest.MonkeyPatch, drop: Any, n: int, n_sets: int) -> Any:
     """The proxy of a game of ``n`` heads in place of a model, and the sets that it played."""
     names = [f"L0.H{i}" for i in range(n)]
     seen: list[ComponentSet] = []
@@ -281,7 +281,7 @@ def played(monkeypatch: pytest.MonkeyPatch, drop: Any, n: int, n_masks: int) -> 
         return game({str(s): drop(p) for s, p in zip(sets, players, strict=True)})
 
     monkeypatch.setattr(PairRequest, "ablate", ablate)
-    request = PairRequest(None, DATA, None, parse_components(names), n_masks=n_masks)
+    request = PairRequest(None, DATA, None, parse_components(names), n_sets=n_sets)
     return INTERACTION_METHODS["proxy"](request), seen
 
 
@@ -293,12 +293,13 @@ def test_the_proxy_recovers_every_pair_of_a_game(monkeypatch: pytest.MonkeyPatch
         pairs = itertools.combinations(players, 2)
         return sum(alone[i] for i in players) + sum(both[i, j] for i, j in pairs)
 
-    found, seen = played(monkeypatch, drop, n, 600)
+    found, seen = played(monkeypatch, drop, n, 300)
     got = {str(pair): value for pair, value in found.interactions.items()}
     pairs = itertools.combinations(range(n), 2)
     assert got == pytest.approx({f"L0.H{i}+L0.H{j}": both[i, j] for i, j in pairs}, abs=1e-3)
     assert found.fit > 0.999
     assert len(set(seen)) == len(seen)
+    assert {len(each) for each in seen} == {1, 2, 3, 4}
     assert found.cost == Cost(forwards=1 + len(seen))
 
 
@@ -306,7 +307,7 @@ def test_what_three_do_together_lowers_the_fit(monkeypatch: pytest.MonkeyPatch) 
     def drop(players: list[int]) -> float:
         return float({0, 1, 2} <= set(players)) + 0.1 * len(players)
 
-    found, _ = played(monkeypatch, drop, 6, 2000)
+    found, _ = played(monkeypatch, drop, 6, 500)
     assert found.fit < 0.9
     astray = found.interactions[ComponentSet.of(["L0.H0", "L0.H1"])]
     assert astray > 0.05  # the exact interaction is 0
@@ -321,14 +322,14 @@ def test_the_proxy_chooses_its_penalty_by_leaving_out(monkeypatch: pytest.Monkey
         return len(players) + noise.setdefault(tuple(players), rng.normal())
 
     found, seen = played(monkeypatch, drop, n, 120)
-    pairs = list(itertools.combinations(range(n), 2))
-    rows, drops = [], []
+    rows, interactions = [], []
     for each in seen:
         players = [c.head for c in each.components]
-        row = [float(i in players) for i in range(n)]
-        rows.append(row + [row[i] * row[j] for i, j in pairs])
-        drops.append(drop(players))
-    x, y = np.array(rows), np.array(drops)
+        if len(players) > 1:
+            pairs = itertools.combinations(range(n), 2)
+            rows.append([float(i in players and j in players) for i, j in pairs])
+            interactions.append(drop(players) - sum(drop([i]) for i in players))
+    x, y = np.array(rows), np.array(interactions)
 
     def ridge(penalty: float, kept: np.ndarray) -> np.ndarray:
         a, b = x[kept], y[kept]
@@ -342,13 +343,14 @@ def test_the_proxy_chooses_its_penalty_by_leaving_out(monkeypatch: pytest.Monkey
         return sum((y[i] - x[i] @ ridge(penalty, kept)) ** 2 for i, kept in enumerate(left))
 
     best = min([10 ** (k / 2) for k in range(-12, 7)], key=error)
-    wanted = ridge(best, everything)[n:]
+    wanted = ridge(best, everything)
     assert list(found.interactions.values()) == pytest.approx(wanted.tolist(), abs=1e-6)
 
 
 def test_the_proxy_needs_different_masks(models: Any) -> None:
-    with pytest.raises(InputError, match=r"proxy: \d different masks among 50 of 2 components"):
-        predict("proxy", of_planted(models["or"], PAIR, n_masks=50))
+    message = "proxy: 4 different sets among 50 random ones of 3 components; expected at least 10"
+    with pytest.raises(InputError, match=message):
+        predict("proxy", of_planted(models["or"], TRIPLE, n_sets=50))
 
 
 # -- all of them ----------------------------------------------------------------------------------
@@ -396,7 +398,7 @@ def test_a_search_takes_any_of_them(models: Any, name: str) -> None:
         None,
         components=heads,
         screening_by=name,
-        screening_masks=100,
+        screening_sets=100,
         n_resamples=2,
         **options,
     )

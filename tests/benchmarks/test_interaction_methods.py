@@ -14,7 +14,7 @@ from mechcore.evaluation.cost import Cost
 def test_every_method_has_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = benchmark("interaction_methods", monkeypatch)
     names = "L0.H0,L0.H1,L1.H2,L3.H0,L3.MLP"
-    options = ["--examples", "4", "--train", "20", "--top", "2", "--masks", "300"]
+    options = ["--examples", "4", "--train", "20", "--top", "2", "--sets", "300"]
     options += ["--components", names, "--csv", str(tmp_path / "found.csv")]
     printed = printed_by(module, options, monkeypatch)
     assert "10 pairs, 4 examples, recall at 2" in printed

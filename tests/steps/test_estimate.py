@@ -101,12 +101,12 @@ def test_sweeps_are_of_the_components_chosen(config: StudyConfig, sweep: Any, se
 
 
 @pytest.mark.parametrize(
-    ("by", "sets"), [("screening", 0), ("hessian", 0), ("exact", 45 * 44 / 2 + 45), ("proxy", 300)]
+    ("by", "sets"), [("screening", 0), ("hessian", 0), ("exact", 45 * 44 / 2 + 45), ("proxy", 345)]
 )
 def test_a_search_ablates_what_its_screening_does(
     config: StudyConfig, by: str, sets: float
 ) -> None:
-    search = SearchConfig(screening_by=by, screening_masks=300, n_pairs=8)
+    search = SearchConfig(screening_by=by, screening_sets=300, n_pairs=8)
     changed = replace(config, analyses=replace(config.analyses, search=search))
     # Pairs and triples of all 50 examples out of domain; screening sees the half searched.
     assert counted(changed, SIZE)["search"] == [0.5 * (8 * 2 * 50 + sets * 25)]
