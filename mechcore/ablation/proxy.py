@@ -8,7 +8,7 @@ z_i = 1 where component i is ablated,
 so that without those the interaction of a set is the sum of its pairs', which are the coefficients
 of a linear model without intercept. It is fitted to random small sets, and says by R2 on sets held
 out how much of their interactions pairs explain; what the others explain goes astray into the
-coefficients.
+coefficients. The lasso fits it, as few pairs interact much and there may be more pairs than sets.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from sklearn.linear_model import RidgeCV
+from sklearn.linear_model import Lasso, LassoCV
 from sklearn.metrics import r2_score
 from sklearn.model_selection import KFold, cross_val_predict
 
@@ -25,18 +25,18 @@ from mechcore.ablation.predicting import PairRequest, Predictions
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
 
-LARGEST = 4
+LARGEST = 6
 """Components of the largest sets; larger ones tell of more pairs, and of more terms of three."""
-_PENALTIES = np.logspace(-6, 3, 19)
 _FOLDS = 5
+_FIT = {"fit_intercept": False, "max_iter": 10_000, "tol": 1e-7}
 
 
 def proxy(request: PairRequest) -> Predictions:
-    """From ridge regression on random sets, its penalty chosen by leaving sets out.
+    """From a lasso on the interactions of random sets, its penalty chosen by cross-validation.
 
     Components are ablated alone, and in ``request.n_sets`` sets of 2 to `LARGEST`, all sizes
-    as likely; one drawn twice counts once. The request's file is that of the sweep, which goes on
-    from it.
+    as likely; one drawn twice counts once. R2 is that of the same cross-validation, at the penalty
+    chosen. The request's file is that of the sweep, which goes on from it.
 
     Raises:
         InputError: labels and classes cannot be matched, the file is that of another sweep, or
@@ -61,9 +61,11 @@ def proxy(request: PairRequest) -> Predictions:
     for row, each in zip(features, sets, strict=True):
         for pair in itertools.combinations(each.components, 2):
             row[columns[ComponentSet(pair)]] = 1
-    ridge = RidgeCV(_PENALTIES, fit_intercept=False)
-    held_out = cross_val_predict(ridge, features, interactions, cv=KFold(_FOLDS))
-    coefficients = ridge.fit(features, interactions).coef_.tolist()
+    folds = KFold(_FOLDS)
+    lasso = LassoCV(eps=1e-4, cv=folds, **_FIT).fit(features, interactions)
+    chosen = Lasso(lasso.alpha_, **_FIT)
+    held_out = cross_val_predict(chosen, features, interactions, cv=folds)
+    coefficients = lasso.coef_.tolist()
     return Predictions(
         dict(zip(columns, coefficients, strict=True)),
         Cost(forwards=1 + len(found.sets)),
