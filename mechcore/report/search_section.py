@@ -94,7 +94,8 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
         exact = int(screening["interaction"].notna().sum())
         were = "was" if len(screening) == 1 else "were"
         search = (run.config.get("analyses") or {}).get("search") or {}
-        how = search.get("screening_by", "screening").replace("screening", "gradients")
+        by = search.get("screening_by", "screening")
+        how = "gradients" if by == "screening" else by
         yield (
             f"{count(len(screening), 'pair')} of components {were} screened by {how}, and the "
             f"best {whole(exact)} ablated exactly; larger sets grew from the best smaller ones."

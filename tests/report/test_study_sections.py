@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -294,6 +295,9 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
     assert words.startswith(
         "496 pairs of components were screened by gradients, and the best 1 ablated exactly"
     )
+    search = {"analyses": {"search": {"screening_by": "my-screening"}}}
+    other, _ = made(search_section.search_section, replace(run, config=run.config | search))
+    assert other.startswith("496 pairs of components were screened by my-screening, and")
     assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
     assert (
         "2 are superadditive on the margin on the other half, with an interval below zero (2 "
