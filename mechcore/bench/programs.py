@@ -1,0 +1,412 @@
+"""Small programs that transformers are trained to implement, and the texts they are about.
+
+A program reads the slots of a text and computes variables, each aligned with one component of the
+model. A slot is one word of the text; its value is a whole number from 1, or 1 and -1 for true and
+false. The last variable is the answer, 1 for yes and -1 for no.
+
+Values can be interchanged: a variable takes its value in another text. They can also be taken away:
+a variable then has its value ``absent``, mostly 0, which stands for not knowing, and rules say what
+follows from knowing less. This is what ablating a component to its mean does to the model.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, combinations, product
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechcore.ablation.effects import ComponentSet
+from mechcore.bench.case import Truth
+from mechcore.components import Component
+from mechcore.errors import InputError
+from mechcore.worlds.draws import pick
+
+Values: TypeAlias = Mapping[str, Int[Tensor, " row"]]
+"""Values of slots or variables by name."""
+Swaps: TypeAlias = Mapping[str, tuple[Bool[Tensor, " row"], Int[Tensor, " row"]]]
+"""For variables by name: in which rows the value is replaced, and by what."""
+Role: TypeAlias = Literal["train", "id", "ood"]
+
+LABELS = {-1: "no", 1: "yes"}
+FILLERS = ("lamp", "tree", "road", "boat", "hill", "coin")
+END = "?"
+"""Last word of texts for decoders, which answer there."""
+MINORITY = 0.2
+"""Share of untypical texts in training data, where there are any."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a program.
+
+    Attributes:
+        name: what it is called in tables.
+        component: the one that the variable is aligned with.
+        reads: slots and earlier variables that it is computed of.
+        rule: the computation, from their values to the variable's.
+        absent: its value where the component is ablated to its mean.
+    """
+
+    name: str
+    component: Component
+    reads: tuple[str, ...]
+    rule: Callable[..., Tensor]
+    absent: int = 0
+
+
+@dataclass(frozen=True)
+class Text:
+    """The words of a text, and the values of its slots."""
+
+    words: tuple[str, ...]
+    slots: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a trained model computes, and where.
+
+    Attributes:
+        slots: for every slot, the words that stand for each of its values.
+        variables: in the order of their computation, the answer last.
+        architecture: of the model that implements it.
+        n_layers: of that model.
+        fillers: fewest and most words of a text that are no slots.
+        shuffled: whether slots stand anywhere; otherwise they follow the fillers in order.
+        possible: which values of slots texts can have; any if None.
+        typical: of the variables that are 1 in every in-domain text; without any there are no
+            out-of-domain texts, in which they are -1.
+    """
+
+    slots: Mapping[str, Mapping[int, tuple[str, ...]]]
+    variables: tuple[Variable, ...]
+    architecture: Literal["encoder", "decoder"]
+    n_layers: int = 2
+    fillers: tuple[int, int] = (1, 4)
+    shuffled: bool = True
+    possible: Callable[[Values], Tensor] | None = None
+    typical: str | None = None
+    _combinations: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = set(self.slots)
+        for variable in self.variables:
+            if unknown := set(variable.reads) - known:
+                raise InputError(
+                    f"program: variable {variable.name!r} reads {', '.join(sorted(unknown))}; "
+                    f"expected slots or earlier variables: {', '.join(sorted(known))}"
+                )
+            known.add(variable.name)
+        rows = list(product(*self.slots.values()))
+        table = {
+            slot: torch.tensor(column)
+            for slot, column in zip(self.slots, zip(*rows, strict=True), strict=True)
+        }
+        if self.possible is not None:
+            kept = self.possible(table)
+            table = {slot: column[kept] for slot, column in table.items()}
+        self._combinations.update(table)
+
+    @property
+    def answer(self) -> str:
+        """Name of the variable that is the answer."""
+        return self.variables[-1].name
+
+    @property
+    def words(self) -> list[str]:
+        """All words of its texts."""
+        of_slots = chain.from_iterable(w for of in self.slots.values() for w in of.values())
+        end = (END,) if self.architecture == "decoder" else ()
+        return list(dict.fromkeys((*FILLERS, *of_slots, *end)))
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that it has texts for."""
+        return ("train", "id") if self.typical is None else ("train", "id", "ood")
+
+    def run(self, slots: Values, swaps: Swaps | None = None) -> dict[str, Int[Tensor, " row"]]:
+        """Values of all variables.
+
+        Args:
+            slots: values of the slots.
+            swaps: variables that take another value, which those that read them then see.
+        """
+        values = dict(slots)
+        for variable in self.variables:
+            own = variable.rule(*(values[name] for name in variable.reads))
+            if swaps and variable.name in swaps:
+                where, other = swaps[variable.name]
+                own = torch.where(where, other, own)
+            values[variable.name] = own
+        return {variable.name: values[variable.name] for variable in self.variables}
+
+    def without(self, slots: Values, names: Collection[str]) -> Int[Tensor, " row"]:
+        """The answer where these variables are absent."""
+        rows = torch.ones_like(next(iter(slots.values())))
+        swaps = {v.name: (rows > 0, v.absent * rows) for v in self.variables if v.name in names}
+        return self.run(slots, swaps)[self.answer]
+
+    def population(self, role: Role) -> tuple[Values, Float[Tensor, " row"]]:
+        """Every combination of values of slots, and how often texts of this role have it.
+
+        Both answers are equally frequent, as are all combinations with the same answer that are
+        typical alike.
+        """
+        values = self.run(self._combinations)
+        typical = {"train": 1 - MINORITY, "id": 1.0, "ood": 0.0}[role]
+        weights = torch.zeros(len(values[self.answer]), dtype=torch.float64)
+        untypical = None if self.typical is None else values[self.typical] < 0
+        for sign in LABELS:
+            answers = values[self.answer] == sign
+            if untypical is None:
+                weights += 0.5 * answers / answers.sum()
+            else:
+                for share, among in ((typical, ~untypical), (1 - typical, untypical)):
+                    weights += 0.5 * share * (answers & among) / (answers & among).sum()
+        return self._combinations, weights
+
+    def drop(self, names: Collection[str], role: Role = "id") -> float:
+        """Mean drop of the answer's margin where these variables are absent; 1 is all of it."""
+        slots, weights = self.population(role)
+        right = self.run(slots)[self.answer]
+        return float((weights * (1 - right * self.without(slots, names))).sum())
+
+    def truth(self) -> Truth:
+        """What holds of a model that implements this program, on the in-domain population.
+
+        Interactions are signs: what an ablation costs follows from the program in units of the
+        margin that the model was trained to have, which training reaches only nearly.
+        """
+        component = {v.name: v.component for v in self.variables}
+        interactions = {}
+        for pair in combinations(component, 2):
+            size = self.drop(pair) - sum(self.drop([name]) for name in pair)
+            if abs(size) > 1e-9:
+                interactions[ComponentSet.of([component[name] for name in pair])] = (
+                    1.0 if size > 0 else -1.0
+                )
+        names = set(component)
+        sufficient = [names - set(without) for without in _subsets(names) if not self.drop(without)]
+        core = set.intersection(*sufficient)
+        return Truth(
+            frozenset(component.values()),
+            interactions,
+            frozenset(component[name] for name in core),
+            sized=False,
+        )
+
+    def texts(self, role: Role, n: int, seed: int, like: Sequence[Text] | None = None) -> list[Text]:
+        """Draw texts.
+
+        Args:
+            role: what they are for.
+            n: how many.
+            seed: of the draws.
+            like: texts, one for each to draw, that it is as long as and answers otherwise than.
+        """
+        rng = random.Random(f"{role} {seed}")
+        slots, weights = self.population(role)
+        names = list(slots)
+        rows = torch.stack([slots[name] for name in names], 1).tolist()
+        answers = self.run(slots)[self.answer].tolist()
+        drawn = []
+        for row in range(n):
+            n_words = None if like is None else len(like[row].words)
+            allowed = weights
+            if like is not None:
+                asked = {name: torch.tensor([like[row].slots[name]]) for name in names}
+                before = int(self.run(asked)[self.answer])
+                allowed = weights * torch.tensor([answer != before for answer in answers])
+            chosen = rows[_draw(allowed.tolist(), rng)]
+            drawn.append(self._text(dict(zip(names, chosen, strict=True)), n_words, rng))
+        return drawn
+
+    def _text(self, slots: Mapping[str, int], n_words: int | None, rng: random.Random) -> Text:
+        end = [END] if self.architecture == "decoder" else []
+        least, most = self.fillers
+        n_fillers = (
+            pick(range(least, most + 1), rng)
+            if n_words is None
+            else n_words - len(slots) - len(end)
+        )
+        words = [pick(FILLERS, rng) for _ in range(n_fillers)]
+        for slot, value in slots.items():
+            place = int(rng.random() * (len(words) + 1)) if self.shuffled else len(words)
+            words.insert(place, pick(self.slots[slot][value], rng))
+        return Text((*words, *end), slots)
+
+
+def values_of(texts: Sequence[Text]) -> dict[str, Int[Tensor, " row"]]:
+    """Values of the slots of texts."""
+    return {name: torch.tensor([text.slots[name] for text in texts]) for name in texts[0].slots}
+
+
+def _subsets(names: Iterable[str]) -> Iterable[tuple[str, ...]]:
+    names = sorted(names)
+    return chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
+
+
+def _draw(weights: Sequence[float], rng: random.Random) -> int:
+    left = rng.random() * sum(weights)
+    last = 0
+    for row, weight in enumerate(weights):
+        if weight > 0:
+            last = row
+            left -= weight
+            if left < 0:
+                break
+    return last
+
+
+# -- rules: what follows from values, and from knowing less -----------------------------------------
+
+
+def copied(value: Tensor) -> Tensor:
+    """The value itself."""
+    return value
+
+
+def all_true(*values: Tensor) -> Tensor:
+    """True if all are; false if one is false; otherwise unknown."""
+    return torch.stack(values).amin(0)
+
+
+def more(*values: Tensor) -> Tensor:
+    """What more of the known ones are, true or false; unknown if they are even."""
+    return torch.stack(values).sum(0).sign()
+
+
+def multiplied(*values: Tensor) -> Tensor:
+    """Whether an even number is false; unknown if one is."""
+    return torch.stack(values).prod(0)
+
+
+def equal(left: Tensor, right: Tensor) -> Tensor:
+    """Whether two values are the same; unknown if one is."""
+    return torch.where((left == 0) | (right == 0), 0, 2 * (left == right) - 1)
+
+
+def unless_unequal(left: Tensor, right: Tensor) -> Tensor:
+    """Whether two values are the same; taken to be so if one is unknown."""
+    return torch.where(equal(left, right) < 0, -1, 1)
+
+
+def place_of(*marks: Tensor) -> Tensor:
+    """Which of the marks is true, counted from 1."""
+    return torch.stack(marks).argmax(0) + 1
+
+
+def at_place(place: Tensor, *values: Tensor) -> Tensor:
+    """The value at a place counted from 1; unknown if the place is."""
+    padded = torch.stack((torch.zeros_like(place), *values))
+    return padded.gather(0, place[None])[0]
+
+
+def _one_marked(slots: Values) -> Tensor:
+    return torch.stack([slots[name] for name in ("mark1", "mark2", "mark3")]).sum(0) == -1
+
+
+# -- the programs -----------------------------------------------------------------------------------
+
+
+def _variable(
+    name: str, component: str, reads: str, rule: Callable[..., Tensor], absent: int = 0
+) -> Variable:
+    return Variable(name, Component(component), tuple(reads.split()), rule, absent)
+
+
+def _truths(true: str, false: str) -> dict[int, tuple[str, ...]]:
+    return {1: tuple(true.split()), -1: tuple(false.split())}
+
+
+_COLOUR = _truths("red blue", "green grey")
+_SIZE = _truths("big tall", "small short")
+_MOOD = _truths("glad calm", "sad wild")
+_VALUE = _truths("up high", "down low")
+_MARK = _truths("here", "there away")
+
+PROGRAMS: Mapping[str, Program] = {
+    "copy": Program(
+        {"colour": _COLOUR},
+        (_variable("value", "L1.H2", "colour", copied),),
+        "encoder",
+        fillers=(2, 6),
+    ),
+    "conjunction": Program(
+        {"colour": _COLOUR, "size": _SIZE},
+        (
+            _variable("first", "L0.H1", "colour", copied),
+            _variable("second", "L0.H3", "size", copied),
+            _variable("both", "L1.MLP", "first second", all_true),
+        ),
+        "encoder",
+        fillers=(2, 5),
+    ),
+    "backup": Program(
+        {"colour": _COLOUR},
+        (
+            _variable("value", "L0.H0", "colour", copied),
+            _variable("again", "L1.H2", "colour", copied),
+            _variable("either", "L1.MLP", "value again", more),
+        ),
+        "decoder",
+        fillers=(2, 6),
+    ),
+    "equality": Program(
+        {
+            "first": {1: ("one",), 2: ("two",), 3: ("three",)},
+            "second": {1: ("eins",), 2: ("zwei",), 3: ("drei",)},
+        },
+        (
+            _variable("left", "L0.H1", "first", copied),
+            _variable("right", "L0.H2", "second", copied),
+            _variable("equal", "L1.MLP", "left right", equal),
+        ),
+        "decoder",
+        fillers=(2, 5),
+    ),
+    "majority": Program(
+        {"colour": _COLOUR, "size": _SIZE, "mood": _MOOD},
+        (
+            _variable("first", "L0.H0", "colour", copied),
+            _variable("second", "L0.H2", "size", copied),
+            _variable("third", "L1.H3", "mood", copied),
+            _variable("most", "L1.MLP", "first second third", more),
+        ),
+        "encoder",
+    ),
+    "heuristic": Program(
+        {"colour": _COLOUR, "size": _SIZE, "mood": _MOOD},
+        (
+            _variable("left", "L0.H1", "size", copied),
+            _variable("right", "L0.H2", "mood", copied),
+            _variable("agree", "L1.MLP", "left right", unless_unequal, absent=1),
+            _variable("cue", "L2.H0", "colour", copied),
+            _variable("answer", "L2.MLP", "cue agree", multiplied),
+        ),
+        "encoder",
+        n_layers=3,
+        typical="agree",
+    ),
+    "pointer": Program(
+        {
+            **{f"{kind}{i}": words for i in (1, 2, 3) for kind, words in
+               (("mark", _MARK), ("value", _VALUE))},
+        },
+        (
+            _variable("place", "L0.H3", "mark1 mark2 mark3", place_of),
+            _variable("value", "L1.H1", "place value1 value2 value3", at_place),
+        ),
+        "decoder",
+        fillers=(0, 2),
+        shuffled=False,
+        possible=_one_marked,
+    ),
+}
+"""Programs by the name of the model that implements them."""
