@@ -1,4 +1,4 @@
-"""Trains small transformers that implement a program, each variable in one component and nowhere else.
+"""Trains small transformers to implement a program: each variable in one component, and only there.
 
 Strict interchange-intervention training (SIIT, arXiv 2407.14494) of interchange interventions (IIT,
 arXiv 2112.00826): outputs of components in the run of a base text are replaced, and the answer must
@@ -16,15 +16,13 @@ that is what mechcore does: the program's variable is then absent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
-import typer
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import (
     BertConfig,
@@ -36,18 +34,19 @@ from transformers import (
 )
 
 from mechcore import progress
-from mechcore.bench.programs import LABELS, PROGRAMS, Program, Text, values_of
-from mechcore.components import Component, ModelShape
-from mechcore.errors import InputError, MechcoreError
-from mechcore.files import write_json
-from mechcore.worlds.tiny_world_training import one_thread, widen
+from mechcore.bench.programs import LABELS, Program, Text, values_of
+from mechcore.components import Component
+from mechcore.errors import InputError
+from mechcore.worlds.tiny_world_training import widen
 from mechcore.worlds.words import word_tokenizer
 
 MARGIN = 4.0
 """What every answer is trained to be worth, in nats."""
 WIDTH, N_HEADS = 48, 4
+MAX_LENGTH = 16
+"""Positions that models know."""
 BATCH_SIZE = 128
-STEPS = 6000
+STEPS = 2000
 LEARNING_RATE = 2e-3
 WARMUP = 200
 POOL = 20_000
@@ -63,7 +62,7 @@ Plan: TypeAlias = Int[Tensor, "row layer component"]
 Batch: TypeAlias = dict[str, Tensor]
 
 
-# -- the model -------------------------------------------------------------------------------------
+# -- the model ------------------------------------------------------------------------------------
 
 
 def untrained(program: Program, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
@@ -85,7 +84,7 @@ def untrained(program: Program, tokenizer: PreTrainedTokenizerBase, seed: int) -
             num_hidden_layers=program.n_layers,
             num_attention_heads=N_HEADS,
             intermediate_size=2 * WIDTH,
-            max_position_embeddings=16,
+            max_position_embeddings=MAX_LENGTH,
             type_vocab_size=1,
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
@@ -99,7 +98,7 @@ def untrained(program: Program, tokenizer: PreTrainedTokenizerBase, seed: int) -
                 n_layer=program.n_layers,
                 n_head=N_HEADS,
                 n_inner=2 * WIDTH,
-                n_positions=16,
+                n_positions=MAX_LENGTH,
                 resid_pdrop=0.0,
                 embd_pdrop=0.0,
                 attn_pdrop=0.0,
@@ -123,7 +122,7 @@ def batch_of(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]) -> Batch
     return {"input_ids": rows["input_ids"], "attention_mask": rows["attention_mask"]}
 
 
-# -- interventions ----------------------------------------------------------------------------------
+# -- interventions ---------------------------------------------------------------------------------
 
 
 def _layers(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Module]]:
@@ -239,14 +238,16 @@ def targets(
     return program.run(base, swaps)[program.answer].float()
 
 
-# -- training ---------------------------------------------------------------------------------------
+# -- training --------------------------------------------------------------------------------------
 
 
-def aligned(program: Program) -> Tensor:
-    """Whether a variable is aligned with the component, bool [layer, component]."""
+def aligned(
+    program: Program, names: Collection[str] | None = None
+) -> Bool[Tensor, "layer component"]:
+    """Which components are aligned with variables: with any, or with those of these names."""
     found = torch.zeros(program.n_layers, N_HEADS + 1, dtype=torch.bool)
     for variable in program.variables:
-        found[_column(variable.component)] = True
+        found[_column(variable.component)] |= names is None or variable.name in names
     return found
 
 
@@ -346,7 +347,7 @@ def train(
     steps: int = STEPS,
     seed: int = 0,
     pool: int = POOL,
-    log: Callable[[int, Losses], None] | None = None,
+    log: Callable[[Losses], None] | None = None,
 ) -> None:
     """Train a model in place.
 
@@ -357,7 +358,7 @@ def train(
         steps: of the optimiser.
         seed: of texts and interventions.
         pool: how many texts batches are drawn from.
-        log: called with the number of every step and its losses.
+        log: called with the losses of every step.
     """
     texts = _Pool(program, tokenizer, pool, seed)
     generator = torch.Generator().manual_seed(seed)
@@ -366,15 +367,17 @@ def train(
         optimizer, lambda step: min(1.0, (step + 1) / WARMUP, 1.02 - step / steps)
     )
     model.train()
-    for step in range(steps):
-        base, source = (texts.rows(index) for index in texts.pairs(BATCH_SIZE, generator))
-        plan, strict = drawn_plan(program, BATCH_SIZE, generator)
-        found = losses(model, program, base, source, plan, strict)
-        optimizer.zero_grad()
-        (found.behaviour + found.interchange + found.strictness).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        if log is not None:
-            log(step, found)
+    with progress.bar("training", steps) as advance:
+        for _ in range(steps):
+            base, source = (texts.rows(index) for index in texts.pairs(BATCH_SIZE, generator))
+            plan, strict = drawn_plan(program, BATCH_SIZE, generator)
+            found = losses(model, program, base, source, plan, strict)
+            optimizer.zero_grad()
+            (found.behaviour + found.interchange + found.strictness).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            advance()
+            if log is not None:
+                log(found)
     model.eval()
