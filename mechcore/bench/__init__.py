@@ -7,5 +7,6 @@ from mechcore._lazy import attach
 if TYPE_CHECKING:
     from mechcore.bench.case import Case as Case
     from mechcore.bench.case import Truth as Truth
+    from mechcore.bench.trained import trained_case as trained_case
 
 attach(__name__)

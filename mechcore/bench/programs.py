@@ -177,20 +177,18 @@ class Program:
         right = self.run(slots)[self.answer]
         return float((weights * (1 - right * self.without(slots, names))).sum())
 
-    def truth(self) -> Truth:
-        """What holds of a model that implements this program, on the in-domain population.
+    def truth(self, margin: float) -> Truth:
+        """What holds on the in-domain population of a model that implements this program.
 
-        Interactions are signs: what an ablation costs follows from the program in units of the
-        margin that the model was trained to have, which training reaches only nearly.
+        Args:
+            margin: what its answers are worth, in nats.
         """
         component = {v.name: v.component for v in self.variables}
         interactions = {}
         for pair in combinations(component, 2):
             size = self.drop(pair) - sum(self.drop([name]) for name in pair)
             if abs(size) > 1e-9:
-                interactions[ComponentSet.of([component[name] for name in pair])] = (
-                    1.0 if size > 0 else -1.0
-                )
+                interactions[ComponentSet.of([component[name] for name in pair])] = margin * size
         names = set(component)
         sufficient = [
             names - set(without) for without in subsets(names) if self.drop(without) < 1e-9
@@ -200,7 +198,6 @@ class Program:
             frozenset(component.values()),
             interactions,
             frozenset(component[name] for name in core),
-            sized=False,
         )
 
     def texts(

@@ -127,19 +127,17 @@ def batch_of(tokenizer: PreTrainedTokenizerBase, texts: Sequence[Text]) -> Batch
 
 def _layers(model: PreTrainedModel) -> list[tuple[nn.Module, nn.Module]]:
     """Of every layer: the projection that reads the heads' outputs, and what gives the MLP's."""
-    found: list[tuple[nn.Module, nn.Module]] = []
+    layers: Any
     if isinstance(model, BertForSequenceClassification):
-        for layer in model.bert.encoder.layer:
-            found.append((layer.attention.output.dense, layer.output.dense))
-    elif isinstance(model, GPT2ForSequenceClassification):
-        for block in model.transformer.h:
-            found.append((block.attn.c_proj, block.mlp))
-    else:
-        raise InputError(
-            f"model: found {type(model).__name__}; expected BertForSequenceClassification or "
-            "GPT2ForSequenceClassification"
-        )
-    return found
+        layers = model.bert.encoder.layer
+        return [(layer.attention.output.dense, layer.output.dense) for layer in layers]
+    if isinstance(model, GPT2ForSequenceClassification):
+        layers = model.transformer.h
+        return [(layer.attn.c_proj, layer.mlp) for layer in layers]
+    raise InputError(
+        f"model: found {type(model).__name__}; expected BertForSequenceClassification or "
+        "GPT2ForSequenceClassification"
+    )
 
 
 @contextmanager

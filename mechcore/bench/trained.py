@@ -8,6 +8,7 @@ The models are under ``data/known_truth``, each an ordinary Hugging Face checkpo
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,13 +78,14 @@ def trained_case(name: str, *, seed: int = 0, sizes: Mapping[Role, int] = SIZES)
     """
     folder, program = case_dir(name), PROGRAMS[name]
     tokenizer = load_tokenizer(folder)
-    data, pairs = {}, {}
+    data: dict[str, EncodedExamples] = {}
+    pairs: dict[str, EncodedExamples] = {}
     for role in program.roles:
         texts = program.texts(role, sizes[role], seed)
         data[role] = _encoded(f"{name} {role}", program, texts, tokenizer)
         others = program.texts(role, sizes[role], seed + 1, like=texts)
         pairs[role] = _encoded(f"{name} {role} pairs", program, others, tokenizer)
-    return Case(name, load_model(folder), data, program.truth(), pairs)
+    return Case(name, load_model(folder), data, program.truth(siit.MARGIN), pairs)
 
 
 def _encoded(
@@ -186,7 +188,7 @@ def measure(
     model.eval()
     trained_on = siit.batch_of(tokenizer, program.texts("train", n, seed + 2))
     means = siit.means_of(siit.recorded(model, trained_on)[1], trained_on)
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for role in program.roles:
         base = program.texts(role, n, seed)
         source = program.texts(role, n, seed + 1, like=base)
@@ -274,8 +276,11 @@ def _main(
     seed: Annotated[int, typer.Option(help="Of weights, texts and interventions.")] = 0,
 ) -> None:
     """Train the model of a case of known truth."""
-    with progress.shown():
-        typer.echo(make(name, out, steps=steps, seed=seed))
+    try:
+        with progress.shown():
+            typer.echo(make(name, out, steps=steps, seed=seed))
+    except MechcoreError as error:
+        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":

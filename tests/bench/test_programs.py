@@ -145,26 +145,28 @@ def test_drops_on_the_population() -> None:
 
 def test_truths() -> None:
     def written(name: str) -> tuple[set[str], dict[str, float] | None, set[str]]:
-        truth = PROGRAMS[name].truth()
+        truth = PROGRAMS[name].truth(margin=3.0)
         assert truth.interactions is not None
         assert truth.core is not None
-        signs = {str(pair): sign for pair, sign in truth.interactions.items()}
-        return {str(c) for c in truth.components}, signs, {str(c) for c in truth.core}
+        assert truth.sized
+        sizes = {str(pair): pytest.approx(size) for pair, size in truth.interactions.items()}
+        return {str(c) for c in truth.components}, sizes, {str(c) for c in truth.core}
 
     assert written("copy") == ({"L1.H2"}, {}, {"L1.H2"})
     # Either head suffices; without the MLP nothing more can be lost, but neither can by a head.
     assert written("backup") == (
         {"L0.H0", "L1.H2", "L1.MLP"},
-        {"L0.H0+L1.H2": 1.0},
+        {"L0.H0+L1.H2": 3.0},
         {"L1.MLP"},
     )
     heads = {"L0.H1", "L0.H3"}
-    series = {"L0.H1+L0.H3": -1.0, "L0.H1+L1.MLP": -1.0, "L0.H3+L1.MLP": -1.0}
+    # Alone each head costs 2/3 and the MLP all, and any two of them together cost all.
+    series = {"L0.H1+L0.H3": -1.0, "L0.H1+L1.MLP": -2.0, "L0.H3+L1.MLP": -2.0}
     assert written("conjunction") == (heads | {"L1.MLP"}, series, heads | {"L1.MLP"})
     # In domain the comparison is idle: the heuristic and what reads it are the core.
     assert written("heuristic") == (
         {"L0.H1", "L0.H2", "L1.MLP", "L2.H0", "L2.MLP"},
-        {"L2.H0+L2.MLP": -1.0},
+        {"L2.H0+L2.MLP": -3.0},
         {"L2.H0", "L2.MLP"},
     )
 
