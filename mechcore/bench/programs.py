@@ -34,7 +34,8 @@ Swaps: TypeAlias = Mapping[str, tuple[Bool[Tensor, " row"], Int[Tensor, " row"]]
 Role: TypeAlias = Literal["train", "id", "ood"]
 
 LABELS = {-1: "no", 1: "yes"}
-FILLERS = ("lamp", "tree", "road", "boat", "hill", "coin")
+FILLERS = ("a", "lamp", "tree", "road", "boat", "hill", "coin")
+"""Words that mean nothing. `mechcore.models.load_tokenizer` asks tokenizers for an "a"."""
 END = "?"
 """Last word of texts for decoders, which answer there."""
 MINORITY = 0.2
