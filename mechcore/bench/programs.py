@@ -12,9 +12,10 @@ follows from knowing less. This is what ablating a component to its mean does to
 from __future__ import annotations
 
 import random
+from bisect import bisect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, combinations, product
+from itertools import accumulate, chain, combinations, product
 from typing import Literal, TypeAlias
 
 import torch
@@ -191,43 +192,42 @@ class Program:
             if abs(size) > 1e-9:
                 interactions[ComponentSet.of([component[name] for name in pair])] = margin * size
         names = set(component)
-        sufficient = [
-            names - set(without) for without in subsets(names) if self.drop(without) < 1e-9
-        ]
-        core = set.intersection(*sufficient)
+        enough = [names - set(absent) for absent in subsets(names) if self.drop(absent) < 1e-9]
+        core = set.intersection(*enough)
         return Truth(
             frozenset(component.values()),
             interactions,
             frozenset(component[name] for name in core),
         )
 
-    def texts(
-        self, role: Role, n: int, seed: int, like: Sequence[Text] | None = None
-    ) -> list[Text]:
-        """Draw texts.
-
-        Args:
-            role: what they are for.
-            n: how many.
-            seed: of the draws.
-            like: texts, one for each to draw, that it is as long as and answers otherwise than.
-        """
+    def texts(self, role: Role, n: int, seed: int) -> list[Text]:
+        """Draw ``n`` texts of a role."""
         rng = random.Random(f"{role} {seed}")
+        choose = self._chooser(role, rng)
+        return [self._text(choose(), None, rng) for _ in range(n)]
+
+    def pairs(self, texts: Sequence[Text], role: Role, seed: int) -> list[Text]:
+        """For each of these texts draw one of a role that is as long and answers otherwise."""
+        rng = random.Random(f"{role} pairs {seed}")
+        choose = {sign: self._chooser(role, rng, sign) for sign in LABELS}
+        answers = self.run(values_of(texts))[self.answer].tolist()
+        return [
+            self._text(choose[-sign](), len(text.words), rng)
+            for text, sign in zip(texts, answers, strict=True)
+        ]
+
+    def _chooser(
+        self, role: Role, rng: random.Random, answer: int | None = None
+    ) -> Callable[[], dict[str, int]]:
+        """Draws values of slots as texts have them, all or those with one answer."""
         slots, weights = self.population(role)
-        names = list(slots)
-        rows = torch.stack([slots[name] for name in names], 1).tolist()
-        answers = self.run(slots)[self.answer].tolist()
-        drawn = []
-        for row in range(n):
-            n_words = None if like is None else len(like[row].words)
-            allowed = weights
-            if like is not None:
-                asked = {name: torch.tensor([like[row].slots[name]]) for name in names}
-                before = int(self.run(asked)[self.answer])
-                allowed = weights * torch.tensor([answer != before for answer in answers])
-            chosen = rows[_draw(allowed.tolist(), rng)]
-            drawn.append(self._text(dict(zip(names, chosen, strict=True)), n_words, rng))
-        return drawn
+        if answer is not None:
+            weights = weights * (self.run(slots)[self.answer] == answer)
+        columns = [column[weights > 0].tolist() for column in slots.values()]
+        rows = [dict(zip(slots, row, strict=True)) for row in zip(*columns, strict=True)]
+        bounds = list(accumulate(weights[weights > 0].tolist()))
+        last = len(rows) - 1
+        return lambda: rows[bisect(bounds, rng.random() * bounds[-1], hi=last)]
 
     def _text(self, slots: Mapping[str, int], n_words: int | None, rng: random.Random) -> Text:
         end = [END] if self.architecture == "decoder" else []
@@ -252,15 +252,3 @@ def values_of(texts: Sequence[Text]) -> dict[str, Int[Tensor, " row"]]:
 def subsets(names: Collection[str]) -> Iterable[tuple[str, ...]]:
     """All sets of these names, the empty one first."""
     return chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
-
-
-def _draw(weights: Sequence[float], rng: random.Random) -> int:
-    left = rng.random() * sum(weights)
-    last = 0
-    for row, weight in enumerate(weights):
-        if weight > 0:
-            last = row
-            left -= weight
-            if left < 0:
-                break
-    return last

@@ -83,7 +83,7 @@ def trained_case(name: str, *, seed: int = 0, sizes: Mapping[Role, int] = SIZES)
     for role in program.roles:
         texts = program.texts(role, sizes[role], seed)
         data[role] = _encoded(f"{name} {role}", program, texts, tokenizer)
-        others = program.texts(role, sizes[role], seed + 1, like=texts)
+        others = program.pairs(texts, role, seed)
         pairs[role] = _encoded(f"{name} {role} pairs", program, others, tokenizer)
     return Case(name, load_model(folder), data, program.truth(siit.MARGIN), pairs)
 
@@ -186,12 +186,12 @@ def measure(
         largest difference between these two for any set of variables.
     """
     model.eval()
-    trained_on = siit.batch_of(tokenizer, program.texts("train", n, seed + 2))
+    trained_on = siit.batch_of(tokenizer, program.texts("train", n, seed + 1))
     means = siit.means_of(siit.recorded(model, trained_on)[1], trained_on)
     found: dict[str, dict[str, Any]] = {}
     for role in program.roles:
         base = program.texts(role, n, seed)
-        source = program.texts(role, n, seed + 1, like=base)
+        source = program.pairs(base, role, seed)
         batch, others = (siit.batch_of(tokenizer, texts) for texts in (base, source))
         outputs = siit.recorded(model, others)[1]
         runs = _Runs(model, program, base, source, batch, outputs, means)

@@ -188,7 +188,7 @@ def test_texts_are_balanced_varied_and_made_of_the_programs_words(name: str) -> 
         for text in texts:
             for slot, value in text.slots.items():
                 assert set(text.words) & set(program.slots[slot][value])
-        others = program.texts(role, 400, 5, like=texts)
+        others = program.pairs(texts, role, 5)
         assert [len(text.words) for text in others] == [len(text.words) for text in texts]
         before, after = (program.run(values_of(each))[program.answer] for each in (texts, others))
         assert torch.equal(after, -before)

@@ -31,7 +31,7 @@ class Made:
         tokenizer.save_pretrained(folder)
         self.bridge = load_model(folder)
         texts = program.texts("train", 24, 0)
-        others = program.texts("train", 24, 1, like=texts)
+        others = program.pairs(texts, "train", 1)
         self.slots, self.other_slots = values_of(texts), values_of(others)
         self.base, self.source = (siit.batch_of(tokenizer, each) for each in (texts, others))
 
