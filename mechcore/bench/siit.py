@@ -343,6 +343,7 @@ def train(
     program: Program,
     *,
     steps: int = STEPS,
+    learning_rate: float = LEARNING_RATE,
     seed: int = 0,
     pool: int = POOL,
     log: Callable[[Losses], None] | None = None,
@@ -354,13 +355,14 @@ def train(
         tokenizer: of the program's words.
         program: what the model is to implement.
         steps: of the optimiser.
+        learning_rate: its largest, after a warm-up and before a linear decay.
         seed: of texts and interventions.
         pool: how many texts batches are drawn from.
         log: called with the losses of every step.
     """
     texts = _Pool(program, tokenizer, pool, seed)
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / WARMUP, 1.02 - step / steps)
     )
