@@ -39,7 +39,7 @@ FILLERS = ("a", "lamp", "tree", "road", "boat", "hill", "coin")
 """Words that mean nothing. `mechcore.models.load_tokenizer` asks tokenizers for an "a"."""
 END = "?"
 """Last word of texts for decoders, which answer there."""
-MINORITY = 0.2
+MINORITY = 0.3
 """Share of untypical texts in training data, where there are any."""
 
 

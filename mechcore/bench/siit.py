@@ -47,7 +47,7 @@ MAX_LENGTH = 16
 """Positions that models know."""
 BATCH_SIZE = 128
 STEPS = 2000
-LEARNING_RATE = 2e-3
+LEARNING_RATE = 1e-3
 WARMUP = 200
 POOL = 20_000
 """Texts that batches are drawn from."""
