@@ -134,7 +134,7 @@ PROGRAMS: Mapping[str, Program] = {
             _variable("cue", "L2.H0", "colour", copied),
             _variable("answer", "L2.MLP", "cue agree", multiplied),
         ),
-        "encoder",
+        "decoder",
         n_layers=3,
         typical="agree",
     ),

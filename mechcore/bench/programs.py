@@ -191,13 +191,21 @@ class Program:
             size = self.drop(pair) - sum(self.drop([name]) for name in pair)
             if abs(size) > 1e-9:
                 interactions[ComponentSet.of([component[name] for name in pair])] = margin * size
-        names = set(component)
-        enough = [names - set(absent) for absent in subsets(names) if self.drop(absent) < 1e-9]
-        core = set.intersection(*enough)
+        enough = [
+            kept for kept in subsets(component) if self.drop(set(component) - set(kept)) < 1e-9
+        ]
+        fewest = [kept for kept in enough if len(kept) == len(enough[0])]
         return Truth(
             frozenset(component.values()),
             interactions,
-            frozenset(component[name] for name in core),
+            frozenset(component[name] for name in fewest[0]) if len(fewest) == 1 else None,
+            None
+            if self.typical is None
+            else frozenset(
+                component[name]
+                for name in component
+                if self.drop([name], "ood") > 1e-9 > self.drop([name], "id")
+            ),
         )
 
     def texts(self, role: Role, n: int, seed: int) -> list[Text]:
