@@ -18,5 +18,6 @@ if TYPE_CHECKING:
     from mechcore.bench.scores import pair_auroc as pair_auroc
     from mechcore.bench.scores import path_auroc as path_auroc
     from mechcore.bench.scores import sign_accuracy as sign_accuracy
+    from mechcore.bench.trained import trained_case as trained_case
 
 attach(__name__)

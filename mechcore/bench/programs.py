@@ -1,0 +1,262 @@
+"""Small programs that transformers are trained to implement, and the texts they are about.
+
+A program reads the slots of a text and computes variables, each aligned with one component of the
+model. A slot is one word of the text; its value is a whole number from 1, or 1 and -1 for true and
+false. The last variable is the answer, 1 for yes and -1 for no.
+
+Values can be interchanged: a variable takes its value in another text. They can also be taken away:
+a variable then has its value ``absent``, mostly 0, which stands for not knowing, and rules say what
+follows from knowing less. This is what ablating a component to its mean does to the model.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, chain, combinations, product
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from mechcore.ablation.effects import ComponentSet
+from mechcore.bench.case import Truth
+from mechcore.components import Component
+from mechcore.errors import InputError
+from mechcore.worlds.draws import pick
+
+Values: TypeAlias = Mapping[str, Int[Tensor, " row"]]
+"""Values of slots or variables by name."""
+Swaps: TypeAlias = Mapping[str, tuple[Bool[Tensor, " row"], Int[Tensor, " row"]]]
+"""For variables by name: in which rows the value is replaced, and by what."""
+Role: TypeAlias = Literal["train", "id", "ood"]
+
+LABELS = {-1: "no", 1: "yes"}
+FILLERS = ("a", "lamp", "tree", "road", "boat", "hill", "coin")
+"""Words that mean nothing. `mechcore.models.load_tokenizer` asks tokenizers for an "a"."""
+END = "?"
+"""Last word of texts for decoders, which answer there."""
+MINORITY = 0.3
+"""Share of untypical texts in training data, where there are any."""
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of a program.
+
+    Attributes:
+        name: what it is called in tables.
+        component: the one that the variable is aligned with.
+        reads: slots and earlier variables that it is computed of.
+        rule: the computation, from their values to the variable's.
+        absent: its value where the component is ablated to its mean.
+    """
+
+    name: str
+    component: Component
+    reads: tuple[str, ...]
+    rule: Callable[..., Tensor]
+    absent: int = 0
+
+
+@dataclass(frozen=True)
+class Text:
+    """The words of a text, and the values of its slots."""
+
+    words: tuple[str, ...]
+    slots: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a trained model computes, and where.
+
+    Attributes:
+        slots: for every slot, the words that stand for each of its values.
+        variables: in the order of their computation, the answer last.
+        architecture: of the model that implements it.
+        n_layers: of that model.
+        fillers: fewest and most words of a text that are no slots.
+        shuffled: whether slots stand anywhere; otherwise they follow the fillers in order.
+        possible: which values of slots texts can have; any if None.
+        typical: of the variables that are 1 in every in-domain text; without any there are no
+            out-of-domain texts, in which they are -1.
+    """
+
+    slots: Mapping[str, Mapping[int, tuple[str, ...]]]
+    variables: tuple[Variable, ...]
+    architecture: Literal["encoder", "decoder"]
+    n_layers: int = 2
+    fillers: tuple[int, int] = (1, 4)
+    shuffled: bool = True
+    possible: Callable[[Values], Tensor] | None = None
+    typical: str | None = None
+    _combinations: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        known = set(self.slots)
+        for variable in self.variables:
+            if unknown := set(variable.reads) - known:
+                raise InputError(
+                    f"program: variable {variable.name!r} reads {', '.join(sorted(unknown))}; "
+                    f"expected slots or earlier variables: {', '.join(sorted(known))}"
+                )
+            known.add(variable.name)
+        rows = list(product(*self.slots.values()))
+        table = {
+            slot: torch.tensor(column)
+            for slot, column in zip(self.slots, zip(*rows, strict=True), strict=True)
+        }
+        if self.possible is not None:
+            kept = self.possible(table)
+            table = {slot: column[kept] for slot, column in table.items()}
+        self._combinations.update(table)
+
+    @property
+    def answer(self) -> str:
+        """Name of the variable that is the answer."""
+        return self.variables[-1].name
+
+    @property
+    def words(self) -> list[str]:
+        """All words of its texts."""
+        of_slots = chain.from_iterable(w for of in self.slots.values() for w in of.values())
+        end = (END,) if self.architecture == "decoder" else ()
+        return list(dict.fromkeys((*FILLERS, *of_slots, *end)))
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that it has texts for."""
+        return ("train", "id") if self.typical is None else ("train", "id", "ood")
+
+    def run(self, slots: Values, swaps: Swaps | None = None) -> dict[str, Int[Tensor, " row"]]:
+        """Values of all variables.
+
+        Args:
+            slots: values of the slots.
+            swaps: variables that take another value, which those that read them then see.
+        """
+        values = dict(slots)
+        for variable in self.variables:
+            own = variable.rule(*(values[name] for name in variable.reads))
+            if swaps and variable.name in swaps:
+                where, other = swaps[variable.name]
+                own = torch.where(where, other, own)
+            values[variable.name] = own
+        return {variable.name: values[variable.name] for variable in self.variables}
+
+    def without(self, slots: Values, names: Collection[str]) -> Int[Tensor, " row"]:
+        """The answer where these variables are absent."""
+        rows = torch.ones_like(next(iter(slots.values())))
+        swaps = {v.name: (rows > 0, v.absent * rows) for v in self.variables if v.name in names}
+        return self.run(slots, swaps)[self.answer]
+
+    def population(self, role: Role) -> tuple[Values, Float[Tensor, " row"]]:
+        """Every combination of values of slots, and how often texts of this role have it.
+
+        Both answers are equally frequent, as are all combinations with the same answer that are
+        typical alike.
+        """
+        values = self.run(self._combinations)
+        typical = {"train": 1 - MINORITY, "id": 1.0, "ood": 0.0}[role]
+        weights = torch.zeros(len(values[self.answer]), dtype=torch.float64)
+        untypical = None if self.typical is None else values[self.typical] < 0
+        for sign in LABELS:
+            answers = values[self.answer] == sign
+            if untypical is None:
+                weights += 0.5 * answers / answers.sum()
+            else:
+                for share, among in ((typical, ~untypical), (1 - typical, untypical)):
+                    weights += 0.5 * share * (answers & among) / (answers & among).sum()
+        return self._combinations, weights
+
+    def drop(self, names: Collection[str], role: Role = "id") -> float:
+        """Mean drop of the answer's margin where these variables are absent; 1 is all of it."""
+        slots, weights = self.population(role)
+        right = self.run(slots)[self.answer]
+        return float((weights * (1 - right * self.without(slots, names))).sum())
+
+    def truth(self, margin: float) -> Truth:
+        """What holds on the in-domain population of a model that implements this program.
+
+        Args:
+            margin: what its answers are worth, in nats.
+        """
+        component = {v.name: v.component for v in self.variables}
+        interactions = {}
+        for pair in combinations(component, 2):
+            size = self.drop(pair) - sum(self.drop([name]) for name in pair)
+            if abs(size) > 1e-9:
+                interactions[ComponentSet.of([component[name] for name in pair])] = margin * size
+        enough = [
+            kept for kept in subsets(component) if self.drop(set(component) - set(kept)) < 1e-9
+        ]
+        fewest = [kept for kept in enough if len(kept) == len(enough[0])]
+        return Truth(
+            frozenset(component.values()),
+            interactions,
+            frozenset(component[name] for name in fewest[0]) if len(fewest) == 1 else None,
+            None
+            if self.typical is None
+            else frozenset(
+                component[name]
+                for name in component
+                if self.drop([name], "ood") > 1e-9 > self.drop([name], "id")
+            ),
+        )
+
+    def texts(self, role: Role, n: int, seed: int) -> list[Text]:
+        """Draw ``n`` texts of a role."""
+        rng = random.Random(f"{role} {seed}")
+        choose = self._chooser(role, rng)
+        return [self._text(choose(), None, rng) for _ in range(n)]
+
+    def pairs(self, texts: Sequence[Text], role: Role, seed: int) -> list[Text]:
+        """For each of these texts draw one of a role that is as long and answers otherwise."""
+        rng = random.Random(f"{role} pairs {seed}")
+        choose = {sign: self._chooser(role, rng, sign) for sign in LABELS}
+        answers = self.run(values_of(texts))[self.answer].tolist()
+        return [
+            self._text(choose[-sign](), len(text.words), rng)
+            for text, sign in zip(texts, answers, strict=True)
+        ]
+
+    def _chooser(
+        self, role: Role, rng: random.Random, answer: int | None = None
+    ) -> Callable[[], dict[str, int]]:
+        """Draws values of slots as texts have them, all or those with one answer."""
+        slots, weights = self.population(role)
+        if answer is not None:
+            weights = weights * (self.run(slots)[self.answer] == answer)
+        columns = [column[weights > 0].tolist() for column in slots.values()]
+        rows = [dict(zip(slots, row, strict=True)) for row in zip(*columns, strict=True)]
+        bounds = list(accumulate(weights[weights > 0].tolist()))
+        last = len(rows) - 1
+        return lambda: rows[bisect(bounds, rng.random() * bounds[-1], hi=last)]
+
+    def _text(self, slots: Mapping[str, int], n_words: int | None, rng: random.Random) -> Text:
+        end = [END] if self.architecture == "decoder" else []
+        least, most = self.fillers
+        n_fillers = (
+            pick(range(least, most + 1), rng)
+            if n_words is None
+            else n_words - len(slots) - len(end)
+        )
+        words = [pick(FILLERS, rng) for _ in range(n_fillers)]
+        for slot, value in slots.items():
+            place = int(rng.random() * (len(words) + 1)) if self.shuffled else len(words)
+            words.insert(place, pick(self.slots[slot][value], rng))
+        return Text((*words, *end), slots)
+
+
+def values_of(texts: Sequence[Text]) -> dict[str, Int[Tensor, " row"]]:
+    """Values of the slots of texts."""
+    return {name: torch.tensor([text.slots[name] for text in texts]) for name in texts[0].slots}
+
+
+def subsets(names: Collection[str]) -> Iterable[tuple[str, ...]]:
+    """All sets of these names, the empty one first."""
+    return chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
