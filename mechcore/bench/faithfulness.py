@@ -15,16 +15,8 @@ import pandas as pd
 from jaxtyping import Float
 
 from mechcore.ablation import Answers, ComponentSet, ablate
-from mechcore.bench.scores import (
-    Axis,
-    CircuitSizes,
-    Compat,
-    Ranking,
-    by_component,
-    cmd,
-    cpr,
-    faithfulness,
-)
+from mechcore.bench.areas import Axis, CircuitSizes, Compat, cmd, cpr, faithfulness
+from mechcore.bench.scores import Ranking, by_component
 from mechcore.components import Component, ModelShape
 from mechcore.errors import InputError, MismatchError
 from mechcore.evaluation.intervals import Interval, bootstrap_weights
@@ -104,7 +96,7 @@ def faithfulness_of(
         means: the model's mean activations, where the fill needs them.
         kept: sizes of the circuits, see `CircuitSizes.of`.
         compat: ``"mib"`` for MIB's sizes.
-        axis: of the sizes, see `mechcore.bench.scores.cpr`.
+        axis: of the sizes, see `mechcore.bench.areas.cpr`.
         absolute: whether scores are ranked by size, without sign.
         metric: ``"margin"`` (nats), ``"accuracy"`` or ``"kl"`` from the full model (nats).
         fill: what replaces the others' outputs, by name.

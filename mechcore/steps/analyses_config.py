@@ -44,13 +44,13 @@ class AblationConfig:
         least=0,
     )
     controls: int = setting(
-        20,
+        200,
         "Random sets of as many other heads of the same layers to ablate beside the whole core; "
         "all there are, if there are fewer.",
         least=0,
     )
     control_examples: int = setting(
-        300, "Examples of each kind of test data for these, at most.", least=1
+        100, "Examples of each kind of test data for these, at most.", least=1
     )
 
     def __post_init__(self) -> None:
