@@ -47,8 +47,8 @@ def shown() -> Iterator[None]:
 
 
 @contextmanager
-def shown_on(display: Display) -> Iterator[None]:
-    """Show the progress of everything inside the block on a display."""
+def shown_on(display: Display | None) -> Iterator[None]:
+    """Show the progress of everything inside the block on a display; on None, not at all."""
     token = _shown.set(display)
     try:
         yield

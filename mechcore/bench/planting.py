@@ -28,6 +28,7 @@ from transformers import (
 
 from mechcore.bench.circuit import ANSWER, SHARP, Circuit, Relay
 from mechcore.errors import InputError
+from mechcore.models.checkpoint_files import without_bars
 from mechcore.worlds.words import SPECIALS, word_tokenizer
 
 Family: TypeAlias = Literal["encoder", "decoder"]
@@ -105,7 +106,8 @@ def plant(circuit: Circuit, folder: str | Path, form: Form | None = None) -> Non
     form = form or Form()
     _check_fits(circuit, form)
     model = planted_model(circuit, form)
-    model.save_pretrained(folder)
+    with without_bars():
+        model.save_pretrained(folder)
     tokenizer_of().save_pretrained(folder)
 
 

@@ -146,10 +146,12 @@ class Oracle:
         return self.margin(domain) - self.margin(domain, without)
 
     def interaction(self, domain: Domain, a: Component, b: Component) -> float:
-        """Drop of both less the drops of each, in nats; 0 if under rounding."""
+        """Drop of both less the drops of each, in nats; 0 where that is under a thousandth."""
         found = self.drop(domain, [a, b]) - self.drop(domain, [a]) - self.drop(domain, [b])
-        return found if abs(found) > _NOTHING else 0.0
+        return found if abs(found) > _LEAST else 0.0
 
 
 _NOTHING = 1e-6
 """Nats that are rounding."""
+_LEAST = 1e-3
+"""Nats that are an interaction: attention is not quite all at one place."""

@@ -30,7 +30,7 @@ from mechcore.pruning.methods import METHODS, Request
 from mechcore.pruning.settings import PruneSettings, prune_settings
 from mechcore.tables import SEED, Column, Schema
 
-PAIRS = "singles-and-pairs"
+WITH_PAIRS = "singles-and-pairs"
 """The ranking by the largest of a component's drop and its interactions, all exact."""
 WITHOUT_TRUTH = ("layer-matched",)
 """Methods that need another's result."""
@@ -57,7 +57,7 @@ NODES = Schema(
         *_COST,
     ),
 )
-INTERACTIONS = Schema(
+PAIRS = Schema(
     "pairs",
     "How well each method finds the true interactions of each case.",
     (
@@ -85,7 +85,7 @@ def recovered_nodes(
 
     Args:
         case: a model of known truth.
-        methods: names of `mechcore.pruning.METHODS`, or `PAIRS`.
+        methods: names of `mechcore.pruning.METHODS`, or `WITH_PAIRS`.
         seed: of what methods draw.
         schedule: of L0 pruning; the preset ``"fast"`` by default.
         batch_size: texts of a forward of sweeps.
@@ -101,7 +101,7 @@ def recovered_nodes(
     means = MeanActivations.compute(model, train, n_samples=0)
     rows = []
     for method in methods:
-        if method == PAIRS:
+        if method == WITH_PAIRS:
             scores, cost = _with_pairs(case, means, batch_size)
             mask = discretise(scores, _sparsity(case, shape), shape)
         else:
@@ -127,7 +127,7 @@ def recovered_nodes(
                 "seed": seed,
                 "n_true": len(case.truth.components),
                 "n": len(shape.components),
-                "auroc": node_auroc(scores, case.truth),
+                "auroc": node_auroc(_without_rounding(scores), case.truth),
                 "distance": mask_distance(mask, case.truth).distance,
                 "cpr": faithful.cpr.mean,
                 "cmd": faithful.cmd.mean,
@@ -135,6 +135,13 @@ def recovered_nodes(
             }
         )
     return pd.DataFrame(rows, columns=NODES.names)
+
+
+def _without_rounding(scores: Tensor) -> Float[np.ndarray, "layer component"]:
+    """Scores of which those that differ by less than a millionth of the largest are ties."""
+    values = scores.double().numpy()
+    unit = 1e-6 * np.abs(values).max()
+    return np.round(values / unit) if unit else values
 
 
 def _sparsity(case: Case, shape: ModelShape) -> float:
@@ -184,7 +191,7 @@ def recovered_pairs(
         batch_size: texts of a forward.
 
     Returns:
-        The columns of `INTERACTIONS`, a row per method; none where no pair interacts.
+        The columns of `PAIRS`, a row per method; none where no pair interacts.
 
     Raises:
         InputError: a method is unknown.
@@ -205,11 +212,14 @@ def recovered_pairs(
                 **_passes(found.cost),
             }
         )
-    return pd.DataFrame(rows, columns=INTERACTIONS.names)
+    return pd.DataFrame(rows, columns=PAIRS.names)
 
 
 def _passes(cost: Cost) -> dict[str, float]:
     return {"forwards": cost.forwards, "backwards": cost.backwards}
+
+
+_RANGES = {"auroc": (0, 1), "signs": (0, 1), "cpr": (-np.inf, np.inf), "cmd": (0, np.inf)}
 
 
 def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
@@ -230,7 +240,8 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
         row: dict[str, Any] = {"method": method, "n_cases": len(part)}
         for column in columns:
             found = mean_interval(part[column].to_numpy(), seed=seed)
-            row |= {column: found.mean, f"{column}_low": found.low, f"{column}_high": found.high}
+            low, high = np.clip([found.low, found.high], *_RANGES[column])
+            row |= {column: found.mean, f"{column}_low": low, f"{column}_high": high}
         row |= {name: part[name].mean() for name in _passes(Cost())}
         rows.append(row)
     best = -1 if columns[0] != "cmd" else 1

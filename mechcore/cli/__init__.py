@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import ablation, components, paths, report, study, subnetworks, training
+from mechcore.cli import ablation, bench, components, paths, report, study, subnetworks, training
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
@@ -63,6 +63,7 @@ for _command in (
     paths.paths,
     report.report,
     training.train,
+    bench.bench,
     study.train_world,
 ):
     app.command(_command.__name__.replace("_", "-"))(_command)
@@ -110,8 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run, demo, cognitive run, extractive run, effective-size and train go on "
-            "when run again, prune, compare, ablate, superadditive and paths with --resume",
+            "interrupted; run, demo, cognitive run, extractive run, effective-size, train and bench "
+            "go on when run again, prune, compare, ablate, superadditive and paths with --resume",
             code,
         )
     sys.exit(code or 0)

@@ -78,8 +78,8 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "drops": [20],
         "roles": [20],
         "flips": [3 * 40],  # at most 3 texts for each head
-        # 6 pairs of 4 and 20 controls of the core, at half a pass each; the sweep has the rest.
-        "ablate": [0.5 * (6 + 20) * 80],
+        # 6 pairs of 4 and 200 controls of the core, at half a pass each; the sweep has the rest.
+        "ablate": [0.5 * (6 + 200) * 80],
         # Of 45 components and 8 core heads: views of the core and of each of its heads, of two
         # rows; the answer without each component; own and blind drops, and 10 readers by 8 heads,
         # at half a pass each. Out of domain 20 controls beside three tenths of the components.
@@ -89,9 +89,9 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
 
 def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> None:
     changed = replace(config, analyses=replace(config.analyses, sweep=None))
-    # A fifth of 40 heads in the core, 6 pairs of 4, 6 others and 20 controls of the core.
+    # A fifth of 40 heads in the core, 6 pairs of 4, 6 others and 200 controls of the core.
     found = counted(changed, SIZE)
-    assert found["ablate"] == [0.5 * (8 + 6 + 6 + 20) * 80]
+    assert found["ablate"] == [0.5 * (8 + 6 + 6 + 200) * 80]
     few = AblationConfig(max_joint=4, max_non_core=6, controls=7, control_examples=40)
     fewer = replace(changed, analyses=replace(changed.analyses, ablation=few))
     assert counted(fewer, SIZE)["ablate"] == [0.5 * ((8 + 6 + 6) * 80 + 7 * (30 + 40))]

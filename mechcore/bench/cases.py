@@ -1,0 +1,128 @@
+"""All cases of known truth by name, and the benchmark of methods on them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from mechcore import progress
+from mechcore.bench.case import Case
+from mechcore.bench.library import PROGRAMS
+from mechcore.bench.planted import CATALOGUE, planted_case
+from mechcore.bench.recovery import NODES, PAIRS, recovered_nodes, recovered_pairs
+from mechcore.bench.trained import trained_case
+from mechcore.errors import InputError
+from mechcore.files import write_json
+from mechcore.tables import Schema, write_tables
+
+PLANTED, TRAINED = "planted", "trained"
+_OPTIONS = "benchmark.json"
+
+
+def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
+    """Names of cases, with those of groups in the place of the group.
+
+    Args:
+        wanted: cases, or ``"planted"`` and ``"trained"`` for all of these.
+
+    Raises:
+        InputError: one is unknown.
+    """
+    groups = {PLANTED: list(CATALOGUE), TRAINED: [f"{TRAINED}-{name}" for name in PROGRAMS]}
+    known = [name for names in groups.values() for name in names]
+    found = [name for each in wanted for name in groups.get(each, [each])]
+    unknown = [name for name in found if name not in known]
+    if unknown:
+        raise InputError(
+            f"cases: {unknown[0]!r} is none; expected planted, trained, or some of "
+            f"{', '.join(known)}"
+        )
+    return list(dict.fromkeys(found))
+
+
+def load_case(name: str, folder: str | Path, *, seed: int = 0) -> Case:
+    """A case by name.
+
+    Args:
+        name: one of `case_names`.
+        folder: for the checkpoint of a planted one.
+        seed: of its texts.
+
+    Raises:
+        InputError: there is no such case.
+    """
+    (name,) = case_names([name])
+    if name in CATALOGUE:
+        return planted_case(name, folder, seed=seed)
+    return trained_case(name.removeprefix(f"{TRAINED}-"), seed=seed)
+
+
+def run_benchmark(
+    out: Path,
+    cases: Sequence[str],
+    methods: Sequence[str],
+    interaction_methods: Sequence[str],
+    seeds: Sequence[int] = (0,),
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Every method on every case, each result kept as soon as it is there.
+
+    Args:
+        out: folder for the results; those that are there already are not made again.
+        cases: see `case_names`.
+        methods: that rank components, see `recovered_nodes`.
+        interaction_methods: see `recovered_pairs`.
+        seeds: of texts and of what methods draw, each a repetition.
+
+    Returns:
+        The tables ``nodes`` and ``pairs``.
+
+    Raises:
+        InputError: a case or method is unknown, or the folder holds another benchmark.
+    """
+    names = case_names(cases)
+    options = {"methods": list(methods), "interaction_methods": list(interaction_methods)}
+    known = out / _OPTIONS
+    if known.exists() and (found := json.loads(known.read_text())) != options:
+        raise InputError(
+            f"{out}: holds a benchmark of {found}; expected {options}: choose another folder"
+        )
+    write_json(known, options)
+    parts: list[tuple[pd.DataFrame, pd.DataFrame]] = []
+    with progress.bar("cases", len(names) * len(seeds)) as advance:
+        for seed in seeds:
+            for name in names:
+                with progress.shown_on(None):
+                    parts.append(_one(out / "cases" / f"{name}-{seed}", name, seed, options))
+                advance()
+    nodes, pairs = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
+    return nodes, pairs
+
+
+def _one(
+    folder: Path, name: str, seed: int, options: dict[str, list[str]]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Both tables of one case."""
+
+    def kept(schema: Schema, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        file = folder / f"{schema.name}.csv"
+        if not file.exists():
+            write_tables(folder, {schema.name: make()}, [schema])
+        return schema.read(file)
+
+    loaded: list[Case] = []
+
+    def case() -> Case:
+        if not loaded:
+            loaded.append(load_case(name, folder / "checkpoint", seed=seed))
+        return loaded[0]
+
+    return (
+        kept(NODES, lambda: recovered_nodes(case(), options["methods"], seed=seed)),
+        kept(
+            PAIRS,
+            lambda: recovered_pairs(case(), options["interaction_methods"], seed=seed),
+        ),
+    )

@@ -1,0 +1,83 @@
+"""The benchmark of methods on models of known truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mechcore import progress
+from mechcore.cli.options import split
+from mechcore.cli.shared import show
+from mechcore.errors import InputError
+
+
+def bench(
+    cases: Annotated[
+        str,
+        typer.Option(
+            "--cases", help="Cases by commas; planted and trained stand for all of these."
+        ),
+    ] = "planted,trained",
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", help="Methods that rank components, by commas; all by default."),
+    ] = None,
+    interactions: Annotated[
+        str | None,
+        typer.Option(
+            "--interactions", help="Ways to predict interactions, by commas; all by default."
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option("--seeds", help="Repetitions, by commas.")] = "0",
+    names: Annotated[bool, typer.Option("--list", help="Name all cases, and end.")] = False,
+    out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
+        "mechcore-bench"
+    ),
+) -> None:
+    """How well methods find what is true of models of known truth.
+
+    Run it again to go on after an interruption.
+    """
+    from mechcore.ablation.predicting import INTERACTION_METHODS
+    from mechcore.bench.cases import case_names, run_benchmark
+    from mechcore.bench.recovery import WITH_PAIRS, WITHOUT_TRUTH, over_cases
+    from mechcore.pruning import METHODS
+    from mechcore.report.blocks import Gallery
+    from mechcore.report.recovery_figures import recovery
+    from mechcore.tables import write_tables
+
+    chosen = case_names(split(cases))
+    if names:
+        print("\n".join(chosen))
+        return
+    every = [name for name in METHODS if name not in WITHOUT_TRUTH]
+    ranked = [*every, WITH_PAIRS] if methods is None else split(methods)
+    paired = [*INTERACTION_METHODS] if interactions is None else split(interactions)
+    for name in ranked:
+        if name != WITH_PAIRS:
+            METHODS[name]
+        if name in WITHOUT_TRUTH:
+            raise InputError(f"--methods: {name} matches the masks of another method; leave it out")
+    for name in paired:
+        INTERACTION_METHODS[name]
+    with progress.shown():
+        nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds))
+    tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(out)
+    for name, columns in (("nodes", ["auroc", "cmd"]), ("pairs", ["auroc", "signs"])):
+        table = tables[name]
+        if table.empty:
+            continue
+        means = tables[f"{name}_by_method"] = over_cases(table, columns)
+        gallery.add(recovery(table, means, columns), name, "", "")
+        show(means)
+    write_tables(out / "tables", tables)
+    print(f"tables and figures: {out}")
+
+
+def _numbers(seeds: str) -> list[int]:
+    found = split(seeds)
+    if not found or not all(each.isdecimal() for each in found):
+        raise InputError(f"--seeds: found {seeds!r}; expected whole numbers by commas, such as 0,1")
+    return [int(each) for each in found]

@@ -1,0 +1,120 @@
+"""How well methods recover what is true, by scores computed otherwise, and the benchmark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from mechcore.ablation import ablate, sets
+from mechcore.bench import cases
+from mechcore.bench.case import Case
+from mechcore.bench.cases import case_names, load_case, run_benchmark
+from mechcore.bench.planted import CATALOGUE
+from mechcore.bench.recovery import WITH_PAIRS, over_cases, recovered_nodes, recovered_pairs
+from mechcore.errors import InputError
+from mechcore.masking.means import MeanActivations
+from mechcore.pruning import METHODS
+
+WITHOUT_NOISE = [name for name in CATALOGUE if not name.endswith("noisy")]
+
+
+@pytest.fixture(scope="module")
+def backup(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return load_case("backup-encoder", tmp_path_factory.mktemp("backup"))
+
+
+def test_single_ablations_miss_backups_and_pairs_find_them(backup: Case) -> None:
+    """Neither the head nor its backup nor what wakes it costs anything alone; all others cost 0."""
+    table = recovered_nodes(backup, ["attribution", "singles", WITH_PAIRS]).set_index("method")
+    assert table.loc["singles", "auroc"] == (1 + 3 * 0.5) / 4  # one of four above, three ties
+    with_pairs = table.loc[WITH_PAIRS]
+    assert (with_pairs["auroc"], with_pairs["distance"]) == (1, 0)
+    assert (with_pairs["n_true"], with_pairs["n"]) == (4, 15)
+    assert with_pairs["forwards"] == 1 + 15 + 15 * 14 / 2
+    passes = table.loc["attribution", ["forwards", "backwards"]].astype(float)
+    assert passes.tolist() == pytest.approx([1, 1])
+
+
+def test_rows_are_those_of_the_scores(tmp_path: Path) -> None:
+    case = load_case("mixed-decoder-noisy", tmp_path)
+    (row,) = recovered_nodes(case, ["singles"], seed=3).itertuples()
+    model, train = case.model, case.data["train"]
+    means = MeanActivations.compute(model, train, n_samples=0)
+    found = ablate(model, sets.singles(model), train, means, role="id")
+    kl = {s.components[0]: found.without[s].kl.mean() for s in found.sets}
+    true = [component in case.truth.components for component in kl]
+    assert row.auroc == pytest.approx(roc_auc_score(true, list(kl.values())), abs=0.03)
+    assert (row.case, row.seed) == ("mixed-decoder-noisy", 3)
+
+
+@pytest.mark.parametrize("name", WITHOUT_NOISE)
+def test_exact_pairs_find_everything_that_is_planted_without_noise(
+    name: str, tmp_path: Path
+) -> None:
+    case = load_case(name, tmp_path)
+    nodes = recovered_nodes(case, [WITH_PAIRS])
+    assert nodes["auroc"].tolist() == [1]
+    assert nodes["distance"].tolist() == [0]
+    pairs = recovered_pairs(case, ["exact"])
+    if case.truth.interactions:
+        assert pairs["auroc"].tolist() == [1]
+        assert pairs["signs"].tolist() == [1]
+        assert pairs["n"].tolist() == [105]
+    else:
+        assert pairs.empty
+
+
+def test_means_over_cases_by_hand() -> None:
+    rows = [("a", "x", 1.0, 4.0), ("a", "y", 0.5, 6.0), ("a", "y", 0.7, 6.0), ("b", "x", 0.9, 2.0)]
+    table = pd.DataFrame(rows, columns=["method", "case", "auroc", "forwards"])
+    found = over_cases(table.assign(backwards=0.0), ["auroc"]).set_index("method")
+    assert found.index.tolist() == ["b", "a"]
+    a = found.loc["a"]  # cases count the same, whatever their repetitions: (1 + 0.6) / 2
+    assert (a["auroc"], a["n_cases"], a["forwards"]) == pytest.approx((0.8, 2, 5))
+    assert 0 <= a["auroc_low"] < 0.8 < a["auroc_high"] <= 1
+    assert np.isnan(found.loc["b", "auroc_low"])
+
+
+def test_the_benchmark_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: Any = (["copies-encoder", "or-decoder"], ["random", "attribution"], ["exact"], [0, 1])
+    done: list[str] = []
+
+    def fails(name: str, *arguments: Any, **options: Any) -> Case:
+        done.append(name)
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        return load_case(name, *arguments, **options)
+
+    monkeypatch.setattr(cases, "load_case", fails)
+    with pytest.raises(KeyboardInterrupt):
+        run_benchmark(tmp_path, *wanted)
+    nodes, pairs = run_benchmark(tmp_path, *wanted)
+    assert done == ["copies-encoder", "or-decoder", *["copies-encoder"] * 2, "or-decoder"]
+    assert len(nodes) == 2 * 2 * 2
+    assert set(pairs["case"]) == {"or-decoder"}
+    again, _ = run_benchmark(tmp_path, *wanted)
+    pd.testing.assert_frame_equal(nodes, again)
+    assert len(done) == 5
+    random = nodes[nodes["method"] == "random"].groupby("case")["auroc"]
+    assert (random.nunique() == 2).all()  # each repetition draws anew
+    with pytest.raises(InputError, match="holds a benchmark of"):
+        run_benchmark(tmp_path, ["copies-encoder"], ["random"], ["exact"])
+    assert json.loads((tmp_path / "benchmark.json").read_text())["methods"] == wanted[1]
+
+
+def test_names_of_cases() -> None:
+    every = case_names()
+    assert len([name for name in every if name.startswith("trained-")]) >= 6
+    assert len([name for name in every if not name.startswith("trained-")]) >= 10
+    assert case_names(["planted", "or-encoder"]) == list(CATALOGUE)
+    with pytest.raises(InputError, match="cases: 'nor' is none; expected planted, trained, or"):
+        case_names(["nor"])
+    assert "layer-matched" in METHODS.names()
