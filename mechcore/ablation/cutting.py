@@ -159,10 +159,11 @@ class PathEngine:
             return
         group, own = self.parts[part]
         fill, where = _fill(group.engine), group.engine.batches[batch]
+        inputs = self.job.asked(where)
+        fill.read(inputs)
         group.engine.run(own, batch, kept)
         if group.answer is not None and own == group.tasks[0][0]:
             assert fill.answers is not None
-            inputs = self.job.asked(where)
             logits = self.job.readout.read(fill.answers[None], inputs, where["index"])
             self._note([group.answer], logits, where["index"], kept)
 

@@ -273,7 +273,7 @@ class SharingEngine(ABC):
         read = inputs["input_ids"].new_zeros(len(inputs["input_ids"]))
         if is_causal(self.job.model):
             read = last_real_position(inputs["attention_mask"])
-        runner.fills.read({**inputs, "index": batch["index"]})
+        runner.fills.prepare({**inputs, "index": batch["index"]})
         runner.run(inputs, read, tree, emit)
         flush()
 

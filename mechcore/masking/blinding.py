@@ -327,7 +327,7 @@ class Blindness(Fill):
 
     @torch.no_grad()
     def read(self, inputs: Batch) -> None:
-        """Run a batch, as `model_inputs` returns it, see `Fill.read`.
+        """Run a batch, as `model_inputs` returns it, whose outputs are wanted next.
 
         Also keeps `answers`, the logits of an answer that is blind, [batch, *pos, out].
         """

@@ -66,8 +66,8 @@ class Counterfactual(Fill):
         return partial(cls, pairs=pairs)
 
     @torch.no_grad()
-    def read(self, batch: Batch) -> None:
-        """Run the pairs of a batch, see `Fill.read`.
+    def prepare(self, batch: Batch) -> None:
+        """Run the pairs of a batch, see `Fill.prepare`.
 
         Raises:
             InputError: it is not known which examples the batch holds, or one has no pair.

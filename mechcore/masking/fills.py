@@ -52,7 +52,7 @@ class Fill(ABC):
         assert self._means is not None
         return self._means
 
-    def read(self, batch: Batch) -> None:  # noqa: B027
+    def prepare(self, batch: Batch) -> None:  # noqa: B027
         """Learn of a batch before it is run; the model is not masked meanwhile.
 
         Args:

@@ -46,13 +46,13 @@ class MaskedModel:
     def __init__(self, model: Any, n_masks: int | None, fill: Fill) -> None:
         self.model, self.n_masks, self.fill = model, n_masks, fill
         self.positions: Tensor | None = None
-        self.at_rest = False  # while the fill reads a batch, hooks leave the model as it is
+        self.at_rest = False  # while the fill prepares, hooks leave the model as it is
 
     def __call__(self, batch: Batch) -> Float[Tensor, "*masks batch *pos out"]:
         """Logits of ``batch``, with a leading axis of masks if the mask has one."""
         inputs = model_inputs(self.model, batch)
         positions = real_positions(inputs["attention_mask"])
-        self._read(batch)
+        self._prepare(batch)
         if self.n_masks is None:
             return self._run(inputs, positions)
         repeated = {name: tensor.repeat(self.n_masks, 1) for name, tensor in inputs.items()}
@@ -70,13 +70,13 @@ class MaskedModel:
             raise InputError(
                 f"masked: {n_rows} rows and {self.n_masks or 1} masks; expected one for each row"
             )
-        self._read(batch)
+        self._prepare(batch)
         return self._run(inputs, real_positions(inputs["attention_mask"])[:, None])
 
-    def _read(self, batch: Batch) -> None:
+    def _prepare(self, batch: Batch) -> None:
         self.at_rest = True
         try:
-            self.fill.read(batch)
+            self.fill.prepare(batch)
         finally:
             self.at_rest = False
 
