@@ -111,8 +111,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run, demo, cognitive run, extractive run, effective-size, train and bench "
-            "go on when run again, prune, compare, ablate, superadditive and paths with --resume",
+            "interrupted; run, demo, cognitive run, extractive run, effective-size, train and "
+            "bench go on when run again, prune, compare, ablate, superadditive and paths with "
+            "--resume",
             code,
         )
     sys.exit(code or 0)
