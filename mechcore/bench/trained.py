@@ -137,7 +137,7 @@ class _Runs:
         interchange = {}
         for name in names:
             margin, target = self(siit.aligned(program, [name]), siit.SOURCE)
-            interchange[name] = _share((margin * target > 0)[target != 0])
+            interchange[name] = _share((margin / siit.MARGIN).round().clamp(-1, 1) == target)
         change = max(
             float((self(which, code)[0] - full).abs().max())
             for which in (*_singles(others), others)
@@ -183,12 +183,12 @@ def measure(
         seed: of the texts.
 
     Returns:
-        By role, the ``accuracy``; ``interchange``, for each variable the accuracy where the program
-        knows the answer; ``change``, the largest change of any margin by intervening on one or all
-        of the components that are aligned with no variable; ``drop``, the mean drop in margin by
-        ablating each variable to its mean, measured and the program's; and ``drop_error``, the
-        largest difference between these two for any set of variables, ablated alone or together
-        with all components of no variable.
+        By role, the ``accuracy``; ``interchange``, for each variable the share of answers that are
+        the program's, undecided ones (margins nearest to 0) among them; ``change``, the largest
+        change of any margin by intervening on one or all of the components that are aligned with
+        no variable; ``drop``, the mean drop in margin by ablating each variable to its mean,
+        measured and the program's; and ``drop_error``, the largest difference between these two
+        for any set of variables, ablated alone or together with all components of no variable.
     """
     model.eval()
     trained_on = siit.batch_of(tokenizer, program.texts("train", n, seed + 1))

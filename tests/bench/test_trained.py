@@ -41,7 +41,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 def test_it_implements_its_program_on_fresh_texts(case: Case) -> None:
     folder = case_dir(case.name)
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32)
-    found = measure(model, load_tokenizer(folder), PROGRAMS[case.name], n=300, seed=FRESH)
+    found = measure(model, load_tokenizer(folder), PROGRAMS[case.name], n=150, seed=FRESH)
     assert failures(found) == []
     stored = json.loads((folder / MEASURED_FILE).read_text())["measured"]
     assert failures(stored) == []
