@@ -49,3 +49,14 @@ def test_every_table_of_the_page_is_made_from_the_tables_of_the_study() -> None:
     shown = [table.strip() for table in _tables(page) if not any(w in table for w in WRITTEN)]
     assert sorted(shown) == sorted(made.values())
     assert len(_tables(page)) == len(made) + len(WRITTEN)
+
+
+def test_every_table_of_known_truth_is_made_from_the_tables_of_the_benchmark() -> None:
+    module, folder = _module("known_truth"), DOCS / "tables" / "known-truth"
+    found, calibration = module.tables(folder), module.calibration(folder)
+    page = (DOCS / "results" / "known-truth.md").read_text()
+    shown = [table.strip() for table in _tables(page) if not table.startswith("| circuit |")]
+    assert sorted(shown) == sorted([*found.values(), *calibration.values()])
+    concept = (DOCS / "concepts" / "numbers.md").read_text()
+    for table in calibration.values():
+        assert table in concept

@@ -1,0 +1,142 @@
+"""The tables of docs/results/known-truth.md and docs/concepts/numbers.md.
+
+Usage: python docs/results/known_truth.py FOLDER
+
+FOLDER has nodes.csv and pairs.csv of ``mechcore bench``, and coverage.csv and errors.csv of
+``benchmarks/calibration.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+from as_markdown import markdown, percent
+
+from mechcore.bench.recovery import over_cases
+
+CORRECTIONS = {"none": "none", "benjamini-hochberg": "Benjamini-Hochberg", "holm": "Holm"}
+CORRECTIONS |= {"westfall-young": "Westfall-Young"}
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Every table of the page on known truth, in Markdown, by what it shows."""
+    nodes, pairs = (pd.read_csv(folder / f"{name}.csv") for name in ("nodes", "pairs"))
+    return {
+        "nodes": _nodes(nodes),
+        "circuits": _by_circuit(nodes),
+        "pairs": _pairs(pairs),
+        "pairs by circuit": _by_circuit(pairs),
+    }
+
+
+def calibration(folder: Path) -> dict[str, str]:
+    """The tables of calibration."""
+    return {
+        "coverage": _coverage(pd.read_csv(folder / "coverage.csv")),
+        "errors": _errors(pd.read_csv(folder / "errors.csv")),
+    }
+
+
+def _trained(table: pd.DataFrame) -> pd.Series:
+    return table["case"].str.startswith("trained-")
+
+
+def _range(row: pd.Series, column: str) -> str:
+    return f"{row[column]:.2f} ({row[f'{column}_low']:.2f} to {row[f'{column}_high']:.2f})"
+
+
+def _nodes(table: pd.DataFrame) -> str:
+    planted, trained = (
+        over_cases(part, ["auroc", "cmd"]).set_index("method")
+        for part in (table[~_trained(table)], table[_trained(table)])
+    )
+    exact = table[table["distance"] == 0].groupby("method")["case"].nunique()
+    rows = []
+    for method in over_cases(table, ["auroc"])["method"]:
+        a, b = planted.loc[method], trained.loc[method]
+        rows.append(
+            [
+                f"`{method}`",
+                _range(a, "auroc"),
+                _range(b, "auroc"),
+                f"{exact.get(method, 0)} of {table['case'].nunique()}",
+                _range(a, "cmd"),
+                _range(b, "cmd"),
+                f"{a['forwards']:.0f}",
+                f"{a['backwards']:.0f}",
+            ]
+        )
+    head = ["method", "AUROC, planted", "AUROC, trained", "mask exact", "CMD, planted"]
+    return markdown([*head, "CMD, trained", "forward", "backward"], rows)
+
+
+def _pairs(table: pd.DataFrame) -> str:
+    planted, trained = (
+        over_cases(part, ["auroc", "signs"]).set_index("method")
+        for part in (table[~_trained(table)], table[_trained(table)])
+    )
+    rows = []
+    for method in over_cases(table, ["auroc"])["method"]:
+        a, b = planted.loc[method], trained.loc[method]
+        rows.append(
+            [
+                f"`{method}`",
+                _range(a, "auroc"),
+                _range(b, "auroc"),
+                _range(a, "signs"),
+                _range(b, "signs"),
+                f"{a['forwards']:.0f}",
+                f"{a['backwards']:.0f}",
+            ]
+        )
+    head = ["method", "AUROC, planted", "AUROC, trained", "signs, planted", "signs, trained"]
+    return markdown([*head, "forward", "backward"], rows)
+
+
+def _by_circuit(table: pd.DataFrame) -> str:
+    """Mean AUROC of every method, by what the model does."""
+    kind = table["case"].str.replace(r"-(encoder|decoder)(-noisy)?$", "", regex=True)
+    by_kind = table.assign(kind=kind).pivot_table(index="method", columns="kind", values="auroc")
+    kinds = list(dict.fromkeys(kind))
+    order = over_cases(table, ["auroc"])["method"]
+    rows = [[f"`{m}`", *(f"{by_kind.loc[m, name]:.2f}" for name in kinds)] for m in order]
+    return markdown(["method", *(name.replace("trained-", "trained ") for name in kinds)], rows)
+
+
+def _coverage(table: pd.DataFrame) -> str:
+    sizes = sorted(table["texts"].unique())
+    rows = []
+    for (figure, metric), part in table.groupby(["figure", "metric"], sort=False):
+        by_size = part.set_index("texts")
+        cells = [
+            f"{percent(by_size.loc[n, 'coverage'])} ({percent(by_size.loc[n, 'lowest'])})"
+            if n in by_size.index
+            else "-"
+            for n in sizes
+        ]
+        rows.append([f"{figure}, {metric}", *cells])
+    return markdown(["95 % intervals of", *(f"{n} texts" for n in sizes)], rows)
+
+
+def _errors(table: pd.DataFrame) -> str:
+    rows = []
+    for name, title in CORRECTIONS.items():
+        for row in table[table["correction"] == name].to_dict("records"):
+            cells = [
+                percent(row[f"{kind}: {what}"])
+                for kind in ("singles", "pairs")
+                for what in ("false", "any false", "found")
+            ]
+            rows.append([title, str(row["texts"]), *cells])
+    head = ["correction", "texts"]
+    for kind in ("singles", "pairs"):
+        head += [f"{kind}: false", "any false", "true ones found"]
+    return markdown(head, rows)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    for name, table in (tables(folder) | calibration(folder)).items():
+        print(f"\n## {name}\n\n{table}")
