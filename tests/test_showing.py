@@ -77,7 +77,9 @@ SHOWN: dict[str, tuple[Any, str]] = {
         "Ablations(1 sets, 'hans' (ood), full accuracy=0.500)",
     ),
     "search": (
-        Search(pd.DataFrame({"set": ["L0.H1+L1.H0"]}), pd.DataFrame(), 9, 3, 6, 0.5),
+        Search(
+            pd.DataFrame({"set": ["L0.H1+L1.H0"]}), pd.DataFrame(), 9, 3, 6, 0.5, pd.DataFrame()
+        ),
         "Search(6 sets tested, 9 pairs screened, best L0.H1+L1.H0)",
     ),
     "attention": (

@@ -22,6 +22,7 @@ from mechcore.ablation.effects import SET, Ablations, ComponentSet
 from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
 from mechcore.ablation.sets import singles
 from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_SETS
+from mechcore.ablation.stability import interaction_stability
 from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
@@ -73,6 +74,8 @@ class Search(Shown):
             ablated; missing under three, or where either is the same for all.
         cost: of the predictions.
         fit: of the predictions, see `mechcore.ablation.predicting.Predictions`.
+        stability: of the order of the sets found, on data that the search did not see, see
+            `mechcore.ablation.stability.interaction_stability`.
     """
 
     found: pd.DataFrame
@@ -83,6 +86,7 @@ class Search(Shown):
     rank_correlation: float
     cost: Cost
     fit: float | None
+    stability: pd.DataFrame
 
     def _summary(self) -> str:
         best = f", best {self.found['set'].iloc[0]}" if len(self.found) else ""
@@ -223,6 +227,7 @@ def find_superadditive(
         rank_correlation=rank_correlation(screening, "interaction"),
         cost=predictions.cost,
         fit=predictions.fit,
+        stability=interaction_stability(final, n_resamples=n_resamples, seed=seed),
     )
 
 
