@@ -35,6 +35,7 @@ EXAMPLES = Examples(
     ),
 )
 MASK = Mask.full(ModelShape(2, 2)).without("L1.H0")
+EMPTY = pd.DataFrame()
 EVALUATION = Evaluation(
     torch.tensor([[0.0, 2.0], [0.0, 1.0]]),
     torch.tensor([[False, True], [True, False]]),
