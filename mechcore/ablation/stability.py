@@ -43,7 +43,7 @@ STABILITY = Schema(
         DATA,
         ROLE,
         N,
-        METRIC,
+        METRIC.called("ranked by", names={}),
         Column("n_ranked", "whole", "components or sets ranked", header="ranked"),
         *estimate(
             "halves_rho",
@@ -52,14 +52,14 @@ STABILITY = Schema(
             low="halves_rho_low",
             high="halves_rho_high",
             over="over splits",
-            header="rho of halves",
+            header="rho",
         ),
         Column(
             "predicted_rho",
             "number",
             "between two data sets of this size, by the Spearman-Brown formula from halves_rho; "
             "missing where that is below 0",
-            header="rho predicted for other data",
+            header="predicted rho",
         ),
         Column("top", "whole", "how many of the largest drops or interactions are compared"),
         *estimate(
@@ -69,11 +69,9 @@ STABILITY = Schema(
             low="halves_jaccard_low",
             high="halves_jaccard_high",
             over="over splits",
-            header="Jaccard of halves",
+            header="Jaccard of the top",
         ),
-        Column(
-            "jaccard_by_chance", "number", "that of two random choices", header="Jaccard by chance"
-        ),
+        Column("jaccard_by_chance", "number", "that of two random choices", header="by chance"),
         *estimate(
             "resamples_rho",
             "number",
@@ -81,7 +79,7 @@ STABILITY = Schema(
             low="resamples_rho_low",
             high="resamples_rho_high",
             over="over resamples",
-            header="rho of resamples",
+            header="rho",
         ),
         *estimate(
             "resamples_jaccard",
@@ -90,7 +88,7 @@ STABILITY = Schema(
             low="resamples_jaccard_low",
             high="resamples_jaccard_high",
             over="over resamples",
-            header="Jaccard of resamples",
+            header="Jaccard of the top",
         ),
         Column(
             "largest",

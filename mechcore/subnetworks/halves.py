@@ -39,7 +39,7 @@ HALF_OVERLAP = Schema(
         ),
         Column("low", "number", "the lowest"),
         Column("high", "number", "the highest"),
-        HEAD_OVERLAP["expected"].called("Jaccard by chance"),
+        HEAD_OVERLAP["expected"].called("by chance"),
     ),
 )
 HALF_CORES = Schema(
@@ -60,7 +60,7 @@ HALF_CORES = Schema(
             "",
             "Jaccard",
         ),
-        HEAD_OVERLAP["expected"].called("Jaccard by chance"),
+        HEAD_OVERLAP["expected"].called("by chance"),
         Column(
             "rho",
             "number",

@@ -64,7 +64,7 @@ def test_cores_by_hand() -> None:
 
 
 def test_halves_that_are_the_same_agree() -> None:
-    same = {data: MASKS["half 1"] for data in MASKS}
+    same = dict.fromkeys(MASKS, MASKS["half 1"])
     assert (half_overlap(same)["jaccard"] == 1).all()
     cores = half_cores(same)
     assert (cores["jaccard"] == 1).all()
@@ -73,7 +73,7 @@ def test_halves_that_are_the_same_agree() -> None:
 
 def test_empty_cores_neither_agree_nor_differ() -> None:
     none = {(0.5, 1): keeping(0, 1), (0.5, 2): keeping(2, 3)}
-    table = half_cores({data: none for data in MASKS})
+    table = half_cores(dict.fromkeys(MASKS, none))
     assert table["jaccard"].isna().all()
     assert table["rho"].isna().all()  # every head is kept once
     assert (table["first_core"] == "").all()

@@ -1,0 +1,145 @@
+"""The section on what would be found again with other data of the same kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from mechcore.ablation.stability import STABILITY
+from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
+from mechcore.report.groups import PLACED, data_sets, of_data, placed
+from mechcore.report.run_folder import RunFolder
+from mechcore.subnetworks.halves import HALF_CORES, HALF_OVERLAP, HALVES
+from mechcore.tables import Column
+from mechcore.wording import count, number, role_name
+
+_RANKINGS = ("stability", "interaction_stability", "search_stability")
+_OF_HALVES = ("half_cores", "half_overlap", "missing_half_masks")
+_RANKED = Column("ranked", "text", "what is ranked")
+_HOW = (
+    "Two random halves of the examples share none of them, so their rankings agree as those of two "
+    "data sets of half the size would; from that the Spearman\u2013Brown formula predicts how two "
+    "data sets of this size would agree. A rho near 0, or a Jaccard index no higher than by "
+    "chance, says that the order is noise."
+)
+_RESAMPLES = (
+    "The same in bootstrap resamples, each compared with all examples. They share most examples, "
+    "so that a ranking by noise alone has a rho of about 0.7 here: go by the halves"
+)
+_CORES = (
+    "Cores of all training data and of two random halves of them. The halves share no example; "
+    "each shares its own with all data"
+)
+_SUBNETWORKS = (
+    "Overlap of the heads of two subnetworks, mean and range over pairs. Where the overlap of two "
+    "halves is that of two seeds on one half, other data change no more than another seed does"
+)
+_MISSING = "Masks that are missing; those of their target and seed are left out of the comparison"
+_NOT_ASKED = (
+    "This is about the examples that rankings are measured on. Whether other training data would "
+    "give the same core was not asked: --halves (analyses: halves) finds subnetworks again on two "
+    "halves of the training data. How far seeds agree stands under Subnetworks."
+)
+
+
+def stability_section(run: RunFolder, gallery: Gallery) -> Section | None:
+    """Rankings and cores over halves of the data; None without a table of these."""
+    del gallery
+    blocks = [*_rankings(run), *_cores(run)]
+    if not blocks:
+        return None
+    files = [f"{name}.csv" for name in (*_RANKINGS, *_OF_HALVES) if run.table(name) is not None]
+    return Section("stability", "Stability", blocks, files)
+
+
+def stability_sentences(run: RunFolder) -> Iterator[str]:
+    """How far halves agree on what matters most, and on the core."""
+    table = run.filled("stability")
+    if table is not None:
+        by_margin = table[table["metric"] == "margin"]
+        for role, data in data_sets(by_margin):
+            row = of_data(by_margin, role, data).iloc[0]
+            text = (
+                f"Random halves of {data} ({role_name(role)}) rank "
+                f"{count(row['n_ranked'], 'component')} by their change of margin with Spearman's "
+                f"rho = {number(row['halves_rho'])}"
+            )
+            if pd.notna(row["predicted_rho"]):
+                text += f", which predicts {number(row['predicted_rho'])} for other data as large"
+            top = "one that matters" if row["top"] == 1 else f"{row['top']} that matter"
+            yield (
+                f"{text}; their choices of the {top} most overlap with a Jaccard index of "
+                f"{number(row['halves_jaccard'])} ({number(row['jaccard_by_chance'])} by chance)."
+            )
+    cores = run.filled("half_cores")
+    if cores is not None:
+        row = cores[cores["first"] == HALVES[0]].iloc[0]
+        sizes = f"{row['first_size']} and {count(row['second_size'], 'head')}"
+        text = f"The cores of two random halves of the training data have {sizes} and share "
+        text += f"{row['shared']}"
+        if pd.notna(row["jaccard"]):
+            chance = number(row["expected"])
+            text += f", a Jaccard index of {number(row['jaccard'])} ({chance} by chance)"
+        yield f"{text}."
+
+
+def _rankings(run: RunFolder) -> Iterator[Block]:
+    parts = [
+        table.assign(ranked=[_name(name, *row) for row in table[["size", "n_ranked"]].to_numpy()])
+        for name in _RANKINGS
+        if (table := run.filled(name)) is not None
+    ]
+    if not parts:
+        return
+    yield Paragraph(_HOW)
+    table = placed(pd.concat(parts, ignore_index=True))
+    first: list[Shown] = [_RANKED, PLACED, "metric"]
+    shown: list[Shown] = [*first, "halves_rho", "predicted_rho", "top", "halves_jaccard"]
+    caption = "Rankings by two random halves of the examples, with the middle 95 % of the splits"
+    yield table_of(table, STABILITY, caption, [*shown, "jaccard_by_chance"])
+    shown = [*first, "resamples_rho", "top", "resamples_jaccard"]
+    yield table_of(table, STABILITY, _RESAMPLES, shown, folded=True)
+    caption = "What costs most, each with the share of halves that have it among as many of theirs"
+    yield table_of(table, STABILITY, caption, [*first, "largest"], folded=True)
+    if run.table("half_cores") is None and run.table("core") is not None:
+        yield Paragraph(_NOT_ASKED, note=True)
+
+
+def _name(table: str, size: int, n: int) -> str:
+    """What is ranked, with how many there are."""
+    if table == "stability":
+        return count(n, "component")
+    sets = {2: "pair", 3: "triple"}.get(size, f"set of {size}")
+    many = f"{n} {sets.replace('set', 'sets')}{'' if size > 3 else 's'}"
+    return f"{many} that the search found" if table == "search_stability" else f"{many} of the core"
+
+
+def _cores(run: RunFolder) -> Iterator[Block]:
+    cores, overlap = run.filled("half_cores"), run.filled("half_overlap")
+    if cores is not None:
+        shown: list[Shown] = [("compared", list(cores["first"] + ", " + cores["second"]))]
+        shown += ["n_subnetworks", ("heads", _pairs(cores)), "shared", "jaccard", "expected", "rho"]
+        yield table_of(cores, HALF_CORES, _CORES, shown)
+        yield _members(cores)
+    if overlap is not None:
+        shown = ["compared", "target_sparsity", "n_pairs", "jaccard", "expected"]
+        yield table_of(overlap, HALF_OVERLAP, _SUBNETWORKS, shown)
+    missing = run.filled("missing_half_masks")
+    if missing is not None:
+        schema = run.schemas["missing_half_masks"]
+        yield table_of(missing, schema, _MISSING, ["data", "subnetwork", "reason"])
+
+
+def _pairs(cores: pd.DataFrame) -> list[str]:
+    sizes = zip(cores["first_size"], cores["second_size"], strict=True)
+    return [f"{first}, {second}" for first, second in sizes]
+
+
+def _members(cores: pd.DataFrame) -> Table:
+    """The heads of every core."""
+    sides = [cores[[side, f"{side}_core"]].set_axis(["data", "core"], axis=1)
+             for side in ("first", "second")]  # fmt: skip
+    table = pd.concat(sides).drop_duplicates("data")
+    columns: list[Shown] = [Column("data", "text", header="pruned on"), Column("core", "text")]
+    return table_of(table, HALF_CORES, "The heads of these cores", columns, folded=True)
