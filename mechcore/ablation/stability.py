@@ -43,7 +43,7 @@ STABILITY = Schema(
         DATA,
         ROLE,
         N,
-        METRIC.called("ranked by", names={}),
+        METRIC.called("metric", names={}),
         Column("n_ranked", "whole", "components or sets ranked", header="ranked"),
         *estimate(
             "halves_rho",

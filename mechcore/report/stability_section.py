@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pandas as pd
 
@@ -12,7 +13,7 @@ from mechcore.report.groups import PLACED, data_sets, of_data, placed
 from mechcore.report.run_folder import RunFolder
 from mechcore.subnetworks.halves import HALF_CORES, HALF_OVERLAP, HALVES
 from mechcore.tables import Column
-from mechcore.wording import count, number, role_name
+from mechcore.wording import count, number, role_name, whole
 
 _RANKINGS = ("stability", "interaction_stability", "search_stability")
 _OF_HALVES = ("half_cores", "half_overlap", "missing_half_masks")
@@ -32,8 +33,8 @@ _CORES = (
     "each shares its own with all data"
 )
 _SUBNETWORKS = (
-    "Overlap of the heads of two subnetworks, mean and range over pairs. Where the overlap of two "
-    "halves is that of two seeds on one half, other data change no more than another seed does"
+    "Overlap of the heads of two subnetworks, mean and range over pairs. Where two halves with one "
+    "seed are more alike than one half with two seeds, the seed matters more than the data do"
 )
 _MISSING = "Masks that are missing; those of their target and seed are left out of the comparison"
 _NOT_ASKED = (
@@ -67,7 +68,7 @@ def stability_sentences(run: RunFolder) -> Iterator[str]:
             )
             if pd.notna(row["predicted_rho"]):
                 text += f", which predicts {number(row['predicted_rho'])} for other data as large"
-            top = "one that matters" if row["top"] == 1 else f"{row['top']} that matter"
+            top = "one that matters" if row["top"] == 1 else f"{whole(row['top'])} that matter"
             yield (
                 f"{text}; their choices of the {top} most overlap with a Jaccard index of "
                 f"{number(row['halves_jaccard'])} ({number(row['jaccard_by_chance'])} by chance)."
@@ -75,9 +76,9 @@ def stability_sentences(run: RunFolder) -> Iterator[str]:
     cores = run.filled("half_cores")
     if cores is not None:
         row = cores[cores["first"] == HALVES[0]].iloc[0]
-        sizes = f"{row['first_size']} and {count(row['second_size'], 'head')}"
+        sizes = f"{whole(row['first_size'])} and {count(row['second_size'], 'head')}"
         text = f"The cores of two random halves of the training data have {sizes} and share "
-        text += f"{row['shared']}"
+        text += whole(row["shared"])
         if pd.notna(row["jaccard"]):
             chance = number(row["expected"])
             text += f", a Jaccard index of {number(row['jaccard'])} ({chance} by chance)"
@@ -86,17 +87,22 @@ def stability_sentences(run: RunFolder) -> Iterator[str]:
 
 def _rankings(run: RunFolder) -> Iterator[Block]:
     parts = [
-        table.assign(ranked=[_name(name, *row) for row in table[["size", "n_ranked"]].to_numpy()])
+        table.assign(ranked=list(map(partial(_name, name), table["size"], table["n_ranked"])))
         for name in _RANKINGS
         if (table := run.filled(name)) is not None
     ]
     if not parts:
         return
     yield Paragraph(_HOW)
-    table = placed(pd.concat(parts, ignore_index=True))
+    # Sets in their order, each out of domain first.
+    table = placed(pd.concat([rows.sort_values("role", ascending=False, kind="stable")
+                              for rows in parts], ignore_index=True))  # fmt: skip
     first: list[Shown] = [_RANKED, PLACED, "metric"]
     shown: list[Shown] = [*first, "halves_rho", "predicted_rho", "top", "halves_jaccard"]
-    caption = "Rankings by two random halves of the examples, with the middle 95 % of the splits"
+    caption = (
+        "Components ranked by their change and sets by their interaction, on two random halves "
+    )
+    caption += "of the examples; in brackets the middle 95 % of the splits"
     yield table_of(table, STABILITY, caption, [*shown, "jaccard_by_chance"])
     shown = [*first, "resamples_rho", "top", "resamples_jaccard"]
     yield table_of(table, STABILITY, _RESAMPLES, shown, folded=True)
@@ -106,21 +112,23 @@ def _rankings(run: RunFolder) -> Iterator[Block]:
         yield Paragraph(_NOT_ASKED, note=True)
 
 
-def _name(table: str, size: int, n: int) -> str:
+def _name(table: str, size: float, n: float) -> str:
     """What is ranked, with how many there are."""
     if table == "stability":
         return count(n, "component")
-    sets = {2: "pair", 3: "triple"}.get(size, f"set of {size}")
-    many = f"{n} {sets.replace('set', 'sets')}{'' if size > 3 else 's'}"
-    return f"{many} that the search found" if table == "search_stability" else f"{many} of the core"
+    one = {2: "pair", 3: "triple"}.get(int(size), f"set of {whole(size)}")
+    sets = count(n, one, one.replace("set", "sets") if size > 3 else None)
+    return f"{sets} that the search found" if table == "search_stability" else f"{sets} of the core"
 
 
 def _cores(run: RunFolder) -> Iterator[Block]:
     cores, overlap = run.filled("half_cores"), run.filled("half_overlap")
     if cores is not None:
-        shown: list[Shown] = [("compared", list(cores["first"] + ", " + cores["second"]))]
-        shown += ["n_subnetworks", ("heads", _pairs(cores)), "shared", "jaccard", "expected", "rho"]
-        yield table_of(cores, HALF_CORES, _CORES, shown)
+        both = cores.assign(compared=cores["first"] + ", " + cores["second"])
+        sizes = zip(map(whole, cores["first_size"]), map(whole, cores["second_size"]), strict=True)
+        shown: list[Shown] = [HALF_OVERLAP["compared"], "n_subnetworks"]
+        shown += [("heads of each", list(map(", ".join, sizes))), "shared", "jaccard", "expected"]
+        yield table_of(both, HALF_CORES, _CORES, [*shown, "rho"])
         yield _members(cores)
     if overlap is not None:
         shown = ["compared", "target_sparsity", "n_pairs", "jaccard", "expected"]
@@ -129,11 +137,6 @@ def _cores(run: RunFolder) -> Iterator[Block]:
     if missing is not None:
         schema = run.schemas["missing_half_masks"]
         yield table_of(missing, schema, _MISSING, ["data", "subnetwork", "reason"])
-
-
-def _pairs(cores: pd.DataFrame) -> list[str]:
-    sizes = zip(cores["first_size"], cores["second_size"], strict=True)
-    return [f"{first}, {second}" for first, second in sizes]
 
 
 def _members(cores: pd.DataFrame) -> Table:
