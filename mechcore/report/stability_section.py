@@ -24,6 +24,10 @@ _HOW = (
     "data sets of this size would agree. A rho near 0, or a Jaccard index no higher than by "
     "chance, says that the order is noise."
 )
+_RANKINGS_SHOWN = (
+    "Components ranked by their change and sets by their interaction, on two random halves of the "
+    "examples; in brackets the middle 95 % of the splits"
+)
 _RESAMPLES = (
     "The same in bootstrap resamples, each compared with all examples. They share most examples, "
     "so that a ranking by noise alone has a rho of about 0.7 here: go by the halves"
@@ -95,15 +99,11 @@ def _rankings(run: RunFolder) -> Iterator[Block]:
         return
     yield Paragraph(_HOW)
     # Sets in their order, each out of domain first.
-    table = placed(pd.concat([rows.sort_values("role", ascending=False, kind="stable")
-                              for rows in parts], ignore_index=True))  # fmt: skip
+    ordered = [part.sort_values("role", ascending=False, kind="stable") for part in parts]
+    table = placed(pd.concat(ordered, ignore_index=True))
     first: list[Shown] = [_RANKED, PLACED, "metric"]
     shown: list[Shown] = [*first, "halves_rho", "predicted_rho", "top", "halves_jaccard"]
-    caption = (
-        "Components ranked by their change and sets by their interaction, on two random halves "
-    )
-    caption += "of the examples; in brackets the middle 95 % of the splits"
-    yield table_of(table, STABILITY, caption, [*shown, "jaccard_by_chance"])
+    yield table_of(table, STABILITY, _RANKINGS_SHOWN, [*shown, "jaccard_by_chance"])
     shown = [*first, "resamples_rho", "top", "resamples_jaccard"]
     yield table_of(table, STABILITY, _RESAMPLES, shown, folded=True)
     caption = "What costs most, each with the share of halves that have it among as many of theirs"
