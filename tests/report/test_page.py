@@ -329,7 +329,7 @@ def test_missing_statistics_are_left_out(copy_of_rich: Path) -> None:
     empty = {"spearman_rho": None, "spearman_p": None, "expected_by_chance": None, "p_value": None}
     edit(copy_of_rich, "core_summary", lambda t: t.assign(**empty))
     text = page_of(copy_of_rich).text
-    assert "Spearman" not in text
+    assert "How often each head is kept" not in text
     assert "4 of 32 heads are in all 6 subnetworks: L0.H3, L1.H5, L2.H2, L3.H0." in text
     assert "nan" not in text
 
