@@ -19,9 +19,9 @@ from transformers import BertModel
 import mechcore
 from mechcore import categorize_heads
 from mechcore.ablation import ablate, find_superadditive, screening
-from mechcore.ablation.stability import SEARCH_STABILITY
 from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.stability import SEARCH_STABILITY
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
 from mechcore.components import Component, Mask, ModelShape
