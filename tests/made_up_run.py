@@ -17,6 +17,7 @@ from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES, component_roles
+from mechcore.ablation.stability import STABILITY
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.evaluation.recalibration import ONE_LABEL
 from mechcore.paths.dependence import CORE_DEPENDENCE
@@ -25,6 +26,7 @@ from mechcore.paths.verdict import CORE_VERDICT
 from mechcore.steps.groups import group_table
 from mechcore.subnetworks.core import accuracy_spread, head_overlap, heuristic_core, joint_frequency
 from mechcore.subnetworks.effective_size import mean_effective_size
+from mechcore.subnetworks.halves import half_cores, half_overlap
 from mechcore.subnetworks.smallest import SMALLEST
 
 CATEGORIES = ("first", "separator", "self", "previous", "next", "repeated", "other")
@@ -57,6 +59,7 @@ class World:
     paths: bool = False
     one_label: bool = False
     smallest: bool = False
+    stability: bool = False
 
     @property
     def shape(self) -> ModelShape:
@@ -170,6 +173,8 @@ def write_run(path: Path, world: World = World()) -> Path:
         _write_paths(save, world)
     if world.smallest:
         save("smallest", _smallest(world), SMALLEST.names)
+    if world.stability:
+        _write_stability(save, world, dict(zip(runs[1:], masks, strict=True)))
     if world.found:
         save("superadditive", _found(world), (*INTERACTIONS, "interaction_in_search"))
         save("screening", _screening(world), ("set", "predicted", "interaction"))
@@ -381,6 +386,34 @@ def _write_paths(save: Callable, world: World) -> None:
     verdict |= {"blind_drop_low": 0.04, "blind_drop_high": 0.06, "control_drop": 0.001}
     verdict |= {"p_control": 1 / 21, "explanation": "blind to the core, the 2 components lose"}
     save("core_verdict", [verdict] * bool(world.core), CORE_VERDICT.names)
+
+
+def _write_stability(save: Callable, world: World, masks: Mapping[Any, Mask]) -> None:
+    """Rankings that are found again out of domain; halves that swap the masks of two seeds."""
+    seeds = [*world.seeds]
+    turned = dict(zip(seeds, [*seeds[1:], seeds[0]], strict=True))
+    of_whole = {(target, seed): mask for (_, target, seed), mask in masks.items()}
+    swapped = {(target, turned[seed]): mask for (target, seed), mask in of_whole.items()}
+    pruned = {"all data": of_whole, "half 1": of_whole, "half 2": swapped}
+    for name, table in (("half_overlap", half_overlap(pruned)), ("half_cores", half_cores(pruned))):
+        save(name, table.to_dict("records"), list(table.columns))
+    for name, size, n, first in (
+        ("stability", 1, len(world.shape.components), "L0.H3"),
+        ("interaction_stability", 2, 6, "L0.H3+L1.H5"),
+        *([("search_stability", 2, 10, world.found[0])] if world.found else []),
+    ):
+        rows = []
+        for data, role, rho in ((world.id_data[0], "id", 0.1), (world.ood_data, "ood", 0.8)):
+            for metric in ("accuracy", "margin"):
+                row = {"size": size, "data": data, "role": role, "n": 2000, "metric": metric}
+                row |= {"n_ranked": n, "top": min(10, n // 2), "predicted_rho": 2 * rho / (1 + rho)}
+                row |= {"jaccard_by_chance": 0.2, "largest": f"{first} ({rho:.2f})"}
+                for kind, value in (("halves", rho), ("resamples", (1 + rho) / 2)):
+                    for figure in ("rho", "jaccard"):
+                        row |= {f"{kind}_{figure}": value, f"{kind}_{figure}_low": value - 0.05}
+                        row |= {f"{kind}_{figure}_high": value + 0.05}
+                rows.append(row)
+        save(name, rows, STABILITY.names)
 
 
 def _smallest(world: World) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ from mechcore import categorize_heads
 from mechcore.ablation import ablate, find_superadditive, screening
 from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.information import INFORMATION
+from mechcore.ablation.stability import SEARCH_STABILITY
 from mechcore.cli import main
 from mechcore.cli.ablation import SetOptions
 from mechcore.components import Component, Mask, ModelShape
@@ -746,7 +747,8 @@ def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[
     sets = "--core run --subsets --sets L0.H2+L5.H0 --sets-file sets.csv --controls 2"
     assert call(f"ablate {own(files)} {sets} --fill zero --resamples 20 --out found") == 0
     assert {path.name for path in Path("found").iterdir()} == {
-        *("ablation.csv", "interactions.csv", "information.csv")  # not all subsets of all
+        # Not all subsets of all, so without dividends.
+        *("ablation.csv", "interactions.csv", "interaction_stability.csv", "information.csv")
     }
     table = pd.read_csv("found/ablation.csv").drop_duplicates("set").set_index("set")
     kinds = table["kind"].to_dict()
@@ -917,7 +919,9 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
     monkeypatch.setattr(tree, "run", interrupted)
     assert call(f"{command} --resume") == 0
     files_left = {path.name for path in Path("found").iterdir()}
-    assert files_left == {"ablation.csv", "information.csv", "interactions.csv"}
+    assert files_left == {
+        *("ablation.csv", "information.csv", "interactions.csv", "interaction_stability.csv")
+    }
 
 
 @pytest.mark.parametrize(
@@ -932,7 +936,9 @@ def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str], by: str,
     command = f"superadditive {own(files)} --components {names} --pairs 4 --max-size 2"
     assert call(f"{command} --search-on id --screening-by {by} --out found") == 0
     shown = capsys.readouterr().out
-    assert {path.name for path in Path("found").iterdir()} == {"superadditive.csv", "screening.csv"}
+    assert {path.name for path in Path("found").iterdir()} == {
+        *("superadditive.csv", "screening.csv", "search_stability.csv")
+    }
     model = load_model(tiny_encoder_dir())
     means = MeanActivations.compute(model, encoded(files / "train.csv"))
     wanted = find_superadditive(
@@ -947,6 +953,8 @@ def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str], by: str,
     found, screening = (pd.read_csv(f"found/{n}.csv") for n in ("superadditive", "screening"))
     pd.testing.assert_frame_equal(found, wanted.found, rtol=0, atol=1e-5)
     pd.testing.assert_frame_equal(screening, wanted.screening, rtol=0, atol=1e-5)
+    stable = SEARCH_STABILITY.read(Path("found/search_stability.csv"))
+    pd.testing.assert_frame_equal(stable, wanted.stability, check_dtype=False, atol=1e-5)
     assert set(found["role"]) == {"id"}
     assert f"6 pairs: 2 screened out by {how}" in shown
     assert f"(rank correlation with the prediction {wanted.rank_correlation:.2f})" in shown

@@ -20,6 +20,7 @@ from mechcore.attention import AttentionExample
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
+from mechcore.evaluation.cost import Cost
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.recalibration import Effect
 from mechcore.masking.means import MeanActivations
@@ -35,6 +36,7 @@ EXAMPLES = Examples(
     ),
 )
 MASK = Mask.full(ModelShape(2, 2)).without("L1.H0")
+EMPTY = pd.DataFrame()
 EVALUATION = Evaluation(
     torch.tensor([[0.0, 2.0], [0.0, 1.0]]),
     torch.tensor([[False, True], [True, False]]),
@@ -77,7 +79,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
         "Ablations(1 sets, 'hans' (ood), full accuracy=0.500)",
     ),
     "search": (
-        Search(pd.DataFrame({"set": ["L0.H1+L1.H0"]}), pd.DataFrame(), 9, 3, 6, 0.5),
+        Search(pd.DataFrame({"set": ["L0.H1+L1.H0"]}), EMPTY, 9, 3, 6, 0.5, Cost(), None, EMPTY),
         "Search(6 sets tested, 9 pairs screened, best L0.H1+L1.H0)",
     ),
     "attention": (

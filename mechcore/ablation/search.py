@@ -22,11 +22,12 @@ from mechcore.ablation.effects import SET, Ablations, ComponentSet
 from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
 from mechcore.ablation.sets import singles
 from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_SETS
+from mechcore.ablation.stability import interaction_stability
 from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.examples import ALL
+from mechcore.data.examples import ALL, half_rows
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
 from mechcore.evaluation.evaluate import Metric
@@ -73,6 +74,8 @@ class Search(Shown):
             ablated; missing under three, or where either is the same for all.
         cost: of the predictions.
         fit: of the predictions, see `mechcore.ablation.predicting.Predictions`.
+        stability: of the order of the sets found, on data that the search did not see, see
+            `mechcore.ablation.stability.interaction_stability`.
     """
 
     found: pd.DataFrame
@@ -83,6 +86,7 @@ class Search(Shown):
     rank_correlation: float
     cost: Cost
     fit: float | None
+    stability: pd.DataFrame
 
     def _summary(self) -> str:
         best = f", best {self.found['set'].iloc[0]}" if len(self.found) else ""
@@ -223,6 +227,7 @@ def find_superadditive(
         rank_correlation=rank_correlation(screening, "interaction"),
         cost=predictions.cost,
         fit=predictions.fit,
+        stability=interaction_stability(final, n_resamples=n_resamples, seed=seed),
     )
 
 
@@ -300,22 +305,19 @@ def halves_of(
     data: EncodedExamples, subset: str, seed: int
 ) -> tuple[EncodedExamples, EncodedExamples]:
     """Two halves of the subset searched; of all data, halves of every subset."""
-    names = data.examples.frame["subset"].to_numpy(dtype=object)
-    known = list(dict.fromkeys(names.tolist()))
+    names = data.examples.frame["subset"].tolist()
+    known = dict.fromkeys(names)
     if subset != ALL and subset not in known:
         raise InputError(f"search: no subset {subset!r}; the data has {', '.join(known)}")
-    rng = np.random.default_rng(seed)
-    halves: tuple[list[int], list[int]] = ([], [])
-    for name in known if subset == ALL else [subset]:
-        rows = rng.permutation(np.flatnonzero(names == name)).tolist()
-        halves[0].extend(rows[: len(rows) // 2])
-        halves[1].extend(rows[len(rows) // 2 :])
+    chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
+    halves = half_rows([names[row] for row in chosen], seed)
     if min(map(len, halves)) < 2:
         raise InputError(
             f"search: {len(halves[0]) + len(halves[1])} examples; expected at least 4: half of "
             "them choose, the other half report"
         )
-    return data.part(sorted(halves[0])), data.part(sorted(halves[1]))
+    first, second = (data.part([chosen[row] for row in half]) for half in halves)
+    return first, second
 
 
 def facts_of(

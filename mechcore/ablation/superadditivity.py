@@ -7,14 +7,16 @@ nats) has no bounds, and both are always reported.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 
 from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
 from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.tables import PLACE, Column, N, Schema, estimate
@@ -83,15 +85,13 @@ def interactions(
     Raises:
         InputError: unknown correction.
     """
-    singles = {s.components[0] for s in ablations.sets if len(s) == 1}
-    sets = [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
+    sets = with_members(ablations)
+    drops = {metric: joint_and_alone(ablations, sets, metric) for metric in METRICS if sets}
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups() if sets else []:
         for metric in METRICS:
-            joint = np.stack([ablations.drops(s, metric)[members] for s in sets])
-            single = {c: ablations.drops(ComponentSet((c,)), metric)[members] for c in singles}
-            alone = np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
+            joint, alone = (np.compress(members, each, axis=1) for each in drops[metric])
             intervals = mean_intervals(joint - alone, answers=metric == "accuracy", **statistics)
             p, adjusted = corrected(joint - alone, correction, seed=seed)
             accuracy = float(ablations.full.correct[members].mean())
@@ -109,6 +109,28 @@ def interactions(
                 }
                 rows.append(row)
     return pd.DataFrame(rows, columns=INTERACTIONS.required)
+
+
+def with_members(ablations: Ablations) -> list[ComponentSet]:
+    """The sets of two or more components whose members were ablated alone, too."""
+    singles = {s.components[0] for s in ablations.sets if len(s) == 1}
+    return [s for s in ablations.sets if len(s) > 1 and singles.issuperset(s.components)]
+
+
+def joint_and_alone(
+    ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
+) -> tuple[Float[np.ndarray, "set example"], Float[np.ndarray, "set example"]]:
+    """Drops without each of some sets, and the sums of those without each member alone.
+
+    Args:
+        ablations: the answers.
+        sets: some of `with_members`, at least one.
+        metric: which drops.
+    """
+    members = {c for each in sets for c in each.components}
+    single = {c: ablations.drops(ComponentSet((c,)), metric) for c in members}
+    joint = np.stack([ablations.drops(s, metric) for s in sets])
+    return joint, np.stack([np.sum([single[c] for c in s.components], axis=0) for s in sets])
 
 
 def interaction_from_accuracies(

@@ -210,6 +210,7 @@ def superadditive(
         find_superadditive,
         state_files,
     )
+    from mechcore.ablation.stability import SEARCH_STABILITY
     from mechcore.components import KINDS, ModelShape
     from mechcore.tables import write_tables
 
@@ -247,7 +248,8 @@ def superadditive(
             state=out,
         )
     found = {"superadditive": result.found, "screening": result.screening}
-    write_tables(out, found, (SUPERADDITIVE, SCREENING))
+    found["search_stability"] = result.stability
+    write_tables(out, found, (SUPERADDITIVE, SCREENING, SEARCH_STABILITY))
     for path in states:
         path.unlink(missing_ok=True)
     shown = result.found.query("subset == 'all' and metric == 'margin'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -122,6 +123,23 @@ class Examples(Shown):
         ]
         return Examples(self.name, pd.concat(drawn).sort_index())
 
+    def halves(self, seed: int) -> tuple[Examples, Examples]:
+        """Two random halves that share no example, halves of every subset.
+
+        Raises:
+            InputError: there are too few.
+        """
+        first, second = half_rows(self.frame["subset"].tolist(), seed)
+        if not first:
+            raise InputError(
+                f"examples {self.name!r}: {len(self)} in {len(self.subset_names)} subsets cannot "
+                "be halved; at least two of one subset are needed"
+            )
+        return (
+            Examples(self.name, self.frame.iloc[first]),
+            Examples(self.name, self.frame.iloc[second]),
+        )
+
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the texts, labels and subsets, in order (hex)."""
@@ -138,3 +156,23 @@ class Examples(Shown):
 
     def _rows(self) -> pd.DataFrame:
         return self.frame
+
+
+def half_rows(subsets: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
+    """Rows, in order, of two random halves of every subset; of an odd one the second has one more.
+
+    Args:
+        subsets: that of each row.
+        seed: of the draw.
+    """
+    import numpy as np
+
+    names = np.array(subsets, dtype=object)
+    generator = np.random.default_rng(seed)
+    first: list[int] = []
+    second: list[int] = []
+    for name in dict.fromkeys(subsets):
+        rows = generator.permutation(np.flatnonzero(names == name)).tolist()
+        first += rows[: len(rows) // 2]
+        second += rows[len(rows) // 2 :]
+    return sorted(first), sorted(second)

@@ -31,6 +31,7 @@ from mechcore.report.run_folder import RunFolder
 from mechcore.report.search_section import search_section
 from mechcore.report.size_section import missing_table, size_section
 from mechcore.report.smallest_section import smallest_section
+from mechcore.report.stability_section import stability_section
 from mechcore.report.summary import core_row, core_sentences, missing_sentences
 from mechcore.report.training_section import training_section
 from mechcore.tables import COMPONENT, Column
@@ -56,6 +57,7 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         _subnetworks,
         smallest_section,
         _core,
+        stability_section,
         readers_section,
         _categories,
         ablation_section,

@@ -13,6 +13,7 @@ from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, pr
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.search_section import search_sentences
 from mechcore.report.smallest_section import smallest_sentences
+from mechcore.report.stability_section import stability_sentences
 from mechcore.report.training_section import training_sentences
 from mechcore.wording import (
     ALL,
@@ -72,6 +73,7 @@ def findings(run: RunFolder) -> list[Finding]:
         ("subnetworks", missing_sentences),
         ("smallest", smallest_sentences),
         ("core", core_sentences),
+        ("stability", stability_sentences),
         ("categories", _categories),
         ("ablation", _single_ablation),
         ("ablation", _whole_core),

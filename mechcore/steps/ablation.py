@@ -13,6 +13,7 @@ import torch
 from mechcore.ablation import (
     Ablations,
     ComponentSet,
+    RoleSettings,
     ablate,
     ablation_table,
     component_roles,
@@ -27,7 +28,12 @@ from mechcore.ablation.effects import ABLATION, Cut
 from mechcore.ablation.engines import Precision
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
-from mechcore.ablation.settings import RoleSettings
+from mechcore.ablation.stability import (
+    INTERACTION_STABILITY,
+    STABILITY,
+    drop_stability,
+    interaction_stability,
+)
 from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.ablation.sweeping import Engine
 from mechcore.components import ModelShape
@@ -48,7 +54,7 @@ from mechcore.tables import Schema
 
 SWEEP = ABLATION.named("sweep", "What every single component costs; as ``ablation``.")
 
-SWEEP_TABLES = (ABLATION, INTERACTIONS, INFORMATION, DIVIDENDS, SHAPLEY)
+SWEEP_TABLES = (ABLATION, INTERACTIONS, INTERACTION_STABILITY, INFORMATION, DIVIDENDS, SHAPLEY)
 """What `sweep_tables` returns."""
 
 CORE = 0.2
@@ -97,9 +103,8 @@ class Sweep(Ablating):
         means, shape = means_of(work, inputs), ModelShape.of(inputs.model)
         alone = [ComponentSet((each,)) for each in shape.kind(self.components)]
         for role in TEST_ROLES:
-            found = ablate_on(
-                inputs, means, alone, role, self.fill, self.batch_size, seed=self.seed
-            )
+            options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed}
+            found = ablate_on(inputs, means, alone, role, self.fill, **options)
             save_answers(work.folder / SWEPT[role], _by_name(found))
 
 
@@ -115,7 +120,7 @@ class Drops(MainStep):
     """
 
     kind: ClassVar[str] = "drops"
-    schemas: ClassVar[tuple[Schema, ...]] = (SWEEP, INFORMATION)
+    schemas: ClassVar[tuple[Schema, ...]] = (SWEEP, INFORMATION, STABILITY)
     needs: ClassVar[tuple[str, ...]] = ("sweep",)
     names: Mapping[str, str]
     groups: Mapping[str, tuple[str, ...]]
@@ -128,7 +133,9 @@ class Drops(MainStep):
         options: dict[str, Any] = {"n_resamples": self.n_resamples, "seed": self.seed}
         swept = [ablation_table(each, **options) for each in found]
         told = [information_table(e, known_groups(e, self.groups), **options) for e in found]
-        work.write_tables({"sweep": joined(swept), "information": joined(told)})
+        stable = [drop_stability(each, **options) for each in found]
+        tables = {"sweep": swept, "information": told, "stability": stable}
+        work.write_tables({name: joined(each) for name, each in tables.items()})
 
 
 @dataclass(frozen=True)
@@ -213,9 +220,9 @@ def sweep_tables(
     ``state`` is the folder for the state files of an interruptible run.
 
     Returns:
-        The tables ``ablation``, ``interactions`` and ``information``, this one unless the classes
-        are a whole vocabulary, and, where all subsets of two or more components are among the
-        sets, ``dividends`` and ``shapley``; and the answers themselves.
+        The tables ``ablation``, ``interactions``, ``interaction_stability`` and ``information``,
+        this one unless the classes are a whole vocabulary, and, where all subsets of two or more
+        components are among the sets, ``dividends`` and ``shapley``; and the answers themselves.
 
     Raises:
         InputError: there is no set, or a component is out of range.
@@ -285,7 +292,9 @@ def effect_tables(
     options: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
     effects = [ablation_table(a, kinds, average=average, **options) for a in found]
     together = [interactions(a, **options) for a in found]
-    return {"ablation": joined(effects), "interactions": joined(together)}
+    stable = [interaction_stability(a, **options) for a in found]
+    tables = {"ablation": effects, "interactions": together, "interaction_stability": stable}
+    return {name: joined(each) for name, each in tables.items()}
 
 
 def joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:

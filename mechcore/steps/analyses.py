@@ -13,6 +13,7 @@ from mechcore.ablation import find_superadditive
 from mechcore.ablation.predicting import INTERACTION_METHODS
 from mechcore.ablation.search import SCREENING, SUPERADDITIVE
 from mechcore.ablation.settings import SCREENING_EXAMPLES
+from mechcore.ablation.stability import SEARCH_STABILITY
 from mechcore.attention.categories import registered_categories
 from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.attention.labels import HEAD_CATEGORIES
@@ -288,7 +289,7 @@ class Search(Ablating):
     """
 
     kind: ClassVar[str] = "search"
-    schemas: ClassVar[tuple[Schema, ...]] = (SUPERADDITIVE, SCREENING)
+    schemas: ClassVar[tuple[Schema, ...]] = (SUPERADDITIVE, SCREENING, SEARCH_STABILITY)
     needs: ClassVar[tuple[str, ...]] = ("means",)
     n_resamples: int
     role: Literal["id", "ood"]
@@ -331,7 +332,8 @@ class Search(Ablating):
             batch_size=self.batch_size,
             role=self.role,
         )
-        work.write_tables({"superadditive": found.found, "screening": found.screening})
+        tables = {"superadditive": found.found, "screening": found.screening}
+        work.write_tables(tables | {"search_stability": found.stability})
 
 
 @dataclass(frozen=True)

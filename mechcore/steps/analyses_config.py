@@ -157,6 +157,12 @@ class Analyses:
         least=0,
         below=1,
     )
+    halves: bool = setting(
+        False,
+        "Find subnetworks again on each of two random halves of the training data, to see how far "
+        "the core depends on them: three times the pruning.",
+        "--halves",
+    )
     search: SearchConfig | None = setting(
         None,
         "Search for superadditive sets.",

@@ -64,7 +64,10 @@ class Workbench:
         place = (model_digest(job), role, digest_of([job.contents[role], name]))
         if place not in self._examples:
             holder = replace(inputs, data={}, available={})
-            holder.add(role, *read_role(role, data.model, data.data))
+            examples, available = read_role(role, data.model, data.data)
+            if data.half is not None:
+                examples = examples.halves(data.data.seed)[data.half - 1]
+            holder.add(role, examples, available)
             self._examples[place] = (holder.data[role], holder.available[role])
         return self._examples[place]
 

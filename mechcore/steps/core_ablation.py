@@ -13,6 +13,7 @@ import pandas as pd
 from mechcore.ablation import Ablations, ComponentSet, sets
 from mechcore.ablation.controls import ABLATION_CONTROLS, control_table
 from mechcore.ablation.effects import ABLATION
+from mechcore.ablation.stability import INTERACTION_STABILITY
 from mechcore.ablation.superadditivity import INTERACTIONS
 from mechcore.components import Component, ModelShape
 from mechcore.masking.means import MeanActivations
@@ -40,7 +41,12 @@ class AblateCore(Ablating):
     """
 
     kind: ClassVar[str] = "ablate"
-    schemas: ClassVar[tuple[Schema, ...]] = (ABLATION, INTERACTIONS, ABLATION_CONTROLS)
+    schemas: ClassVar[tuple[Schema, ...]] = (
+        ABLATION,
+        INTERACTIONS,
+        INTERACTION_STABILITY,
+        ABLATION_CONTROLS,
+    )
     needs: ClassVar[tuple[str, ...]] = ("means", "core")
     roles: ClassVar[tuple[str, ...]] = TEST_ROLES
     names: Mapping[str, str]
@@ -88,7 +94,8 @@ def core_ablation_tables(
         known: what is known already, by role, and is not ablated again.
 
     Returns:
-        The tables ``ablation``, ``interactions`` and ``ablation_controls``.
+        The tables ``ablation``, ``interactions``, ``interaction_stability`` and
+        ``ablation_controls``.
     """
     shape = ModelShape.of(inputs.model)
     others = [ComponentSet((head,)) for head in beside(core, shape, step.max_non_core, step.seed)]

@@ -105,7 +105,12 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
     ]
     training = next((each for each in jobs if each.key == about), None)
     if training is None or bench.store.has(training.key):
-        roles = {role: each for each in of_model for role in data_inputs(each)}
+        roles = {
+            role: each
+            for each in of_model
+            for role, data in data_inputs(each).items()
+            if data.half is None
+        }
         inputs = Inputs.merged([bench.inputs(each) for each in dict.fromkeys(roles.values())])
     else:
         source = next(data for each in of_model for data in data_inputs(each).values())

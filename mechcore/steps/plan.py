@@ -32,6 +32,7 @@ from mechcore.steps.bench import MODEL, TRAINING
 from mechcore.steps.config import EMBEDDED, TEST_ROLES, TRAINED, ModelConfig, StudyConfig
 from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.flips import Flips
+from mechcore.steps.halves import Halves
 from mechcore.steps.inputs import check_sources, classes_of, data_name, groups_of, read_role
 from mechcore.steps.masks import (
     AcceptMasks,
@@ -46,6 +47,7 @@ from mechcore.steps.sizes import checkpoint_series
 from mechcore.steps.sources import CheckpointInput, DataInput, ModelInput, TrainedInput
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.step import Input, Job, in_order
+from mechcore.subnetworks.halves import HALVES, WHOLE
 from mechcore.training import TrainSettings
 from mechcore.training.run_folder import FINAL, checkpoint_path
 
@@ -119,6 +121,7 @@ class _Planner:
         self._groups = groups_of(config.model, config.data)
         self._model = _Model(CheckpointInput(config.model))
         self._series: dict[Any, _Model] = {}
+        self._half: int | None = None
 
     def part(self) -> Part:
         """The jobs of the whole study."""
@@ -132,6 +135,8 @@ class _Planner:
             found |= pruned
             found["smallest"] = self._smallest(found["accuracy"])
             found["core"] = self._core(masks)
+            if config.analyses.halves:
+                found["halves"] = self._halves(masks)
             found |= self._analyses(found)
         sizes = config.analyses.effective_size
         if config.checkpoints and sizes is not None:
@@ -147,7 +152,7 @@ class _Planner:
     ) -> Job:
         """A job about the model."""
         data: dict[str, Input] = {
-            role: DataInput(role, self.config.model, self._data) for role in roles
+            role: DataInput(role, self.config.model, self._data, self._half) for role in roles
         }
         return self._pure(
             step, name, {**(needs or {}), **self._model.needs}, {MODEL: self._model.model, **data}
@@ -193,22 +198,40 @@ class _Planner:
         of: str = "",
     ) -> tuple[dict[str, Job], list[Job]]:
         """Means and accuracies, and masks; ``of`` is what the jobs' names end with."""
+        means, found = self._pruned(sparsities, seeds, schedule, of)
+        needs = {f"full {role}": self._answers("full model", role, of, {}) for role in TEST_ROLES}
+        for name, masks in found.items():
+            needs[f"masks {name}"] = masks
+            for role in TEST_ROLES:
+                needs[f"answers {role} {name}"] = self._answers(
+                    name, role, of, {"means": means, "subnetworks": masks}
+                )
+        step = Accuracy(self._test_names, self._groups)
+        accuracy = self._pure(step, f"accuracies{of}", needs)
+        return {"means": means, "accuracy": accuracy}, [*found.values()]
+
+    def _pruned(
+        self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings, of: str
+    ) -> tuple[Job, dict[str, Job]]:
+        """Means, and masks by the names of their sparsity and seeds."""
         n = self.config.seeds_per_job
         means = self._job(Means(), f"means{of}", ("train",))
-        needs = {f"full {role}": self._answers("full model", role, of, {}) for role in TEST_ROLES}
-        found = []
+        found = {}
         for target in sorted(sparsities):
             for chunk in (sorted(seeds)[i : i + n] for i in range(0, len(seeds), n)):
                 name = f"sparsity {target!r}, seed {' '.join(map(str, chunk))}"
-                masks = self._masks(name, target, tuple(chunk), schedule, means, of)
-                found.append(masks)
-                needs[f"masks {name}"] = masks
-                for role in TEST_ROLES:
-                    needs[f"answers {role} {name}"] = self._answers(
-                        name, role, of, {"means": means, "subnetworks": masks}
-                    )
-        step = Accuracy(self._test_names, self._groups)
-        return {"means": means, "accuracy": self._pure(step, f"accuracies{of}", needs)}, found
+                found[name] = self._masks(name, target, tuple(chunk), schedule, means, of)
+        return means, found
+
+    def _halves(self, masks: Sequence[Job]) -> Job:
+        """Subnetworks of each half of the training data, beside those of all of it."""
+        config = self.config
+        needs = {f"{WHOLE}: {job.name}": job for job in masks}
+        for self._half, data in enumerate(HALVES, start=1):
+            _, found = self._pruned(config.sparsities, config.seeds, config.prune, f", {data}")
+            needs |= {f"{data}: {name}": job for name, job in found.items()}
+        self._half = None
+        return self._pure(Halves(), "cores of halves of the training data", needs)
 
     def _masks(
         self,

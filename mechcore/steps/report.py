@@ -13,6 +13,7 @@ from mechcore.steps.ablation import Drops, Roles
 from mechcore.steps.analyses import Accuracy, Core, Pictures, Search, Sizes, Smallest
 from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.flips import Flips
+from mechcore.steps.halves import Halves
 from mechcore.steps.masks import Describe, Train
 from mechcore.steps.paths import Paths
 
@@ -22,6 +23,7 @@ _STEPS = (
     Accuracy,
     Smallest,
     Core,
+    Halves,
     Pictures,
     Drops,
     Roles,
@@ -87,6 +89,16 @@ _TERMS: Sequence[tuple[str, str]] = (
         "Heuristic core and core",
         "The heads that every subnetwork keeps, at every seed and sparsity. The size expected by "
         "chance is that of subnetworks that keep as many heads, each picked at random.",
+    ),
+    (
+        "Spearman's rho and rho",
+        "Agreement of two rankings: 1 where they are the same, 0 where they have nothing to do "
+        "with each other, \u22121 where one is the other turned round.",
+    ),
+    (
+        "Jaccard index and Jaccard",
+        "What two choices share, as a share of what is in either: 1 where they are the same, 0 "
+        "where they share nothing.",
     ),
     (
         "Margin",

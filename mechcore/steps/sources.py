@@ -56,11 +56,19 @@ ModelInput: TypeAlias = CheckpointInput | TrainedInput
 
 @dataclass(frozen=True)
 class DataInput:
-    """The data of a role."""
+    """The data of a role.
+
+    Attributes:
+        role: which data.
+        model: that they are for.
+        data: where they come from, and how many are drawn.
+        half: which of two random halves of what is drawn, 1 or 2; None for all of it.
+    """
 
     role: str
     model: ModelConfig
     data: DataConfig
+    half: int | None = None
 
     @property
     def limit(self) -> int | None:
@@ -71,6 +79,8 @@ class DataInput:
     def content(self, hash_file: Hasher) -> Any:
         """Digests of the files that the examples are drawn from, and how they are drawn."""
         content: dict[str, Any] = {"limit": self.limit, "seed": self.data.seed}
+        if self.half is not None:
+            content["half"] = self.half
         if self.model.source is None:
             content |= {"world": self.role, **embedded_draw(self.role, self.data)}
         else:

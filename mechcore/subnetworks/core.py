@@ -19,6 +19,7 @@ from scipy import stats
 
 from mechcore.components import Component, Mask, ModelShape, same_model
 from mechcore.errors import InputError
+from mechcore.evaluation.agreement import jaccard
 from mechcore.showing import Shown
 from mechcore.tables import PART, PLACE, TARGET, Column, Schema
 
@@ -267,7 +268,7 @@ def head_overlap(masks: Sequence[Mask], names: Sequence[str]) -> pd.DataFrame:
     for (first, a), (second, b) in itertools.combinations(zip(names, kept, strict=True), 2):
         by_layer = _by_layer(shape, [a, b])
         sizes, shared = by_layer.sum(1), len(a & b)
-        jaccards = np.array([_jaccard(n, *sizes) for n in range(len(shape.heads) + 1)])
+        jaccards = jaccard(np.arange(len(shape.heads) + 1), *sizes)
         chances = (
             shared_by_chance(groups, by_layer),
             shared_by_chance([len(shape.heads)], sizes[:, None]),
@@ -285,11 +286,6 @@ def _by_layer(shape: ModelShape, kept: Sequence[set[Component]]) -> Int[np.ndarr
     """How many heads of each layer are kept."""
     layers = [[component.layer for component in heads] for heads in kept]
     return np.stack([np.bincount(np.array(ls, int), minlength=shape.n_layers) for ls in layers])
-
-
-def _jaccard(shared: int, first: int, second: int) -> float:
-    either = first + second - shared
-    return float(shared / either) if either > 0 else 1.0
 
 
 def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:

@@ -126,6 +126,21 @@ def test_samples_keep_the_shares_of_subsets(sizes: dict[str, int], n: int, seed:
             assert abs(counts[name] - exact) < 1
 
 
+def test_halves_share_no_example_and_halve_every_subset() -> None:
+    data = many({"a": 8, "b": 5, "c": 1})
+    halves = data.halves(3)
+    counts = [each.frame["subset"].value_counts().to_dict() for each in halves]
+    assert counts == [{"a": 4, "b": 2}, {"a": 4, "b": 3, "c": 1}]
+    texts = [each.frame["text_a"].tolist() for each in halves]
+    assert sorted(texts[0] + texts[1]) == sorted(data.frame["text_a"])
+    order = {text: i for i, text in enumerate(data.frame["text_a"])}
+    assert all(each == sorted(each, key=order.__getitem__) for each in texts)
+    assert data.halves(3)[0].frame.equals(halves[0].frame)
+    assert not data.halves(4)[0].frame.equals(halves[0].frame)
+    with pytest.raises(InputError, match=r"2 in 2 subsets cannot be halved"):
+        many({"a": 1, "b": 1}).halves(0)
+
+
 def test_a_subset_called_all_is_refused_beside_others() -> None:
     assert len(many({"all": 2})) == 2
     with pytest.raises(InputError, match="'all', the name for all examples"):

@@ -23,6 +23,7 @@ def rich_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         roles=True,
         paths=True,
         smallest=True,
+        stability=True,
     )
     return write_run(tmp_path_factory.mktemp("report") / "rich", world)
 

@@ -86,6 +86,7 @@ def test_headings_are_those_of_the_page(tokens: list[Token]) -> None:
         "Subnetworks",
         "What can go?",
         "Heuristic core",
+        "Stability",
         "Who reads the core",
         "What heads attend to",
         "Ablation",

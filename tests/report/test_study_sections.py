@@ -22,6 +22,7 @@ from mechcore.report import (
 from mechcore.report.blocks import Command, Gallery, Paragraph, Picture, Section, Table
 from mechcore.report.data_section import data_section, most_frequent
 from mechcore.report.run_folder import RunFolder, read_run
+from mechcore.report.stability_section import stability_section
 from mechcore.report.summary import findings, tiles
 from mechcore.wording import SPACE
 
@@ -185,6 +186,70 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
     assert section is not None
     assert not any(isinstance(block, Command) for block in section.blocks)
     assert "mechcore export" not in made(smallest_section.smallest_section, run)[0]
+
+
+# -- stability ------------------------------------------------------------------------------------
+
+
+def test_stability_shows_halves_of_examples_and_of_training_data(run: RunFolder) -> None:
+    words, (halves, resamples, largest, cores, members, overlap) = made(stability_section, run)
+    assert words.startswith("Two random halves of the examples share none of them")
+    assert "--halves" not in words
+    place = ["tiny-ood (out-of-domain)", "accuracy"]
+    figures = ["0.80 [0.75, 0.85]", "0.89", "10", "0.80 [0.75, 0.85]", "0.20"]
+    assert rows(halves)[0] == ["36 components", *place, *figures]
+    assert [row[0] for row in rows(halves)[::4]] == [
+        *("36 components", "6 pairs of the core", "10 pairs that the search found"),
+    ]
+    figure = "0.90 [0.85, 0.95]"
+    assert rows(resamples)[0] == ["36 components", *place, figure, "10", figure]
+    assert rows(largest)[4][3] == "L0.H3+L1.H5 (0.80)"
+    # Half 1 has the masks of all data, half 2 those of other seeds: the cores are the same.
+    core = run.tables["half_cores"]["first_core"][0]
+    size = len(core.split())
+    for row, compared in zip(
+        rows(cores),
+        ["all data, half 1", "all data, half 2", "half 1, half 2"],
+        strict=True,
+    ):
+        assert row[:5] == [compared, "6", f"{size}, {size}", str(size), "1.00"]
+        assert row[-1] == "1.00"
+    assert rows(members) == [[data, core] for data in ("all data", "half 1", "half 2")]
+    found = {tuple(row[:2]): row[2:] for row in rows(overlap)}
+    assert found["all data and a half, one seed", "50 %"][0] == "6"
+    assert set(found) == {
+        (row["compared"], f"{100 * row['target_sparsity']:.0f} %")
+        for row in run.tables["half_overlap"].to_dict("records")
+    }
+
+
+def test_stability_is_told_in_the_summary(run: RunFolder) -> None:
+    sentences = [text for text in told(run) if "halves" in text]
+    assert sentences[0] == (
+        "Random halves of tiny-ood (out-of-domain) rank 36 components by their change of margin "
+        "with Spearman's rho = 0.80, which predicts 0.89 for other data as large; their choices "
+        "of the 10 that matter most overlap with a Jaccard index of 0.80 (0.20 by chance)."
+    )
+    assert sentences[2].startswith("The cores of two random halves of the training data have ")
+    unknown = run.tables["stability"].assign(predicted_rho=None, top=1)
+    first = next(t for t in told(changed(run, stability=unknown)) if "halves" in t)
+    assert "rho = 0.80; their choices of the one that matters most overlap" in first
+
+
+def test_without_halves_of_the_training_data_the_way_to_them_is_named(run: RunFolder) -> None:
+    gone = dict.fromkeys(("half_cores", "half_overlap"))
+    words, tables = made(stability_section, changed(run, **gone))
+    assert "--halves" in words
+    assert len(tables) == 3
+    none = dict.fromkeys(("stability", "interaction_stability", "search_stability"))
+    assert stability_section(changed(run, **gone, **none), GALLERY) is None
+
+
+def test_masks_that_halves_lack_are_listed(run: RunFolder) -> None:
+    row = {"data": "half 2", "subnetwork": "s0.50-seed1", "target_sparsity": 0.5, "seed": 1}
+    missing = pd.DataFrame([row | {"reason": "it ended elsewhere"}])
+    _, tables = made(stability_section, changed(run, missing_half_masks=missing))
+    assert rows(tables[-1]) == [["half 2", "s0.50-seed1", "it ended elsewhere"]]
 
 
 # -- training -------------------------------------------------------------------------------------

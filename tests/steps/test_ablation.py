@@ -59,7 +59,8 @@ ALL_SUBSETS = [str(each) for each in sets.subsets(NAMES)]
 def test_the_tables_are_those_of_both_kinds_of_data(inputs: Inputs, means: MeanActivations) -> None:
     kinds = kinds_of(ALL_SUBSETS)
     tables, found = sweep_tables(inputs, means, kinds, n_resamples=10, batch_size=4, seed=3)
-    assert list(tables) == ["ablation", "interactions", "information", "dividends", "shapley"]
+    names = ["ablation", "interactions", "interaction_stability"]
+    assert list(tables) == [*names, "information", "dividends", "shapley"]
     for schema in SWEEP_TABLES:
         schema.check(tables[schema.name])
     assert [(each.data, each.role) for each in found] == [("matched", "id"), ("hans", "ood")]

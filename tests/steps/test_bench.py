@@ -51,10 +51,14 @@ class Sources:
         return ModelConfig(source=str(path), class_labels=CLASSES, **settings)
 
     def job(
-        self, model: ModelConfig | None = None, data: DataConfig | None = None, roles: Any = ROLES
+        self,
+        model: ModelConfig | None = None,
+        data: DataConfig | None = None,
+        roles: Any = ROLES,
+        half: int | None = None,
     ) -> Job:
         model, data = model or self.model(), data or self.data
-        inputs: dict[str, Input] = {role: DataInput(role, model, data) for role in roles}
+        inputs: dict[str, Input] = {role: DataInput(role, model, data, half) for role in roles}
         inputs[MODEL] = CheckpointInput(model)
         return Job.of(Describe({}), "the job", inputs=inputs, hash_file=hash_file)
 
@@ -113,6 +117,15 @@ def test_other_draws_are_other_data(sources: Sources, bench: Workbench) -> None:
     second = bench.inputs(sources.job(data=replace(sources.data, max_id=3), roles=("id",)))
     assert (len(first.data["id"]), len(second.data["id"])) == (9, 3)
     assert second.model is first.model
+
+
+def test_halves_are_other_data_and_share_no_example(sources: Sources, bench: Workbench) -> None:
+    jobs = [sources.job(roles=("train",), half=half) for half in (None, 1, 2)]
+    assert len({job.key for job in jobs}) == 3
+    whole, first, second = (bench.inputs(job).data["train"].examples.frame for job in jobs)
+    assert (len(whole), len(first), len(second)) == (12, 6, 6)
+    assert sorted([*first["text_a"], *second["text_a"]]) == sorted(whole["text_a"])
+    assert len(bench.loads) == 1
 
 
 def test_only_so_many_models_are_kept(sources: Sources, bench: Workbench) -> None:

@@ -276,6 +276,28 @@ def test_the_jobs_of_a_study(config: StudyConfig) -> None:
     assert len({job.name for job in plan.jobs}) == len(plan.jobs)
 
 
+def test_halves_are_pruned_beside_what_there_is(config: StudyConfig) -> None:
+    before = make_plan(config)
+    analyses = replace(config.analyses, halves=True)
+    after = make_plan(replace(config, analyses=analyses))
+    assert keys(before) < keys(after)
+    new: dict[str, int] = {}
+    for job in after.jobs:
+        if job.key not in keys(before):
+            new[label(job)] = new.get(label(job), 0) + 1
+    # Two halves with two chunks of seeds at two sparsities, and no answers of them.
+    assert new == {"means": 2, "prune": 8, "masks": 8, "halves": 1}
+    (part,) = after.parts
+    assert [job.key for job in part.masks] == [job.key for job in before.parts[0].masks]
+    assert len({job.key for job in after.jobs if label(job) == "prune"}) == 12
+    assert len({job.name for job in after.jobs}) == len(after.jobs)
+    groups = {name.partition(":")[0] for name in part.jobs["halves"].needs}
+    assert groups == {"all data", "half 1", "half 2"}
+    assert {job.key for job in part.masks} < {j.key for j in part.jobs["halves"].needs.values()}
+    other = make_plan(replace(config, analyses=analyses, data=replace(config.data, seed=1)))
+    assert not keys(other, "means") & keys(after, "means")
+
+
 def test_every_job_comes_after_those_that_it_needs(config: StudyConfig) -> None:
     both = replace(config, models={"a": config.model, "b": config.model}, model=ModelConfig())
     for each in (config, both, embedded(checkpoints=("embedded",))):

@@ -23,6 +23,7 @@ from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.roles import COMPONENT_ROLES
+from mechcore.ablation.stability import STABILITY
 from mechcore.components import Component, Mask, parse_components
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
@@ -97,6 +98,8 @@ COLUMNS = {
     "roles": " ".join(COMPONENT_ROLES.names),
     "flips": " ".join(FLIPS.names),
     **{each.name: " ".join(each.names) for each in paths.Paths.schemas},
+    "stability": " ".join(STABILITY.names),
+    "interaction_stability": " ".join(STABILITY.names),
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
     "low high p p_adjusted superadditive floor ceiling",
 }

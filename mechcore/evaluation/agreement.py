@@ -1,0 +1,129 @@
+"""How far two rankings agree, and how far other examples would give the same ranking.
+
+A ranking of things (components, sets of them) by a mean over examples is compared with those from
+bootstrap resamples of the examples, and between random halves of them. Halves share no example:
+they agree as two data sets of half the size would. Resamples share most of theirs with the
+examples they are drawn from, so even a ranking by noise alone agrees with its resamples, with a
+rho of about 0.7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from scipy import stats
+
+_BLOCK = 64
+"""Draws of examples that are multiplied at once."""
+
+
+def spearman(
+    first: Float[np.ndarray, "thing column"], second: Float[np.ndarray, "thing column"]
+) -> Float[np.ndarray, " column"]:
+    """Spearman's rho of every column with that of the other; NaN where one is constant.
+
+    Args:
+        first: values to rank by; ties share their mean rank.
+        second: the same things by other values; one column is compared with all of ``first``.
+    """
+    a, b = (stats.rankdata(each, axis=0) - (len(each) + 1) / 2 for each in (first, second))
+    with np.errstate(invalid="ignore"):
+        rho: np.ndarray = (a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0))
+    return rho
+
+
+def spearman_brown(rho: float) -> float:
+    """What halves of the examples that agree so far predict for all: 2 rho / (1 + rho).
+
+    NaN below 0, where the formula has no meaning.
+    """
+    return 2 * rho / (1 + rho) if rho >= 0 else float("nan")
+
+
+def jaccard(shared: Any, first: Any, second: Any) -> Float[np.ndarray, " *sets"]:
+    """Jaccard index of two sets, or of many, from their sizes; 1 where both are empty.
+
+    Args:
+        shared: how many things are in both.
+        first: how many are in one.
+        second: how many are in the other.
+    """
+    either = np.asarray(first + second - shared)
+    return np.where(either > 0, shared / np.where(either > 0, either, 1), 1.0)
+
+
+def jaccard_by_chance(n: int, k: int) -> float:
+    """Mean Jaccard index of two random sets of ``k`` of ``n`` things; exact."""
+    shared = np.arange(k + 1)
+    return float(stats.hypergeom.pmf(shared, n, k, k) @ jaccard(shared, k, k))
+
+
+def largest(
+    values: Float[np.ndarray, "thing column"], k: int, generator: np.random.Generator
+) -> Bool[np.ndarray, "thing column"]:
+    """Which things are the ``k`` largest of every column.
+
+    Ties are broken at random and in every column anew, so that things in a row because they are
+    equal do not count as found again.
+
+    Args:
+        values: to rank by.
+        k: how many.
+        generator: of the order of ties.
+    """
+    order = np.lexsort((generator.random(values.shape), values), axis=0)
+    flags = np.zeros(values.shape, dtype=bool)
+    np.put_along_axis(flags, order[len(values) - k :], True, axis=0)
+    return flags
+
+
+def resampled(
+    values: Float[np.ndarray, "thing example"], n_resamples: int, generator: np.random.Generator
+) -> Float[np.ndarray, "thing resample"]:
+    """Sums over bootstrap resamples of the examples; of whole numbers they are exact.
+
+    Args:
+        values: of every thing on every example.
+        n_resamples: how many resamples.
+        generator: of the draws.
+    """
+    n = values.shape[1]
+    even = np.full(n, 1 / n)
+    draws = (generator.multinomial(n, even, size) for size in _sizes(n_resamples))
+    return _sums(values, draws)
+
+
+def halved(
+    values: Float[np.ndarray, "thing example"], n_splits: int, generator: np.random.Generator
+) -> tuple[Float[np.ndarray, "thing split"], Float[np.ndarray, "thing split"]]:
+    """Sums over two random halves of the examples, split again and again.
+
+    Of an odd number the second half has one example more.
+
+    Args:
+        values: of every thing on every example.
+        n_splits: how many splits.
+        generator: of the splits.
+    """
+    n = values.shape[1]
+    first = np.arange(n) < n // 2
+    draws = (
+        generator.permuted(np.tile(first, (size, 1)), axis=1).astype(int)
+        for size in _sizes(n_splits)
+    )
+    sums = _sums(values, draws)
+    return sums, values.sum(1, keepdims=True) - sums
+
+
+def _sizes(n: int) -> Iterator[int]:
+    return (min(_BLOCK, n - start) for start in range(0, n, _BLOCK))
+
+
+def _sums(
+    values: Float[np.ndarray, "thing example"], counts: Iterator[Int[np.ndarray, "draw example"]]
+) -> Float[np.ndarray, "thing draw"]:
+    """Sums with examples counted as often as each draw has them."""
+    return np.concatenate([values @ block.T.astype(float) for block in counts], axis=1)

@@ -1,0 +1,75 @@
+"""Subnetworks of halves of the training data: what a study does for them, and what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from steps.small_study import CONFIG
+
+from mechcore.components import Mask, ModelShape
+from mechcore.masking.means import MeanActivations
+from mechcore.pruning import METHODS, Request
+from mechcore.steps.halves import common_masks
+from mechcore.steps.inputs import load_inputs
+from mechcore.study.run import run_study
+
+pytestmark = pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+
+ANALYSES = replace(CONFIG.analyses, heads=None, sweep=None, ablation=None, paths=None, halves=True)
+FULL = Mask.full(ModelShape(2, 2))
+
+
+def table(out: Path, name: str) -> pd.DataFrame:
+    return pd.read_csv(out / "tables" / f"{name}.csv")
+
+
+def test_random_masks_do_not_depend_on_the_data(tmp_path: Path) -> None:
+    run_study(replace(CONFIG, method="random", analyses=ANALYSES), tmp_path)
+    overlap = table(tmp_path, "half_overlap").set_index(["compared", "target_sparsity"])["jaccard"]
+    for target in CONFIG.sparsities:
+        for compared in ("two halves, one seed", "all data and a half, one seed"):
+            assert overlap[compared, target] == 1
+        assert overlap["one half, two seeds", target] < 1
+    cores = table(tmp_path, "half_cores")
+    assert cores["n_subnetworks"].tolist() == [4] * 3
+    assert cores["jaccard"].tolist() == [1] * 3
+    whole = " ".join(table(tmp_path, "core")["component"])
+    assert cores["first_core"].tolist() == cores["second_core"].tolist() == [whole] * 3
+    assert len(list((tmp_path / "masks").iterdir())) == 4  # of all data alone
+    assert "Cores of all training data and of two random halves" in (
+        (tmp_path / "report.html").read_text()
+    )
+
+
+def test_cores_of_halves_are_those_of_their_examples(tmp_path: Path) -> None:
+    config = replace(CONFIG, method="attribution", seeds=(42,), analyses=ANALYSES)
+    run_study(config, tmp_path)
+    inputs = load_inputs(config.model, config.data, ("train",))
+    halves = inputs.data["train"].examples.halves(config.data.seed)
+    found = table(tmp_path, "half_cores").set_index(["first", "second"])
+    for i, side in enumerate(("first_core", "second_core")):
+        data = inputs.encode(halves[i])
+        assert len(data) == 8
+        means = MeanActivations.compute(inputs.model, data)
+        request = Request(
+            inputs.model, data, means, config.sparsities, (42,), config.prune, config.data.seed
+        )
+        kept = [set(each.mask.kept) for each in METHODS["attribution"](request)]
+        heads = sorted(c for c in set.intersection(*kept) if c.is_head)
+        assert found.loc[("half 1", "half 2"), side] == " ".join(map(str, heads))
+
+
+def test_what_one_lacks_is_left_out_of_all() -> None:
+    one, two, three = ((0.5, seed) for seed in (1, 2, 3))
+    masks = {
+        "all data": {three: FULL, one: FULL, two: FULL},
+        "half 1": {one: FULL, three: FULL},
+        "half 2": {one: FULL, two: FULL, three: FULL},
+    }
+    found = common_masks(masks)
+    assert list(found) == list(masks)
+    assert all(list(each) == [one, three] for each in found.values())
+    assert common_masks({**masks, "half 2": {two: FULL}})["all data"] == {}
