@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -57,7 +58,7 @@ def load_case(name: str, folder: str | Path, *, seed: int = 0) -> Case:
     (name,) = case_names([name])
     if name in CATALOGUE:
         return planted_case(name, folder, seed=seed)
-    return trained_case(name.removeprefix(f"{TRAINED}-"), seed=seed)
+    return replace(trained_case(name.removeprefix(f"{TRAINED}-"), seed=seed), name=name)
 
 
 def run_benchmark(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor
@@ -25,6 +25,8 @@ from mechcore.pruning.settings import as_runs, check_keeps_some
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.uniform_sampling import ugs_scores
 
+Scoring: TypeAlias = Callable[..., Float[Tensor, "layer component"]]
+
 
 @dataclass(frozen=True)
 class Ranking:
@@ -36,7 +38,7 @@ class Ranking:
             ``"masks"``; then every seed has a ranking of its own.
     """
 
-    scores: Callable[..., Float[Tensor, "layer component"]]
+    scores: Scoring
     seed: Literal["data", "masks"] | None = None
 
 

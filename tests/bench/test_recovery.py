@@ -19,7 +19,6 @@ from mechcore.bench.planted import CATALOGUE
 from mechcore.bench.recovery import WITH_PAIRS, over_cases, recovered_nodes, recovered_pairs
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import METHODS
 
 WITHOUT_NOISE = [name for name in CATALOGUE if not name.endswith("noisy")]
 
@@ -113,11 +112,12 @@ def test_the_benchmark_goes_on_where_it_was(
     assert json.loads((tmp_path / "benchmark.json").read_text())["methods"] == wanted[1]
 
 
-def test_names_of_cases() -> None:
+def test_names_of_cases(tmp_path: Path) -> None:
     every = case_names()
     assert len([name for name in every if name.startswith("trained-")]) >= 6
     assert len([name for name in every if not name.startswith("trained-")]) >= 10
     assert case_names(["planted", "or-encoder"]) == list(CATALOGUE)
     with pytest.raises(InputError, match="cases: 'nor' is none; expected planted, trained, or"):
         case_names(["nor"])
-    assert "layer-matched" in METHODS.names()
+    for each in ("trained-copy", "copies-decoder"):
+        assert load_case(each, tmp_path).name == each
