@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
-import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
+from forks import python
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -38,7 +39,7 @@ sparsities: [0.5]
 n_resamples: 10
 analyses:
   heads: {{max_examples: 8}}
-  ablation: {{max_joint: 0, max_non_core: 1}}
+  ablation: {{max_joint: 0, max_non_core: 1, controls: 1}}
   fill: half
   sweep: null
   paths: null
@@ -71,31 +72,37 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def mechcore(site: Path, *arguments: str) -> str:
-    """Run the command with the package installed; what it prints."""
-    return python(site, "-m", "mechcore", *arguments)
+@pytest.fixture
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is printed."""
+    return tmp_path_factory.mktemp("told")
 
 
-def python(site: Path, *arguments: str) -> str:
-    """Run Python likewise."""
-    path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+Mechcore = Callable[..., str]
 
 
-def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def mechcore(installed: Path, told: Path) -> Mechcore:
+    """Runs the command with the package installed; what it prints."""
+    return partial(python, installed, "-m", "mechcore", told=told)
+
+
+UNDRAWN = """
+from helpers import undrawn
+from mechcore.cli import main
+with undrawn():
+    main({arguments!r})
+"""
+
+
+def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path, told: Path) -> None:
     for role in ("train", "id", "ood"):
         frame = tiny_world.generate(role, 24, 1).frame  # type: ignore[arg-type]
         frame.to_csv(tmp_path / f"{role}.csv", index=False)
     file, out = tmp_path / "study.yaml", tmp_path / "out"
     file.write_text(STUDY.format(model=tiny_encoder_dir(), data=tmp_path))
-    mechcore(installed, "run", str(file), "--out", str(out), "--cpus", "1")
+    arguments = ["run", str(file), "--out", str(out), "--cpus", "1"]
+    python(installed, "-c", UNDRAWN.format(arguments=arguments), told=told)
     tables = {path.stem: pd.read_csv(path) for path in (out / "tables").glob("*.csv")}
     # Half of the 6 x 9 components, the later ones, are pruned.
     kept = tables["subnetworks"].iloc[0]
@@ -113,24 +120,24 @@ def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path) 
     assert "How many texts are long" in report
 
 
-def test_the_fill_and_the_method_have_their_commands(installed: Path, tmp_path: Path) -> None:
+def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_path: Path) -> None:
     small = ("--max-train", "16", "--max-id", "8", "--max-ood", "8")
     drops = {}
     for fill in ("mean", "half"):
         options = ("--components", "L0.H0", "--fill", fill, "--resamples", "10")
-        mechcore(installed, "ablate", *options, *small, "--out", str(tmp_path / fill))
+        mechcore("ablate", *options, *small, "--out", str(tmp_path / fill))
         drops[fill] = pd.read_csv(tmp_path / fill / "ablation.csv")["margin_drop"]
     assert (drops["mean"] - drops["half"]).abs().max() > 1e-6
     options = ("--method", "late-first", "--seeds", "1", "--sparsities", "0.5")
-    out = mechcore(installed, "prune", *options, *small, "--out", str(tmp_path / "masks"))
+    out = mechcore("prune", *options, *small, "--out", str(tmp_path / "masks"))
     assert "late-first-s0.50-seed1" in out
 
 
-def test_a_search_screens_by_the_way_that_was_added(installed: Path, tmp_path: Path) -> None:
+def test_a_search_screens_by_the_way_that_was_added(mechcore: Mechcore, tmp_path: Path) -> None:
     names = "L0.H0,L0.H1,L3.H0,L4.H0"
-    options = ("--components", names, "--pairs", "1", "--max-size", "2", "--max-ood", "8")
+    options = ("--components", names, "--pairs", "1", "--max-size", "2", "--max-ood", "16")
     how = ("--screening-by", "nearest-first", "--fill", "zero")
-    out = mechcore(installed, "superadditive", *options, *how, "--out", str(tmp_path / "found"))
+    out = mechcore("superadditive", *options, *how, "--out", str(tmp_path / "found"))
     assert "5 screened out by 'nearest-first' (0 forward and 0 backward passes" in out
     screened = pd.read_csv(tmp_path / "found" / "screening.csv")
     expected = {"L0.H0+L0.H1": 0, "L3.H0+L4.H0": -1, "L0.H0+L3.H0": -3, "L0.H1+L3.H0": -3}
@@ -140,7 +147,7 @@ def test_a_search_screens_by_the_way_that_was_added(installed: Path, tmp_path: P
 
 
 def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
-    installed: Path, tmp_path: Path
+    mechcore: Mechcore, tmp_path: Path
 ) -> None:
     """A tiny random OPT classifier, against Hugging Face's own with weights set to zero."""
     tokenizer = hf.AutoTokenizer.from_pretrained(tiny_encoder_dir())
@@ -187,7 +194,7 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     for engine in ("tree", "restart", "reference"):
         options = ("--components", "L0.H1,L1.MLP", "--fill", "zero", "--engine", engine)
         out = tmp_path / engine
-        mechcore(installed, "ablate", *given, *options, "--resamples", "10", "--out", str(out))
+        mechcore("ablate", *given, *options, "--resamples", "10", "--out", str(out))
         table = pd.read_csv(out / "ablation.csv")
         whole = table[(table["role"] == "ood") & (table["subset"] == ALL)]
         drops = whole.set_index("set")["margin_drop"]
@@ -199,7 +206,7 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
     mask, out = tmp_path / "mask.safetensors", tmp_path / "folded"
     Mask.full(ModelShape(2, 4)).without("L0.H1", "L1.MLP").save(mask)
     options = ("--mask", str(mask), "--fill", "zero", "--out", str(out))
-    mechcore(installed, "export", "--model", str(source), *options)
+    mechcore("export", "--model", str(source), *options)
     folded: Any = hf.AutoModelForSequenceClassification.from_pretrained(out)
     expected = without("L0.H1+L1.MLP").state_dict()
     assert folded.state_dict().keys() == expected.keys()
@@ -209,7 +216,7 @@ def test_the_architecture_is_masked_as_by_an_edit_of_its_weights(
 
 @pytest.mark.parametrize("head", ["ForSequenceClassification", "Model"])
 def test_the_encoder_loads_with_and_without_a_head(
-    installed: Path, tmp_path: Path, head: str
+    installed: Path, tmp_path: Path, told: Path, head: str
 ) -> None:
     """A tiny random Megatron-BERT, against Hugging Face's own with a head's weights at zero."""
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -238,7 +245,7 @@ torch.save(found, {str(tmp_path / "found.pt")!r})
     sides = ("right", "left")
     batches = [helpers.padded(helpers.texts(), side, extra=1) for side in sides]
     torch.save(batches, tmp_path / "batches.pt")
-    python(installed, "-c", code)
+    python(installed, "-c", code, told=told)
     for logits in torch.load(tmp_path / "found.pt"):
         for each, rows in zip(logits, (expected, ablated), strict=True):
             for found, row in zip(each, rows, strict=True):
@@ -246,26 +253,28 @@ torch.save(found, {str(tmp_path / "found.pt")!r})
                 torch.testing.assert_close(found[: len(row)], row, rtol=0, atol=1e-5)
 
 
-def test_a_kind_of_study_is_run_by_the_engine(installed: Path, tmp_path: Path) -> None:
+def test_a_kind_of_study_is_run_by_the_engine(
+    mechcore: Mechcore, installed: Path, tmp_path: Path
+) -> None:
     file, out = tmp_path / "squares.yaml", tmp_path / "out"
     file.write_text("kind: squares\nnumbers: [3, 5]\n")
     assert "2 of 2 jobs known by now are to do" in mechcore(
-        installed, "run", str(file), "--out", str(out), "--dry-run"
+        "run", str(file), "--out", str(out), "--dry-run"
     )
-    mechcore(installed, "run", str(file), "--out", str(out))
+    mechcore("run", str(file), "--out", str(out))
     assert pd.read_csv(out / "tables" / "squares.csv")["square"].tolist() == [9, 25]
     assert "Numbers and their squares" in (out / "report.html").read_text(encoding="utf-8")
     file.write_text("kind: squares\nnumbers: [3, 4]\n")
     assert "1 of 2 jobs known by now are to do" in mechcore(
-        installed, "run", str(file), "--out", str(out), "--dry-run"
+        "run", str(file), "--out", str(out), "--dry-run"
     )
-    assert "2 of 2 jobs are done" in mechcore(installed, "status", str(out))
+    assert "2 of 2 jobs are done" in mechcore("status", str(out))
     # An edit of what made a result is noticed, and named.
     study = installed / "mechcore_extras" / "study.py"
     text = study.read_text(encoding="utf-8")
     study.write_text(text.replace("self.number**2", "self.number * self.number"), encoding="utf-8")
     try:
-        shown = mechcore(installed, "status", str(out))
+        shown = mechcore("status", str(out))
     finally:
         study.write_text(text, encoding="utf-8")
     assert "0 of 2 jobs are done" in shown

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -179,27 +180,51 @@ class Shown:
         ]
 
 
+AFRESH = """
+%reset -f
+import os, sys
+import matplotlib.pyplot, pandas
+os.chdir({folder!r})
+matplotlib.pyplot.close("all")
+pandas.reset_option("^display")
+for name in [name for name in sys.modules if name.partition(".")[0] == "mechcore"]:
+    del sys.modules[name]
+%reset -f
+"""
+"""What a notebook begins with, as in a kernel of its own: the libraries alone are imported once."""
+
+
+@pytest.fixture(scope="module")
+def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A kernel for all notebooks, without a network."""
+    client = pytest.importorskip("jupyter_client", reason="needs the notebooks extra")
+    pytest.importorskip("ipykernel", reason="needs the notebooks extra")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MECHCORE_QUICK", "1")
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        manager = client.AsyncKernelManager(kernel_name="python3")
+        yield manager
+        if manager.has_kernel:
+            asyncio.run(manager.shutdown_kernel(now=True))
+
+
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Shown]:
-    """Execute a notebook in its short form, without a network, and see that it is quiet."""
+def run(tmp_path: Path, kernel: Any) -> Callable[[str], Shown]:
+    """Execute a notebook in its short form, and see that it is quiet."""
     nbformat = pytest.importorskip("nbformat", reason="needs the notebooks extra")
     nbclient = pytest.importorskip("nbclient", reason="needs the notebooks extra")
-    pytest.importorskip("ipykernel", reason="needs the notebooks extra")
-    monkeypatch.setenv("MECHCORE_QUICK", "1")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     folder = tmp_path / "folder"
     folder.mkdir()
 
     def execute(name: str) -> Shown:
         notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
         nbformat.validate(notebook)
-        nbclient.NotebookClient(
-            notebook,
-            timeout=240,
-            kernel_name="python3",
-            resources={"metadata": {"path": str(folder)}},
-        ).execute()
+        afresh = nbformat.v4.new_code_cell(AFRESH.format(folder=str(folder)))
+        notebook.cells.insert(0, afresh)
+        client = nbclient.NotebookClient(notebook, km=kernel, timeout=240)
+        client.execute()
+        client.kc.stop_channels()
         shown = Shown(notebook)
         for cell, outputs in shown.outputs.items():
             for output in outputs:

@@ -18,7 +18,7 @@ import torch
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
-from mechcore.ablation import RoleSettings, component_roles
+from mechcore.ablation import component_roles
 from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.ablation.flips import FLIPS
 from mechcore.ablation.information import INFORMATION
@@ -57,7 +57,7 @@ CONFIG = StudyConfig(
     n_resamples=40,
     analyses=Analyses(
         heads=HeadsConfig(8),
-        ablation=AblationConfig(max_joint=3, max_non_core=4),
+        ablation=AblationConfig(max_joint=3, max_non_core=4, controls=10),
         paths=PathsConfig(controls=2, max_examples=16),
     ),
 )
@@ -73,6 +73,7 @@ STEPS = {
         *(analyses.Pictures, flips.Flips, paths.Paths),
     )
 }
+OF_PATHS = {each.name: " ".join(each.names) for each in paths.Paths.schemas}
 COLUMNS = {
     "data": "data role subset label n share",
     "group_accuracy": "subnetwork target_sparsity seed role group accuracy n_subsets subsets "
@@ -97,7 +98,7 @@ COLUMNS = {
     "information": " ".join(INFORMATION.names),
     "roles": " ".join(COMPONENT_ROLES.names),
     "flips": " ".join(FLIPS.names),
-    **{each.name: " ".join(each.names) for each in paths.Paths.schemas},
+    **OF_PATHS,
     "stability": " ".join(STABILITY.names),
     "interaction_stability": " ".join(STABILITY.names),
     "interactions": "set size data role subset n metric joint_drop sum_of_single_drops interaction "
@@ -375,14 +376,15 @@ TINY = replace(
     n_resamples=10,
     analyses=Analyses(
         heads=HeadsConfig(8),
-        ablation=AblationConfig(max_joint=2, max_non_core=1),
-        paths=PathsConfig(controls=2, max_examples=8),
+        ablation=AblationConfig(max_joint=2, max_non_core=1, controls=2),
+        paths=None,  # which takes longer than all the rest
     ),
 )
+BARE = replace(TINY, analyses=Analyses(heads=None, ablation=None, sweep=None, paths=None))
 WHOLE = Counter(
     {"describe": 1, "means": 1, "answers": 6, "prune": 2, "masks": 2, "accuracy": 1, "smallest": 1}
     | {"core": 1, "heads": 1, "pictures": 1, "sweep": 1, "drops": 1, "roles": 1, "flips": 1}
-    | {"ablate": 1, "paths": 1}
+    | {"ablate": 1}
 )
 """How often each kind of work is done: two sparsities, the seeds of each together."""
 
@@ -441,11 +443,8 @@ def results(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("failing", ["prune", "pictures"])
 def test_a_study_goes_on_where_it_was_interrupted(
-    tmp_path: Path, calls: Calls, failing: str
+    tmp_path: Path, tiny: Path, calls: Calls, failing: str
 ) -> None:
-    run_study(TINY, tmp_path / "whole")
-    assert calls == WHOLE
-    calls.clear()
     calls.fail_at = failing
     with pytest.raises(KeyboardInterrupt):
         run_study(TINY, tmp_path / "parts")
@@ -456,11 +455,11 @@ def test_a_study_goes_on_where_it_was_interrupted(
     calls.fail_at = None
     run_study(TINY, tmp_path / "parts")
     assert calls == WHOLE - done
-    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    assert results(tmp_path / "parts") == results(tiny)
     calls.clear()
     run_study(TINY, tmp_path / "parts")
     assert not calls
-    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    assert results(tmp_path / "parts") == results(tiny)
 
 
 @pytest.fixture(scope="module")
@@ -483,35 +482,15 @@ def counts(**jobs: int) -> Counter[str]:
     return Counter(jobs)
 
 
-TABLES = counts(accuracy=1, smallest=1, drops=1, roles=1, flips=1, ablate=1, paths=1)
-OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1, paths=1)
+OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1)
 
 
 @pytest.mark.parametrize(
     ("change", "again"),
     [
-        ({"seeds": (42, 44)}, counts(prune=2, masks=2, answers=4) + OF_SUBNETWORKS),
-        ({"sparsities": (0.3, 0.4, 0.5)}, counts(prune=1, masks=1, answers=2) + OF_SUBNETWORKS),
         ({"sparsities": (0.3,)}, OF_SUBNETWORKS),
-        ({"n_resamples": 11}, TABLES - counts(accuracy=1)),
-        (
-            {"data": replace(TINY.data, max_ood=16)},
-            counts(describe=1, answers=3, sweep=1) + TABLES,
-        ),
-        (
-            {"analyses": replace(TINY.analyses, ablation=AblationConfig(max_joint=3))},
-            counts(ablate=1),
-        ),
+        ({"n_resamples": 11}, counts(smallest=1, drops=1, roles=1, flips=1, ablate=1)),
         ({"analyses": replace(TINY.analyses, ablation=None)}, counts()),
-        (
-            {"analyses": replace(TINY.analyses, sweep="mlps")},
-            counts(sweep=1, drops=1, roles=1, flips=1, ablate=1, paths=1),
-        ),
-        (
-            {"analyses": replace(TINY.analyses, roles=RoleSettings(least=0.1))},
-            counts(roles=1, flips=1, paths=1),
-        ),
-        ({"prune": replace(TINY.prune, save_every=1)}, counts()),
         (
             {"prune": replace(TINY.prune, tolerance=0.9)},
             counts(masks=2, answers=4) + OF_SUBNETWORKS,
@@ -521,6 +500,7 @@ OF_SUBNETWORKS = counts(accuracy=1, smallest=1, core=1, pictures=1, ablate=1, pa
 def test_a_change_redoes_what_depends_on_it(
     tmp_path: Path, done: Path, calls: Calls, change: dict[str, Any], again: Counter[str]
 ) -> None:
+    """Of every setting, see ``tests/steps/test_plan.py``."""
     changed = replace(TINY, **change)
     run_study(changed, done)
     assert calls == again
@@ -532,14 +512,6 @@ def test_a_change_redoes_what_depends_on_it(
     assert not calls, "what the first study made is still there"
 
 
-def test_other_versions_do_everything_again(
-    done: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("mechcore.study.step._version", lambda package: "1.0")
-    run_study(TINY, done)
-    assert calls == WHOLE
-
-
 def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Calls) -> None:
     (done / "tables" / "mine.csv").write_text("x")
     (done / "tables" / ".abcdefgh.core.csv").write_text("left by a killed run")
@@ -547,7 +519,7 @@ def test_results_of_settings_that_no_longer_hold_are_gone(done: Path, calls: Cal
     assert [path.name for path in (done / "masks").iterdir()] == ["s0.50-seed7.safetensors"]
     # What the study did not write stays.
     assert {p.stem for p in (done / "tables").iterdir()} == {
-        *({*COLUMNS, "head_categories", "mine"} - {"joint_frequency"})
+        *({*COLUMNS, "head_categories", "mine"} - {"joint_frequency", *OF_PATHS})
     }
     assert json.loads((done / "config.json").read_text())["seeds"] == [7]
     summary = pd.read_csv(done / "tables" / "core_summary.csv").iloc[0]
@@ -575,10 +547,9 @@ def test_a_damaged_result_is_found_and_done_again(tmp_path: Path, done: Path, ca
 
 
 def test_a_damaged_unfinished_state_is_begun_anew(
-    tmp_path: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tiny: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = replace(TINY, prune=replace(TINY.prune, save_every=1))
-    run_study(config, tmp_path / "whole")
     training: Any = importlib.import_module("mechcore.pruning.mask_training")
     update, updates = training.MaskTraining.update, Counter[str]()
 
@@ -598,45 +569,42 @@ def test_a_damaged_unfinished_state_is_begun_anew(
     state.write_bytes(data)
     with pytest.warns(MechcoreWarning, match="begun anew.*its checksum differs"):
         run_study(config, tmp_path / "parts")
-    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+    assert results(tmp_path / "parts") == results(tiny)
     assert not list((tmp_path / "parts" / "store" / "partial").iterdir())
 
 
-def test_killed_before_there_was_more_than_a_store(tmp_path: Path, calls: Calls) -> None:
+def test_killed_before_there_was_more_than_a_store(
+    tmp_path: Path, tiny: Path, calls: Calls
+) -> None:
     Store(tmp_path / "out" / "store").create()
     run_study(TINY, tmp_path / "out")
     assert calls == WHOLE
+    assert results(tmp_path / "out") == results(tiny)
 
 
 def test_studies_share_a_store(tmp_path: Path, calls: Calls) -> None:
-    run_study(TINY, tmp_path / "one", store=tmp_path / "store")
+    run_study(BARE, tmp_path / "one", store=tmp_path / "store")
     calls.clear()
-    run_study(replace(TINY, sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
-    assert calls == OF_SUBNETWORKS
+    run_study(replace(BARE, sparsities=(0.3,)), tmp_path / "two", store=tmp_path / "store")
+    assert calls == counts(accuracy=1, smallest=1, core=1)
     assert not (tmp_path / "two" / "store").exists()
 
 
-def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path, calls: Calls) -> None:
+def test_a_job_that_fails_costs_only_what_needs_it(done: Path, calls: Calls) -> None:
+    analyses = replace(TINY.analyses, heads=HeadsConfig(7))
+    config = replace(TINY, sparsities=(0.3,), analyses=analyses)
     calls.fail_at, calls.error = "heads", MechcoreError("no heads today")
     with pytest.raises(
         StudyError, match=r"1 job failed; 1 that need their results were not begun. head"
     ) as e:
-        run_study(TINY, tmp_path / "run")
+        run_study(config, done)
     assert [each.job.step.kind for each in e.value.failures] == ["heads", "pictures"]
     assert "no heads today" in str(e.value)
-    assert calls == WHOLE - counts(pictures=1)
+    assert calls == OF_SUBNETWORKS + counts(heads=1) - counts(pictures=1)
     calls.clear()
     calls.fail_at = None
-    run_study(TINY, tmp_path / "run")
+    run_study(config, done)
     assert calls == counts(heads=1, pictures=1)
-
-
-def test_a_mask_off_target_names_itself(tmp_path: Path, calls: Calls) -> None:
-    with (
-        pytest.warns(MechcoreWarning, match=r"sparsity 0\.5, seed 42 43: s0\.50-seed43 is missing"),
-        pytest.raises(StudyError, match=r"target 0\.5, seed 43 ended at"),
-    ):
-        run_study(replace(TINY, prune=replace(TINY.prune, tolerance=0.0)), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -678,13 +646,12 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Ca
 # -- several models, and checkpoints ---------------------------------------------------------------
 
 
-def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
+def test_several_models_get_a_folder_each(tmp_path: Path, tiny: Path, calls: Calls) -> None:
     models = {"a": ModelConfig(), "b": ModelConfig(checkpoint="step-0700")}
     reports = run_study(replace(TINY, models=models), tmp_path / "both")
     assert reports == [tmp_path / "both" / name / "report.html" for name in "ab"]
     assert calls == WHOLE + WHOLE
-    run_study(TINY, tmp_path / "a")
-    assert results(tmp_path / "both" / "a") == results(tmp_path / "a")
+    assert results(tmp_path / "both" / "a") == results(tiny)
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
     assert facts["model"]["source"].endswith("step-0700")
     assert {facts["origins"][name] for name in ("models", "seeds", "prune.steps")} == {"Python"}
@@ -701,8 +668,7 @@ def test_several_models_get_a_folder_each(tmp_path: Path, calls: Calls) -> None:
 
 
 def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) -> None:
-    one = replace(TINY, seeds=(42,))
-    run_study(one, done / "inner", store=done / "store")
+    run_study(BARE, done / "inner", store=done / "store")
     write_cognitive_run(done / "cog")
     facts = json.loads((done / "cog" / "config.json").read_text())
     facts |= {"units": {"base": "ab"}, "seconds": {"train": 1.0}}
@@ -711,7 +677,7 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
     (done / "figures" / "mine" / "study.json").write_text("mine")
     before = {name: contents(done / name) for name in ("inner", "cog", "figures/mine")}
     assert len(before["cog"]) > 5
-    run_study(replace(TINY, n_resamples=11), done)
+    run_study(replace(TINY, analyses=replace(TINY.analyses, ablation=None)), done)
     run_study(replace(TINY, models={"a": ModelConfig()}), done)
     assert {name: contents(done / name) for name in before} == before
     # Nor is another study's folder taken for a model.
@@ -739,7 +705,6 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
             heads=None,
             ablation=None,
             sweep=None,
-            paths=None,
             effective_size=SizesConfig(sparsities=(0.3, 0.6), tolerance=0.1),
         ),
     )
@@ -764,13 +729,23 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
 # -- unusual runs ---------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory, tiny: Path) -> Path:
+    """A study with an empty core; it may be gone on with."""
+    out = shutil.copytree(tiny, tmp_path_factory.mktemp("empty") / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        leave_out_the_report(patch)
+        run_study(replace(TINY, sparsities=(0.9, 0.99)), out)
+    return out
+
+
 @pytest.mark.parametrize("max_non_core", [0, 2])
-def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
+def test_an_empty_core(empty: Path, calls: Calls, max_non_core: int) -> None:
     ablation = AblationConfig(max_joint=2, max_non_core=max_non_core)
     wanted = replace(TINY.analyses, ablation=ablation)
-    config = replace(TINY, sparsities=(0.9, 0.99), analyses=wanted)
-    run_study(config, tmp_path)
-    tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "tables").iterdir()}
+    run_study(replace(TINY, sparsities=(0.9, 0.99), analyses=wanted), empty)
+    assert calls == counts(ablate=1)
+    tables = {path.stem: pd.read_csv(path) for path in (empty / "tables").iterdir()}
     assert tables["core"].empty
     assert tables["core_summary"]["core_size"].tolist() == [0]
     assert not tables["head_categories"]["in_core"].any()
@@ -781,7 +756,7 @@ def test_an_empty_core(tmp_path: Path, calls: Calls, max_non_core: int) -> None:
 
 
 def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: Calls) -> None:
-    run_study(replace(TINY, sparsities=(0.30, 0.301)), tmp_path)
+    run_study(replace(BARE, sparsities=(0.30, 0.301)), tmp_path)
     assert {path.stem for path in (tmp_path / "masks").iterdir()} == {
         *("s0.30-seed42", "s0.30-seed43", "s0.301-seed42", "s0.301-seed43")
     }
@@ -790,7 +765,7 @@ def test_nearly_equal_sparsities_have_files_of_their_own(tmp_path: Path, calls: 
 
 def test_chosen_subsets_of_the_embedded_world(tmp_path: Path, calls: Calls) -> None:
     data = replace(TINY.data, max_ood=40, ood_subsets=("prep", "embed_if"))
-    run_study(replace(TINY, data=data), tmp_path)
+    run_study(replace(BARE, data=data), tmp_path)
     facts = json.loads((tmp_path / "config.json").read_text())
     assert facts["data"]["ood"]["subsets"] == ["prep", "embed_if"]
     assert facts["data"]["ood"]["n"] == 10
@@ -837,7 +812,7 @@ def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
         frame.to_csv(tmp_path / f"{split}.csv", index=False)
     files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "id", "ood")}
     config_of_run = replace(
-        TINY,
+        BARE,
         model=ModelConfig(source=str(checkpoint), class_labels=("entailment", "non-entailment")),
         data=DataConfig(**files),
     )
