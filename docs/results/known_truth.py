@@ -24,9 +24,9 @@ def tables(folder: Path) -> dict[str, str]:
     """Every table of the page on known truth, in Markdown, by what it shows."""
     nodes, pairs = (pd.read_csv(folder / f"{name}.csv") for name in ("nodes", "pairs"))
     return {
-        "nodes": _nodes(nodes),
+        "nodes": _by_method(nodes, {"auroc": "AUROC", "cmd": "CMD"}),
         "circuits": _by_circuit(nodes),
-        "pairs": _pairs(pairs),
+        "pairs": _by_method(pairs, {"auroc": "AUROC", "signs": "signs"}),
         "pairs by circuit": _by_circuit(pairs),
     }
 
@@ -47,52 +47,22 @@ def _range(row: pd.Series, column: str) -> str:
     return f"{row[column]:.2f} ({row[f'{column}_low']:.2f} to {row[f'{column}_high']:.2f})"
 
 
-def _nodes(table: pd.DataFrame) -> str:
-    planted, trained = (
-        over_cases(part, ["auroc", "cmd"]).set_index("method")
-        for part in (table[~_trained(table)], table[_trained(table)])
-    )
-    exact = table[table["distance"] == 0].groupby("method")["case"].nunique()
+def _by_method(table: pd.DataFrame, columns: dict[str, str]) -> str:
+    """Means over planted and over trained cases, and passes of planted ones, the best first."""
+    parts = {"planted": table[~_trained(table)], "trained": table[_trained(table)]}
+    means = {name: over_cases(each, [*columns]).set_index("method") for name, each in parts.items()}
+    passes = means["planted"][["forwards", "backwards"]]
     rows = []
-    for method in over_cases(table, ["auroc"])["method"]:
-        a, b = planted.loc[method], trained.loc[method]
-        rows.append(
-            [
-                f"`{method}`",
-                _range(a, "auroc"),
-                _range(b, "auroc"),
-                f"{exact.get(method, 0)} of {table['case'].nunique()}",
-                _range(a, "cmd"),
-                _range(b, "cmd"),
-                f"{a['forwards']:.0f}",
-                f"{a['backwards']:.0f}",
-            ]
-        )
-    head = ["method", "AUROC, planted", "AUROC, trained", "mask exact", "CMD, planted"]
-    return markdown([*head, "CMD, trained", "forward", "backward"], rows)
-
-
-def _pairs(table: pd.DataFrame) -> str:
-    planted, trained = (
-        over_cases(part, ["auroc", "signs"]).set_index("method")
-        for part in (table[~_trained(table)], table[_trained(table)])
-    )
-    rows = []
-    for method in over_cases(table, ["auroc"])["method"]:
-        a, b = planted.loc[method], trained.loc[method]
-        rows.append(
-            [
-                f"`{method}`",
-                _range(a, "auroc"),
-                _range(b, "auroc"),
-                _range(a, "signs"),
-                _range(b, "signs"),
-                f"{a['forwards']:.0f}",
-                f"{a['backwards']:.0f}",
-            ]
-        )
-    head = ["method", "AUROC, planted", "AUROC, trained", "signs, planted", "signs, trained"]
-    return markdown([*head, "forward", "backward"], rows)
+    for method in over_cases(table, [*columns])["method"]:
+        cells = [_range(of.loc[method], column) for column in columns for of in means.values()]
+        if "distance" in table:
+            right = table[(table["method"] == method) & (table["distance"] == 0)]
+            cells.insert(2, f"{len(right)} of {table['case'].nunique()}")
+        rows.append([f"`{method}`", *cells, *(f"{n:.0f}" for n in passes.loc[method])])
+    head = [f"{title}, {name}" for title in columns.values() for name in means]
+    if "distance" in table:
+        head.insert(2, "mask exact")
+    return markdown(["method", *head, "forward", "backward"], rows)
 
 
 def _by_circuit(table: pd.DataFrame) -> str:
