@@ -57,7 +57,8 @@ def co_ablation(request: PairRequest) -> Predictions:
         alone = [_logits(found.without[ComponentSet((c,))]) for c in pair.components]
         return sum(energy(each - both) - energy(full - each) for each in alone) / 2
 
-    return Predictions({pair: grown(pair) for pair in request.pairs}, _cost(request))
+    predicted = {pair: grown(pair) for pair in request.pairs}
+    return Predictions(predicted, _cost(request), in_nats=False)
 
 
 def _ablated(request: PairRequest) -> Ablations:

@@ -99,14 +99,17 @@ class Predictions:
     """Predicted interactions.
 
     Attributes:
-        interactions: of every pair, in nats.
+        interactions: of every pair, in nats unless ``in_nats`` says otherwise.
         cost: what they cost.
         fit: R2 on what was held out, of methods that fit a model; None of others.
+        in_nats: whether they are estimates of interactions, or rank pairs by something else; then
+            searches do not add them to what was ablated.
     """
 
     interactions: Mapping[ComponentSet, float]
     cost: Cost
     fit: float | None = None
+    in_nats: bool = True
 
     @classmethod
     def of(

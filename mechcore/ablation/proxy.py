@@ -14,6 +14,7 @@ coefficients. The lasso fits it, as few pairs interact much and there may be mor
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import numpy as np
 from sklearn.linear_model import Lasso, LassoCV
@@ -22,11 +23,13 @@ from sklearn.model_selection import KFold, cross_val_predict
 
 from mechcore.ablation.effects import ComponentSet
 from mechcore.ablation.predicting import PairRequest, Predictions
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.cost import Cost
 
 LARGEST = 6
 """Components of the largest sets; larger ones tell of more pairs, and of more terms of three."""
+LEAST_FIT = 0.5
+"""R2 under which there is a warning."""
 _FOLDS = 5
 _FIT = {"fit_intercept": False, "max_iter": 10_000, "tol": 1e-7}
 
@@ -65,9 +68,27 @@ def proxy(request: PairRequest) -> Predictions:
     lasso = LassoCV(eps=1e-4, cv=folds, **_FIT).fit(features, interactions)
     chosen = Lasso(lasso.alpha_, **_FIT)
     held_out = cross_val_predict(chosen, features, interactions, cv=folds)
+    fit = float(r2_score(interactions, held_out))
+    _warn(fit, int((features.sum(0) == 0).sum()), len(columns))
     coefficients = lasso.coef_.tolist()
     return Predictions(
-        dict(zip(columns, coefficients, strict=True)),
-        Cost(forwards=1 + len(found.sets)),
-        float(r2_score(interactions, held_out)),
+        dict(zip(columns, coefficients, strict=True)), Cost(forwards=1 + len(found.sets)), fit
     )
+
+
+def _warn(fit: float, n_unseen: int, n_pairs: int) -> None:
+    """Say that the predictions are poor."""
+    if n_unseen:
+        warnings.warn(
+            f"proxy: {n_unseen} of {n_pairs} pairs are in none of the random sets, and are "
+            "predicted not to interact; draw more sets",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+    if fit < LEAST_FIT:
+        warnings.warn(
+            f"proxy: the model explains little (R2 {fit:.2f} on sets held out), so that its "
+            "order of pairs says little; draw more sets, or take another way to predict",
+            MechcoreWarning,
+            stacklevel=3,
+        )

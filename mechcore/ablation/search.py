@@ -197,6 +197,7 @@ def find_superadditive(
     predictions = INTERACTION_METHODS[screening_by](request)
     predicted = predictions.interactions
     order = sorted(predicted, key=lambda pair: -predicted[pair])
+    unknown = predicted if predictions.in_nats else dict.fromkeys(predicted, 0.0)
     known = without([ComponentSet((c,)) for c in chosen], searched, 1)
     alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.sets}
     exact: dict[ComponentSet, float] = {}
@@ -210,7 +211,7 @@ def find_superadditive(
             drop = float(ablated.drops(each, metric).mean())
             exact[each] = drop - sum(alone[c] for c in each.components)
         best[size] = sorted(level, key=lambda s: -exact[s])
-        level = _grown(best[size][:beam], chosen, exact, predicted)[:n_pairs]
+        level = _grown(best[size][:beam], chosen, exact, unknown)[:n_pairs]
     named = [each for sets in best.values() for each in sets[:n_found]]
     members = sorted({c for each in named for c in each.components})
     final = without([*(ComponentSet((c,)) for c in members), *named], reported, -1)

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
+from mechcore.data.labels import normal_name
+from mechcore.data.readers import UNDECIDED
 from mechcore.errors import InputError
 from mechcore.masking.fills import Fill, FillMaker, Kind, Mean
 from mechcore.masking.means import MeanActivations
@@ -141,9 +143,17 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
         seed: of the draw among equally near ones.
 
     Raises:
-        InputError: all examples have the same label, or none.
+        InputError: all examples have the same label, or some have none. Labels that differ in case,
+            ``-`` and ``_`` alone are the same.
     """
-    labels = data.examples.frame["label"].astype(str).to_numpy()
+    given = data.examples.frame["label"].astype(str)
+    if without := int(given.isin(["", UNDECIDED]).sum()):
+        raise InputError(
+            f"examples {data.examples.name!r}: {without} of {len(given)} have no label; pairs need "
+            "one of each: leave these examples out, or pass pairs of your own, see "
+            "mechcore.masking.counterfactual.Counterfactual"
+        )
+    labels = given.map(normal_name).to_numpy()
     if len(set(labels)) < 2:
         raise InputError(
             f"examples {data.examples.name!r}: pairs need examples of at least two labels; found "

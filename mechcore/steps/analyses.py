@@ -289,6 +289,7 @@ class Search(Ablating):
     """
 
     kind: ClassVar[str] = "search"
+    packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)
     schemas: ClassVar[tuple[Schema, ...]] = (SUPERADDITIVE, SCREENING, SEARCH_STABILITY)
     needs: ClassVar[tuple[str, ...]] = ("means",)
     n_resamples: int

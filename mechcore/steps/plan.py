@@ -26,7 +26,7 @@ from mechcore.steps.analyses import (
     Sizes,
     Smallest,
 )
-from mechcore.steps.analyses_config import SizesConfig
+from mechcore.steps.analyses_config import Analyses, SizesConfig
 from mechcore.steps.base import MainStep
 from mechcore.steps.bench import MODEL, TRAINING
 from mechcore.steps.config import EMBEDDED, TEST_ROLES, TRAINED, ModelConfig, StudyConfig
@@ -263,6 +263,7 @@ class _Planner:
 
     def _analyses(self, found: Mapping[str, Job]) -> dict[str, Job]:
         config, wanted = self.config, self.config.analyses
+        _check_fill(wanted)
         known = dict(found)
         seed, names, n_resamples = config.data.seed, self._test_names, config.n_resamples
         ablating: dict[str, Any] = {
@@ -353,6 +354,20 @@ class _Planner:
         paths = () if config.checkpoints == (EMBEDDED,) else config.checkpoints
         series: dict[Any, ModelConfig] = checkpoint_series(paths, config.model)
         return {step: _Model(CheckpointInput(model)) for step, model in series.items()}
+
+
+def _check_fill(wanted: Analyses) -> None:
+    """Make sure that all analyses can run with the fill."""
+    if wanted.fill not in ("mean", "zero") and wanted.search is not None:
+        raise InputError(
+            f"analyses: fill is {wanted.fill!r}, which a search for superadditive sets cannot "
+            "predict with; expected mean or zero: leave search out"
+        )
+    if wanted.fill == "counterfactual" and wanted.paths is not None:
+        raise InputError(
+            "analyses: fill is 'counterfactual', with which paths cannot be cut: say paths: null "
+            "(--no-paths), or take another fill"
+        )
 
 
 def _added(name: str, settings: Mapping[str, Any]) -> MainStep:

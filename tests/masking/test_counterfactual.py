@@ -167,6 +167,17 @@ def test_pairs_have_another_label_and_the_nearest_length() -> None:
         paired(data.part([0, 1]))
 
 
+def test_labels_are_told_apart_by_name_and_all_are_needed() -> None:
+    data = labelled(plain(encoded_for("bert", 4)), ["Not_A", "not-a", "b", "B"])
+    names = [paired(data, seed).examples.frame["label"].str.lower().tolist() for seed in range(5)]
+    assert all(each == ["b", "b"] for each in (one[:2] for one in names))
+    assert all("b" not in one[2:] for one in names)
+    for unknown in ("", "-"):
+        some = labelled(plain(encoded_for("bert", 4)), ["a", "b", unknown, unknown])
+        with pytest.raises(InputError, match="2 of 4 have no label; pairs need one of each"):
+            paired(some)
+
+
 def test_what_is_refused(cases: Cases) -> None:
     case = cases.get("bert")
     data, pairs, means = prepared(case)

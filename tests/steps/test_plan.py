@@ -21,6 +21,7 @@ from mechcore.steps.analyses_config import (
     Analyses,
     HeadsConfig,
     PathsConfig,
+    SearchConfig,
     SizesConfig,
 )
 from mechcore.steps.config import DataConfig, ModelConfig, Resources, StudyConfig
@@ -455,3 +456,14 @@ def test_the_hasher_reads_each_file_once(config: StudyConfig) -> None:
     make_plan(config, hasher)
     names = ["config.json", "model.safetensors", "tokenizer.json"]
     assert sorted(asked) == sorted([*names, "train-data.csv", "id-data.csv", "ood-data.csv"])
+
+
+def test_analyses_that_a_fill_cannot_do_are_refused_before_any_work(config: StudyConfig) -> None:
+    def with_fill(fill: str, **more: Any) -> StudyConfig:
+        return replace(config, analyses=replace(config.analyses, fill=fill, **more))
+
+    with pytest.raises(InputError, match="paths cannot be cut: say paths: null"):
+        make_plan(with_fill("counterfactual"))
+    make_plan(with_fill("counterfactual", paths=None))
+    with pytest.raises(InputError, match="fill is 'resample', which a search"):
+        make_plan(with_fill("resample", search=SearchConfig()))
