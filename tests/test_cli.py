@@ -178,13 +178,16 @@ def tables(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.both
-def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_on_files(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     mixed = (
         f"--model {tiny_encoder_dir()} --train {files}/train.parquet --id {files}/id.tsv "
         f"--ood {files}/ood.jsonl"
     )
     command = f"run {files}/few.yaml {mixed} {QUICK} --max-non-core 2 --out results"
-    assert call(command) == 0
+    with helpers.undrawn():
+        assert call(command) == 0
     out = capsys.readouterr().out
     assert "report: results/report.html" in out
     assert "heuristic core of 4 subnetworks" in out
@@ -204,14 +207,17 @@ def test_a_run_on_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None
     report = Path("results/report.html")
     before = report.read_text()
     report.unlink()
-    assert call("report results") == 0
+    with helpers.undrawn():
+        assert call("report results") == 0
     assert capsys.readouterr().out.strip() == "report: results/report.html"
     assert len(report.read_text()) == len(before)
-    # Run again, it does nothing twice.
+    # Run again, it does nothing twice, but writes the report, with its drawings this time.
+    monkeypatch.setattr("mechcore.report.blocks.PNG_DPI", 20)
     made = {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")}
     assert call(command) == 0
     assert "23 of 23 jobs were done before" in capsys.readouterr().err
     assert {p: p.stat().st_mtime_ns for p in Path("results/store/objects").rglob("*")} == made
+    assert len(report.read_text()) > len(before)
 
 
 def encoded(path: Path) -> Any:
