@@ -200,8 +200,9 @@ def check_against_edits(model: Any, reference: Any, name: str, fill: Any) -> Non
             assert len(got.correct) == len(got.margin) == len(got.kl) == len(data)
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("fill", ["mean", "zero"])
+@pytest.mark.parametrize(
+    ("name", "fill"), [*((name, "mean") for name in MODELS), ("bert", "zero"), ("gpt2-lm", "zero")]
+)
 def test_sweeping_is_editing_the_weights(cases: Cases, name: str, fill: Any) -> None:
     case = cases.get(name)
     check_against_edits(case.model, case.reference, name, fill)
@@ -244,8 +245,10 @@ def as_plain(data: EncodedExamples, labels: torch.Tensor, size: int = 3) -> list
     return batches
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("fill", ["mean", "resample"])
+@pytest.mark.parametrize(
+    ("name", "fill"),
+    [*((name, "mean") for name in MODELS), ("bert", "resample"), ("gpt2-lm", "resample")],
+)
 def test_plain_batches_are_swept_as_encoded_examples_are(
     cases: Cases, name: str, fill: Any, tmp_path: Path
 ) -> None:
@@ -295,8 +298,7 @@ def test_the_empty_set_is_the_full_model(bert: dict[str, Any]) -> None:
         np.testing.assert_allclose(nothing.kl, 0, atol=1e-9)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-@pytest.mark.parametrize("max_tokens", [None, 1, 50])
+@pytest.mark.parametrize(("batch_size", "max_tokens"), [(1, 50), (3, None), (3, 50), (64, 1)])
 def test_batches_and_limits_do_not_matter(
     bert: dict[str, Any], batch_size: int, max_tokens: int | None
 ) -> None:
@@ -536,8 +538,10 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     return runs
 
 
-@pytest.mark.parametrize("fill", ["mean", "resample"])
-@pytest.mark.parametrize(("share", "groups"), [(0.02, 1), (1.5, 3), (2, 5), (100.0, 31)])
+@pytest.mark.parametrize(
+    ("fill", "share", "groups"),
+    [("mean", 0.02, 1), ("resample", 1.5, 3), ("mean", 2, 5), ("resample", 100.0, 31)],
+)
 def test_many_sets_are_finished_in_groups(
     bert: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
@@ -566,16 +570,17 @@ def in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("in_groups")
-@pytest.mark.parametrize("fill", ["mean", "resample"])
 @pytest.mark.parametrize(
-    ("engine", "stop_at", "left"),
+    ("engine", "fill", "stop_at", "left"),
     [
         # Three groups of three batches, and a check before.
-        *(("tree", 1, 10), ("tree", 2, 9), ("tree", 4, 7), ("tree", 8, 3), ("tree", 9, 2)),
+        *(("tree", "resample", 1, 10), ("tree", "mean", 2, 9), ("tree", "resample", 4, 7)),
+        *(("tree", "resample", 8, 3), ("tree", "mean", 9, 2)),
         # Sixteen groups: a layer counts whole.
-        *(("restart", 1, 49), ("restart", 20, 30), ("restart", 48, 2)),
+        *(("restart", "mean", 1, 49), ("restart", "resample", 20, 30), ("restart", "mean", 48, 2)),
         # The full model, then 31 sets, 8 at a time.
-        *(("reference", 0, 5), ("reference", 1, 4), ("reference", 4, 1)),
+        *(("reference", "mean", 0, 5), ("reference", "resample", 1, 4)),
+        ("reference", "resample", 4, 1),
     ],
 )
 def test_an_interrupted_sweep_ends_as_if_it_had_not_been(

@@ -20,7 +20,7 @@ CONFIG = StudyConfig(
     n_resamples=10,
     analyses=Analyses(
         heads=HeadsConfig(8),
-        ablation=AblationConfig(max_joint=2, max_non_core=1),
+        ablation=AblationConfig(max_joint=2, max_non_core=1, controls=2),
         paths=PathsConfig(controls=1, max_examples=6),
     ),
     resources=Resources(cpus=1),

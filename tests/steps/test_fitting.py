@@ -23,6 +23,7 @@ from mechcore.steps.analyses_config import (
     AblationConfig,
     Analyses,
     HeadsConfig,
+    PathsConfig,
     SearchConfig,
     SizesConfig,
 )
@@ -61,7 +62,8 @@ def study(source: Path, folder: Path) -> StudyConfig:
         n_resamples=5,
         analyses=Analyses(
             heads=HeadsConfig(4),
-            ablation=AblationConfig(1, 1),
+            ablation=AblationConfig(1, 1, controls=2),
+            paths=PathsConfig(controls=2, max_examples=6),
             search=SearchConfig(max_size=2, n_pairs=2),
             effective_size=SizesConfig((0.4,), seeds=(1,), prune=replace(SMALL, steps=2)),
         ),
@@ -101,6 +103,7 @@ def accuracy_by_hand(checkpoint: Path, data: Path) -> float:
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+@pytest.mark.usefixtures("no_drawings")
 @pytest.mark.parametrize("architecture", ["bert", "roberta", "gpt2", "llama"])
 def test_every_architecture_is_trained_studied_and_reported(
     cases: Cases, tmp_path: Path, architecture: str
@@ -296,7 +299,7 @@ def published(cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         model=replace(config.model, max_length=None),
         training=replace(
             config.training,
-            steps=16,
+            steps=6,
             warmup_steps=1,
             evaluate_every=2,
             checkpoint_every=2,
@@ -307,6 +310,8 @@ def published(cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         n_resamples=5,
         analyses=replace(
             config.analyses,
+            ablation=AblationConfig(controls=2),
+            paths=PathsConfig(controls=2, max_examples=12),
             effective_size=replace(
                 sizes, sparsities=(0.4,), seeds=(42,), prune=replace(SMALL, steps=1)
             ),
@@ -340,4 +345,4 @@ def test_the_published_study_gives_the_same_tables_again(
     }
     sizes = table(tmp_path / "first", "mean_effective_size")
     assert set(sizes["group"]) == {"ID", "OOD", "mixed", "main text"}
-    assert sizes["checkpoint"].nunique() == 8
+    assert sizes["checkpoint"].nunique() == 3

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from helpers import undrawn
 from safetensors import safe_open
 
 from mechcore.cli import main
@@ -27,6 +28,8 @@ from mechcore.study.run import run_study
 from mechcore.study.store import Store
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
+
+pytestmark = pytest.mark.usefixtures("no_drawings")
 
 SEEDS = (42, 43, 44)
 LOW, HIGH = 0.02, 0.5
@@ -60,7 +63,8 @@ def histories(masks: Path) -> dict[str, tuple[float, float]]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study without a missing mask; not to be changed."""
     out = tmp_path_factory.mktemp("whole") / "out"
-    run_study(CONFIG, out)
+    with undrawn():
+        run_study(CONFIG, out)
     return out
 
 

@@ -24,7 +24,7 @@ from steps.small_study import CONFIG, files, results
 
 from mechcore.study.step import plain
 
-N_KILLS = 20
+N_KILLS = 10
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def finished(out: Path) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_a_study_killed_twenty_times(processes: Any, whole: Path, tmp_path: Path) -> None:
+def test_a_study_killed_ten_times(processes: Any, whole: Path, tmp_path: Path) -> None:
     moments = random.Random(20)
     out = tmp_path / "out"
     before: dict[str, tuple[int, int]] = {}
@@ -68,7 +68,7 @@ def test_a_study_killed_twenty_times(processes: Any, whole: Path, tmp_path: Path
     for _ in range(N_KILLS):
         process = processes.Process(target=study, args=(str(out),))
         process.start()
-        process.join(moments.uniform(0.0, 3.0))
+        process.join(moments.uniform(0.0, 2.0))
         if process.is_alive():
             os.kill(process.pid, signal.SIGKILL)
             killed_at_work += 1
@@ -123,12 +123,15 @@ cp -r "$DISK/out" "$SAVED"
 TWICE = """
 import os, subprocess, sys
 from mechcore.cli import main
+sys.path.append(os.environ["TESTS"])
+from helpers import undrawn
 
 config, out, enlarge = sys.argv[1:]
 for _ in range(2):
     process = os.fork()  # which has imported everything
     if process == 0:
-        main(["run", config, "--out", out])
+        with undrawn():
+            main(["run", config, "--out", out])
     print("exit code", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
     subprocess.run(enlarge.split(), check=True)
 """
@@ -146,6 +149,7 @@ def test_the_disk_is_full_in_the_middle(whole: Path, tmp_path: Path) -> None:
         "DISK": str(disk),
         "PYTHON": sys.executable,
         "TWICE": TWICE,
+        "TESTS": str(Path(__file__).parents[1]),
         "CONFIG": str(config),
         "SAVED": str(tmp_path / "saved"),
     }

@@ -31,7 +31,9 @@ needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="needs the w
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_run(tmp_path_factory.mktemp("tracking") / "my run", World())
-    build_report(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechcore.report.blocks.PNG_DPI", 20)
+        build_report(path)
     return path
 
 

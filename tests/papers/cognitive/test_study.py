@@ -34,7 +34,9 @@ TRAININGS = 2 * 2 * (2 + 1)
 @pytest.fixture(scope="module")
 def done(small: CognitiveSettings, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("study") / "out"
-    run(small, out)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mechcore.report.blocks.PNG_DPI", 20)
+        run(small, out)
     return out
 
 
