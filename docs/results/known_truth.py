@@ -44,7 +44,9 @@ def _trained(table: pd.DataFrame) -> pd.Series:
 
 
 def _range(row: pd.Series, column: str) -> str:
-    return f"{row[column]:.2f} ({row[f'{column}_low']:.2f} to {row[f'{column}_high']:.2f})"
+    low, high = (f"{row[f'{column}_{end}']:.2f}" for end in ("low", "high"))
+    same = low == high  # one value in all cases, which is no interval
+    return f"{row[column]:.2f}" + ("" if same else f" ({low} to {high})")
 
 
 def _by_method(table: pd.DataFrame, columns: dict[str, str]) -> str:
@@ -56,7 +58,9 @@ def _by_method(table: pd.DataFrame, columns: dict[str, str]) -> str:
     for method in over_cases(table, [*columns])["method"]:
         cells = [_range(of.loc[method], column) for column in columns for of in means.values()]
         if "distance" in table:
-            right = table[(table["method"] == method) & (table["distance"] == 0)]
+            right = table[
+                (table["method"] == method) & (table["distance"] == 0) & (table["auroc"] == 1)
+            ]
             cells.insert(2, f"{len(right)} of {table['case'].nunique()}")
         rows.append([f"`{method}`", *cells, *(f"{n:.0f}" for n in passes.loc[method])])
     head = [f"{title}, {name}" for title in columns.values() for name in means]

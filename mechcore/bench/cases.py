@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +16,7 @@ from mechcore.bench.case import Case
 from mechcore.bench.library import PROGRAMS
 from mechcore.bench.planted import CATALOGUE, planted_case
 from mechcore.bench.recovery import NODES, PAIRS, recovered_nodes, recovered_pairs
+from mechcore.bench.siit import MARGIN
 from mechcore.bench.trained import trained_case
 from mechcore.errors import InputError
 from mechcore.files import write_json
@@ -36,6 +39,10 @@ def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
     known = [name for names in groups.values() for name in names]
     found = [name for each in wanted for name in groups.get(each, [each])]
     unknown = [name for name in found if name not in known]
+    if not found:
+        raise InputError(
+            f"cases: found none; expected planted, trained, or some of {', '.join(known)}"
+        )
     if unknown:
         raise InputError(
             f"cases: {unknown[0]!r} is none; expected planted, trained, or some of "
@@ -67,6 +74,7 @@ def run_benchmark(
     methods: Sequence[str],
     interaction_methods: Sequence[str],
     seeds: Sequence[int] = (0,),
+    code: Mapping[str, str] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every method on every case, each result kept as soon as it is there.
 
@@ -76,19 +84,26 @@ def run_benchmark(
         methods: that rank components, see `recovered_nodes`.
         interaction_methods: see `recovered_pairs`.
         seeds: of texts and of what methods draw, each a repetition.
+        code: digests of the code that makes the results, by module; results of other code are not
+            taken over.
 
     Returns:
         The tables ``nodes`` and ``pairs``.
 
     Raises:
-        InputError: a case or method is unknown, or the folder holds another benchmark.
+        InputError: a case or method is unknown, the folder holds another benchmark, or a result in
+            it is damaged.
     """
     names = case_names(cases)
-    options = {"methods": list(methods), "interaction_methods": list(interaction_methods)}
-    known = out / _OPTIONS
-    if known.exists() and (found := json.loads(known.read_text())) != options:
+    options: dict[str, Any] = {
+        "methods": list(dict.fromkeys(methods)),
+        "interaction_methods": list(dict.fromkeys(interaction_methods)),
+        "code": dict(code or {}),
+    }
+    known, seeds = out / _OPTIONS, list(dict.fromkeys(seeds))
+    if known.exists() and (other := _differing(known, options)):
         raise InputError(
-            f"{out}: holds a benchmark of {found}; expected {options}: choose another folder"
+            f"{out}: holds a benchmark with other {', '.join(other)}; choose another folder"
         )
     write_json(known, options)
     parts: list[tuple[pd.DataFrame, pd.DataFrame]] = []
@@ -102,16 +117,30 @@ def run_benchmark(
     return nodes, pairs
 
 
+def _differing(file: Path, options: Mapping[str, Any]) -> list[str]:
+    """The options that are others in a file."""
+    try:
+        found = json.loads(file.read_text())
+        return [name.replace("_", " ") for name, value in options.items() if found[name] != value]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file}: damaged; remove the folder, or choose another") from error
+
+
 def _one(
-    folder: Path, name: str, seed: int, options: dict[str, list[str]]
+    folder: Path, name: str, seed: int, options: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Both tables of one case."""
 
-    def kept(schema: Schema, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    def kept(
+        schema: Schema, methods: Sequence[str], make: Callable[[], pd.DataFrame]
+    ) -> pd.DataFrame:
         file = folder / f"{schema.name}.csv"
         if not file.exists():
             write_tables(folder, {schema.name: make()}, [schema])
-        return schema.read(file)
+        table = schema.read(file)
+        if table["method"].tolist() != list(methods):
+            raise InputError(f"{file}: some methods are missing; remove it, and run this again")
+        return table
 
     loaded: list[Case] = []
 
@@ -120,10 +149,16 @@ def _one(
             loaded.append(load_case(name, folder / "checkpoint", seed=seed))
         return loaded[0]
 
-    return (
-        kept(NODES, lambda: recovered_nodes(case(), options["methods"], seed=seed)),
-        kept(
-            PAIRS,
-            lambda: recovered_pairs(case(), options["interaction_methods"], seed=seed),
-        ),
-    )
+    ranked, paired = options["methods"], options["interaction_methods"]
+    nodes = kept(NODES, ranked, lambda: recovered_nodes(case(), ranked, seed=seed))
+    if not _interacts(name):
+        return nodes, pd.DataFrame(columns=PAIRS.names)
+    return nodes, kept(PAIRS, paired, lambda: recovered_pairs(case(), paired, seed=seed))
+
+
+@cache
+def _interacts(name: str) -> bool:
+    """Whether some pair of a case interacts."""
+    if name in CATALOGUE:
+        return bool(CATALOGUE[name].truth().interactions)
+    return bool(PROGRAMS[name.removeprefix(f"{TRAINED}-")].truth(MARGIN).interactions)

@@ -154,7 +154,7 @@ def _with_pairs(
 ) -> tuple[Float[Tensor, "layer component"], Cost]:
     """The largest of every component's drop and its interactions, by size, in nats."""
     shape = ModelShape.of(case.model)
-    request = _pair_request(case, means, 0, batch_size)
+    request = _pair_request(case, "train", means, 0, batch_size)
     exact = INTERACTION_METHODS["exact"](request)
     alone = request.ablate(request.singles)
     scores = torch.zeros(shape.n_layers, shape.columns)
@@ -166,14 +166,16 @@ def _with_pairs(
     return scores, exact.cost
 
 
-def _pair_request(case: Case, means: MeanActivations, seed: int, batch_size: int) -> PairRequest:
-    train = case.data["train"]
+def _pair_request(
+    case: Case, role: str, means: MeanActivations, seed: int, batch_size: int
+) -> PairRequest:
+    texts = case.data[role]
     return PairRequest(
         case.model,
-        train,
+        texts,
         means,
         ModelShape.of(case.model).components,
-        n_examples=len(train),
+        n_examples=len(texts),
         seed=seed,
         batch_size=batch_size,
     )
@@ -182,7 +184,7 @@ def _pair_request(case: Case, means: MeanActivations, seed: int, batch_size: int
 def recovered_pairs(
     case: Case, methods: Iterable[str], *, seed: int = 0, batch_size: int = 128
 ) -> pd.DataFrame:
-    """How well methods find a case's interactions.
+    """How well methods find a case's interactions, in domain, for which the truth has them.
 
     Args:
         case: a model of known truth, of which interactions are known.
@@ -199,7 +201,7 @@ def recovered_pairs(
     means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
     rows = []
     for method in methods if case.truth.interactions else ():
-        found = INTERACTION_METHODS[method](_pair_request(case, means, seed, batch_size))
+        found = INTERACTION_METHODS[method](_pair_request(case, "id", means, seed, batch_size))
         rows.append(
             {
                 "case": case.name,
@@ -219,11 +221,15 @@ def _passes(cost: Cost) -> dict[str, float]:
     return {"forwards": cost.forwards, "backwards": cost.backwards}
 
 
+_FORM = r"-(encoder|decoder)(-noisy)?$"
 _RANGES = {"auroc": (0, 1), "signs": (0, 1), "cpr": (-np.inf, np.inf), "cmd": (0, np.inf)}
 
 
 def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
-    """Means over cases, each counting the same whatever its seeds, with intervals over cases.
+    """Means over circuits and programs, each counting the same, with intervals over them.
+
+    The forms of one circuit (encoder, decoder, with noise) and repetitions with other seeds are
+    alike, so that an interval over them would be too short; they are averaged first.
 
     Args:
         table: of `recovered_nodes` or `recovered_pairs`, of several cases.
@@ -231,13 +237,18 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
         seed: of the resamples.
 
     Returns:
-        One row per method, the best first by the first of the columns: method, n_cases, each column
-        with its ``_low`` and ``_high``, and mean forwards and backwards.
+        One row per method, the best first by the first of the columns: method, n_circuits, each
+        column with its ``_low`` and ``_high``, and mean forwards and backwards.
     """
-    by_case = table.groupby(["method", "case"], sort=False)[[*columns, *_passes(Cost())]].mean()
+    circuit = table["case"].str.replace(_FORM, "", regex=True)
+    by_case = (
+        table.assign(circuit=circuit)
+        .groupby(["method", "circuit"], sort=False)[[*columns, *_passes(Cost())]]
+        .mean()
+    )
     rows: list[dict[str, Any]] = []
     for method, part in by_case.groupby("method", sort=False):
-        row: dict[str, Any] = {"method": method, "n_cases": len(part)}
+        row: dict[str, Any] = {"method": method, "n_circuits": len(part)}
         for column in columns:
             found = mean_interval(part[column].to_numpy(), seed=seed)
             low, high = np.clip([found.low, found.high], *_RANGES[column])

@@ -42,10 +42,17 @@ def bench(
     """
     from mechcore.ablation.predicting import INTERACTION_METHODS
     from mechcore.bench.cases import case_names, run_benchmark
-    from mechcore.bench.recovery import WITH_PAIRS, WITHOUT_TRUTH, over_cases
+    from mechcore.bench.recovery import (
+        WITH_PAIRS,
+        WITHOUT_TRUTH,
+        over_cases,
+        recovered_nodes,
+        recovered_pairs,
+    )
     from mechcore.pruning import METHODS
     from mechcore.report.blocks import Gallery
     from mechcore.report.recovery_figures import recovery
+    from mechcore.study.source_code import code_digests
     from mechcore.tables import write_tables
 
     chosen = case_names(split(cases))
@@ -62,8 +69,14 @@ def bench(
             raise InputError(f"--methods: {name} matches the masks of another method; leave it out")
     for name in paired:
         INTERACTION_METHODS[name]
+    if not ranked or not paired:
+        raise InputError("--methods, --interactions: found none; expected at least one of each")
+    makers = [METHODS[name] for name in ranked if name != WITH_PAIRS]
+    code = code_digests(
+        [recovered_nodes, recovered_pairs, *makers, *(INTERACTION_METHODS[n] for n in paired)]
+    )
     with progress.shown():
-        nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds))
+        nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds), code)
     tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(out)
     for name, columns in (("nodes", ["auroc", "cmd"]), ("pairs", ["auroc", "signs"])):
         table = tables[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,13 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from mechcore.ablation import ablate, sets
+from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
 from mechcore.bench import cases
 from mechcore.bench.case import Case
 from mechcore.bench.cases import case_names, load_case, run_benchmark
 from mechcore.bench.planted import CATALOGUE
 from mechcore.bench.recovery import WITH_PAIRS, over_cases, recovered_nodes, recovered_pairs
+from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 
@@ -73,12 +75,14 @@ def test_exact_pairs_find_everything_that_is_planted_without_noise(
 
 
 def test_means_over_cases_by_hand() -> None:
-    rows = [("a", "x", 1.0, 4.0), ("a", "y", 0.5, 6.0), ("a", "y", 0.7, 6.0), ("b", "x", 0.9, 2.0)]
+    forms = ["y-encoder", "y-decoder-noisy"]  # of one circuit
+    rows = [("a", "x", 1.0, 4.0), ("b", "x", 0.9, 2.0)]
+    rows += [("a", form, auroc, 6.0) for form, auroc in zip(forms, (0.5, 0.7), strict=True)]
     table = pd.DataFrame(rows, columns=["method", "case", "auroc", "forwards"])
     found = over_cases(table.assign(backwards=0.0), ["auroc"]).set_index("method")
     assert found.index.tolist() == ["b", "a"]
-    a = found.loc["a"]  # cases count the same, whatever their repetitions: (1 + 0.6) / 2
-    assert (a["auroc"], a["n_cases"], a["forwards"]) == pytest.approx((0.8, 2, 5))
+    a = found.loc["a"]  # circuits count the same, whatever their forms: (1 + 0.6) / 2
+    assert (a["auroc"], a["n_circuits"], a["forwards"]) == pytest.approx((0.8, 2, 5))
     assert 0 <= a["auroc_low"] < 0.8 < a["auroc_high"] <= 1
     assert np.isnan(found.loc["b", "auroc_low"])
 
@@ -107,9 +111,17 @@ def test_the_benchmark_goes_on_where_it_was(
     assert len(done) == 5
     random = nodes[nodes["method"] == "random"].groupby("case")["auroc"]
     assert (random.nunique() == 2).all()  # each repetition draws anew
-    with pytest.raises(InputError, match="holds a benchmark of"):
+    with pytest.raises(InputError, match="holds a benchmark with other methods; choose another"):
         run_benchmark(tmp_path, ["copies-encoder"], ["random"], ["exact"])
-    assert json.loads((tmp_path / "benchmark.json").read_text())["methods"] == wanted[1]
+    with pytest.raises(InputError, match="holds a benchmark with other code; choose another"):
+        run_benchmark(tmp_path, *wanted, code={"mechcore.bench.recovery": "newer"})
+    file = tmp_path / "cases" / "or-decoder-1" / "nodes.csv"
+    file.write_text("\n".join(file.read_text().splitlines()[:-1]) + "\n")
+    with pytest.raises(InputError, match=r"nodes\.csv: some methods are missing; remove it"):
+        run_benchmark(tmp_path, *wanted)
+    (tmp_path / "benchmark.json").write_text('{"methods"')
+    with pytest.raises(InputError, match=r"benchmark\.json: damaged; remove the folder"):
+        run_benchmark(tmp_path, *wanted)
 
 
 def test_names_of_cases(tmp_path: Path) -> None:
@@ -117,7 +129,26 @@ def test_names_of_cases(tmp_path: Path) -> None:
     assert len([name for name in every if name.startswith("trained-")]) >= 6
     assert len([name for name in every if not name.startswith("trained-")]) >= 10
     assert case_names(["planted", "or-encoder"]) == list(CATALOGUE)
+    with pytest.raises(InputError, match="cases: found none; expected planted, trained, or"):
+        case_names([])
     with pytest.raises(InputError, match="cases: 'nor' is none; expected planted, trained, or"):
         case_names(["nor"])
     for each in ("trained-copy", "copies-decoder"):
         assert load_case(each, tmp_path).name == each
+
+
+def test_interactions_are_those_of_texts_in_domain(tmp_path: Path) -> None:
+    """Of all training texts nine pairs more interact, as some contradict the heuristic."""
+    case = load_case("trained-heuristic", tmp_path)
+    table = recovered_pairs(case, ["exact"])
+    assert table[["n_true", "n", "auroc", "signs"]].to_numpy().tolist() == [[1, 105, 1, 1]]
+    every = dataclasses.replace(case, data={**case.data, "id": case.data["train"]})
+    means = MeanActivations.compute(case.model, case.data["train"], n_samples=0)
+    sizes = {}
+    for role, given in (("id", case), ("train", every)):
+        request = PairRequest(
+            given.model, given.data["id"], means, ModelShape.of(given.model).components, 400
+        )
+        found = INTERACTION_METHODS["exact"](request).interactions
+        sizes[role] = sum(abs(value) > 0.5 for value in found.values())
+    assert sizes == {"id": 1, "train": 10}

@@ -1,4 +1,4 @@
-"""Intervals on a planted transformer hold the truth, and tests err as seldom as they say."""
+"""Intervals on a planted transformer hold the truth, and tests keep their nominal error rates."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_intervals_have_the_truth_in_them(calibration: Any) -> None:
         "dependence",
     }
     whole = table[table["texts"] == 100]
-    assert whole["coverage"].between(0.9, 1).all()
+    assert (whole["coverage"] >= 0.9).all()
     assert np.average(whole["coverage"], weights=whole["figures"]) == pytest.approx(0.96, abs=0.03)
 
 
@@ -43,12 +43,18 @@ def test_what_is_true_by_hand(calibration: Any) -> None:
     assert drops["L2.MLP"] == pytest.approx(0, abs=1e-3)
 
 
-@pytest.mark.parametrize("correction", ["benjamini-hochberg", "westfall-young"])
+@pytest.mark.parametrize("correction", ["benjamini-hochberg", "holm", "westfall-young"])
 def test_corrected_tests_seldom_err(calibration: Any, correction: str) -> None:
     found = calibration.errors(200, 40, correction)
     for kind in ("singles", "pairs"):
-        assert found[f"{kind}: false"] <= 0.08  # two standard errors over 5 %
+        assert found[f"{kind}: false"] <= 0.05
+        assert found[f"{kind}: any false"] <= (0.15 if correction == "benjamini-hochberg" else 0.1)
         assert found[f"{kind}: found"] > 0.8
+
+
+def test_tests_without_correction_err(calibration: Any) -> None:
+    found = calibration.errors(200, 40, "none")
+    assert found["singles: any false"] > 0.1
 
 
 def test_random_cores_are_seldom_surprising(calibration: Any) -> None:
