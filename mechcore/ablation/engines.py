@@ -235,7 +235,12 @@ class SharingEngine(ABC):
 
         def take(numbers: Tensor, logits: Tensor) -> None:
             sets = self.rows[self.parts[part][numbers] - 1]
-            if not full:  # full masks come first
+            if not full:
+                if numbers[0] != 0:
+                    raise MechcoreError(
+                        f"{self.name} engine: answered set {int(numbers[0])} first; expected the "
+                        "full model, which the others are compared with"
+                    )
                 full.append(logits[0])
                 kept.full[index] = logits[0]
                 sets, logits = sets[1:], logits[1:]

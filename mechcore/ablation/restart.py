@@ -170,9 +170,10 @@ class RestartRunner(Runner):
         if layer == self.last:
             self._logits(x, nodes)
             return
-        by_parting: dict[bool, list[Child]] = {True: [], False: []}
+        by_parting: dict[bool, list[Child]] = {}  # the full mask's first, as it is handed out first
         for each in children_of(nodes):
-            by_parting[self._parts_at(layer + 1, each[-1]) < self.last].append(each)
+            parting = self._parts_at(layer + 1, each[-1]) < self.last
+            by_parting.setdefault(parting, []).append(each)
         for part in chain.from_iterable(self._parts(each, x) for each in by_parting.values()):
             children = [child for *_, child in part]
             stop = min(self._parts_at(layer + 1, child) for child in children)

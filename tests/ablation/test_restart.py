@@ -220,6 +220,24 @@ def test_layers_run_as_often_as_written_out(tmp_path: Path) -> None:
     assert tokens == {0: 3 * n * length, 1: 5 * n * length, 2: 7 * n * length}
 
 
+def test_the_full_model_is_answered_first_where_other_sets_part_and_it_does_not(
+    tmp_path: Path,
+) -> None:
+    """All others are compared with it; sets of the first layer only leave it without company."""
+    model = load_model(saved(tmp_path, "Qwen3", num_attention_heads=2))
+    sets = ["L0.H0", "L0.H1+L1.H0", "L0.H1+L1.H1"]
+    batches = [{**padded(texts((5, 3))), "labels": torch.tensor([0, 1])}]
+    shared, plain = (
+        ablate(model, sets, batches, fill="zero", engine=each, role="ood")
+        for each in ("restart", "reference")
+    )
+    torch.testing.assert_close(shared.full.logits, plain.full.logits)
+    for each in plain.sets:
+        np.testing.assert_allclose(
+            shared.drops(each, "margin"), plain.drops(each, "margin"), atol=1e-5
+        )
+
+
 @pytest.mark.parametrize(("size", "times"), [(1, 2.0), (2, 3.0)])
 def test_singles_cost_half_and_pairs_a_third_of_whole_forwards(
     tmp_path: Path, size: int, times: float
