@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         find_superadditive,
         interaction_from_accuracies,
         interactions,
+        race,
         sweep,
     )
     from mechcore.attention import categorize_heads
@@ -54,5 +55,6 @@ __all__ = [
     "masked",
     "paired_drop",
     "prune",
+    "race",
     "sweep",
 ]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mechcore.ablation.effects import as_sets as as_sets
     from mechcore.ablation.flips import flip_table as flip_table
     from mechcore.ablation.information import information_table as information_table
+    from mechcore.ablation.racing import Race as Race
+    from mechcore.ablation.racing import race as race
     from mechcore.ablation.roles import component_roles as component_roles
     from mechcore.ablation.roles import explain_role as explain_role
     from mechcore.ablation.roles import verdict as verdict

@@ -143,6 +143,12 @@ class PathEngine:
             found.append((i, 0, float(2 * len(rows) * n_layers * tokens)))
         return found
 
+    @property
+    def work(self) -> float:
+        """Evaluations of a layer for each example, in all."""
+        tokens = sum(batch["input_ids"].numel() for batch in self.job.batches)
+        return sum(cost for *_, cost in self.tasks()) / tokens
+
     def begin(self, part: int, batch: int) -> None:
         """Draw what a task needs at random, whether it runs or was done before."""
         if 0 <= part < len(self.parts):

@@ -220,6 +220,7 @@ class Ablations(Shown):
         role: ``"id"`` or ``"ood"``.
         agreement: share of answers that are those of float32, on a sample, where the engine ran
             in another precision.
+        layers: evaluations of a layer that the answers took for each example; None if unknown.
     """
 
     full: Evaluation
@@ -227,6 +228,7 @@ class Ablations(Shown):
     data: str
     role: str
     agreement: float | None = None
+    layers: float | None = None
 
     @classmethod
     def of(
@@ -246,7 +248,9 @@ class Ablations(Shown):
 
     def with_more(self, other: Ablations) -> Ablations:
         """These sets and those of ``other``, which ran on the same data."""
-        return replace(self, without={**self.without, **other.without})
+        without, both = {**self.without, **other.without}, (self.layers, other.layers)
+        layers = None if None in both else sum(filter(None, both))
+        return replace(self, without=without, layers=layers)
 
     def part(self, rows: Int[np.ndarray, " part"]) -> Ablations:
         """The answers to these examples, see `Evaluation.part`."""

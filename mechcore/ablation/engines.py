@@ -126,6 +126,11 @@ class ReferenceEngine:
         """Part, batch and cost of every task; part -1 is the full model, batches run at once."""
         return [(-1, 0, 1.0), *((i, 0, float(len(part))) for i, part in enumerate(self.parts))]
 
+    @property
+    def work(self) -> float:
+        """Evaluations of a layer for each example, in all."""
+        return float(self.job.shape.n_layers * len(self.job.masks))
+
     def begin(self, part: int, batch: int) -> None:
         """Nothing is drawn ahead."""
 
@@ -220,6 +225,11 @@ class SharingEngine(ABC):
             for group, cost in enumerate(costs)
             for number, batch in enumerate(self.batches)
         ]
+
+    @property
+    def work(self) -> float:
+        """Evaluations of a layer for each example, in all."""
+        return sum(map(self.layers, self.trees))
 
     def begin(self, part: int, batch: int) -> None:
         """Draw what a task needs at random, whether it runs or was done before."""

@@ -2,24 +2,27 @@
 
 The interaction of every pair is predicted, by gradients or otherwise
 (`mechcore.ablation.predicting`). The best pairs are then ablated exactly; larger sets grow from the
-best smaller ones (beam search). Search and report use different halves of the data, so that the
-figures reported are not those the sets were chosen by.
+best smaller ones (beam search). Or all pairs are decided by a race (`mechcore.ablation.racing`),
+with an error rate for all of them together. Search and report use different halves of the data, so
+that the figures reported are not those the sets were chosen by.
 """
 
 from __future__ import annotations
 
-import hashlib
+import itertools
+import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from mechcore.ablation.effects import SET, Ablations, ComponentSet
-from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
+from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
+from mechcore.ablation.racing import Race, check_goal, race
+from mechcore.ablation.searching import check_options, facts_of, halves_of, rank_correlation
 from mechcore.ablation.sets import singles
 from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_SETS
 from mechcore.ablation.stability import interaction_stability
@@ -27,17 +30,16 @@ from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.examples import ALL, half_rows
+from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.cost import Cost
 from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.p_values import Correction
-from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
-from mechcore.state import StateFile, encoded_inputs, input_facts
+from mechcore.state import StateFile
 from mechcore.tables import Column, Schema
 
 SUPERADDITIVE = INTERACTIONS.named(
@@ -55,6 +57,9 @@ SCREENING = Schema(
         Column("interaction", "number", "on the half that the search saw; missing if not ablated"),
     ),
 )
+
+SAMPLED = 60
+"""Pairs screened out that a race looks at all the same; none found leaves at most 5 % missed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,6 +81,9 @@ class Search(Shown):
         fit: of the predictions, see `mechcore.ablation.predicting.Predictions`.
         stability: of the order of the sets found, on data that the search did not see, see
             `mechcore.ablation.stability.interaction_stability`.
+        races: with a guarantee, what was decided, by the size of the sets.
+        missed: with a guarantee, how many of how many pairs drawn from those screened out were
+            found to be what the search looks for.
     """
 
     found: pd.DataFrame
@@ -87,6 +95,17 @@ class Search(Shown):
     cost: Cost
     fit: float | None
     stability: pd.DataFrame
+    races: Mapping[int, Race] = field(default_factory=dict)
+    missed: tuple[int, int] = (0, 0)
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """By name; that of the races only where there were any."""
+        found = {"superadditive": self.found, "screening": self.screening}
+        found["search_stability"] = self.stability
+        if self.races:
+            found["race"] = pd.concat([r.decisions for r in self.races.values()], ignore_index=True)
+        return found
 
     def _summary(self) -> str:
         best = f", best {self.found['set'].iloc[0]}" if len(self.found) else ""
@@ -102,9 +121,12 @@ def find_superadditive(
     subset: str = ALL,
     metric: Metric = "margin",
     max_size: int = 3,
-    n_pairs: int = 100,
+    n_pairs: int | None = 100,
     beam: int = 20,
     n_found: int = 10,
+    guarantee: float | None = None,
+    least: float | None = None,
+    largest: int | None = None,
     screening_by: str = "screening",
     screening_examples: int = SCREENING_EXAMPLES,
     screening_sets: int = SCREENING_SETS,
@@ -128,9 +150,14 @@ def find_superadditive(
         subset: the subset of the data that the search looks at.
         metric: what the search ranks by; the report has both.
         max_size: components of the largest sets.
-        n_pairs: pairs ablated exactly, the best by screening; all if there are no more.
+        n_pairs: pairs ablated exactly, the best by screening; None for all.
         beam: sets of each size from which larger ones grow.
         n_found: sets of each size to report.
+        guarantee: race the pairs, and the larger sets that grow from those found, in place of
+            ablating them on all examples: with this probability of any decision being wrong. Of
+            pairs that were screened out, `SAMPLED` are raced to see how many were missed.
+        least: with a guarantee, least interaction of interest, in the unit of the metric.
+        largest: with a guarantee, how many sets of each size are wanted, in place of ``least``.
         screening_by: how interactions of pairs are predicted, a name in
             `mechcore.ablation.predicting.INTERACTION_METHODS`.
         screening_examples: examples of the search half that predictions are averaged over.
@@ -158,6 +185,9 @@ def find_superadditive(
         "n_pairs": n_pairs,
         "beam": beam,
         "n_found": n_found,
+        "guarantee": guarantee,
+        "least": least,
+        "largest": largest,
         "screening_by": screening_by,
         "fill": fill,
     }
@@ -181,55 +211,95 @@ def find_superadditive(
     def without(sets: Sequence[ComponentSet], half: EncodedExamples, n: int) -> Ablations:
         return ablate(model, sets, half, means, state=files[n], **own, **options)
 
+    def ablated(level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
+        found = without(level, searched, size)
+        for each in found.sets:
+            drop = float(found.drops(each, metric).mean())
+            measured[each] = drop - sum(alone[c] for c in each.components)
+        return sorted(level, key=lambda s: -measured[s])
+
+    def raced(level: Sequence[ComponentSet], size: int) -> list[ComponentSet]:
+        assert guarantee is not None
+        races[size] = race(
+            model,
+            level,
+            searched,
+            means,
+            metric=metric,
+            least=least,
+            largest=largest,
+            error=guarantee / (max_size - 1),
+            seed=seed + size,  # an order of the examples that what chose the sets knows nothing of
+            state=None if state is None else race_folder(state, size),
+            **own,
+            **options,
+        )
+        measured.update(races[size].effects)
+        return races[size].decided("above" if largest is None else "top")
+
+    order = [ComponentSet.of(pair) for pair in itertools.combinations(chosen, 2)]
+    predictions = Predictions(dict.fromkeys(order, float("nan")), Cost(), in_nats=False)
     store = StateFile(files[0], "search", facts)
-    request = PairRequest(
-        model,
-        searched,
-        means,
-        chosen,
-        n_examples=screening_examples,
-        n_sets=screening_sets,
-        seed=seed,
-        store=store,
-        sweep=options,
-        **own,
-    )
-    predictions = INTERACTION_METHODS[screening_by](request)
+    if guarantee is not None and n_pairs is None:
+        store.restore()  # which refuses that of another search
+        store.save({}, {})
+    else:
+        request = PairRequest(
+            model,
+            searched,
+            means,
+            chosen,
+            n_examples=screening_examples,
+            n_sets=screening_sets,
+            seed=seed,
+            store=store,
+            sweep=options,
+            **own,
+        )
+        predictions = INTERACTION_METHODS[screening_by](request)
+        order = sorted(predictions.interactions, key=lambda p: -predictions.interactions[p])
     predicted = predictions.interactions
-    order = sorted(predicted, key=lambda pair: -predicted[pair])
     unknown = predicted if predictions.in_nats else dict.fromkeys(predicted, 0.0)
-    known = without([ComponentSet((c,)) for c in chosen], searched, 1)
-    alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.sets}
-    exact: dict[ComponentSet, float] = {}
-    level = order[:n_pairs]
+    measured: dict[ComponentSet, float] = {}
+    races: dict[int, Race] = {}
+    alone: dict[Component, float] = {}
+    if guarantee is None:
+        known = without([ComponentSet((c,)) for c in chosen], searched, 1)
+        alone = {s.components[0]: float(known.drops(s, metric).mean()) for s in known.sets}
+    level, out = order[:n_pairs], [] if n_pairs is None else order[n_pairs:]
+    sampled = random.Random(seed).sample(out, min(SAMPLED, len(out))) if guarantee else []
     best: dict[int, list[ComponentSet]] = {}
     for size in range(2, max_size + 1):
         if not level:
             break
-        ablated = without(level, searched, size)
-        for each in ablated.sets:
-            drop = float(ablated.drops(each, metric).mean())
-            exact[each] = drop - sum(alone[c] for c in each.components)
-        best[size] = sorted(level, key=lambda s: -exact[s])
-        level = _grown(best[size][:beam], chosen, exact, unknown)[:n_pairs]
+        both = [*level, *(sampled if size == 2 else [])]
+        best[size] = ablated(both, size) if guarantee is None else raced(both, size)
+        level = _grown(best[size][:beam], chosen, measured, unknown)[:n_pairs]
     named = [each for sets in best.values() for each in sets[:n_found]]
     members = sorted({c for each in named for c in each.components})
     final = without([*(ComponentSet((c,)) for c in members), *named], reported, -1)
     table = interactions(final, correction=correction, n_resamples=n_resamples, seed=seed)
     screening = pd.DataFrame(
-        [{"set": str(p), "predicted": predicted[p], "interaction": exact.get(p)} for p in order]
+        [{"set": str(p), "predicted": predicted[p], "interaction": measured.get(p)} for p in order]
     ).astype({"interaction": float})
     return Search(
-        found=_with_search(table, {str(s): exact[s] for s in named}, metric),
+        found=_with_search(table, {str(s): measured[s] for s in named}, metric),
         screening=screening,
         n_pairs=len(order),
-        n_screened_out=max(0, len(order) - n_pairs),
-        n_tested=len(exact),
+        n_screened_out=len(out),
+        n_tested=len(measured),
         rank_correlation=rank_correlation(screening, "interaction"),
         cost=predictions.cost,
         fit=predictions.fit,
         stability=interaction_stability(final, n_resamples=n_resamples, seed=seed),
+        races=races,
+        missed=(len(set(sampled) & set(best.get(2, []))), len(sampled)),
     )
+
+
+def race_folder(folder: str | Path, size: int) -> Path:
+    """Where an interruptible search keeps what it knows of a race of sets of this size."""
+    return Path(folder) / f"race-{size}"
 
 
 def state_files(folder: str | Path, max_size: int) -> list[Path]:
@@ -249,9 +319,12 @@ def check_search(
     components: Iterable[ComponentLike] | None = None,
     subset: str = ALL,
     max_size: int = 3,
-    n_pairs: int = 100,
+    n_pairs: int | None = 100,
     beam: int = 20,
     n_found: int = 10,
+    guarantee: float | None = None,
+    least: float | None = None,
+    largest: int | None = None,
     screening_by: str = "screening",
     fill: FillName = "mean",
 ) -> list[Component]:
@@ -273,67 +346,17 @@ def check_search(
         raise InputError(
             f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"
         )
-    check_options(fill, n_pairs=n_pairs, beam=beam, n_found=n_found)
+    check_options(fill, n_pairs=1 if n_pairs is None else n_pairs, beam=beam, n_found=n_found)
+    if guarantee is not None:
+        check_goal(guarantee, least, largest)
+    elif least is not None or largest is not None:
+        raise InputError(
+            f"search: least is {least} and largest {largest}, but there is no guarantee; expected "
+            "a probability of error, as in guarantee=0.05, or neither of them"
+        )
     INTERACTION_METHODS[screening_by]
     halves_of(data, subset, 0)
     return chosen
-
-
-def check_options(fill: FillName, **numbers: int) -> None:
-    """Make sure that a search can predict with this fill, and that there is something to find.
-
-    Raises:
-        InputError: the fill draws at random, or a number is under 1.
-    """
-    for name, value in numbers.items():
-        if value < 1:
-            raise InputError(f"search: {name} is {value}; expected at least 1")
-    if fill not in ("mean", "zero"):
-        raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
-
-
-def rank_correlation(screening: pd.DataFrame, exact: str) -> float:
-    """Spearman's rho of what was predicted and the column ``exact``, over the rows that have it.
-
-    Missing under three of them, or where either is the same for all.
-    """
-    both = screening.dropna()[["predicted", exact]]
-    ranked = len(both) > 2 and both.nunique().min() > 1
-    return float(stats.spearmanr(both).statistic) if ranked else float("nan")
-
-
-def halves_of(
-    data: EncodedExamples, subset: str, seed: int
-) -> tuple[EncodedExamples, EncodedExamples]:
-    """Two halves of the subset searched; of all data, halves of every subset."""
-    names = data.examples.frame["subset"].tolist()
-    known = dict.fromkeys(names)
-    if subset != ALL and subset not in known:
-        raise InputError(f"search: no subset {subset!r}; the data has {', '.join(known)}")
-    chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
-    halves = half_rows([names[row] for row in chosen], seed)
-    if min(map(len, halves)) < 2:
-        raise InputError(
-            f"search: {len(halves[0]) + len(halves[1])} examples; expected at least 4: half of "
-            "them choose, the other half report"
-        )
-    first, second = (data.part([chosen[row] for row in half]) for half in halves)
-    return first, second
-
-
-def facts_of(
-    model: Any,
-    halves: Sequence[EncodedExamples],
-    means: MeanActivations | None,
-    class_labels: Sequence[str] | None,
-) -> dict[str, str | None]:
-    """Digests of what a search works on."""
-    labels = hashlib.sha256()
-    for half in halves:
-        readout = Readout.of(model, half, class_labels)
-        labels.update(readout.correct_classes(half).numpy().tobytes())
-    inputs = [encoded_inputs(half) for half in halves]
-    return input_facts(model, inputs, means) | {"labels": labels.hexdigest()}
 
 
 def _grown(

@@ -204,7 +204,7 @@ def ablate(
     full = Evaluation(kept.full, job.correct_classes, subsets_of(data), job.readout.mapping)
     if role == "id":
         warn_under_chance(full)
-    return Ablations(full, kept.answers(listed), name, role, agreement)
+    return Ablations(full, kept.answers(listed), name, role, agreement, parts.work)
 
 
 def _engine(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -24,7 +25,7 @@ from mechcore.cli.shared import (
     show,
 )
 from mechcore.errors import InputError
-from mechcore.steps.analyses_config import SearchConfig
+from mechcore.steps.analyses_config import GUARANTEE, SearchConfig
 from mechcore.steps.config import StudyConfig
 
 COMMON = (*MODEL, *TRAIN, *TEST, *TASK, "analyses.fill")
@@ -41,6 +42,9 @@ Engine: TypeAlias = Annotated[
         "called again; reference runs one forward per set.",
     ),
 ]
+
+GOAL = ("guarantee", "least", "largest")
+"""Settings of races."""
 
 MOST_CONTROLS = 10_000
 """Each costs as much as any other set."""
@@ -128,6 +132,7 @@ class SetOptions:
 def ablate(
     chosen: SetOptions,
     given: Annotated[Given[StudyConfig], From(StudyConfig, (*COMMON, "n_resamples"))],
+    how: Annotated[Given[SearchConfig], From(SearchConfig, GOAL)],
     means: Means = None,
     engine: Engine = "auto",
     precision: Annotated[
@@ -135,6 +140,14 @@ def ablate(
         typer.Option("--precision", help="Of the tree's matrix products."),
     ] = "float32",
     resume: Resume = False,
+    raced: Annotated[
+        bool,
+        typer.Option(
+            "--race",
+            help="Decide by the margin alone how large the drop without each set is, on as many "
+            "examples as it takes.",
+        ),
+    ] = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for tables and figures.")] = Path(
         "mechcore-ablation"
     ),
@@ -142,7 +155,7 @@ def ablate(
     """Accuracy, margin and information without sets of components, and their interactions."""
     if engine in ("restart", "reference") and precision != "float32":
         raise InputError(f"--precision: the {engine} engine has the model's own precision only")
-    check_out(out, state_file(out, "id"), resume)
+    check_out(out, out / "race-id" if raced else state_file(out, "id"), resume)
     from mechcore.components import ModelShape
     from mechcore.masking.fills import FILLS
     from mechcore.report.ablation_figures import save_figures
@@ -158,6 +171,10 @@ def ablate(
     inputs = load(given, roles)
     with progress.shown():
         kinds = chosen.kinds(ModelShape.of(inputs.model), config.data.seed, inputs.model)
+        if raced:
+            known = means_of(inputs, means) if needs_means else None
+            _race(inputs, known, list(kinds), how.settings, config, engine, precision, out)
+            return
         tables, found = sweep_tables(
             inputs,
             means_of(inputs, means) if needs_means else None,
@@ -185,6 +202,54 @@ def ablate(
     print(f"tables and figures: {out}")
 
 
+def _race(
+    inputs: Any,
+    means: Any,
+    sets: list[Any],
+    goal: SearchConfig,
+    config: StudyConfig,
+    engine: Engine,
+    precision: Any,
+    out: Path,
+) -> None:
+    """Decide how large the drops are, on both kinds of data."""
+    import pandas as pd
+
+    from mechcore.ablation import race
+    from mechcore.ablation.deciding import DECISIONS
+    from mechcore.tables import write_tables
+
+    found = {
+        role: race(
+            inputs.model,
+            sets,
+            inputs.data[role],
+            means,
+            effect="drop",
+            least=goal.least if goal.largest is None else None,
+            largest=goal.largest,
+            error=goal.guarantee or GUARANTEE,
+            seed=config.data.seed,
+            state=out / f"race-{role}",
+            role=role,
+            fill=config.analyses.fill,
+            class_labels=inputs.config.class_labels,
+            batch_size=config.batch_size,
+            engine=engine,
+            precision=precision,
+        )
+        for role in ("id", "ood")
+    }
+    table = pd.concat([each.decisions for each in found.values()], ignore_index=True)
+    write_tables(out, {"race": table}, [DECISIONS])
+    for role, each in found.items():
+        shutil.rmtree(out / f"race-{role}")
+        best = each.decisions.sort_values("effect", ascending=False, kind="stable")
+        show(best[["set", "role", "decision", "effect", "low", "high", "n"]].head(MOST_SHOWN))
+        print(f"{role}: {each.describe()}")
+    print(f"tables: {out}")
+
+
 @grouped
 def superadditive(
     given: Annotated[Given[StudyConfig], From(StudyConfig, COMMON)],
@@ -203,11 +268,13 @@ def superadditive(
     ),
 ) -> None:
     """Search for the pairs and larger sets with the largest interactions."""
+    from mechcore.ablation.deciding import DECISIONS
     from mechcore.ablation.search import (
         SCREENING,
         SUPERADDITIVE,
         check_search,
         find_superadditive,
+        race_folder,
         state_files,
     )
     from mechcore.ablation.stability import SEARCH_STABILITY
@@ -224,13 +291,9 @@ def superadditive(
     roles = ("train", role) if needs_means and means is None else (role,)
     inputs = load(given, roles)
     shape = ModelShape.of(inputs.model)
-    options: dict[str, Any] = {
-        "components": shape.kind(components) if components in KINDS else split(components),
-        "subset": search.subset,
-        "max_size": search.max_size,
-        "n_pairs": search.n_pairs,
-        "screening_by": search.screening_by,
-    }
+    options: dict[str, Any] = search.options
+    options["components"] = shape.kind(components) if components in KINDS else split(components)
+    n_sets = options.pop("screening_sets")
     check_search(shape, inputs.data[role], **options)  # before means, which take time
     with progress.shown():
         result = find_superadditive(
@@ -238,7 +301,7 @@ def superadditive(
             inputs.data[role],
             means_of(inputs, means) if needs_means else None,
             **options,
-            screening_sets=search.screening_sets,
+            screening_sets=n_sets,
             fill=config.analyses.fill,
             seed=config.data.seed,
             class_labels=inputs.config.class_labels,
@@ -247,22 +310,41 @@ def superadditive(
             precision=precision,
             state=out,
         )
-    found = {"superadditive": result.found, "screening": result.screening}
-    found["search_stability"] = result.stability
-    write_tables(out, found, (SUPERADDITIVE, SCREENING, SEARCH_STABILITY))
+    write_tables(out, result.tables, (SUPERADDITIVE, SCREENING, DECISIONS, SEARCH_STABILITY))
     for path in states:
         path.unlink(missing_ok=True)
+    for size in result.races:
+        shutil.rmtree(race_folder(out, size))
     shown = result.found.query("subset == 'all' and metric == 'margin'")
-    fit = "" if result.fit is None else f", R2 {result.fit:.2f} on sets held out"
     show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
+    fit = "" if result.fit is None else f", R2 {result.fit:.2f} on sets held out"
+    chosen = f"{result.n_pairs} pairs"
+    if result.n_screened_out or not result.races:
+        chosen += (
+            f": {result.n_screened_out} screened out by {search.screening_by!r} "
+            f"({result.cost}{fit}), the others {'raced' if result.races else 'ablated'} (rank "
+            f"correlation with the prediction {result.rank_correlation:.2f})"
+        )
     print(
-        f"{result.n_pairs} pairs: {result.n_screened_out} screened out by {search.screening_by!r} "
-        f"({result.cost}{fit}), the others "
-        f"ablated (rank correlation with the prediction {result.rank_correlation:.2f}); "
-        f"{result.n_tested} sets ablated in all; intervals are from the half of the data that the "
-        "search did not see"
+        f"{chosen}; {result.n_tested} sets ablated in all; intervals are from the half of the data "
+        "that the search did not see"
     )
+    _show_races(result)
     print(f"tables: {out}")
+
+
+def _show_races(result: Any) -> None:
+    """What was decided by races, and what that is worth."""
+    for size, raced in result.races.items():
+        print(f"sets of {size}: {raced.describe()}")
+    n_found, n = result.missed
+    if n:
+        from mechcore.evaluation.intervals import share_at_most
+
+        print(
+            f"{n_found} of {n} pairs drawn from those screened out are what the search looks for: "
+            f"at most {share_at_most(n_found, n):.0%} of them may be (95 %)"
+        )
 
 
 def state_file(out: Path, role: str) -> Path:

@@ -120,6 +120,16 @@ def share_interval(right: Bool[np.ndarray, " example"], *, level: float = 0.95) 
     return Interval(float(np.mean(right)), *map(float, ends))
 
 
+def share_at_most(n_found: int, n: int, *, level: float = 0.95) -> float:
+    """Upper bound of a share of which ``n_found`` were found among ``n`` drawn at random.
+
+    One-sided, by Clopper and Pearson (Biometrika 26, 1934); missing where none were drawn.
+    """
+    if n == 0:
+        return float("nan")
+    return 1.0 if n_found == n else float(stats.beta.ppf(level, n_found + 1, n - n_found))
+
+
 def ratio_intervals(
     values: Float[np.ndarray, "row example"],
     over: Float[np.ndarray, "row example"],

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from mechcore.ablation.effects import SET, Ablations
-from mechcore.ablation.search import (
+from mechcore.ablation.searching import (
     check_options,
     facts_of,
     halves_of,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pandas as pd
 
 from mechcore.ablation import find_superadditive
+from mechcore.ablation.deciding import DECISIONS
 from mechcore.ablation.predicting import INTERACTION_METHODS
 from mechcore.ablation.search import SCREENING, SUPERADDITIVE
 from mechcore.ablation.settings import SCREENING_EXAMPLES
@@ -25,6 +26,7 @@ from mechcore.files import write_json
 from mechcore.pruning import Subnetwork
 from mechcore.steps import tables
 from mechcore.steps.ablation import Ablating
+from mechcore.steps.analyses_config import SearchConfig
 from mechcore.steps.answers import load_answers, save_answers
 from mechcore.steps.base import (
     ANSWERS_FILE,
@@ -273,68 +275,63 @@ class Pictures(Heads):
         work.write_tables({"head_categories": table})
 
 
+RACED = 0.15
+"""Share of its examples that a race is expected to need."""
+
+
 @dataclass(frozen=True)
 class Search(Ablating):
     """The sets that lose most beyond the sum of their members' losses.
 
     Attributes:
         n_resamples: bootstrap resamples.
-        role: of the test data.
-        subset: of them; ``"all"`` takes every one.
-        components: to choose from.
-        max_size: components of the largest sets.
-        n_pairs: pairs ablated exactly, the best by screening.
-        screening_by: how interactions of pairs are predicted.
-        screening_sets: random sets to ablate, for ways that draw them.
+        how: they are searched for.
     """
 
     kind: ClassVar[str] = "search"
     packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)
-    schemas: ClassVar[tuple[Schema, ...]] = (SUPERADDITIVE, SCREENING, SEARCH_STABILITY)
+    schemas: ClassVar[tuple[Schema, ...]] = (
+        SUPERADDITIVE,
+        SCREENING,
+        DECISIONS,
+        SEARCH_STABILITY,
+    )
     needs: ClassVar[tuple[str, ...]] = ("means",)
     n_resamples: int
-    role: Literal["id", "ood"]
-    subset: str
-    components: Literal["heads", "mlps", "all"]
-    max_size: int
-    n_pairs: int
-    screening_by: str
-    screening_sets: int
+    how: SearchConfig
 
     def uses(self) -> list[object]:
         """The fill, and the way to predict interactions."""
-        return [*super().uses(), INTERACTION_METHODS[self.screening_by]]
+        return [*super().uses(), INTERACTION_METHODS[self.how.screening_by]]
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        n, n_examples = size.components(self.components), size.examples[self.role]
+        how, n_examples = self.how, size.examples[self.how.role]
+        n = size.components(how.components)
         all_pairs = n * (n + 1) / 2
-        sets = {"exact": all_pairs, "co-ablation": all_pairs, "proxy": n + self.screening_sets}
-        screened = sets.get(self.screening_by, 0) * min(SCREENING_EXAMPLES, n_examples / 2)
-        return SHARED * (self.n_pairs * (self.max_size - 1) * n_examples + screened)
+        if how.options["guarantee"] is not None:
+            return SHARED * (all_pairs if how.all_pairs else how.n_pairs) * n_examples * RACED
+        sets = {"exact": all_pairs, "co-ablation": all_pairs, "proxy": n + how.screening_sets}
+        screened = sets.get(how.screening_by, 0) * min(SCREENING_EXAMPLES, n_examples / 2)
+        return SHARED * (how.n_pairs * (how.max_size - 1) * n_examples + screened)
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
-        inputs = inputs_of(work)
+        inputs, how = inputs_of(work), self.how
         found = find_superadditive(
             inputs.model,
-            inputs.data[self.role],
+            inputs.data[how.role],
             means_of(work, inputs),
-            components=ModelShape.of(inputs.model).kind(self.components),
-            subset=self.subset,
-            max_size=self.max_size,
-            n_pairs=self.n_pairs,
-            screening_by=self.screening_by,
-            screening_sets=self.screening_sets,
+            components=ModelShape.of(inputs.model).kind(how.components),
+            **how.options,
             fill=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,
             class_labels=inputs.config.class_labels,
             batch_size=self.batch_size,
-            role=self.role,
+            role=how.role,
         )
-        tables = {"superadditive": found.found, "screening": found.screening}
-        work.write_tables(tables | {"search_stability": found.stability})
+        work.write_tables(found.tables)
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,10 @@ class PathsConfig:
         check(self, "paths")
 
 
+GUARANTEE = 0.05
+"""Of races, unless another is given."""
+
+
 @dataclass(frozen=True)
 class SearchConfig:
     """Search for superadditive sets, see `mechcore.find_superadditive`."""
@@ -87,7 +91,32 @@ class SearchConfig:
     subset: str = setting(ALL, "Subset of that data; all: every one.", "--subset")
     components: Literal["heads", "mlps", "all"] = setting("all", "Components to choose from.")
     max_size: int = setting(3, "Components of the largest sets.", "--max-size", least=2)
-    n_pairs: int = setting(100, "Pairs ablated exactly, the best by screening.", "--pairs", least=1)
+    n_pairs: int = setting(
+        100, "Pairs ablated or raced, the best by screening.", "--pairs", least=1
+    )
+    all_pairs: bool = setting(
+        False,
+        "Race all pairs, without screening, with a guarantee of 0.05 unless another is given.",
+        "--all",
+    )
+    guarantee: float | None = setting(
+        None,
+        "Race sets: ablate each on as many examples as it takes, with this probability of any "
+        "wrong decision.",
+        "--guarantee",
+        above=0,
+        below=1,
+    )
+    least: float = setting(
+        0.1, "Racing: least effect of interest, nats of margin.", "--least", least=0
+    )
+    largest: int | None = setting(
+        None,
+        "Racing: find so many sets with the largest effects, in place of those over the least of "
+        "interest.",
+        "--largest",
+        least=1,
+    )
     screening_by: str = setting(
         "screening",
         "How the interactions of all pairs are predicted: screening (gradients), hessian, "
@@ -100,6 +129,22 @@ class SearchConfig:
 
     def __post_init__(self) -> None:
         check(self, "search")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of `mechcore.find_superadditive`."""
+        guarantee = GUARANTEE if self.all_pairs and self.guarantee is None else self.guarantee
+        raced = guarantee is not None
+        return {
+            "subset": self.subset,
+            "max_size": self.max_size,
+            "n_pairs": None if self.all_pairs else self.n_pairs,
+            "guarantee": guarantee,
+            "least": self.least if raced and self.largest is None else None,
+            "largest": self.largest if raced else None,
+            "screening_by": self.screening_by,
+            "screening_sets": self.screening_sets,
+        }
 
 
 @dataclass(frozen=True)

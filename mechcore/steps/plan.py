@@ -315,9 +315,8 @@ class _Planner:
             more = ("roles",) if "roles" in known else ()
             add("paths", paths, "readers of the core", more=more)
         if wanted.search is not None:
-            name, options = "search for superadditive sets", vars(wanted.search)
-            search = Search(**ablating, n_resamples=n_resamples, **options)
-            add("search", search, name, (wanted.search.role,))
+            search = Search(**ablating, n_resamples=n_resamples, how=wanted.search)
+            add("search", search, "search for superadditive sets", (wanted.search.role,))
         for name, settings in wanted.more.items():
             add(name, _added(name, settings), name)
         kept = {what: job for what, job in known.items() if what not in found}

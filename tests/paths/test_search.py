@@ -13,7 +13,7 @@ from helpers import Cases
 
 from mechcore.ablation import ablate, sets
 from mechcore.ablation.cutting import changed_with
-from mechcore.ablation.search import halves_of
+from mechcore.ablation.searching import halves_of
 from mechcore.components import Mask
 from mechcore.components.paths import PathSet, Receiver
 from mechcore.errors import InputError

@@ -1,0 +1,193 @@
+"""What is known of many sets' effects in a race, and what that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Int
+
+from mechcore.ablation.effects import SET, SIZE, Ablations, ComponentSet
+from mechcore.errors import InputError
+from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.sequences import bounded_sequence, normal_sequence
+from mechcore.tables import DATA, ROLE, Column, N, Schema
+
+Effect: TypeAlias = Literal["interaction", "drop"]
+
+OPEN = "open"
+
+DECISIONS = Schema(
+    "race",
+    "What a race decided for every set.",
+    (
+        SET,
+        SIZE,
+        DATA,
+        ROLE,
+        Column(
+            "decision",
+            "text",
+            "``above`` and ``below``: larger than the least effect of interest, with its sign; "
+            "``within``: not; ``top`` and ``rest``: among the largest, or not; ``open``: not "
+            "decided",
+        ),
+        Column("effect", "number", "mean over the examples seen, in the unit of the metric"),
+        Column("low", "number", "bound that holds for all sets and looks at once", signed=True),
+        Column("high", "number", "the same from above", signed=True),
+        N,
+        Column("exact", "flag", "whether all examples were seen"),
+    ),
+)
+AUDIT = Schema(
+    "race_audit",
+    "Decisions of a race beside what all examples say, for sets drawn at random.",
+    (
+        SET,
+        Column("decision", "text", "that of the race"),
+        N,
+        Column("effect", "number", "mean over all examples"),
+        Column("right", "flag", "whether the decision is that of all examples"),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is to be decided: effects larger than ``least``, or which are the ``largest``."""
+
+    least: float | None
+    largest: int | None
+
+    def __post_init__(self) -> None:
+        if (self.least is None) == (self.largest is None):
+            raise InputError(
+                f"race: least is {self.least} and largest {self.largest}; expected one of them: a "
+                "least effect of interest, or a number of sets"
+            )
+        if self.least is not None and self.least < 0:
+            raise InputError(f"race: least is {self.least}; expected an effect of 0 or more")
+        if self.largest is not None and self.largest < 1:
+            raise InputError(f"race: largest is {self.largest}; expected at least 1 set")
+
+    def decisions(self, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+        """What bounds of all sets' effects say about each, [set]."""
+        found = np.full(len(low), OPEN, dtype=object)
+        if self.least is not None:
+            found[(low >= -self.least) & (high <= self.least)] = "within"
+            found[low > self.least] = "above"
+            found[high < -self.least] = "below"
+            return found
+        assert self.largest is not None
+        n = len(low)
+        may_be_larger = n - np.searchsorted(np.sort(high), low, side="right") - (high > low)
+        are_larger = n - np.searchsorted(np.sort(low), high, side="right") - (low > high)
+        found[are_larger >= self.largest] = "rest"
+        found[may_be_larger < self.largest] = "top"
+        return found
+
+
+class Effects:
+    """Effects of sets on the examples seen so far, bounds of their means, and what was decided.
+
+    Attributes:
+        values: [set, example], in the order in which examples are drawn.
+        n: examples seen of each set when it was decided, [set].
+        decisions: [set].
+    """
+
+    def __init__(
+        self, sets: Sequence[ComponentSet], n_all: int, metric: Metric, effect: Effect, error: float
+    ) -> None:
+        self.sets, self.n_all, self.error = sets, n_all, error
+        self.metric, self.effect = metric, effect
+        self.values = np.empty((len(sets), n_all), dtype=np.float32)
+        self.low, self.high = np.full((2, len(sets)), -np.inf) * [[1], [-1]]
+        self.n = np.zeros(len(sets), dtype=int)
+        self.decisions = np.full(len(sets), OPEN, dtype=object)
+
+    @property
+    def open(self) -> Bool[np.ndarray, " set"]:
+        """Which are not decided."""
+        return self.decisions == OPEN
+
+    def needed(self, rows: Int[np.ndarray, " part"]) -> list[ComponentSet]:
+        """What has to be ablated for the effects of some sets."""
+        running = [self.sets[row] for row in rows]
+        if self.effect == "drop":
+            return running
+        members = sorted({c for each in running for c in each.components})
+        return [*(ComponentSet((c,)) for c in members), *running]
+
+    def see(self, found: Ablations, rows: Int[np.ndarray, " part"], start: int, stop: int) -> None:
+        """Note the effects on some more examples."""
+        drops = {each: found.drops(each, self.metric) for each in found.sets}
+        for row in rows:
+            each = self.sets[row]
+            self.values[row, start:stop] = drops[each]
+            if self.effect == "interaction":
+                for component in each.components:
+                    self.values[row, start:stop] -= drops[ComponentSet((component,))]
+
+    def decide(self, goal: Goal, stop: int) -> None:
+        """Narrow the bounds of the sets that are open, and decide what these allow."""
+        rows = np.flatnonzero(self.open)
+        values = self.values[rows, :stop].astype(float)
+        self.n[rows] = stop
+        if stop == self.n_all:
+            self.low[rows] = self.high[rows] = values.mean(1)
+        else:
+            low, high = self._bounds(values)
+            self.low[rows] = np.maximum(self.low[rows], low)
+            self.high[rows] = np.minimum(self.high[rows], high)
+        self.decisions[rows] = goal.decisions(self.low, self.high)[rows]
+        ties = np.flatnonzero(self.open)
+        if stop == self.n_all and len(ties):  # of which the first are the larger
+            assert goal.largest is not None
+            left = goal.largest - int((self.decisions == "top").sum())
+            first = ties[np.argsort(-self.low[ties], kind="stable")]
+            self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
+
+    def _bounds(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if self.metric == "margin":
+            return normal_sequence(values, self.n_all, self.error)
+        bound = max(map(len, self.sets)) if self.effect == "interaction" else 1
+        return bounded_sequence(values, self.n_all, self.error, bound)
+
+    def table(self, data: str, role: str) -> pd.DataFrame:
+        """The columns of `DECISIONS`; ``data`` is what the examples are called."""
+        means = [self.values[row, :n].mean(dtype=float) for row, n in enumerate(self.n)]
+        return pd.DataFrame(
+            {
+                "set": list(map(str, self.sets)),
+                "size": list(map(len, self.sets)),
+                "data": data,
+                "role": role,
+                "decision": self.decisions,
+                "effect": means,
+                "low": self.low,
+                "high": self.high,
+                "n": self.n,
+                "exact": self.n == self.n_all,
+            }
+        )
+
+    def audit(self, rows: Int[np.ndarray, " part"], goal: Goal) -> pd.DataFrame:
+        """The columns of `AUDIT`, for sets whose effects are known on all examples."""
+        rows = rows[~self.open[rows]]
+        low, high = self.low.copy(), self.high.copy()
+        means = self.values[rows].mean(1, dtype=float)
+        low[rows] = high[rows] = means
+        decisions, now = self.decisions[rows], goal.decisions(low, high)[rows]
+        return pd.DataFrame(
+            {
+                "set": [str(self.sets[row]) for row in rows],
+                "decision": decisions,
+                "n": self.n[rows],
+                "effect": means,
+                "right": (now == decisions) | (now == OPEN),
+            }
+        )

@@ -1,0 +1,75 @@
+"""What searches for sets of components and for paths have in common."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import ALL, half_rows
+from mechcore.errors import InputError
+from mechcore.evaluation.readout import Readout
+from mechcore.masking.interventions import FillName
+from mechcore.masking.means import MeanActivations
+from mechcore.state import encoded_inputs, input_facts
+
+
+def check_options(fill: FillName, **numbers: int) -> None:
+    """Make sure that a search can predict with this fill, and that there is something to find.
+
+    Raises:
+        InputError: the fill draws at random, or a number is under 1.
+    """
+    for name, value in numbers.items():
+        if value < 1:
+            raise InputError(f"search: {name} is {value}; expected at least 1")
+    if fill not in ("mean", "zero"):
+        raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
+
+
+def rank_correlation(screening: pd.DataFrame, exact: str) -> float:
+    """Spearman's rho of what was predicted and the column ``exact``, over the rows that have it.
+
+    Missing under three of them, or where either is the same for all.
+    """
+    both = screening.dropna()[["predicted", exact]]
+    ranked = len(both) > 2 and both.nunique().min() > 1
+    return float(stats.spearmanr(both).statistic) if ranked else float("nan")
+
+
+def halves_of(
+    data: EncodedExamples, subset: str, seed: int
+) -> tuple[EncodedExamples, EncodedExamples]:
+    """Two halves of the subset searched; of all data, halves of every subset."""
+    names = data.examples.frame["subset"].tolist()
+    known = dict.fromkeys(names)
+    if subset != ALL and subset not in known:
+        raise InputError(f"search: no subset {subset!r}; the data has {', '.join(known)}")
+    chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
+    halves = half_rows([names[row] for row in chosen], seed)
+    if min(map(len, halves)) < 2:
+        raise InputError(
+            f"search: {len(halves[0]) + len(halves[1])} examples; expected at least 4: half of "
+            "them choose, the other half report"
+        )
+    first, second = (data.part([chosen[row] for row in half]) for half in halves)
+    return first, second
+
+
+def facts_of(
+    model: Any,
+    halves: Sequence[EncodedExamples],
+    means: MeanActivations | None,
+    class_labels: Sequence[str] | None,
+) -> dict[str, str | None]:
+    """Digests of what a search works on."""
+    labels = hashlib.sha256()
+    for half in halves:
+        readout = Readout.of(model, half, class_labels)
+        labels.update(readout.correct_classes(half).numpy().tobytes())
+    inputs = [encoded_inputs(half) for half in halves]
+    return input_facts(model, inputs, means) | {"labels": labels.hexdigest()}

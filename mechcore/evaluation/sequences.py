@@ -1,0 +1,135 @@
+"""Confidence sequences: intervals of means that hold at every look and whenever one stops.
+
+Examples are looked at in random order without being put back, and what is bounded is the mean over
+all of them. So an interval shrinks to the mean itself when the last one is seen. All of that is at
+random is the order; nothing is assumed of where the examples come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+
+from mechcore.errors import InputError
+
+NARROWEST_AFTER = 4.0
+"""Examples that `normal_sequence` counts as known beforehand. It is narrowest some 25 times later,
+at error rates as small as those of one among thousands of sets."""
+
+_STEPS = 40
+"""Halvings in the search for the ends of an interval."""
+
+
+def normal_sequence(
+    values: Float[np.ndarray, "row example"], n_all: float, error: float
+) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+    """Bounds of means of measured values, after the examples seen so far.
+
+    Those of the anytime-valid t test with a normal prior of the effect size (Wang and Ramdas,
+    arXiv 2310.03722, section 4), which hold exactly for normal values of any variance and, as means
+    become normal, nearly so for others; on the clock of a Brownian bridge, n N / (N - n) in place
+    of n, as there are N examples in all.
+
+    Args:
+        values: of the examples seen, in random order; at least two.
+        n_all: how many examples there are in all; infinity for draws from a distribution.
+        error: probability that the mean is ever outside, two-sided.
+
+    Returns:
+        Lower and upper bounds in the unit of the values; infinite where there are too few examples.
+
+    Raises:
+        InputError: there are fewer than two examples, more than there are, or the error rate is
+            not between 0 and 1.
+    """
+    n = _check(values, n_all, error)
+    mean = values.mean(1)
+    if n == n_all:
+        return mean, mean.copy()
+    left = 1 - n / n_all
+    clock = (n / left + NARROWEST_AFTER) / (n / left)
+    evidence = np.log((n / left + NARROWEST_AFTER) / NARROWEST_AFTER) - 2 * np.log(error)
+    share = -np.expm1(-evidence / n) * clock
+    if share >= 1:
+        return np.full(len(values), -np.inf), np.full(len(values), np.inf)
+    reach = values.std(1) * np.sqrt(share / (1 - share) * left)
+    return mean - reach, mean + reach
+
+
+def bounded_sequence(
+    values: Float[np.ndarray, "row example"], n_all: int, error: float, bound: float
+) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
+    """Bounds of means of values between -bound and bound, after the examples seen so far.
+
+    By betting, with examples that are not put back (Waudby-Smith and Ramdas, Estimating means of
+    bounded random variables by betting, JRSS B 86, 2024, sections 4 and 5): capital that bets
+    against a mean m reaches 2 / error with probability error / 2 at most if m is the mean. No
+    assumption is made. Stakes depend on the variance of what was seen before, and not on m, so
+    that the means not yet refuted are an interval.
+
+    Args:
+        values: of the examples seen, in random order; at least two.
+        n_all: how many examples there are in all.
+        error: probability that the mean is ever outside, two-sided.
+        bound: largest size of a value.
+
+    Raises:
+        InputError: as for `normal_sequence`, or a value is larger than ``bound``.
+    """
+    n = _check(values, n_all, error)
+    if np.abs(values).max() > bound:
+        raise InputError(
+            f"confidence sequence: a value of size {np.abs(values).max():g}; expected at most "
+            f"{bound:g}"
+        )
+    unit = (values + bound) / (2 * bound)
+    before = np.arange(n)
+    sums = np.cumsum(unit, 1) - unit
+    left = n_all - before
+    guesses = (0.5 + sums) / (before + 1)
+    squares = np.cumsum((unit - guesses) ** 2, 1)
+    variances = (0.25 + squares - (unit - guesses) ** 2) / (before + 1)
+    stakes = np.sqrt(2 * np.log(2 / error) / (variances * (before + 1) * np.log(before + 2)))
+    target = np.log(2 / error)
+
+    def refuted(means: np.ndarray, sign: int) -> np.ndarray:
+        """Whether a mean is too low (sign 1) or too high (sign -1)."""
+        expected = (n_all * means[:, None] - sums) / left
+        room = expected if sign > 0 else 1 - expected
+        impossible = (room < 0).any(1)  # what was seen leaves no such mean
+        with np.errstate(divide="ignore", invalid="ignore"):
+            stake = np.minimum(stakes, 0.5 / np.maximum(room, 1e-12))
+            capital = np.log1p(sign * stake * (unit - expected)).cumsum(1).max(1)
+        return impossible | (capital >= target)
+
+    # The mean over all, if what was not seen were all at one end.
+    lowest, highest = unit.sum(1) / n_all, (unit.sum(1) + n_all - n) / n_all
+    low = _edge(lowest, highest, lambda means: refuted(means, 1))
+    high = _edge(highest, lowest, lambda means: refuted(means, -1))
+    return (2 * low - 1) * bound, (2 * high - 1) * bound
+
+
+def _edge(
+    start: np.ndarray, end: np.ndarray, refuted: Callable[[np.ndarray], np.ndarray]
+) -> Float[np.ndarray, " row"]:
+    """The last mean refuted on the way from ``start`` to ``end``; ``start`` where none is."""
+    there, beyond = start, end
+    for _ in range(_STEPS):
+        middle = (there + beyond) / 2
+        gone = refuted(middle)
+        there, beyond = np.where(gone, middle, there), np.where(gone, beyond, middle)
+    return there
+
+
+def _check(values: Float[np.ndarray, "row example"], n_all: float, error: float) -> int:
+    """Number of examples seen."""
+    n: int = values.shape[1]
+    if not 2 <= n <= n_all:
+        raise InputError(
+            f"confidence sequence: {n} examples seen; expected from 2 to all {n_all:g}"
+        )
+    if not 0 < error < 1:
+        raise InputError(f"confidence sequence: error rate {error}; expected between 0 and 1")
+    return n
