@@ -13,12 +13,15 @@ from jaxtyping import Bool, Int
 from mechcore.ablation.effects import SET, SIZE, Ablations, ComponentSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric
-from mechcore.evaluation.sequences import bounded_sequence, normal_sequence
+from mechcore.evaluation.sequences import confidence_sequence
 from mechcore.tables import DATA, ROLE, Column, N, Schema
 
 Effect: TypeAlias = Literal["interaction", "drop"]
 
 OPEN = "open"
+
+BEYOND = 1.5
+"""Times the largest effect seen on one example that others are taken to be at most, in margin."""
 
 DECISIONS = Schema(
     "race",
@@ -83,8 +86,8 @@ class Goal:
             return found
         assert self.largest is not None
         n = len(low)
-        may_be_larger = n - np.searchsorted(np.sort(high), low, side="right") - (high > low)
-        are_larger = n - np.searchsorted(np.sort(low), high, side="right") - (low > high)
+        may_be_larger = n - 1 - np.searchsorted(np.sort(high), low)  # or as large, but for itself
+        are_larger = n - np.searchsorted(np.sort(low), high, side="right")
         found[are_larger >= self.largest] = "rest"
         found[may_be_larger < self.largest] = "top"
         return found
@@ -135,12 +138,14 @@ class Effects:
     def decide(self, goal: Goal, stop: int) -> None:
         """Narrow the bounds of the sets that are open, and decide what these allow."""
         rows = np.flatnonzero(self.open)
+        if not len(rows):
+            return
         values = self.values[rows, :stop].astype(float)
         self.n[rows] = stop
         if stop == self.n_all:
             self.low[rows] = self.high[rows] = values.mean(1)
         else:
-            low, high = self._bounds(values)
+            low, high = confidence_sequence(values, self.n_all, self.error, self._bounds(values))
             self.low[rows] = np.maximum(self.low[rows], low)
             self.high[rows] = np.minimum(self.high[rows], high)
         self.decisions[rows] = goal.decisions(self.low, self.high)[rows]
@@ -151,11 +156,12 @@ class Effects:
             first = ties[np.argsort(-self.low[ties], kind="stable")]
             self.decisions[first[:left]], self.decisions[first[left:]] = "top", "rest"
 
-    def _bounds(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _bounds(self, values: np.ndarray) -> np.ndarray:
+        """Largest size of an effect on one example, by row."""
         if self.metric == "margin":
-            return normal_sequence(values, self.n_all, self.error)
+            return BEYOND * np.abs(values).max(1)
         bound = max(map(len, self.sets)) if self.effect == "interaction" else 1
-        return bounded_sequence(values, self.n_all, self.error, bound)
+        return np.full(len(values), float(bound))
 
     def table(self, data: str, role: str) -> pd.DataFrame:
         """The columns of `DECISIONS`; ``data`` is what the examples are called."""

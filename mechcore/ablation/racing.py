@@ -6,10 +6,11 @@ What is known are confidence sequences (`mechcore.evaluation.sequences`), which 
 and for all sets at once: each set has its part of the error rate. Effects are those on all the
 examples given; the order of the examples is what is left to chance.
 
-Margins are of no known range, so their sequences take means to be normal, which those of few
-examples may not be: what happens in one example of a hundred is not seen in the first few. Sets
-drawn at random beforehand can go on to the end whatever is decided (``n_audited``), and show how
-often a decision is wrong.
+How far the mean of a few examples may be from that of all depends on how large the effect on one
+can be. Of answers that is known. Of margins it is not: one example is taken to have no more than
+1.5 times (`mechcore.ablation.deciding.BEYOND`) the largest effect seen. What happens in one
+example of a hundred, and is large there, may not be seen in the first few: sets drawn at random can
+go on to the end whatever is decided (``n_audited``), and show how often a decision is wrong.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
 
 FIRST_LOOK = 32
-"""Examples that every set is ablated on; means of fewer are hardly normal."""
-GROWTH = 1.5
+"""Examples that every set is ablated on."""
+GROWTH = 1.4
 """Examples seen at a look, as a multiple of those at the one before."""
 
 
@@ -50,7 +51,7 @@ class Race(Shown):
         metric: of the effects.
         least: effect of interest; None where the ``largest`` sets were wanted.
         largest: how many were wanted.
-        error: probability that any decision is wrong, if means are normal or answers are counted.
+        error: probability that any decision is wrong.
         n_examples: there are.
         n_looks: after how many examples decisions were made, in turn.
         layers: evaluations of a layer on one example, in all.
@@ -144,7 +145,7 @@ def race(
         least: least effect of interest, in nats of margin, or as a share of the answers.
         largest: how many sets with the largest effects are wanted.
         error: probability that any decision is wrong. For accuracy it holds as it is; for
-            margins as far as means are normal.
+            margins as far as no effect is much larger than those seen, see above.
         most_examples: after which the race ends and leaves sets open; None for all.
         n_audited: sets, drawn at random, that go on to the end whatever was decided, to count
             wrong decisions: none of 60 leaves at most 5 % wrong. They may cost as much as the race.

@@ -14,77 +14,54 @@ from jaxtyping import Float
 
 from mechcore.errors import InputError
 
-NARROWEST_AFTER = 4.0
-"""Examples that `normal_sequence` counts as known beforehand. It is narrowest some 25 times later,
-at error rates as small as those of one among thousands of sets."""
+MOST_AT_STAKE = 0.9
+"""Share of the capital that one example can lose."""
 
-_STEPS = 40
+_STEPS = 30
 """Halvings in the search for the ends of an interval."""
 
 
-def normal_sequence(
-    values: Float[np.ndarray, "row example"], n_all: float, error: float
+def confidence_sequence(
+    values: Float[np.ndarray, "row example"],
+    n_all: int,
+    error: float,
+    bounds: Float[np.ndarray, " row"],
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    """Bounds of means of measured values, after the examples seen so far.
-
-    Those of the anytime-valid t test with a normal prior of the effect size (Wang and Ramdas,
-    arXiv 2310.03722, section 4), which hold exactly for normal values of any variance and, as means
-    become normal, nearly so for others; on the clock of a Brownian bridge, n N / (N - n) in place
-    of n, as there are N examples in all.
-
-    Args:
-        values: of the examples seen, in random order; at least two.
-        n_all: how many examples there are in all; infinity for draws from a distribution.
-        error: probability that the mean is ever outside, two-sided.
-
-    Returns:
-        Lower and upper bounds in the unit of the values; infinite where there are too few examples.
-
-    Raises:
-        InputError: there are fewer than two examples, more than there are, or the error rate is
-            not between 0 and 1.
-    """
-    n = _check(values, n_all, error)
-    mean = values.mean(1)
-    if n == n_all:
-        return mean, mean.copy()
-    left = 1 - n / n_all
-    clock = (n / left + NARROWEST_AFTER) / (n / left)
-    evidence = np.log((n / left + NARROWEST_AFTER) / NARROWEST_AFTER) - 2 * np.log(error)
-    share = -np.expm1(-evidence / n) * clock
-    if share >= 1:
-        return np.full(len(values), -np.inf), np.full(len(values), np.inf)
-    reach = values.std(1) * np.sqrt(share / (1 - share) * left)
-    return mean - reach, mean + reach
-
-
-def bounded_sequence(
-    values: Float[np.ndarray, "row example"], n_all: int, error: float, bound: float
-) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
-    """Bounds of means of values between -bound and bound, after the examples seen so far.
+    """Intervals of the means of values of known size, after the examples seen so far.
 
     By betting, with examples that are not put back (Waudby-Smith and Ramdas, Estimating means of
     bounded random variables by betting, JRSS B 86, 2024, sections 4 and 5): capital that bets
-    against a mean m reaches 2 / error with probability error / 2 at most if m is the mean. No
-    assumption is made. Stakes depend on the variance of what was seen before, and not on m, so
-    that the means not yet refuted are an interval.
+    against a mean m reaches 2 / error with probability error / 2 at most if m is the mean. Nothing
+    else is assumed of the values. Stakes depend on the variance of what was seen before, and not on
+    m, so that the means not yet refuted are an interval.
 
     Args:
         values: of the examples seen, in random order; at least two.
         n_all: how many examples there are in all.
         error: probability that the mean is ever outside, two-sided.
-        bound: largest size of a value.
+        bounds: largest size of a value, by row.
+
+    Returns:
+        Lower and upper ends in the unit of the values.
 
     Raises:
-        InputError: as for `normal_sequence`, or a value is larger than ``bound``.
+        InputError: there are fewer than two examples or more than there are, the error rate is not
+            between 0 and 1, or a value is larger than its bound.
     """
-    n = _check(values, n_all, error)
-    if np.abs(values).max() > bound:
+    n = values.shape[1]
+    if not 2 <= n <= n_all:
+        raise InputError(f"confidence sequence: {n} examples seen; expected 2 to all {n_all}")
+    if not 0 < error < 1:
+        raise InputError(f"confidence sequence: error rate {error}; expected between 0 and 1")
+    too_large = np.abs(values).max(1) > bounds
+    if too_large.any():
+        row = int(too_large.argmax())
         raise InputError(
-            f"confidence sequence: a value of size {np.abs(values).max():g}; expected at most "
-            f"{bound:g}"
+            f"confidence sequence: a value of size {np.abs(values[row]).max():g}; expected at most "
+            f"{bounds[row]:g}"
         )
-    unit = (values + bound) / (2 * bound)
+    half = np.maximum(bounds, np.finfo(float).tiny)[:, None]
+    unit = (values / half + 1) / 2
     before = np.arange(n)
     sums = np.cumsum(unit, 1) - unit
     left = n_all - before
@@ -100,7 +77,7 @@ def bounded_sequence(
         room = expected if sign > 0 else 1 - expected
         impossible = (room < 0).any(1)  # what was seen leaves no such mean
         with np.errstate(divide="ignore", invalid="ignore"):
-            stake = np.minimum(stakes, 0.5 / np.maximum(room, 1e-12))
+            stake = np.minimum(stakes, MOST_AT_STAKE / np.maximum(room, 1e-12))
             capital = np.log1p(sign * stake * (unit - expected)).cumsum(1).max(1)
         return impossible | (capital >= target)
 
@@ -108,7 +85,7 @@ def bounded_sequence(
     lowest, highest = unit.sum(1) / n_all, (unit.sum(1) + n_all - n) / n_all
     low = _edge(lowest, highest, lambda means: refuted(means, 1))
     high = _edge(highest, lowest, lambda means: refuted(means, -1))
-    return (2 * low - 1) * bound, (2 * high - 1) * bound
+    return (2 * low - 1) * bounds, (2 * high - 1) * bounds
 
 
 def _edge(
@@ -121,15 +98,3 @@ def _edge(
         gone = refuted(middle)
         there, beyond = np.where(gone, middle, there), np.where(gone, beyond, middle)
     return there
-
-
-def _check(values: Float[np.ndarray, "row example"], n_all: float, error: float) -> int:
-    """Number of examples seen."""
-    n: int = values.shape[1]
-    if not 2 <= n <= n_all:
-        raise InputError(
-            f"confidence sequence: {n} examples seen; expected from 2 to all {n_all:g}"
-        )
-    if not 0 < error < 1:
-        raise InputError(f"confidence sequence: error rate {error}; expected between 0 and 1")
-    return n

@@ -100,7 +100,7 @@ def examples(n: int = 12) -> EncodedExamples:
     frame = pd.DataFrame(
         {
             "text_a": [" ".join(words[i % 7 : i % 7 + 2 + i % 5]) for i in range(n)],
-            "text_b": [words[i] for i in range(n)],
+            "text_b": [words[i % len(words)] for i in range(n)],
             "label": "entailment",
             "subset": [("u", "v")[i % 3 == 0] for i in range(n)],
         }

@@ -1,0 +1,333 @@
+"""Races: decisions written out, against exact sweeps, and how often they are wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from ablation.planted import PAIR, SIZE, examples, game, planted
+
+from mechcore.ablation import Ablations, ComponentSet, ablate, find_superadditive, race, racing
+from mechcore.ablation.deciding import AUDIT, DECISIONS, Effects, Goal
+from mechcore.bench.planted import CATALOGUE
+from mechcore.components import Component
+from mechcore.errors import InputError
+from mechcore.state import StateError
+
+HEADS = [Component(layer, head) for layer in range(2) for head in range(4)]
+PAIRS = [ComponentSet.of(each) for each in itertools.combinations(HEADS, 2)]
+
+
+# -- what bounds decide ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "decision"),
+    [
+        (0.11, 0.5, "above"),
+        (0.1, 0.5, "open"),
+        (-0.1, 0.1, "within"),
+        (-0.11, 0.1, "open"),
+        (-0.5, -0.11, "below"),
+        (-0.5, 0.5, "open"),
+    ],
+)
+def test_bounds_are_compared_with_the_least_effect(low: float, high: float, decision: str) -> None:
+    assert Goal(0.1, None).decisions(np.array([low]), np.array([high])) == [decision]
+
+
+def test_the_largest_are_those_that_few_may_exceed() -> None:
+    # Two of five: the first is in, the last two are out; the second and third may change places.
+    low, high = np.array([5.0, 2, 1, 0, -3]), np.array([6.0, 4, 3, 0.5, -2])
+    assert Goal(None, 2).decisions(low, high).tolist() == ["top", "open", "open", "rest", "rest"]
+    assert Goal(None, 3).decisions(low, high).tolist() == ["top", "top", "top", "rest", "rest"]
+    assert Goal(None, 1).decisions(low, high).tolist() == ["top", *["rest"] * 4]
+
+
+# -- whole races of made-up answers ---------------------------------------------------------------
+
+
+def made_up(monkeypatch: pytest.MonkeyPatch, drops: dict[str, np.ndarray]) -> list[Any]:
+    """Have races ablate nothing but look up drops; what they ask for, in turn."""
+    asked: list[Any] = []
+
+    def look_up(model: Any, sets: Sequence[Any], data: Any, means: Any, **options: Any) -> Any:
+        asked.append(([str(each) for each in sets], len(data)))
+        found = game({str(each): drops[str(each)][data] for each in sets})
+        return Ablations(found.full, found.without, "made up", "id", layers=2.0 * len(sets))
+
+    monkeypatch.setattr(racing, "ablate", look_up)
+    monkeypatch.setattr(racing, "as_encoded", lambda model, data, role: data)
+    monkeypatch.setattr(racing, "as_sets", lambda sets, model: sets)
+    return asked
+
+
+class Rows(np.ndarray):
+    """Numbers of examples that stand for them."""
+
+    @classmethod
+    def of(cls, n: int) -> Rows:
+        return np.arange(n).view(cls)
+
+    def part(self, rows: list[int]) -> Rows:
+        return self[rows]
+
+    @property
+    def examples(self) -> Any:
+        return type("Named", (), {"name": "made up"})
+
+
+def sets_of(*names: str) -> list[ComponentSet]:
+    return [ComponentSet.of(name.split("+")) for name in names]
+
+
+def test_sets_leave_when_they_are_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 1000
+    noise = np.random.default_rng(0).normal(size=n)
+    drops = {"L0.H0": noise, "L0.H1": 0 * noise + 1, "L0.H2": 0 * noise}
+    drops |= {"L0.H0+L0.H1": noise + 1.5 + 0.1 * noise**2, "L0.H0+L0.H2": noise + 0.3 * noise}
+    asked = made_up(monkeypatch, drops)
+    found = race(None, sets_of("L0.H0+L0.H1", "L0.H0+L0.H2"), Rows.of(n), least=0.2)
+    table = found.decisions.set_index("set")
+    DECISIONS.check(found.decisions)
+    # The first interacts by 0.5 + 0.1 noise^2, the second by 0.3 noise, whose mean is nearly 0.
+    assert table["decision"].to_dict() == {"L0.H0+L0.H1": "above", "L0.H0+L0.H2": "within"}
+    exact = 0.5 + 0.1 * (noise**2).mean()
+    assert table.loc["L0.H0+L0.H1", "low"] <= exact <= table.loc["L0.H0+L0.H1", "high"]
+    # One is decided at once; what it alone needs is not ablated any more.
+    assert asked[0] == (["L0.H0", "L0.H1", "L0.H2", "L0.H0+L0.H1", "L0.H0+L0.H2"], 32)
+    assert asked[1] == (["L0.H0", "L0.H2", "L0.H0+L0.H2"], 12)
+    assert table["n"].to_dict() == {"L0.H0+L0.H1": 32, "L0.H0+L0.H2": found.n_looks[-1]}
+    layers = sum(2.0 * len(sets) * rows for sets, rows in asked)
+    assert (found.layers, found.exact_layers) == (layers, 2.0 * 5 * n)
+
+
+def test_what_is_left_at_the_end_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 100
+    noise = np.random.default_rng(0).normal(size=n)
+    exactly = noise - noise.mean()
+    made_up(monkeypatch, {"L0.H0": exactly + 0.1, "L0.H1": exactly + 0.1001})
+    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="drop", least=0.10005, seed=1)
+    assert found.decisions["decision"].tolist() == ["within", "above"]
+    assert found.decisions["exact"].all()
+    assert found.decisions["effect"].tolist() == pytest.approx([0.1, 0.1001], abs=1e-6)
+    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(n), effect="drop", largest=1, seed=1)
+    assert found.decided("top") == sets_of("L0.H1")
+    assert found.n_looks[-1] == n
+
+
+def test_of_equals_the_first_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).normal(size=40)
+    made_up(monkeypatch, {f"L0.H{i}": noise for i in range(4)} | {"L1.H0": noise + 9})
+    names = [f"L0.H{i}" for i in range(4)] + ["L1.H0"]
+    found = race(None, sets_of(*names), Rows.of(40), effect="drop", largest=3)
+    assert found.decisions["decision"].tolist() == ["top", "top", "rest", "rest", "top"]
+
+
+def test_an_end_before_all_examples_leaves_sets_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = np.random.default_rng(0).normal(size=400)
+    made_up(monkeypatch, {"L0.H0": noise, "L0.H1": noise + 5})
+    options: dict[str, Any] = {"effect": "drop", "least": 0.1, "most_examples": 60}
+    found = race(None, sets_of("L0.H0", "L0.H1"), Rows.of(400), n_audited=2, **options)
+    assert found.decisions["decision"].tolist() == ["open", "above"]
+    assert found.decisions["n"].tolist() == [60, 32]
+    assert found.audit["set"].tolist() == ["L0.H1"]  # what is open cannot be wrong
+
+
+def test_an_audit_finds_what_few_examples_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One set in three does all it does in one of 200 examples."""
+    n, rng = 400, np.random.default_rng(0)
+    drops = {f"L0.H{i}": 0.01 * rng.normal(size=n) for i in range(90)}
+    for i in range(0, 90, 3):
+        drops[f"L0.H{i}"][rng.choice(n, 2, replace=False)] = 100.0
+    made_up(monkeypatch, drops)
+    options: dict[str, Any] = {"effect": "drop", "least": 0.1, "n_audited": 60}
+    found = race(None, sets_of(*drops), Rows.of(n), **options)
+    AUDIT.check(found.audit)
+    exact = {name: each.mean() for name, each in drops.items()}
+    for row in found.audit.itertuples():
+        assert row.effect == pytest.approx(exact[row.set], abs=1e-6)
+        assert row.right == ((row.decision == "above") == (exact[row.set] > 0.1))
+    n_wrong, most = found.wrong
+    assert n_wrong == (~found.audit["right"]).sum() > 10
+    assert 0.25 < n_wrong / 60 < most < 0.5
+    assert f"{n_wrong} of 60 audited are wrong, so at most {most:.1%} are" in found.describe()
+
+
+@pytest.mark.parametrize("metric", ["margin", "accuracy"])
+@pytest.mark.parametrize("goal", [Goal(0.1, None), Goal(None, 2)])
+@pytest.mark.parametrize("name", ["or-encoder", "and-encoder", "mixed-encoder"])
+def test_decisions_on_a_planted_circuit_are_rarely_wrong(
+    metric: Any, goal: Goal, name: str
+) -> None:
+    """40 orders of 500 of its texts; interactions of pairs that share a part are correlated."""
+    planted_case, n, error = CATALOGUE[name], 500, 0.2
+    parts = sorted(planted_case.circuit.components)
+    rows = None
+    values: dict[tuple[Component, ...], np.ndarray] = {}
+    for without in [(), *((p,) for p in parts), *itertools.combinations(parts, 2)]:
+        margins, chance = planted_case.oracle.margins("ood", without)
+        if rows is None:
+            rows = np.random.default_rng(0).choice(len(chance), n, p=chance / chance.sum())
+        values[without] = margins[rows] if metric == "margin" else (margins[rows] > 0).astype(float)
+    pairs = list(itertools.combinations(parts, 2))
+    effects = np.stack(
+        [values[(a,)] + values[(b,)] - values[()] - values[(a, b)] for a, b in pairs]
+    )
+    exact = effects.mean(1, dtype=float)
+    n_wrong = 0
+    for seed in range(40):
+        known = Effects([ComponentSet.of(p) for p in pairs], n, metric, "interaction", error / 40)
+        known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
+        for stop in (32, 48, 72, 108, 162, 243, 364, n):
+            known.decide(goal, stop)
+        assert not known.open.any()
+        if goal.least is not None:
+            wrong = (known.decisions != goal.decisions(exact, exact)).any()
+        else:
+            top = known.decisions == "top"
+            wrong = top.sum() != 2 or exact[top].min() < exact[~top].max() - 1e-6
+        n_wrong += wrong
+    assert n_wrong <= error * 40
+
+
+# -- whole races of a model -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return planted(tmp_path_factory.mktemp("or"), "or")
+
+
+def test_a_planted_pair_is_found(model: Any) -> None:
+    found = race(model, PAIRS, examples(80), fill="zero", role="ood", least=0.5)
+    assert found.decided("above") == [ComponentSet.of(PAIR)]
+    row = found.decisions.set_index("set").loc["+".join(PAIR)]
+    assert row["effect"] == pytest.approx(SIZE, abs=1e-3)  # the same in every text
+    assert (row["data"], row["role"], row["n"]) == ("planted", "ood", 32)
+    assert found.layers == pytest.approx(found.exact_layers * 32 / 80)
+
+
+@pytest.mark.parametrize("metric", ["margin", "accuracy"])
+@pytest.mark.parametrize("engine", ["tree", "reference"])
+def test_all_that_is_called_exact_is_what_an_exact_sweep_finds(
+    model: Any, metric: Any, engine: Any
+) -> None:
+    data = examples(40)
+    options: dict[str, Any] = {"fill": "zero", "role": "ood", "engine": engine}
+    least = SIZE if metric == "margin" else 1.0  # what the pair has, so that it stays undecided
+    found = race(model, PAIRS, data, least=least, metric=metric, **options)
+    assert found.decisions["exact"].any()
+    swept = ablate(model, [*([c] for c in HEADS), *PAIRS], data, fill="zero", role="ood")
+    for row in found.decisions[found.decisions["exact"]].itertuples():
+        pair = ComponentSet.of(row.set.split("+"))
+        drops = [swept.drops(ComponentSet((c,)), metric).mean() for c in pair.components]
+        assert row.effect == pytest.approx(swept.drops(pair, metric).mean() - sum(drops), abs=1e-5)
+
+
+def test_an_interrupted_race_goes_on(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, options = examples(80), {"fill": "zero", "role": "ood", "largest": 3, "n_audited": 4}
+    whole = race(model, PAIRS, data, **options)
+    assert len(whole.n_looks) > 1
+    real, calls = racing.ablate, []
+
+    def stopping(*arguments: Any, **more: Any) -> Ablations:
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        calls.append(more["state"].name)
+        return real(*arguments, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(racing, "ablate", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            race(model, PAIRS, data, state=tmp_path, **options)
+    assert [each.name for each in tmp_path.iterdir()] == calls == ["race-32.safetensors"]
+    with monkeypatch.context() as patch:  # what is kept is not done again
+        patch.setattr("mechcore.ablation.engines.TreeEngine.run", _refuse)
+        with pytest.raises(AssertionError, match="ran"):
+            race(model, PAIRS, data, state=tmp_path, **options)
+    found = race(model, PAIRS, data, state=tmp_path, **options)
+    pd.testing.assert_frame_equal(found.decisions, whole.decisions)
+    pd.testing.assert_frame_equal(found.audit, whole.audit)
+    assert (found.layers, found.n_looks) == (whole.layers, whole.n_looks)
+    with pytest.raises(StateError, match="is that of another run: sets"):
+        race(model, PAIRS[:5], data, state=tmp_path, **options)
+
+
+def _refuse(*_: Any) -> None:
+    raise AssertionError("ran")
+
+
+def test_a_search_with_a_guarantee_races_all_pairs(model: Any) -> None:
+    options: dict[str, Any] = {"fill": "zero", "role": "ood", "components": HEADS, "max_size": 2}
+    found = find_superadditive(
+        model, examples(160), None, n_pairs=None, guarantee=0.05, least=0.5, **options
+    )
+    assert found.found["set"].unique().tolist() == ["+".join(PAIR)]
+    assert (found.n_pairs, found.n_screened_out, found.n_tested) == (28, 0, 28)
+    assert found.cost.forwards == 0
+    assert found.races[2].error == 0.05
+    assert found.tables["race"]["decision"].value_counts().to_dict() == {"within": 27, "above": 1}
+    none = find_superadditive(
+        model, examples(160), None, n_pairs=None, guarantee=0.05, least=50.0, **options
+    )
+    assert none.found.empty
+    assert none.n_tested == 28
+
+
+def test_triples_grow_from_the_pairs_found_with_their_part_of_the_error_rate(model: Any) -> None:
+    options: dict[str, Any] = {"fill": "zero", "role": "ood", "components": HEADS, "max_size": 3}
+    found = find_superadditive(
+        model, examples(160), None, n_pairs=None, guarantee=0.05, least=0.5, **options
+    )
+    assert {size: each.error for size, each in found.races.items()} == {2: 0.025, 3: 0.025}
+    triples = found.races[3].decisions["set"]
+    assert len(triples) == 6  # the pair with each other head
+    assert all(name in each.split("+") for each in triples for name in PAIR)
+
+
+def test_what_was_screened_out_is_sampled(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mechcore.ablation.search.SAMPLED", 12)
+    options: dict[str, Any] = {"fill": "zero", "role": "ood", "components": HEADS, "max_size": 2}
+    found = find_superadditive(
+        model, examples(160), None, n_pairs=5, guarantee=0.05, least=0.5, **options
+    )
+    assert (found.n_screened_out, found.missed) == (23, (0, 12))
+    assert len(found.races[2].decisions) == 5 + 12
+    assert found.cost.backwards == 9
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, "least is None and largest None; expected one of them"),
+        ({"least": 0.1, "largest": 2}, "least is 0.1 and largest 2; expected one of them"),
+        ({"least": -0.1}, "least is -0.1; expected an effect of 0 or more"),
+        ({"largest": 0}, "largest is 0; expected at least 1 set"),
+        ({"least": 0.1, "error": 1.0}, "error is 1.0; expected a probability between 0 and 1"),
+        ({"least": 0.1, "most_examples": 1}, "most_examples is 1; expected at least 2"),
+        ({"least": 0.1, "n_audited": -1}, "n_audited is -1; expected 0 or more sets"),
+        ({"least": 0.1, "effect": "sum"}, "effect is 'sum'; expected 'interaction' or 'drop'"),
+        ({"least": 0.1, "sets": []}, "no set; expected at least one"),
+        ({"least": 0.1, "sets": ["L0.H1"]}, "L0.H1 has no interaction; expected two components"),
+        ({"least": 0.1, "sets": ["L0.H1>L1.H2"]}, "is a set of paths; expected sets of components"),
+    ],
+)
+def test_what_cannot_be_raced_is_refused(model: Any, changes: dict[str, Any], message: str) -> None:
+    options = {"sets": PAIRS, "fill": "zero", **changes}
+    with pytest.raises(InputError, match=message):
+        race(model, options.pop("sets"), examples(8), **options)
+
+
+def test_a_search_says_what_a_guarantee_needs(model: Any) -> None:
+    with pytest.raises(InputError, match="but there is no guarantee; expected a probability"):
+        find_superadditive(model, examples(40), None, fill="zero", least=0.1)
+    with pytest.raises(InputError, match="least is None and largest None"):
+        find_superadditive(model, examples(40), None, fill="zero", guarantee=0.05)
