@@ -19,6 +19,7 @@ from transformers import BertModel
 import mechcore
 from mechcore import categorize_heads
 from mechcore.ablation import ablate, find_superadditive, screening
+from mechcore.ablation.deciding import DECISIONS
 from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.information import INFORMATION
 from mechcore.ablation.stability import SEARCH_STABILITY
@@ -1049,6 +1050,57 @@ def test_an_interrupted_search_goes_on(
     capsys.readouterr()
     assert call(f"{command} --out parts --resume") == 2
     assert "parts: nothing to resume, there is no search.safetensors" in capsys.readouterr().err
+
+
+def test_all_pairs_are_raced_and_an_interrupted_race_goes_on(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = f"superadditive {own(files)} --components L1.H0,L2.H3,L4.MLP --max-size 2 --all"
+    assert call(f"{command} --least 0.2 --out whole") == 0
+    shown = capsys.readouterr().out
+    assert "3 pairs; 3 sets ablated in all; intervals are from the half" in shown
+    assert "sets of 2: 3 within (size 0.2 nats or less); decided on " in shown
+    assert "probability of any wrong decision 0.05 if no text has" in shown
+    tables = {"superadditive.csv", "screening.csv", "search_stability.csv", "race.csv"}
+    assert {path.name for path in Path("whole").iterdir()} == tables
+    table = DECISIONS.read(Path("whole/race.csv"))
+    assert table["decision"].tolist() == ["within"] * 3
+    real = TreeEngine.run
+    done: list[int] = []
+
+    def stopping(self: Any, part: int, *more: Any) -> None:
+        if len(done) == 1:
+            raise KeyboardInterrupt
+        done.append(part)
+        real(self, part, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TreeEngine, "run", stopping)
+        assert call(f"{command} --least 0.2 --out parts --batch-size 8") == 130
+    assert call(f"{command.replace('L4', 'L5')} --least 0.2 --out parts --resume") == 2
+    assert "is that of another run: components" in capsys.readouterr().err
+    assert call(f"{command} --least 0.2 --out parts --batch-size 8 --resume") == 0
+    for name in ("race", "superadditive"):
+        found, wanted = (pd.read_csv(f"{folder}/{name}.csv") for folder in ("parts", "whole"))
+        pd.testing.assert_frame_equal(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_ablate_races_single_components(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"ablate {own(files)} --components L1.H0,L2.H3,L4.MLP,L5.MLP --no-joint --race"
+    assert call(f"{command} --largest 1 --out found") == 0
+    shown = capsys.readouterr().out
+    assert [path.name for path in Path("found").iterdir()] == ["race.csv"]
+    table = DECISIONS.read(Path("found/race.csv"))
+    assert table.groupby("role")["decision"].value_counts().to_dict() == {
+        ("id", "top"): 1,
+        ("id", "rest"): 3,
+        ("ood", "top"): 1,
+        ("ood", "rest"): 3,
+    }
+    for role, part in table.groupby("role"):
+        best = part.set_index("set")["effect"].idxmax()
+        assert part.set_index("set").loc[best, "decision"] == "top"
+        assert f"{role}: " in shown
 
 
 def test_swapped_labels_are_noticed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

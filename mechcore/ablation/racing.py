@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
-from mechcore.ablation.deciding import Effect, Effects, Goal
+from mechcore.ablation.deciding import BEYOND, Effect, Effects, Goal
 from mechcore.ablation.effects import ComponentSet, SetLike, as_sets
 from mechcore.ablation.sweeping import ablate
 from mechcore.components.paths import PathSet
@@ -89,9 +89,9 @@ class Race(Shown):
 
     def describe(self) -> str:
         """What was decided, at which cost, and what the decisions are worth, in a few sentences."""
-        unit, sure = (
-            (" nats", ", as far as means are normal") if self.metric == "margin" else ("", "")
-        )
+        margin = self.metric == "margin"
+        unit = " nats" if margin else ""
+        sure = f" if no text has {BEYOND:g} times the largest effect seen" if margin else ""
         size = f" (size {self.least:g}{unit} or less)" if self.least is not None else ""
         counts = self.decisions["decision"].value_counts()
         found = ", ".join(
@@ -190,18 +190,18 @@ def race(
         assert found.layers is not None
         return found.layers
 
-    looks: list[int] = []
+    after: list[int] = []
     costs: list[float] = []
-    for stop in _looks(min(n_all, most_examples or n_all)):
-        start = looks[-1] if looks else 0
+    for stop in looks(min(n_all, most_examples or n_all)):
+        start = after[-1] if after else 0
         costs.append(see(known.open | audited, start, stop, str(stop)))
-        looks.append(stop)
+        after.append(stop)
         known.decide(goal, stop)
         if not known.open.any():
             break
-    layers = float(np.dot(costs, np.diff(looks, prepend=0)))
-    if audited.any() and looks[-1] < n_all:
-        layers += see(audited, looks[-1], n_all, "audit") * (n_all - looks[-1])
+    layers = float(np.dot(costs, np.diff(after, prepend=0)))
+    if audited.any() and after[-1] < n_all:
+        layers += see(audited, after[-1], n_all, "audit") * (n_all - after[-1])
     return Race(
         known.table(data.examples.name, options.get("role", "id")),
         known.audit(np.flatnonzero(audited), goal),
@@ -210,7 +210,7 @@ def race(
         largest,
         error,
         n_all,
-        tuple(looks),
+        tuple(after),
         layers,
         costs[0] * n_all,
     )
@@ -227,7 +227,7 @@ def check_goal(error: float, least: float | None, largest: int | None) -> None:
         raise InputError(f"race: error is {error}; expected a probability between 0 and 1")
 
 
-def _looks(n: int) -> Iterator[int]:
+def looks(n: int) -> Iterator[int]:
     """After how many examples to look, up to ``n``."""
     stop = float(FIRST_LOOK)
     while stop < n:

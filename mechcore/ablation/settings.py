@@ -10,6 +10,8 @@ from mechcore.settings import check, setting
 
 SCREENING_EXAMPLES = 256
 SCREENING_SETS = 1000
+GUARANTEE = 0.05
+"""Of races, unless another is given."""
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import typer
 
 from mechcore import progress
+from mechcore.ablation.settings import GUARANTEE
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
     MODEL,
@@ -25,7 +26,7 @@ from mechcore.cli.shared import (
     show,
 )
 from mechcore.errors import InputError
-from mechcore.steps.analyses_config import GUARANTEE, SearchConfig
+from mechcore.steps.analyses_config import SearchConfig
 from mechcore.steps.config import StudyConfig
 
 COMMON = (*MODEL, *TRAIN, *TEST, *TASK, "analyses.fill")
@@ -316,7 +317,10 @@ def superadditive(
     for size in result.races:
         shutil.rmtree(race_folder(out, size))
     shown = result.found.query("subset == 'all' and metric == 'margin'")
-    show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
+    if len(shown):
+        show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
+    else:
+        print("no set found")
     fit = "" if result.fit is None else f", R2 {result.fit:.2f} on sets held out"
     chosen = f"{result.n_pairs} pairs"
     if result.n_screened_out or not result.races:

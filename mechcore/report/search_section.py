@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
+from mechcore.ablation.settings import GUARANTEE
 from mechcore.report import interaction_figures
 from mechcore.report.ablation_figures import largest_interactions
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
@@ -33,9 +34,11 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if found is None:
         return None
     title, files = "Search for superadditive sets", ["superadditive.csv", "screening.csv"]
+    files += ["race.csv"] * (run.table("race") is not None)
     overall = found[found["subset"] == ALL]
     if len(overall) == 0:
-        return Section("search", title, [Paragraph("The search found no set.", note=True)], files)
+        none = [*map(Paragraph, _raced(run)), Paragraph("The search found no set.", note=True)]
+        return Section("search", title, none, files)
     drawn = largest_interactions(overall)
     n = overall["set"].nunique()
     rest = f" Of {n} sets, the {len(drawn)} with the largest are drawn." if len(drawn) < n else ""
@@ -90,7 +93,9 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
 
 def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
     screening = run.table("screening")
-    if screening is not None and len(screening):
+    if run.table("race") is not None:
+        yield from _raced(run)
+    elif screening is not None and len(screening):
         exact = int(screening["interaction"].notna().sum())
         were = "was" if len(screening) == 1 else "were"
         search = (run.config.get("analyses") or {}).get("search") or {}
@@ -108,6 +113,23 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
         f"search did not see: {count(first['n'], 'example')}{which}. Those on the half that it "
         "chose the sets by stand beside them; as the largest of many they come out too large."
     )
+
+
+def _raced(run: RunFolder) -> Iterator[str]:
+    """What a race decided, by the size of the sets."""
+    race = run.table("race")
+    search = (run.config.get("analyses") or {}).get("search") or {}
+    for size, part in race.groupby("size") if race is not None else []:
+        counts = part["decision"].value_counts()
+        found = ", ".join(f"{whole(n)} {name}" for name, n in counts.items())
+        if search.get("largest") is None:
+            found += f" {search.get('least', 0.1):g} nats of margin"
+        yield (
+            f"A race decided {count(len(part), 'set')} of {size} components: {found}. Half of them "
+            f"took {part['n'].median():g} examples or fewer, none more than {part['n'].max()}; any "
+            f"decision is wrong with a probability of {search.get('guarantee') or GUARANTEE:g} at "
+            "most, if no example has an effect far larger than those seen."
+        )
 
 
 def _table(overall: pd.DataFrame) -> Table:

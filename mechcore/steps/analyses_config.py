@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
-from mechcore.ablation.settings import SCREENING_SETS, RoleSettings
+from mechcore.ablation.settings import GUARANTEE, SCREENING_SETS, RoleSettings
 from mechcore.data.examples import ALL
 from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
@@ -73,10 +73,6 @@ class PathsConfig:
 
     def __post_init__(self) -> None:
         check(self, "paths")
-
-
-GUARANTEE = 0.05
-"""Of races, unless another is given."""
 
 
 @dataclass(frozen=True)

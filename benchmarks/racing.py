@@ -1,0 +1,208 @@
+"""Races beside exact sweeps: what they save, what they miss, and how often they are wrong.
+
+    python benchmarks/racing.py [--examples 2000] [--least 0.1 | --largest 20] [--checked 200]
+    python benchmarks/racing.py --model DIR --train FILE --ood FILE
+    python benchmarks/racing.py --planted [--runs 1000]
+
+The first two race all pairs, of the embedded encoder or of a classifier, on out-of-domain examples.
+Then some pairs are ablated on all examples: those decided to be larger than ``--least`` (or among
+the ``--largest``), those whose effect was found to be over half of it, and ``--checked`` others
+drawn at random, which stand for the rest. The last takes random orders of texts of planted
+circuits, whose answers are known, and counts the races with any wrong decision.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from mechcore.ablation import ComponentSet, Race, ablate, race, sets
+from mechcore.ablation.deciding import Effects, Goal
+from mechcore.ablation.racing import looks
+from mechcore.bench.planted import CATALOGUE
+from mechcore.components import KINDS, ModelShape
+from mechcore.data.encoding import EncodedExamples
+from mechcore.masking.means import MeanActivations
+from mechcore.steps.config import StudyConfig
+from mechcore.steps.inputs import load_inputs
+
+ERROR = 0.05
+
+
+def exact_effects(
+    model: Any, chosen: Sequence[ComponentSet], data: EncodedExamples, means: Any, **options: Any
+) -> np.ndarray:
+    """Mean interactions on the margin, nats, [set], from an exact sweep."""
+    members = sorted({c for each in chosen for c in each.components})
+    alone = [ComponentSet((c,)) for c in members]
+    found = ablate(model, [*alone, *chosen], data, means, role="ood", **options)
+    drops = {each: found.drops(each, "margin").mean() for each in found.sets}
+    return np.array(
+        [drops[s] - sum(drops[ComponentSet((c,))] for c in s.components) for s in chosen]
+    )
+
+
+def checked(found: Race, n: int, seed: int) -> tuple[list[ComponentSet], int, int]:
+    """Sets to ablate on all examples: those that matter, some others, and of how many these are."""
+    table, size = found.decisions, found.decisions["effect"].abs()
+    matters = ~table["decision"].isin(["within", "rest"])
+    matters |= size > (0 if found.least is None else found.least) / 2
+    if found.largest is not None:
+        matters = table["effect"] > table["effect"].nlargest(2 * found.largest).min()
+    others = np.flatnonzero(~matters)
+    drawn = np.random.default_rng(seed).permutation(others)[:n]
+    rows = [*np.flatnonzero(matters), *drawn]
+    names = table["set"].iloc[rows]
+    return [ComponentSet.of(name.split("+")) for name in names], len(drawn), len(others)
+
+
+def report(found: Race, chosen: Sequence[ComponentSet], exact: np.ndarray, n_drawn: int) -> None:
+    """Print how decisions compare with exact effects of the sets checked."""
+    names = list(map(str, chosen))
+    table = found.decisions.set_index("set").loc[names].assign(exact_effect=exact)
+    if found.least is not None:
+        right = np.where(
+            exact > found.least, "above", np.where(exact < -found.least, "below", "within")
+        )
+        looked_for = ["above", "below"]
+    else:
+        order = np.argsort(-exact, kind="stable")[: found.largest]
+        right = np.full(len(exact), "rest", dtype=object)
+        right[order] = "top"
+        looked_for = ["top"]
+    table["right"] = right
+    wanted, said = table["right"].isin(looked_for), table["decision"].isin(looked_for)
+    wrong = table[table["right"] != table["decision"]]
+    n_found, more = (wanted & said).sum(), (said & ~wanted).sum()
+    missed = wanted.iloc[len(wanted) - n_drawn :].sum()
+    print(
+        f"{wanted.sum()} of the {len(table)} sets checked are what was looked for: {n_found} found "
+        f"(recall {n_found / max(1, wanted.sum()):.3f}), {more} others found; of {n_drawn} drawn "
+        f"at random from the rest, {missed} are"
+    )
+    same = table[table["exact"]]
+    if len(same):
+        gap = (same["effect"] - same["exact_effect"]).abs().max()
+        print(f"{len(same)} effects called exact differ from the sweep's by {gap:.2g} at most")
+    if len(wrong):
+        print(wrong[["decision", "right", "effect", "exact_effect", "n"]].to_string())
+
+
+def raced(options: argparse.Namespace) -> None:
+    """Race all pairs of a model."""
+    torch.set_num_threads(options.threads)
+    config = StudyConfig()
+    model = config.model if options.model is None else replace(config.model, source=options.model)
+    data = replace(config.data, train=options.train, ood=options.ood)
+    data = replace(data, max_train=options.means, max_ood=options.examples)
+    inputs = load_inputs(model, data, ("train", "ood"))
+    means = MeanActivations.compute(inputs.model, inputs.data["train"])
+    shape = ModelShape.of(inputs.model)
+    names = options.components
+    components = shape.kind(names) if names in KINDS else names.split(",")
+    pairs, ood = sets.pairs(components), inputs.data["ood"]
+    goal = {"largest": options.largest} if options.largest else {"least": options.least}
+    start, clock = time.process_time(), time.perf_counter()
+    found = race(
+        inputs.model, pairs, ood, means, error=ERROR, seed=options.seed, role="ood", **goal
+    )
+    spent, seconds = time.process_time() - start, time.perf_counter() - clock
+    print(f"{len(pairs)} pairs: {found.describe()}")
+    print(f"looks after {', '.join(map(str, found.n_looks))} examples")
+    print(f"{seconds:.0f} s, {spent:.0f} s of the processor")
+    if options.csv:
+        found.decisions.to_csv(options.csv, index=False)
+    chosen, n_drawn, n_rest = checked(found, options.checked, options.seed)
+    print(f"checking {len(chosen)} sets, {n_drawn} of them drawn from {n_rest}", flush=True)
+    report(found, chosen, exact_effects(inputs.model, chosen, ood, means), n_drawn)
+
+
+# -- planted circuits -----------------------------------------------------------------------------
+
+
+def planted_effects(name: str, metric: str, n: int, seed: int) -> tuple[list[ComponentSet], Any]:
+    """Interactions of all pairs of a circuit's parts on texts drawn at random, [set, text]."""
+    case, rng = CATALOGUE[name], np.random.default_rng(seed)
+    parts = sorted(case.circuit.components)
+    answers: dict[tuple[Any, ...], np.ndarray] = {}
+    rows = None
+    for without in [(), *((p,) for p in parts), *itertools.combinations(parts, 2)]:
+        margins, chance = case.oracle.margins(case.domains[-1], without)
+        if rows is None:
+            rows = rng.choice(len(chance), n, p=chance / chance.sum())
+        chosen = margins[rows]
+        answers[without] = chosen if metric == "margin" else (chosen > 0).astype(float)
+    pairs = list(itertools.combinations(parts, 2))
+    effects = [answers[(a,)] + answers[(b,)] - answers[()] - answers[(a, b)] for a, b in pairs]
+    return [ComponentSet.of(each) for each in pairs], np.stack(effects)
+
+
+def wrong_races(
+    chosen: Sequence[ComponentSet], effects: np.ndarray, metric: Any, goal: Goal, runs: int
+) -> tuple[float, float]:
+    """Share of races with a wrong decision, and the mean share of examples that sets took."""
+    n, exact, n_wrong, seen = effects.shape[1], effects.mean(1), 0, 0.0
+    for seed in range(runs):
+        known = Effects(chosen, n, metric, "interaction", ERROR / len(chosen))
+        known.values[:] = effects[:, np.random.default_rng(seed).permutation(n)]
+        for stop in looks(n):
+            known.decide(goal, stop)
+        if goal.least is not None:
+            wrong = (known.decisions != goal.decisions(exact, exact)).any()
+        else:
+            top = known.decisions == "top"
+            wrong = exact[top].min() < np.sort(exact)[-(goal.largest or 0)] - 1e-6
+        n_wrong += bool(wrong)
+        seen += float(known.n.mean()) / n / runs
+    return n_wrong / runs, seen
+
+
+def planted(options: argparse.Namespace) -> None:
+    """Print error rates on planted circuits."""
+    rows = []
+    names = [name for name in CATALOGUE if name.endswith("-encoder")]
+    for name, metric in itertools.product(names, ("margin", "accuracy")):
+        chosen, effects = planted_effects(name, metric, options.examples, options.seed)
+        for goal in (Goal(options.least, None), Goal(None, 2)):
+            wrong, seen = wrong_races(chosen, effects, metric, goal, options.runs)
+            what = f"over {goal.least:g}" if goal.largest is None else f"{goal.largest} largest"
+            rows.append({"circuit": name, "metric": metric, "goal": what})
+            rows[-1] |= {"wrong": wrong, "examples": seen}
+            print(rows[-1], flush=True)
+    table = pd.DataFrame(rows)
+    print(f"wrong at most: {table['wrong'].max():.3f} (allowed: {ERROR})")
+    if options.csv:
+        table.to_csv(options.csv, index=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", help="checkpoint of a classifier; else the embedded encoder")
+    parser.add_argument("--train", help="its training examples, for means")
+    parser.add_argument("--ood", help="examples to race on")
+    parser.add_argument("--components", default="all", help="heads, mlps, all, or names by commas")
+    parser.add_argument("--means", type=int, default=500, help="examples that means are taken of")
+    parser.add_argument("--examples", type=int, default=2000)
+    parser.add_argument("--least", type=float, default=0.1, help="least interaction, nats")
+    parser.add_argument("--largest", type=int, help="how many pairs to find, in place of --least")
+    parser.add_argument("--checked", type=int, default=200, help="of the rest, ablated exactly")
+    parser.add_argument("--planted", action="store_true", help="error rates on planted circuits")
+    parser.add_argument("--runs", type=int, default=1000, help="orders of their texts")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--csv", type=Path, help="file for the table")
+    options = parser.parse_args(arguments)
+    (planted if options.planted else raced)(options)
+
+
+if __name__ == "__main__":
+    main()
