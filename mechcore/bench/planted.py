@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from mechcore.ablation.effects import ComponentSet
 from mechcore.bench.case import Case, Truth
 from mechcore.bench.circuit import ANSWER, Circuit, Copy, Gate, Relay
-from mechcore.bench.planting import Form, plant, tokenizer_of
+from mechcore.bench.planting import Family, Form, plant, tokenizer_of
 from mechcore.bench.population import Domain, Oracle, Population, as_texts
 from mechcore.components import Component
 from mechcore.data.encoding import EncodedExamples, encode
@@ -242,8 +243,8 @@ def _catalogue() -> dict[str, Planted]:
     """Every circuit as encoder and decoder, half of them with norms, and some with noise."""
     found: dict[str, Planted] = {}
     for i, (name, (circuit, population)) in enumerate(_CIRCUITS.items()):
-        for j, family in enumerate(("encoder", "decoder")):
-            form = Form(family, norms=(i + j) % 2 == 0, seed=i)  # type: ignore[arg-type]
+        for j, family in enumerate(get_args(Family)):
+            form = Form(family, norms=(i + j) % 2 == 0, seed=i)
             found[f"{name}-{family}"] = Planted(circuit, population, form)
     for name in ("or-encoder", "backup-decoder", "heuristic-encoder", "mixed-decoder"):
         each = found[name]

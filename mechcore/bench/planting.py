@@ -39,7 +39,7 @@ VALUES: Mapping[str, int] = {"[BOS]": 0, "no": -1, "yes": 1, "well": 0, "so": 0}
 MOST_FILLERS = 2
 """Words without a value between the slots and the last word, at most."""
 CONSTANT = 100.0
-"""What the constant direction holds where there are norms."""
+"""Value of the constant direction where there are norms."""
 EPSILON = 1e8
 """Of norms that do nothing."""
 _LEAST_UNITS = 16

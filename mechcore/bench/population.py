@@ -90,7 +90,7 @@ def _words(values: np.ndarray, n_fillers: np.ndarray) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """What a circuit answers in a whole population, with parts of it ablated.
+    """The answers of a circuit to a whole population, with any of its parts ablated.
 
     Attributes:
         circuit: what answers.

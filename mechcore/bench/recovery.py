@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from mechcore.ablation.effects import ComponentSet
 from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest
 from mechcore.bench.case import Case
 from mechcore.bench.faithfulness import faithfulness_of
@@ -155,15 +156,16 @@ def _with_pairs(
     """The largest of every component's drop and its interactions, by size, in nats."""
     shape = ModelShape.of(case.model)
     request = _pair_request(case, "train", means, 0, batch_size)
-    exact = INTERACTION_METHODS["exact"](request)
-    alone = request.ablate(request.singles)
+    found = request.ablate([*request.singles, *request.pairs])
+    drops = {each: float(found.drops(each, "margin").mean()) for each in found.sets}
     scores = torch.zeros(shape.n_layers, shape.columns)
-    for each in request.singles:
-        (component,) = each.components
-        drop = abs(alone.drops(each, "margin").mean())
-        pairs = [abs(v) for pair, v in exact.interactions.items() if component in pair.components]
-        scores[shape.index(component)] = max(float(drop), *pairs)
-    return scores, exact.cost
+    for each in request.components:
+        scores[shape.index(each)] = abs(drops[ComponentSet((each,))])
+    for pair in request.pairs:
+        size = abs(drops[pair] - sum(drops[ComponentSet((c,))] for c in pair.components))
+        for each in pair.components:
+            scores[shape.index(each)] = max(size, float(scores[shape.index(each)]))
+    return scores, Cost(forwards=1 + len(found.sets))
 
 
 def _pair_request(

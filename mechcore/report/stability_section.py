@@ -113,7 +113,7 @@ def _rankings(run: RunFolder) -> Iterator[Block]:
 
 
 def _name(table: str, size: float, n: float) -> str:
-    """What is ranked, with how many there are."""
+    """Number and kind of what a table ranks."""
     if table == "stability":
         return count(n, "component")
     one = {2: "pair", 3: "triple"}.get(int(size), f"set of {whole(size)}")
