@@ -10,6 +10,7 @@ from mechcore.settings import check, setting
 
 SCREENING_EXAMPLES = 256
 SCREENING_SETS = 1000
+DIVIDEND_SETS = 2000
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,574 @@
+"""A sparse model of the drops of random sets, whose coefficients are Moebius dividends.
+
+D(S) is the sum of the dividends of all subsets of S (`mechcore.ablation.cooperative`). Few of them
+are large, so that a lasso can tell them from the drops of far fewer sets than there are subsets:
+
+1. Components are ablated alone, and in random sets. What is fitted is what these sets lose beyond
+   their members, D(S) - sum of D({i}).
+2. Pairs come first, all of them. Terms of three are grown from the pairs found, by one component
+   each, and so on (weak heredity); of many the model takes those that its errors speak for most.
+   A triple whose pairs do nothing is found nevertheless: without it, its pairs stand in for it.
+3. Each order is judged on sets held out, for which terms were grown and fitted without them.
+4. The largest terms are ablated exactly, with all their subsets, also on examples that the fit did
+   not see.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import comb
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from sklearn.linear_model import Lasso, LassoCV
+from sklearn.metrics import r2_score
+from sklearn.model_selection import KFold
+
+from mechcore.ablation.cooperative import DIVIDENDS, MOST_EXACT, dividends
+from mechcore.ablation.effects import (
+    METRICS,
+    SET,
+    SIZE,
+    Ablations,
+    ComponentSet,
+    SetLike,
+    as_sets,
+)
+from mechcore.ablation.search import halves_of
+from mechcore.ablation.sets import singles, subsets
+from mechcore.ablation.settings import DIVIDEND_SETS
+from mechcore.ablation.sweeping import ablate
+from mechcore.components import Component, ComponentLike, ModelShape, parse_components
+from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import ALL
+from mechcore.errors import InputError, MechcoreWarning
+from mechcore.evaluation.cost import Cost
+from mechcore.evaluation.evaluate import Metric
+from mechcore.evaluation.p_values import Correction
+from mechcore.masking.fills import FillMaker
+from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
+from mechcore.showing import Shown
+from mechcore.tables import Column, Schema
+
+Term: TypeAlias = tuple[int, ...]
+"""Places of components, in order."""
+
+LARGEST = 6
+"""Components of the largest sets, if these tell enough of all pairs or larger terms."""
+OFTEN = 10
+"""Random sets that contain any term of the highest order, on average."""
+MOST_GROWN = 2000
+"""Candidates of one order, from three components on."""
+LEAST_FIT = 0.5
+"""R2 under which there is a warning."""
+_FOLDS = 5
+_FIT = {"fit_intercept": False, "max_iter": 10_000, "tol": 1e-7}
+
+FITTED = Column("fitted", "number", "dividend in the model, which the penalty makes smaller")
+DIVIDEND_TERMS = Schema(
+    "dividend_terms",
+    "Terms of a sparse model of drops, largest first; shares for accuracy, nats for the margin.",
+    (SET, SIZE, Column("n_sets", "whole", "random sets that contain it", header="sets"), FITTED),
+)
+DIVIDEND_FIT = Schema(
+    "dividend_fit",
+    "How much of the drops of random sets a sparse model explains, by its order.",
+    (
+        Column("order", "whole", "components of its largest terms"),
+        Column("candidates", "whole", "terms of two and more to choose from"),
+        Column("too_rare", "whole", "terms besides in too few random sets, taken to be 0"),
+        Column("terms", "whole", "terms of two and more that are not 0"),
+        Column("penalty", "number", "of the lasso; missing for single drops", shown="small"),
+        Column("r2", "number", "R2 of the drops of sets held out", header="R2"),
+        Column(
+            "r2_interactions",
+            "number",
+            "R2 of what these sets lose beyond their members",
+            header="R2 of interactions",
+        ),
+    ),
+)
+VERIFIED_DIVIDENDS = DIVIDENDS.named(
+    "verified_dividends",
+    "The largest terms of a sparse model of drops, measured on the half of the data that it did "
+    "not see; as ``dividends``.",
+    FITTED,
+    Column("dividend_in_fit", "number", "measured on the examples of the fit"),
+)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DividendModel(Shown):
+    """Drops as sums of a few dividends.
+
+    Attributes:
+        verified: the columns of `VERIFIED_DIVIDENDS`: the largest terms of two and more, measured
+            with all their subsets on examples that the fit did not see, a row per term, subset of
+            the data and metric; what was fitted stands beside the same metric over all examples.
+        fit: the columns of `DIVIDEND_FIT`: a row per order, from single drops on.
+        terms: the columns of `DIVIDEND_TERMS`.
+        dividends: all terms; single ones are the measured drops.
+        components: those that it is a model of.
+        metric: whose drops it gives.
+        cost: of the fit, without what was measured afterwards.
+    """
+
+    verified: pd.DataFrame
+    fit: pd.DataFrame
+    terms: pd.DataFrame
+    dividends: Mapping[ComponentSet, float]
+    components: Sequence[Component]
+    metric: Metric
+    cost: Cost
+
+    def predict(
+        self, sets: Mapping[str, SetLike] | Iterable[SetLike]
+    ) -> Float[np.ndarray, " set"]:
+        """Drops without sets, nats or shares: of each the sum of the terms that it contains.
+
+        Raises:
+            InputError: a set is unreadable, given twice or has a component that the model lacks.
+        """
+        found = as_sets(sets)
+        for each in found:
+            if not isinstance(each, ComponentSet):
+                raise InputError(f"dividends: {each} is a set of paths; expected components")
+            for component in each.components:
+                if component not in self.components:
+                    raise InputError(
+                        f"dividends: {each}: {component} is not among the components that the "
+                        "model was fitted to; expected some of "
+                        f"{', '.join(map(str, self.components))}"
+                    )
+        place = {c: i for i, c in enumerate(self.components)}
+        terms = [tuple(place[c] for c in each.components) for each in self.dividends]
+        present = membership([s for s in found if isinstance(s, ComponentSet)], self.components)
+        return containing(present, terms) @ np.array(list(self.dividends.values()))
+
+    def _summary(self) -> str:
+        top = self.fit.iloc[-1]
+        return (
+            f"order {top['order']:.0f}, {top['terms']:.0f} terms of two and more, "
+            f"R2 {top['r2']:.3f} on sets held out"
+        )
+
+
+def fit_dividends(
+    model: Any,
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    components: Iterable[ComponentLike] | None = None,
+    order: int = 3,
+    n_sets: int = DIVIDEND_SETS,
+    largest: int | None = None,
+    n_verified: int = 20,
+    subset: str = ALL,
+    metric: Metric = "margin",
+    correction: Correction = "benjamini-hochberg",
+    n_resamples: int = 1000,
+    seed: int = 0,
+    fill: FillMaker = "mean",
+    class_labels: Sequence[str] | None = None,
+    batch_size: int = 64,
+    state: str | Path | None = None,
+    **options: Any,
+) -> DividendModel:
+    """Fit a sparse model of drops to random sets, and measure its largest terms.
+
+    Args:
+        model: any TransformerLens model.
+        data: labelled examples of any form, see `mechcore.data.given`; the model is fitted to half
+            of them, by subset, and its terms are measured on either half.
+        means: the model's mean activations; not needed for ``fill="zero"``.
+        components: to fit; by default all heads and MLPs.
+        order: components of the largest terms.
+        n_sets: random sets to ablate; one drawn twice counts once.
+        largest: components of the largest of them, see `largest_size`. Larger ones tell more of
+            terms of three and more, and have more of them that are not in the model.
+        n_verified: terms of two and more to measure, those with the largest coefficients.
+        subset: the subset of the data to look at.
+        metric: what the model is of; terms are measured by both.
+        correction: of the p-values for how many terms are measured, see `mechcore.interactions`.
+        n_resamples: bootstrap resamples.
+        seed: of the split, the sets, the resamples and fills.
+        fill: what replaces ablated outputs, see `mechcore.ablate`.
+        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        batch_size: examples per batch.
+        state: folder for files that keep what is finished, see `state_files`; an interrupted
+            fit goes on from them. They stay when all is finished.
+        options: see `mechcore.ablate`.
+
+    Raises:
+        InputError: there are too few components, examples or different sets, the subset is
+            unknown, or a number is out of range; or ``state`` is that of another fit.
+
+    >>> fit_dividends(model, hans, means, order=3).verified  # doctest: +SKIP
+    """
+    data = as_encoded(model, data, role=options.get("role", "id"))
+    numbers = {"order": order, "n_sets": n_sets, "largest": largest, "n_verified": n_verified}
+    chosen = check_fit(model, data, components=components, subset=subset, metric=metric, **numbers)
+    halves = halves_of(data, subset, seed)
+    files: list[Path] | list[None] = [None] * 3 if state is None else state_files(state)
+    options |= {"fill": fill, "class_labels": class_labels, "batch_size": batch_size, "seed": seed}
+
+    def without(sets: Sequence[ComponentSet], half: EncodedExamples, file: Any) -> Ablations:
+        return ablate(model, sets, half, means, state=file, **options)
+
+    size = largest or largest_size(len(chosen), order, n_sets)
+    sets = random_sets(chosen, n_sets, size, seed, "dividends", "fewer components and all subsets")
+    ablated = without([*(ComponentSet((c,)) for c in chosen), *sets], halves[0], files[0])
+    drops, alone = drops_of(ablated, sets, metric)
+    present = membership(sets, chosen)
+    stages = fit_orders(present, drops - alone, order)
+    fit = pd.DataFrame([each.row(drops, alone) for each in stages])
+    _warn(fit)
+    fitted = {
+        ComponentSet(tuple(chosen[i] for i in term)): float(value)
+        for term, value in zip(stages[-1].terms, stages[-1].coefficients, strict=True)
+        if value
+    }
+    fitted = dict(sorted(fitted.items(), key=lambda item: -abs(item[1])))
+    every = fitted | {
+        each: float(ablated.drops(each, metric).mean())
+        for each in (ComponentSet((c,)) for c in chosen)
+    }
+    named = list(fitted)[:n_verified]
+    parts = list(dict.fromkeys(part for each in named for part in subsets(each.components)))
+    statistics: dict[str, Any] = {"correction": correction, "n_resamples": n_resamples}
+    tables = [
+        dividends(without(parts, half, file), sets=named, seed=seed, **statistics)
+        for half, file in zip(halves, files[1:], strict=True)
+        if named
+    ]
+    return DividendModel(
+        verified=_verified(tables, fitted, metric),
+        fit=fit,
+        terms=_terms(every, present, chosen),
+        dividends=every,
+        components=chosen,
+        metric=metric,
+        cost=Cost(forwards=1 + len(ablated.sets)),
+    )
+
+
+def state_files(folder: str | Path) -> list[Path]:
+    """The files of an interruptible fit, the one that it begins with first.
+
+    Returns:
+        Those of the sweep over random sets, and over the largest terms on either half.
+    """
+    names = ("sweep-sets", "sweep-fit", "sweep-report")
+    return [Path(folder) / f"{name}.safetensors" for name in names]
+
+
+def check_fit(
+    model: Any,
+    data: EncodedExamples,
+    *,
+    components: Iterable[ComponentLike] | None = None,
+    subset: str = ALL,
+    metric: Metric = "margin",
+    order: int = 3,
+    n_sets: int = DIVIDEND_SETS,
+    largest: int | None = None,
+    n_verified: int = 20,
+) -> list[Component]:
+    """The components that `fit_dividends` would fit, all that is quick to check done.
+
+    Raises:
+        InputError: see `fit_dividends`.
+    """
+    shape = ModelShape.of(model)
+    if components is None:
+        chosen = [s.components[0] for s in singles(shape)]
+    else:
+        chosen = sorted(set(parse_components(components)))
+    for component in chosen:
+        shape.index(component)
+    if len(chosen) < 2:
+        raise InputError(f"dividends: {len(chosen)} components; expected at least two")
+    most = min(MOST_EXACT, len(chosen))
+    if not 2 <= order <= most:
+        raise InputError(
+            f"dividends: order is {order}; expected 2 to {most}, of {len(chosen)} components"
+        )
+    if largest is not None and not order <= largest <= len(chosen):
+        raise InputError(
+            f"dividends: largest is {largest}; expected from the order, {order}, to the "
+            f"{len(chosen)} components"
+        )
+    for name, value, least in (("n_sets", n_sets, 1), ("n_verified", n_verified, 0)):
+        if value < least:
+            raise InputError(f"dividends: {name} is {value}; expected at least {least}")
+    if metric not in METRICS:
+        raise InputError(f"dividends: metric is {metric!r}; expected {' or '.join(METRICS)}")
+    halves_of(data, subset, 0)
+    return chosen
+
+
+# -- the sets -------------------------------------------------------------------------------------
+
+
+def largest_size(n: int, order: int, n_sets: int) -> int:
+    """Components of the largest sets to draw from ``n``.
+
+    It is the smallest number from `LARGEST` on with which every term of ``order`` components is in
+    `OFTEN` of the sets on average: of 54 components with 2000 sets of up to 6, a triple would
+    be in fewer than one of them.
+    """
+    for size in range(min(LARGEST, n), n):
+        shares = [comb(s, order) / comb(n, order) for s in range(2, size + 1)]
+        if n_sets * np.mean(shares) >= OFTEN:
+            return size
+    return n
+
+
+def random_sets(
+    components: Sequence[Component], n_sets: int, largest: int, seed: int, who: str, instead: str
+) -> list[ComponentSet]:
+    """Different random sets of 2 to ``largest`` components, all sizes as likely.
+
+    Args:
+        components: to draw from.
+        n_sets: how many; one drawn twice counts once.
+        largest: components of the largest.
+        seed: of the draws.
+        who: what they are for, for messages.
+        instead: what may be done without them, likewise.
+
+    Raises:
+        InputError: there are too few different ones for cross-validation.
+    """
+    n, rng = len(components), np.random.default_rng(seed)
+    sizes = rng.integers(2, min(largest, n), n_sets, endpoint=True)
+    drawn = [rng.choice(n, size, replace=False) for size in sizes]
+    sets = list(dict.fromkeys(ComponentSet.of([components[i] for i in each]) for each in drawn))
+    if len(sets) < 2 * _FOLDS:
+        raise InputError(
+            f"{who}: {len(sets)} different sets among {n_sets} random ones of {n} components; "
+            f"expected at least {2 * _FOLDS}: take more, or {instead}"
+        )
+    return sets
+
+
+def membership(
+    sets: Sequence[ComponentSet], components: Sequence[Component]
+) -> Bool[np.ndarray, "set component"]:
+    """Which components are in which set."""
+    return np.array([[c in set(s.components) for c in components] for s in sets], dtype=bool)
+
+
+def drops_of(
+    ablations: Ablations, sets: Sequence[ComponentSet], metric: Metric
+) -> tuple[Float[np.ndarray, " set"], Float[np.ndarray, " set"]]:
+    """Mean drops without sets, and the sums of those without each member alone."""
+    drops = {each: float(ablations.drops(each, metric).mean()) for each in ablations.sets}
+    alone = [sum(drops[ComponentSet((c,))] for c in each.components) for each in sets]
+    return np.array([drops[each] for each in sets]), np.array(alone)
+
+
+# -- the fit --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """The model up to one order.
+
+    Attributes:
+        order: components of its largest terms.
+        terms: the candidates.
+        coefficients: theirs, from all sets.
+        too_rare: terms in too few sets to tell.
+        penalty: of the lasso.
+        held_out: predicted interactions of every set, by a model that did not see it.
+    """
+
+    order: int
+    terms: Sequence[Term]
+    coefficients: Float[np.ndarray, " term"]
+    too_rare: int
+    penalty: float
+    held_out: Float[np.ndarray, " set"]
+
+    def row(
+        self, drops: Float[np.ndarray, " set"], alone: Float[np.ndarray, " set"]
+    ) -> dict[str, float]:
+        """Its row of `DIVIDEND_FIT`, from the drops of sets and the sums of single ones."""
+        return {
+            "order": self.order,
+            "candidates": len(self.terms),
+            "too_rare": self.too_rare,
+            "terms": int(np.count_nonzero(self.coefficients)),
+            "penalty": self.penalty,
+            "r2": float(r2_score(drops, alone + self.held_out)),
+            "r2_interactions": float(r2_score(drops - alone, self.held_out)),
+        }
+
+
+def fit_orders(
+    present: Bool[np.ndarray, "set component"], interactions: Float[np.ndarray, " set"], order: int
+) -> list[Stage]:
+    """Fit terms of two, then of three and so on to what sets lose beyond their members.
+
+    The penalty of each order is that of LassoCV. Predictions for sets held out come from candidates
+    grown, and coefficients fitted, without them.
+
+    Args:
+        present: which components are in which set.
+        interactions: of the sets.
+        order: the highest.
+
+    Returns:
+        A stage for every order from 1, which has no terms but single drops.
+    """
+    n_sets, n = present.shape
+    everything = np.arange(n_sets)
+    parts = [train for train, _ in KFold(_FOLDS).split(present)]
+    stages = [Stage(1, [], np.zeros(0), 0, float("nan"), np.zeros(n_sets))]
+    pairs = list(itertools.combinations(range(n), 2))
+    unseen = int((containing(present, pairs).sum(0) == 0).sum())
+    candidates = [(pairs, unseen)] * (_FOLDS + 1)  # of all sets, and of those of each fold
+    for k in range(2, order + 1):
+        terms, too_rare = candidates[0]
+        features = containing(present, terms)
+        lasso = LassoCV(eps=1e-4, cv=KFold(_FOLDS), **_FIT).fit(features, interactions)
+        stages.append(Stage(k, terms, lasso.coef_, too_rare, lasso.alpha_, np.zeros(n_sets)))
+        fits = [(everything, features, lasso.coef_)]
+        for train, (own, _) in zip(parts, candidates[1:], strict=True):
+            features = containing(present, own)
+            fold = Lasso(lasso.alpha_, **_FIT).fit(features[train], interactions[train])
+            test = np.setdiff1d(everything, train)
+            stages[-1].held_out[test] = fold.predict(features[test])
+            fits.append((train, features, fold.coef_))
+        if k < order:
+            candidates = [
+                grown(present[rows], interactions[rows] - features[rows] @ values, own, values)
+                for (rows, features, values), (own, _) in zip(fits, candidates, strict=True)
+            ]
+    return stages
+
+
+def containing(
+    present: Bool[np.ndarray, "set component"], terms: Sequence[Term]
+) -> Float[np.ndarray, "set term"]:
+    """1 where a set has all components of a term, 0 elsewhere."""
+    found = np.empty((len(present), len(terms)))
+    for column, term in zip(found.T, terms, strict=True):
+        column[:] = present[:, list(term)].all(1)
+    return found
+
+
+def grown(
+    present: Bool[np.ndarray, "set component"],
+    errors: Float[np.ndarray, " set"],
+    terms: Sequence[Term],
+    coefficients: Float[np.ndarray, " term"],
+) -> tuple[list[Term], int]:
+    """The terms found, and those of the next order that grow from the largest of them.
+
+    Of more than `MOST_GROWN` new ones those are taken on which the errors depend most, by their sum
+    over the sets with the term, divided by the root of how many these are.
+
+    Args:
+        present: which components are in which set.
+        errors: interactions of the sets less the model's.
+        terms: the model's candidates.
+        coefficients: theirs.
+
+    Returns:
+        Terms, and how many new ones were left out because they are in fewer than 5 sets.
+    """
+    found = [term for term, value in zip(terms, coefficients, strict=True) if value]
+    top = max(map(len, terms))
+    parents = [term for term in found if len(term) == top]
+    having = containing(present, parents).T
+    seen = having @ present
+    scores = np.abs(having @ (present * errors[:, None])) / np.sqrt(np.maximum(seen, 1))
+    new: dict[Term, float] = {}
+    too_rare: set[Term] = set()
+    for i, parent in enumerate(parents):
+        for j in set(range(present.shape[1])).difference(parent):
+            child = tuple(sorted((*parent, j)))
+            if seen[i, j] < _FOLDS:
+                too_rare.add(child)
+            else:
+                new[child] = scores[i, j]
+    best = sorted(new, key=lambda term: (-new[term], term))[:MOST_GROWN]
+    return [*found, *sorted(best)], len(too_rare)
+
+
+def warn_if_poor(who: str, fit: float, what: str) -> None:
+    """Say that a model explains little of the interactions of sets held out.
+
+    Args:
+        who: whose it is.
+        fit: its R2.
+        what: the consequence.
+    """
+    if fit < LEAST_FIT:
+        warnings.warn(
+            f"{who}: the model explains little (R2 {fit:.2f} on sets held out), so that {what}",
+            MechcoreWarning,
+            stacklevel=4,
+        )
+
+
+def _warn(fit: pd.DataFrame) -> None:
+    """Say that the model is poor, or better without its largest terms."""
+    by_order = fit.set_index("order")["r2_interactions"]
+    top, best = int(by_order.index[-1]), int(by_order.idxmax())
+    warn_if_poor(
+        "dividends: interactions",
+        by_order[top],
+        "terms that are not measured say little; draw more sets, or smaller ones",
+    )
+    if by_order[best] > by_order[top]:
+        warnings.warn(
+            f"dividends: with terms of up to {best} components R2 of interactions is "
+            f"{by_order[best]:.3f} on sets held out, with those of up to {top} only "
+            f"{by_order[top]:.3f}; take order {best}, or draw more sets",
+            MechcoreWarning,
+            stacklevel=3,
+        )
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def _terms(
+    found: Mapping[ComponentSet, float],
+    present: Bool[np.ndarray, "set component"],
+    components: Sequence[Component],
+) -> pd.DataFrame:
+    """All terms, the largest first."""
+    place = {c: i for i, c in enumerate(components)}
+    seen = containing(present, [tuple(place[c] for c in each.components) for each in found]).sum(0)
+    rows = [
+        {"set": str(each), "size": len(each), "n_sets": int(n), "fitted": value}
+        for (each, value), n in zip(found.items(), seen, strict=True)
+    ]
+    return pd.DataFrame(rows).sort_values(
+        "fitted", key=lambda column: -column.abs(), kind="stable", ignore_index=True
+    )
+
+
+def _verified(
+    tables: Sequence[pd.DataFrame], fitted: Mapping[ComponentSet, float], metric: Metric
+) -> pd.DataFrame:
+    """What was measured on the other half, with what was fitted and measured on that of the fit."""
+    if not tables:
+        return pd.DataFrame(columns=VERIFIED_DIVIDENDS.required)
+    in_fit, table = tables
+    same = (table["metric"] == metric) & (table["subset"] == ALL)
+    names = {str(each): value for each, value in fitted.items()}
+    keys = ["set", "subset", "metric"]
+    seen = in_fit[[*keys, "dividend"]].rename(columns={"dividend": "dividend_in_fit"})
+    return table.assign(fitted=table["set"].map(names).where(same)).merge(seen, "left", on=keys)
