@@ -69,6 +69,7 @@ MOST_GROWN = 2000
 LEAST_FIT = 0.5
 """R2 under which there is a warning."""
 _FOLDS = 5
+_LEAST_SEEN = 2
 _FIT = {"fit_intercept": False, "max_iter": 10_000, "tol": 1e-7}
 
 FITTED = Column("fitted", "number", "dividend in the model, which the penalty makes smaller")
@@ -128,9 +129,7 @@ class DividendModel(Shown):
     metric: Metric
     cost: Cost
 
-    def predict(
-        self, sets: Mapping[str, SetLike] | Iterable[SetLike]
-    ) -> Float[np.ndarray, " set"]:
+    def predict(self, sets: Mapping[str, SetLike] | Iterable[SetLike]) -> Float[np.ndarray, " set"]:
         """Drops without sets, nats or shares: of each the sum of the terms that it contains.
 
         Raises:
@@ -438,16 +437,20 @@ def fit_orders(
     candidates = [(pairs, unseen)] * (_FOLDS + 1)  # of all sets, and of those of each fold
     for k in range(2, order + 1):
         terms, too_rare = candidates[0]
-        features = containing(present, terms)
-        lasso = LassoCV(eps=1e-4, cv=KFold(_FOLDS), **_FIT).fit(features, interactions)
-        stages.append(Stage(k, terms, lasso.coef_, too_rare, lasso.alpha_, np.zeros(n_sets)))
-        fits = [(everything, features, lasso.coef_)]
+        features, penalty = containing(present, terms), stages[-1].penalty
+        values = np.zeros(len(terms))
+        if terms:
+            lasso = LassoCV(eps=1e-4, cv=KFold(_FOLDS), **_FIT).fit(features, interactions)
+            values, penalty = lasso.coef_, float(lasso.alpha_)
+        stages.append(Stage(k, terms, values, too_rare, penalty, np.zeros(n_sets)))
+        fits = [(everything, features, values)]
         for train, (own, _) in zip(parts, candidates[1:], strict=True):
-            features = containing(present, own)
-            fold = Lasso(lasso.alpha_, **_FIT).fit(features[train], interactions[train])
-            test = np.setdiff1d(everything, train)
-            stages[-1].held_out[test] = fold.predict(features[test])
-            fits.append((train, features, fold.coef_))
+            features, values = containing(present, own), np.zeros(len(own))
+            if own:
+                fold = Lasso(penalty, **_FIT).fit(features[train], interactions[train])
+                test, values = np.setdiff1d(everything, train), fold.coef_
+                stages[-1].held_out[test] = fold.predict(features[test])
+            fits.append((train, features, values))
         if k < order:
             candidates = [
                 grown(present[rows], interactions[rows] - features[rows] @ values, own, values)
@@ -484,10 +487,10 @@ def grown(
         coefficients: theirs.
 
     Returns:
-        Terms, and how many new ones were left out because they are in fewer than 5 sets.
+        Terms, and how many new ones were left out because they are in one set or none.
     """
     found = [term for term, value in zip(terms, coefficients, strict=True) if value]
-    top = max(map(len, terms))
+    top = max(map(len, terms), default=0)
     parents = [term for term in found if len(term) == top]
     having = containing(present, parents).T
     seen = having @ present
@@ -497,7 +500,7 @@ def grown(
     for i, parent in enumerate(parents):
         for j in set(range(present.shape[1])).difference(parent):
             child = tuple(sorted((*parent, j)))
-            if seen[i, j] < _FOLDS:
+            if seen[i, j] < _LEAST_SEEN:
                 too_rare.add(child)
             else:
                 new[child] = scores[i, j]
