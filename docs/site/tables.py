@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from mechcore.ablation.cooperative import DIVIDENDS, SHAPLEY
-from mechcore.ablation.sparse_dividends import DIVIDEND_FIT, DIVIDEND_TERMS, VERIFIED_DIVIDENDS
+from mechcore.ablation.sparse_dividends import DIVIDEND_TERMS, VERIFIED_DIVIDENDS
+from mechcore.ablation.sparse_fit import DIVIDEND_FIT
 from mechcore.report.kinds import REPORTS
 from mechcore.tables import Schema
 

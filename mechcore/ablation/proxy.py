@@ -12,7 +12,7 @@ import warnings
 from sklearn.metrics import r2_score
 
 from mechcore.ablation.predicting import PairRequest, Predictions
-from mechcore.ablation.sparse_dividends import (
+from mechcore.ablation.sparse_fit import (
     LARGEST,
     drops_of,
     fit_orders,

@@ -31,13 +31,13 @@ def dividends(
 ) -> None:
     """Fit a sparse model of what sets of components cost, with terms of three and more."""
     from mechcore.ablation.sparse_dividends import (
-        DIVIDEND_FIT,
         DIVIDEND_TERMS,
         VERIFIED_DIVIDENDS,
         check_fit,
         fit_dividends,
         state_files,
     )
+    from mechcore.ablation.sparse_fit import DIVIDEND_FIT
     from mechcore.components import KINDS, ModelShape
     from mechcore.masking.fills import FILLS
     from mechcore.tables import write_tables

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mechcore import fit_dividends
-from mechcore.ablation import Ablations, ComponentSet, DividendModel, dividends
+from mechcore.ablation import Ablations, ComponentSet, DividendModel, dividends, sparse_fit
 from mechcore.ablation import sparse_dividends as sparse
 from mechcore.bench.circuit import Circuit, Copy, Gate
 from mechcore.bench.planted import Planted
@@ -39,17 +39,17 @@ def drop(terms: Dividends, players: tuple[int, ...]) -> float:
 def drawn(n: int, n_sets: int, largest: int, seed: int = 0) -> np.ndarray:
     """Members of random sets."""
     components = parse_components([f"L0.H{i}" for i in range(n)])
-    sets = sparse.random_sets(components, n_sets, largest, seed, "test", "none")
-    return sparse.membership(sets, components)
+    sets = sparse_fit.random_sets(components, n_sets, largest, seed, "test", "none")
+    return sparse_fit.membership(sets, components)
 
 
-def fitted(terms: Dividends, present: np.ndarray, order: int) -> list[sparse.Stage]:
+def fitted(terms: Dividends, present: np.ndarray, order: int) -> list[sparse_fit.Stage]:
     sets = [tuple(np.flatnonzero(row)) for row in present]
     beyond = {term: value for term, value in terms.items() if len(term) > 1}
-    return sparse.fit_orders(present, np.array([drop(beyond, each) for each in sets]), order)
+    return sparse_fit.fit_orders(present, np.array([drop(beyond, each) for each in sets]), order)
 
 
-def coefficients(stage: sparse.Stage) -> Dividends:
+def coefficients(stage: sparse_fit.Stage) -> Dividends:
     """Those that are not next to nothing."""
     found = zip(stage.terms, stage.coefficients, strict=True)
     return {term: value for term, value in found if abs(value) > 5e-3}
@@ -61,21 +61,23 @@ def coefficients(stage: sparse.Stage) -> Dividends:
 def test_terms_and_drops_by_hand() -> None:
     a, b, c = parse_components(["L0.H0", "L0.H1", "L1.MLP"])
     sets = [ComponentSet.of(each) for each in ([a, b], [c, a], [a, b, c])]
-    present = sparse.membership(sets, [a, b, c])
+    present = sparse_fit.membership(sets, [a, b, c])
     assert present.astype(int).tolist() == [[1, 1, 0], [1, 0, 1], [1, 1, 1]]
     # Columns: a, a and b, a and c, all three.
-    found = sparse.containing(present, [(0,), (0, 1), (0, 2), (0, 1, 2)])
+    found = sparse_fit.containing(present, [(0,), (0, 1), (0, 2), (0, 1, 2)])
     assert found.tolist() == [[1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]]
     ablations = game(
         {str(a): 1, str(b): 2, str(c): 4, **dict(zip(map(str, sets), (5, 6, 7), strict=True))}
     )
-    drops, alone = sparse.drops_of(ablations, sets, "margin")
+    drops, alone = sparse_fit.drops_of(ablations, sets, "margin")
     assert drops.tolist() == [5, 6, 7]
     assert alone.tolist() == [3, 5, 7]
 
 
 def test_a_stage_by_hand() -> None:
-    stage = sparse.Stage(2, [(0, 1), (0, 2)], np.array([0.5, 0]), 1, 0.25, np.array([1.0, 2, 2]))
+    stage = sparse_fit.Stage(
+        2, [(0, 1), (0, 2)], np.array([0.5, 0]), 1, 0.25, np.array([1.0, 2, 2])
+    )
     row = stage.row(np.array([3.0, 5, 10]), np.array([1.0, 3, 8]))
     # Drops are off by 1, 0 and 0; their mean is 6, and their squares from it 9, 1 and 16. What
     # members leave is 2, 2 and 2, of which nothing can be explained.
@@ -90,7 +92,7 @@ def test_candidates_grow_from_terms_found_where_the_errors_are() -> None:
     rows = [[1, 1, 1, 0]] * 10 + [[1, 1, 0, 0]] * 5 + [[1, 1, 0, 1]]
     present = np.array(rows, dtype=bool)
     errors = np.array([1.0] * 10 + [0] * 5 + [9])
-    terms, too_rare = sparse.grown(present, errors, [(0, 1), (1, 2)], np.array([2.0, 0]))
+    terms, too_rare = sparse_fit.grown(present, errors, [(0, 1), (1, 2)], np.array([2.0, 0]))
     assert terms == [(0, 1), (0, 1, 2)]  # (1, 2) was not found, and one set tells too little
     assert too_rare == 1
 
@@ -98,10 +100,10 @@ def test_candidates_grow_from_terms_found_where_the_errors_are() -> None:
 def test_of_many_candidates_those_are_taken_that_the_errors_speak_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sparse, "MOST_GROWN", 1)
+    monkeypatch.setattr(sparse_fit, "MOST_GROWN", 1)
     present = drawn(6, 300, 4)
     errors = present[:, [0, 1, 4]].all(1) - 0.1 * present[:, [0, 1, 5]].all(1)
-    terms, _ = sparse.grown(present, errors, [(0, 1)], np.array([1.0]))
+    terms, _ = sparse_fit.grown(present, errors, [(0, 1)], np.array([1.0]))
     assert terms == [(0, 1), (0, 1, 4)]
 
 
@@ -116,14 +118,14 @@ def test_of_many_candidates_those_are_taken_that_the_errors_speak_for(
     ],
 )
 def test_sets_are_large_enough_to_show_terms(n: int, order: int, n_sets: int, size: int) -> None:
-    assert sparse.largest_size(n, order, n_sets) == size
+    assert sparse_fit.largest_size(n, order, n_sets) == size
 
 
 def test_terms_are_seen_as_often_as_is_said() -> None:
     n, n_sets = 20, 1500
-    present = drawn(n, n_sets, sparse.largest_size(n, 3, n_sets))
+    present = drawn(n, n_sets, sparse_fit.largest_size(n, 3, n_sets))
     triples = list(itertools.combinations(range(n), 3))
-    assert sparse.containing(present, triples).sum(0).mean() >= 0.9 * sparse.OFTEN
+    assert sparse_fit.containing(present, triples).sum(0).mean() >= 0.9 * sparse_fit.OFTEN
 
 
 # -- games of known dividends ---------------------------------------------------------------------
@@ -178,14 +180,14 @@ def test_predictions_for_sets_held_out_know_nothing_of_them() -> None:
             self.alpha_ = next(penalties)
 
         def fit(self, x: np.ndarray, y: np.ndarray) -> Fixed:
-            lasso = sparse.Lasso(self.alpha_, **sparse._FIT).fit(x, y)
+            lasso = sparse_fit.Lasso(self.alpha_, **sparse_fit._FIT).fit(x, y)
             self.coef_ = lasso.coef_
             return self
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse, "LassoCV", Fixed)
-        first = sparse.fit_orders(present, values, 3)[-1].held_out
-        second = sparse.fit_orders(present, np.where(fold, -7.0, values), 3)[-1].held_out
+        patch.setattr(sparse_fit, "LassoCV", Fixed)
+        first = sparse_fit.fit_orders(present, values, 3)[-1].held_out
+        second = sparse_fit.fit_orders(present, np.where(fold, -7.0, values), 3)[-1].held_out
     np.testing.assert_array_equal(first[fold], second[fold])
     assert not np.allclose(first[~fold], second[~fold])
 
@@ -245,7 +247,7 @@ def test_three_redundant_heads_are_found_and_measured(or_of_three: Any) -> None:
     assert r2[1] <= 0 < r2[2] < 0.95
     assert r2[3] > 0.999
     assert found.cost == Cost(
-        forwards=1 + 8 + len(sparse.random_sets(parse_components(HEADS), 200, 6, 0, "", ""))
+        forwards=1 + 8 + len(sparse_fit.random_sets(parse_components(HEADS), 200, 6, 0, "", ""))
     )
     terms = found.terms.set_index("set")["fitted"]
     assert terms[DIRECT] == pytest.approx(DIRECT_SIZE, abs=1e-4)
@@ -337,7 +339,7 @@ def test_a_fit_goes_on_from_its_files(or_of_three: Any, tmp_path: Path) -> None:
         again = fit_dividends(or_of_three, DATA, **options)
     for name in ("verified", "fit", "terms"):
         pd.testing.assert_frame_equal(getattr(first, name), getattr(again, name))
-    with pytest.raises(InputError, match="that of another run: sets differ"):
+    with pytest.raises(InputError, match="that of another run: data, sets, seed differ"):
         fit_dividends(or_of_three, DATA, **options, seed=1)
 
 
