@@ -189,7 +189,7 @@ def fit_orders(
         values, settings = np.zeros(len(terms)), _FIT if k == 2 else _COARSE
         if terms:
             largest = np.abs(features.T @ interactions).max() / n_sets
-            grid = {"eps": 1e-4} if k == 2 else {"alphas": np.geomspace(largest, largest / 1e4, 40)}
+            grid = {"eps": 1e-4} if k == 2 else {"alphas": np.geomspace(largest, largest / 1e3, 30)}
             lasso = LassoCV(**grid, cv=KFold(_FOLDS), **settings).fit(features, interactions)
             values, penalty = lasso.coef_, float(lasso.alpha_)
         stages.append(Stage(k, terms, values, too_rare, penalty, np.zeros(n_sets)))

@@ -288,7 +288,7 @@ def test_an_and_of_three_in_a_planted_transformer(tmp_path: Path) -> None:
     table = over_all(found.verified)
     assert table["dividend"].head(4).to_dict() == pytest.approx(wanted, abs=0.15)  # of 40 texts
     assert set(table.index[:4]) == set(wanted)
-    np.testing.assert_allclose(table["fitted"][:4], table["dividend_in_fit"][:4], atol=0.05)
+    np.testing.assert_allclose(table["fitted"][:4], table["dividend_in_fit"][:4], atol=0.15)
     assert found.fit["r2"].is_monotonic_increasing
     assert found.fit["r2"].iloc[-1] > 0.99
 
