@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mechcore.ablation import (
         ablate,
         find_superadditive,
+        fit_dividends,
         interaction_from_accuracies,
         interactions,
         race,
@@ -46,6 +47,7 @@ __all__ = [
     "evaluate",
     "export_checkpoint",
     "find_superadditive",
+    "fit_dividends",
     "head_frequency",
     "heuristic_core",
     "interaction_from_accuracies",

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from mechcore.ablation.search import Search as Search
     from mechcore.ablation.search import find_superadditive as find_superadditive
     from mechcore.ablation.settings import RoleSettings as RoleSettings
+    from mechcore.ablation.sparse_dividends import DividendModel as DividendModel
+    from mechcore.ablation.sparse_dividends import fit_dividends as fit_dividends
     from mechcore.ablation.superadditivity import (
         interaction_from_accuracies as interaction_from_accuracies,
     )

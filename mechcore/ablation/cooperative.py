@@ -16,7 +16,16 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, ComponentSet, place
+from mechcore.ablation.effects import (
+    METRIC,
+    METRICS,
+    SET,
+    SIZE,
+    Ablations,
+    ComponentSet,
+    SetLike,
+    place,
+)
 from mechcore.ablation.superadditivity import P_VALUES
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, parse_components
@@ -64,38 +73,45 @@ def dividends(
     ablations: Ablations,
     components: Iterable[ComponentLike] | None = None,
     *,
+    sets: Iterable[SetLike] | None = None,
     correction: Correction = "benjamini-hochberg",
     n_resamples: int = 1000,
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Moebius dividends of all subsets of ``components``.
+    """Moebius dividends of all subsets of ``components``, or of ``sets``.
 
     Args:
         ablations: answers without every subset, see `mechcore.ablation.sets.subsets`.
         components: by default all that are ablated alone.
+        sets: in place of all subsets of these; each must have been ablated with all its subsets.
         correction: of the p-values, see `mechcore.interactions`.
         n_resamples: paired bootstrap resamples over examples.
         level: of the intervals.
         seed: of the resamples.
 
     Returns:
-        One row per subset of components, subset of the data and metric: set, size, data, role,
+        One row per set of components, subset of the data and metric: set, size, data, role,
         subset, n, metric, drop, dividend with its interval (shares or nats), p and p_adjusted.
 
     Raises:
         InputError: a subset was not ablated.
     """
-    found = _components(ablations, components)
-    sets = _subsets(found)
+    if sets is None:
+        listed = closed = _subsets(_components(ablations, components))
+    else:
+        listed = [ComponentSet.of(each) for each in sets]
+        parts = {part for each in listed for part in _subsets(each.components)}
+        closed = sorted(parts, key=len)
+    rows_of = [closed.index(each) for each in listed]
     statistics: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
     rows: list[dict[str, Any]] = []
     for subset, members in ablations.groups():
         for metric in METRICS:
-            values = _dividends(ablations, sets, metric, members)
+            values = _dividends(ablations, closed, metric, members)[rows_of]
             intervals = mean_intervals(values, answers=metric == "accuracy", **statistics)
             p, adjusted = corrected(values, correction, seed=seed)
-            for i, each in enumerate(sets):
+            for i, each in enumerate(listed):
                 row = place(ablations, str(each), len(each), subset, members)
                 row |= {
                     "metric": metric,

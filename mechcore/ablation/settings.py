@@ -12,6 +12,7 @@ SCREENING_EXAMPLES = 256
 SCREENING_SETS = 1000
 GUARANTEE = 0.05
 """Of races, unless another is given."""
+DIVIDEND_SETS = 2000
 
 
 @dataclass(frozen=True)

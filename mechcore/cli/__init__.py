@@ -11,7 +11,17 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import mechcore
-from mechcore.cli import ablation, bench, components, paths, report, study, subnetworks, training
+from mechcore.cli import (
+    ablation,
+    bench,
+    components,
+    dividends,
+    paths,
+    report,
+    study,
+    subnetworks,
+    training,
+)
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
@@ -60,6 +70,7 @@ for _command in (
     components.heads,
     ablation.ablate,
     ablation.superadditive,
+    dividends.dividends,
     paths.paths,
     report.report,
     training.train,
@@ -112,8 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
             "interrupted; run, demo, cognitive run, extractive run, effective-size, train and "
-            "bench go on when run again, prune, compare, ablate, superadditive and paths with "
-            "--resume",
+            "bench go on when run again, prune, compare, ablate, superadditive, dividends and "
+            "paths with --resume",
             code,
         )
     sys.exit(code or 0)
