@@ -210,8 +210,8 @@ class SharingEngine(ABC):
         """A runner that has drawn nothing yet; ``exact`` for one in the model's own precision."""
 
     @abstractmethod
-    def _answers(self, runner: Any, x: Tensor, index: Tensor) -> Tensor:
-        """Logits of the classes [batch, cls], of what the runner hands out."""
+    def _answers(self, runner: Any, x: Tensor) -> Tensor:
+        """Logits of the classes [batch, cls], of what the runner hands out; still on its device."""
 
     def _fills(self) -> Fill:
         job = self.job
@@ -272,14 +272,14 @@ class SharingEngine(ABC):
 
         def flush() -> None:
             if pending:
-                together = torch.stack(pending)
+                together = torch.stack(pending).cpu()
                 self.job.readout.check(together, batch["index"], runner.precision)
-                take(torch.tensor(numbers), together)
+                take(torch.tensor(numbers), together.float())
             numbers.clear()
             pending.clear()
 
         def emit(masks: Sequence[int], x: Tensor) -> None:
-            logits = self._answers(runner, x, batch["index"]).float().cpu()
+            logits = self._answers(runner, x)
             numbers.extend(masks)
             pending.extend([logits] * len(masks))
             if len(pending) * logits.numel() > _PENDING:
@@ -348,7 +348,7 @@ class TreeEngine(SharingEngine):
         stack = self.exact if exact else self.stack
         return TreeRunner(stack, self.job.shape, self._fills(), self.max_tokens)
 
-    def _answers(self, runner: TreeRunner, x: Tensor, index: Tensor) -> Tensor:
+    def _answers(self, runner: TreeRunner, x: Tensor) -> Tensor:
         return self.job.readout.classes(runner.stack.out(runner.stack.head(x)))
 
     def check(self) -> None:
