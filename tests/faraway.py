@@ -8,11 +8,12 @@ depends on values, and tensors of both devices in one operation.
 
 from __future__ import annotations
 
-import traceback
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -30,7 +31,10 @@ FAR = torch.device("meta")
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim")
 """Operations that make the host wait for the device."""
 
-_PACKAGE = Path(mechcore.__file__).parent
+OWN = "mechcore/"
+"""Beginning of the places of mechcore's lines."""
+
+_PACKAGE, _TORCH = (Path(module.__file__).parent for module in (mechcore, torch))
 
 
 class FarTensor(Tensor):
@@ -77,7 +81,7 @@ class Faraway(TorchDispatchMode):
     """Has everything asked for on `FAR` be there.
 
     Attributes:
-        waits: how often what made the host wait, by operation and line of mechcore.
+        waits: how often what made the host wait, by operation and line.
     """
 
     def __init__(self) -> None:
@@ -167,11 +171,21 @@ def _reasons_to_wait(
 
 
 def _line() -> str:
-    """The innermost line of mechcore that is being run."""
-    for frame in reversed(traceback.extract_stack()):
-        if Path(frame.filename).is_relative_to(_PACKAGE):
-            return f"{Path(frame.filename).relative_to(_PACKAGE)}:{frame.lineno}"
-    return "a test"
+    """The innermost line that is being run outside of torch: of mechcore, or of a library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        if file.is_relative_to(_PACKAGE):
+            return f"{OWN}{file.relative_to(_PACKAGE)}:{frame.f_lineno}"
+        if file != Path(__file__) and not file.is_relative_to(_TORCH):
+            return f"{file.parent.name}/{file.name}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "nowhere"
+
+
+def own(waits: Counter[str]) -> Counter[str]:
+    """What mechcore itself waits for, without what the model's own forward does."""
+    return Counter({why: n for why, n in waits.items() if f" {OWN}" in why})
 
 
 def send_away(model: Any) -> Any:

@@ -12,6 +12,7 @@ import typer
 from mechcore import progress
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
+    DEVICE,
     MODEL,
     TASK,
     TEST,
@@ -28,7 +29,7 @@ from mechcore.errors import InputError
 from mechcore.steps.analyses_config import GUARANTEE, SearchConfig
 from mechcore.steps.config import StudyConfig
 
-COMMON = (*MODEL, *TRAIN, *TEST, *TASK, "analyses.fill")
+COMMON = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, "analyses.fill")
 """Settings that the commands here have options for."""
 
 Core: TypeAlias = Annotated[

@@ -61,7 +61,7 @@ def check_placing(
         InputError: they cannot.
     """
     if device_map is None:
-        check_device(torch.device(device or "cpu"))
+        check_device(device or "cpu")
         return
     if device is not None:
         raise InputError(
@@ -148,12 +148,13 @@ def check_in_memory(name: str, weights: nn.Module) -> None:
         )
 
 
-def check_device(device: torch.device) -> None:
+def check_device(device: torch.device | str) -> None:
     """Make sure that this machine has the device.
 
     Raises:
         InputError: it has not.
     """
+    device = torch.device(device)
     backends: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
     if device.type not in backends:
         return
