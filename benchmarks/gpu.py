@@ -43,8 +43,8 @@ from sweep import machine
 from sweep_variants import RAW
 from torch import Tensor
 
-from mechcore.ablation import ablate, sets
-from mechcore.components import ModelShape
+from mechcore.ablation import ComponentSet, ablate, sets
+from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
@@ -185,6 +185,20 @@ def cleared(device: str) -> None:
         torch.cuda.empty_cache()
 
 
+def swept(
+    model: Any,
+    every: Sequence[ComponentSet],
+    chosen: Sequence[Component],
+    data: EncodedExamples,
+    means: MeanActivations,
+    engine: Any,
+) -> Tensor:
+    """Sweep all sets; logits without each of some heads, [head, example, class]."""
+    options: dict[str, Any] = {"engine": engine, "batch_size": BATCH_SIZE, "role": "ood"}
+    without = ablate(model, every, data, means, **options).without
+    return torch.stack([torch.from_numpy(without[ComponentSet((h,))].logits) for h in chosen])
+
+
 def sweep_rows(name: str, case: Case, device: str) -> Iterator[Row]:
     """Every component of a model alone, by every variant.
 
@@ -195,19 +209,15 @@ def sweep_rows(name: str, case: Case, device: str) -> Iterator[Row]:
     means = MeanActivations.compute(model, data.part(range(min(4, len(data)))), n_samples=0)
     shape = ModelShape.of(model)
     every = sets.singles(shape)
-    heads = [each for each in shape.heads]
+    heads = list(shape.heads)
     chosen = heads[:: max(1, len(heads) // case.sample)][: case.sample]
-    found: dict[str, Timed] = {}
     left_out: dict[str, str] = {}
-
-    def swept(engine: str) -> Tensor:
-        options: dict[str, Any] = {"engine": engine, "batch_size": BATCH_SIZE, "role": "ood"}
-        answers = ablate(model, every, data, means, **options)
-        without = {str(each): answers.without[each] for each in answers.without}
-        return torch.stack([torch.from_numpy(without[str(head)].logits) for head in chosen])
-
-    for engine in ENGINES:
-        found[f"mechcore {engine}"] = timed(partial(swept, engine), case.rounds, device)
+    found = {
+        f"mechcore {engine}": timed(
+            partial(swept, model, every, chosen, data, means, engine), case.rounds, device
+        )
+        for engine in ENGINES
+    }
     del model
     cleared(device)
     plain = case.model(device)
