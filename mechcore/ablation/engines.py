@@ -28,6 +28,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import Fill, FillMaker, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
+from mechcore.models.placing import DTYPES
 from mechcore.models.running import (
     Batch,
     device_of,
@@ -39,7 +40,7 @@ from mechcore.models.running import (
 from mechcore.models.stack import Linear, Stack
 from mechcore.state import encoded_inputs
 
-Precision: TypeAlias = Literal["float32", "bfloat16"]
+Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 MAX_TOKENS = {"cpu": 4096, "cuda": 131_072}
 """Most tokens in one call of a layer by device, examples times masks times positions."""
@@ -332,8 +333,8 @@ class TreeEngine(SharingEngine):
     ) -> None:
         self.given, self.exact = stack, _with_answers(stack, job.readout)
         self.stack = self.exact
-        if precision == "bfloat16":
-            self.stack = self.stack.to(torch.bfloat16)
+        if precision != "float32":
+            self.stack = self.stack.to(DTYPES[precision])
         super().__init__(job, job.shape, max_tokens)
 
     def like(self, job: Job) -> TreeEngine:
