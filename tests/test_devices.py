@@ -19,6 +19,8 @@ from pruning.oracles import encoded_for
 from torch import Tensor
 
 from mechcore.ablation import ablate, sets
+from mechcore.ablation.hessian import hessian
+from mechcore.ablation.predicting import PairRequest
 from mechcore.attention import categorize_heads
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
@@ -93,6 +95,12 @@ def resampled(model: Any, data: EncodedExamples, means: MeanActivations, n: int)
     return swept(model, data, means, n, fill="resample")
 
 
+def second_derivatives(model: Any, data: EncodedExamples, means: MeanActivations, n: int) -> Tensor:
+    components = ModelShape.of(model).components[:n]
+    request = PairRequest(model, data, means, components, batch_size=4)
+    return torch.tensor([*hessian(request).interactions.values()])
+
+
 WORK: dict[str, Callable[..., Tensor]] = {
     "tree": tree,
     "restart": restart,
@@ -101,6 +109,7 @@ WORK: dict[str, Callable[..., Tensor]] = {
     "pruning step": pruning_step,
     "paths": paths,
     "categories": categories,
+    "second derivatives": second_derivatives,
     "means": averages,
 }
 
