@@ -6,6 +6,8 @@ same logits. `FullForwards.logits` is what is timed.
 
 from __future__ import annotations
 
+import operator
+import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -28,6 +30,14 @@ Run: TypeAlias = Callable[[dict[str, Tensor]], Tensor]
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
+OUTPUTS = {
+    "bert": "bert.encoder.layer.{}.attention.output.dense",
+    "gpt2": "transformer.h.{}.attn.c_proj",
+    "llama": "model.layers.{}.self_attn.o_proj",
+}
+"""Where W_O of a layer is in a classifier, by its type of model."""
+
+
 class NotHere(Exception):
     """Why a variant cannot run in this environment."""
 
@@ -36,7 +46,8 @@ class FullForwards:
     """What the variants share.
 
     Args:
-        source: folder of the checkpoint, a BERT classifier.
+        source: folder of the checkpoint, a BERT classifier; or the Hugging Face model itself, of
+            any family in `OUTPUTS`.
         means: the heads' mean outputs.
         device: where the model runs.
     """
@@ -44,7 +55,7 @@ class FullForwards:
     by_length = False
     package: str | None = None
 
-    def __init__(self, source: str, means: MeanActivations, device: str) -> None:
+    def __init__(self, source: Any, means: MeanActivations, device: str) -> None:
         if self.package is not None:
             try:
                 version(self.package)
@@ -54,8 +65,10 @@ class FullForwards:
         self.means = means.z.float().to(device)
         self.model = self.load(source)
 
-    def load(self, source: str) -> Any:
+    def load(self, source: Any) -> Any:
         """The Hugging Face model, with the attention that transformers chooses."""
+        if not isinstance(source, str):
+            return source
         with without_bars():
             model: Any = AutoModelForSequenceClassification.from_pretrained(
                 source, dtype=torch.float32
@@ -78,6 +91,10 @@ class FullForwards:
                 found.append(torch.cat([run(batch) for batch in inputs]).cpu()[order])
         return torch.stack(found)
 
+    def output(self, layer: int) -> str:
+        """Where a layer's W_O is in the Hugging Face model."""
+        return OUTPUTS[self.model.config.model_type].format(layer)
+
     def write(self, z: Tensor, layer: int, heads: Sequence[int]) -> None:
         """Write the means of ``heads`` into z [batch, pos, head * d_head]."""
         size = self.means.shape[-1]
@@ -92,10 +109,9 @@ class RawHooks(FullForwards):
 
     @contextmanager
     def without(self, heads: Heads) -> Iterator[Run]:
-        layers = self.model.bert.encoder.layer
         with ExitStack() as hooks:
             for layer, members in by_layer(heads).items():
-                dense = layers[layer].attention.output.dense
+                dense = self.model.get_submodule(self.output(layer))
                 handle = dense.register_forward_pre_hook(self._hook(layer, members))
                 hooks.callback(handle.remove)
             yield lambda inputs: self.model(**inputs).logits
@@ -155,7 +171,7 @@ class Pyvene(FullForwards):
 
         places = [
             {
-                "component": f"bert.encoder.layer[{layer}].attention.output.dense.input",
+                "component": re.sub(r"\.(\d+)", r"[\1]", self.output(layer)) + ".input",
                 "intervention": self._intervention(layer, members),
             }
             for layer, members in by_layer(heads).items()
@@ -186,14 +202,17 @@ class Nnsight(FullForwards):
 
     @contextmanager
     def without(self, heads: Heads) -> Iterator[Run]:
-        places = by_layer(heads)
-        layers = self.model.bert.encoder.layer
+        # A module called "output" is called "E_output" there.
+        places = {
+            self.output(layer).replace(".output.", ".E_output."): (layer, members)
+            for layer, members in by_layer(heads).items()
+        }
         write = self.write
 
         def run(inputs: dict[str, Tensor]) -> Tensor:
             with self.model.trace(**inputs):
-                for layer, members in places.items():
-                    write(layers[layer].attention.E_output.dense.input, layer, members)
+                for place, (layer, members) in places.items():
+                    write(operator.attrgetter(place)(self.model).input, layer, members)
                 logits = self.model.output.logits.save()
             return logits  # noqa: RET504 a trace has no return
 

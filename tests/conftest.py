@@ -118,6 +118,14 @@ def case64(request: pytest.FixtureRequest, cases: helpers.Cases) -> helpers.Case
     return cases.get(request.param, torch.float64)
 
 
+@pytest.fixture(params=["cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """Each device besides the processor, where this machine has it."""
+    if not torch.cuda.is_available():
+        pytest.skip("this machine has no CUDA device")
+    return str(request.param)
+
+
 @pytest.fixture(autouse=True)
 def no_hooks_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that takes a shared model gives it back without hooks."""

@@ -28,6 +28,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import Fill, FillMaker, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
+from mechcore.models.placing import DTYPES
 from mechcore.models.running import (
     Batch,
     device_of,
@@ -39,7 +40,7 @@ from mechcore.models.running import (
 from mechcore.models.stack import Linear, Stack
 from mechcore.state import encoded_inputs
 
-Precision: TypeAlias = Literal["float32", "bfloat16"]
+Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
 
 MAX_TOKENS = {"cpu": 4096, "cuda": 131_072}
 """Most tokens in one call of a layer by device, examples times masks times positions."""
@@ -210,8 +211,8 @@ class SharingEngine(ABC):
         """A runner that has drawn nothing yet; ``exact`` for one in the model's own precision."""
 
     @abstractmethod
-    def _answers(self, runner: Any, x: Tensor, index: Tensor) -> Tensor:
-        """Logits of the classes [batch, cls], of what the runner hands out."""
+    def _answers(self, runner: Any, x: Tensor) -> Tensor:
+        """Logits of the classes [batch, cls], of what the runner hands out; still on its device."""
 
     def _fills(self) -> Fill:
         job = self.job
@@ -272,14 +273,14 @@ class SharingEngine(ABC):
 
         def flush() -> None:
             if pending:
-                together = torch.stack(pending)
+                together = torch.stack(pending).cpu()
                 self.job.readout.check(together, batch["index"], runner.precision)
-                take(torch.tensor(numbers), together)
+                take(torch.tensor(numbers), together.float())
             numbers.clear()
             pending.clear()
 
         def emit(masks: Sequence[int], x: Tensor) -> None:
-            logits = self._answers(runner, x, batch["index"]).float().cpu()
+            logits = self._answers(runner, x)
             numbers.extend(masks)
             pending.extend([logits] * len(masks))
             if len(pending) * logits.numel() > _PENDING:
@@ -332,8 +333,8 @@ class TreeEngine(SharingEngine):
     ) -> None:
         self.given, self.exact = stack, _with_answers(stack, job.readout)
         self.stack = self.exact
-        if precision == "bfloat16":
-            self.stack = self.stack.to(torch.bfloat16)
+        if precision != "float32":
+            self.stack = self.stack.to(DTYPES[precision])
         super().__init__(job, job.shape, max_tokens)
 
     def like(self, job: Job) -> TreeEngine:
@@ -348,7 +349,7 @@ class TreeEngine(SharingEngine):
         stack = self.exact if exact else self.stack
         return TreeRunner(stack, self.job.shape, self._fills(), self.max_tokens)
 
-    def _answers(self, runner: TreeRunner, x: Tensor, index: Tensor) -> Tensor:
+    def _answers(self, runner: TreeRunner, x: Tensor) -> Tensor:
         return self.job.readout.classes(runner.stack.out(runner.stack.head(x)))
 
     def check(self) -> None:

@@ -24,7 +24,8 @@ from mechcore.ablation.predicting import MaskedMargins, PairRequest, Predictions
 from mechcore.ablation.screening import resumed
 from mechcore.components import Mask
 from mechcore.evaluation.cost import Cost
-from mechcore.models.running import frozen
+from mechcore.models.placing import sent
+from mechcore.models.running import device_of, frozen
 
 N_POINTS = 4
 """On the way that `integrated_hessian` averages along."""
@@ -80,14 +81,16 @@ def _derivatives(
     """Second derivatives of the sum of a batch's margins, where all components are at ``point``."""
     values = Mask.full(function.shape).values.clone()
     values[function.places] = point
-    values.requires_grad_()
+    # On the model's device, or every row would be waited for.
+    values = sent(values, device_of(function.request.model)).requires_grad_()
+    places = tuple(sent(each, values.device) for each in function.places)
     with torch.enable_grad():
         total = function.total(values, rows)
         (gradient,) = torch.autograd.grad(total, values, create_graph=True)
         if not gradient.requires_grad:  # the margin is linear in mask values
             return torch.zeros(2 * (len(function.request.components),))
         seconds = [
-            torch.autograd.grad(each, values, retain_graph=True)[0][function.places]
-            for each in gradient[function.places]
+            torch.autograd.grad(each, values, retain_graph=True)[0][places]
+            for each in gradient[places]
         ]
     return torch.stack(seconds).cpu()

@@ -31,6 +31,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreError
 from mechcore.masking.fills import Fill, Kind
 from mechcore.masking.interventions import ELSEWHERE, blended, intervening
+from mechcore.models.placing import chosen, sent
 from mechcore.models.running import hook_mlp_out, hook_z, logits_of, name_of
 
 
@@ -183,7 +184,7 @@ class RestartRunner(Runner):
                 only = [child.children[0] for child in children]
                 self.values[between] = torch.stack([values for values, _ in only])
                 children = [child for _, child in only]
-            out = self._call(self.inputs, layer, x[[n for n, *_ in part]], stop)
+            out = self._call(self.inputs, layer, chosen(x, 0, [n for n, *_ in part]), stop)
             self._below(stop, out, children)
 
     def _parts_at(self, layer: int, node: Node) -> int:
@@ -197,14 +198,19 @@ class RestartRunner(Runner):
         at, inputs = x, self.inputs
         if self.read is not None:
             self.values = {}
-            rows, read = torch.arange(len(self.read)), self.read.cpu()  # z may be elsewhere
-            z = self._call(inputs, self.last, x)[:, rows, read][:, :, None]
-            at, inputs = x[:, rows, read][:, :, None], self.read_inputs
+            rows = torch.arange(len(self.read), device=self.read.device)
+            z = self._call(inputs, self.last, x)
+            z, at = (
+                each[:, rows.to(each.device), self.read.to(each.device)][:, :, None]
+                for each in (z, x)
+            )
+            inputs = self.read_inputs
         for part in self._parts(children_of(nodes), x):
             parents = [n for n, *_ in part]
-            self.z = None if z is None else z[parents]
+            self.z = None if z is None else chosen(z, 0, parents)
             self.values = {self.last: torch.stack([values for _, values, _ in part])}
-            for each, logits in zip(part, self._call(inputs, self.last, at[parents]), strict=True):
+            out = self._call(inputs, self.last, chosen(at, 0, parents))
+            for each, logits in zip(part, out, strict=True):
                 self.emit(each[-1].masks, logits)
 
     def _call(
@@ -221,12 +227,13 @@ class RestartRunner(Runner):
             if kind == "z":
                 raise _Left(activation)
             return None
-        m = values[:, None, None, :n, None] if kind == "z" else values[:, None, None, n:]
+        values = values[:, None, None, :n, None] if kind == "z" else values[:, None, None, n:]
         rows = activation.unflatten(0, (len(values), -1))
         if kind == "z" and self.z is not None:
             rows = self.z.to(activation.device)
-        elif bool((m == 1).all()):
+        elif bool((values == 1).all()):
             return None
+        m = sent(values.to(activation.dtype), activation.device)
         return blended(rows, m, self._fill(kind, layer, activation)).flatten(0, 1)
 
 
@@ -282,8 +289,8 @@ class RestartEngine(SharingEngine):
             stepwise=exact,  # the check is to restart from every layer
         )
 
-    def _answers(self, runner: RestartRunner, x: Tensor, index: Tensor) -> Tensor:
-        return self.job.readout.read(x, runner.read_inputs, index)
+    def _answers(self, runner: RestartRunner, x: Tensor) -> Tensor:
+        return self.job.readout.taken(x, runner.read_inputs)
 
     def check(self) -> None:
         """Make sure once that the engine gives the model's logits, see `TreeEngine.check`.

@@ -125,8 +125,8 @@ def ablate(
             any model whose layers can be called again; ``"reference"`` runs one masked forward per
             set; ``"auto"`` takes the first of them that can run the model, and warns if it is the
             reference.
-        precision: ``"bfloat16"`` computes the tree's matrix products in it, and measures on a
-            sample how many answers stay those of float32.
+        precision: ``"bfloat16"`` or ``"float16"`` computes the tree's matrix products in it, and
+            measures on a sample how many answers stay those of float32.
         role: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
         class_labels: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch, of similar length, for encoded examples.
@@ -143,8 +143,9 @@ def ablate(
         raise InputError(f"sweep: engine is {engine!r}; expected {' or '.join(map(repr, engines))}")
     if batch_size < 1:
         raise InputError(f"sweep: batch size {batch_size}; expected at least 1")
-    if precision not in ("float32", "bfloat16"):
-        raise InputError(f"sweep: precision is {precision!r}; expected 'float32' or 'bfloat16'")
+    if precision not in (known := get_args(Precision)):
+        expected = " or ".join(map(repr, known))
+        raise InputError(f"sweep: precision is {precision!r}; expected {expected}")
     shape, listed = ModelShape.of(model), as_sets(sets, model)
     paths = [each for each in listed if isinstance(each, PathSet)]
     components = [each for each in listed if isinstance(each, ComponentSet)]

@@ -24,6 +24,7 @@ from torch import Tensor
 from mechcore.components import ModelShape
 from mechcore.masking.fills import Fill, Kind
 from mechcore.models.padding import real_positions
+from mechcore.models.placing import chosen, sent
 from mechcore.models.stack import Stack
 
 Emit: TypeAlias = Callable[[Sequence[int], Tensor], None]
@@ -217,9 +218,10 @@ class TreeRunner(Runner):
         out, z = None, None
         if heads:
             z = stack.z(layer, flat, self.context, heads).unflatten(0, (n_nodes, -1))
-            m = usual[heads].to(z)[:, None]
+            values = usual[heads].to(z.dtype)
             masked = z
-            if bool((m != 1).any()):
+            if bool((values != 1).any()):
+                m = sent(values, z.device)[:, None]
                 masked = torch.lerp(self._heads_fill(layer, heads).to(z).expand_as(z), z, m)
             out = stack.project(layer, masked, heads, bias=True)
         if len(heads) < self.shape.n_heads:
@@ -244,10 +246,10 @@ class TreeRunner(Runner):
         changed = (values != usual).nonzero().flatten().tolist()
         if not changed or z is None:
             return base[node]
-        places = changed if len(heads) == self.shape.n_heads else [heads.index(h) for h in changed]
+        places = [heads.index(head) for head in changed]
         fill = self._heads_fill(layer, changed)
-        by = (values - usual)[changed].to(base)[:, None]
-        difference = (z[node][..., places, :] - fill) * by
+        by = sent((values - usual)[changed].to(base.dtype), base.device)[:, None]
+        difference = (chosen(z[node], -2, places) - fill) * by
         return base[node] + self.stack.project(layer, difference, changed, bias=False)
 
     def _mlp(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
@@ -276,8 +278,7 @@ class TreeRunner(Runner):
         return torch.lerp(fill.to(out).expand_as(out[node]), out[node], value)
 
     def _heads_fill(self, layer: int, heads: list[int]) -> Tensor:
-        value = self._fill("z", layer, self.like)
-        return value if len(heads) == self.shape.n_heads else value[..., heads, :]
+        return chosen(self._fill("z", layer, self.like), -2, heads)
 
 
 def _joined(streams: list[Tensor]) -> Tensor:

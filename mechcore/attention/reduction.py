@@ -111,7 +111,8 @@ class BatchPatterns:
         MechcoreError: attention between real tokens is not finite.
         """
         check_patterns(range(n_layers), self._layers)
-        sums = torch.stack([self._layers[i].cpu() for i in range(n_layers)], 1).double()
+        layers = [self._layers[i].to(self._allowed.device) for i in range(n_layers)]
+        sums = torch.stack(layers, 1).cpu().double()
         broken = (~sums.isfinite()).any(0).any(-1).nonzero().tolist()
         if broken:
             layer, head = broken[0]

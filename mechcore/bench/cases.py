@@ -20,6 +20,7 @@ from mechcore.bench.siit import MARGIN
 from mechcore.bench.trained import trained_case
 from mechcore.errors import InputError
 from mechcore.files import write_json
+from mechcore.models.placing import check_device
 from mechcore.tables import Schema, write_tables
 
 PLANTED, TRAINED = "planted", "trained"
@@ -51,21 +52,23 @@ def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def load_case(name: str, folder: str | Path, *, seed: int = 0) -> Case:
+def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
     """A case by name.
 
     Args:
         name: one of `case_names`.
         folder: for the checkpoint of a planted one.
         seed: of its texts.
+        device: where its model goes.
 
     Raises:
-        InputError: there is no such case.
+        InputError: there is no such case, or no such device.
     """
     (name,) = case_names([name])
     if name in CATALOGUE:
-        return planted_case(name, folder, seed=seed)
-    return replace(trained_case(name.removeprefix(f"{TRAINED}-"), seed=seed), name=name)
+        return planted_case(name, folder, seed=seed, device=device)
+    program = name.removeprefix(f"{TRAINED}-")
+    return replace(trained_case(program, seed=seed, device=device), name=name)
 
 
 def run_benchmark(
@@ -75,6 +78,7 @@ def run_benchmark(
     interaction_methods: Sequence[str],
     seeds: Sequence[int] = (0,),
     code: Mapping[str, str] | None = None,
+    device: str = "cpu",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every method on every case, each result kept as soon as it is there.
 
@@ -86,6 +90,7 @@ def run_benchmark(
         seeds: of texts and of what methods draw, each a repetition.
         code: digests of the code that makes the results, by module; results of other code are not
             taken over.
+        device: where models are put.
 
     Returns:
         The tables ``nodes`` and ``pairs``.
@@ -94,6 +99,7 @@ def run_benchmark(
         InputError: a case or method is unknown, the folder holds another benchmark, or a result in
             it is damaged.
     """
+    check_device(device)
     names = case_names(cases)
     options: dict[str, Any] = {
         "methods": list(dict.fromkeys(methods)),
@@ -111,7 +117,9 @@ def run_benchmark(
         for seed in seeds:
             for name in names:
                 with progress.shown_on(None):
-                    parts.append(_one(out / "cases" / f"{name}-{seed}", name, seed, options))
+                    parts.append(
+                        _one(out / "cases" / f"{name}-{seed}", name, seed, options, device)
+                    )
                 advance()
     nodes, pairs = (pd.concat(tables, ignore_index=True) for tables in zip(*parts, strict=True))
     return nodes, pairs
@@ -127,7 +135,7 @@ def _differing(file: Path, options: Mapping[str, Any]) -> list[str]:
 
 
 def _one(
-    folder: Path, name: str, seed: int, options: Mapping[str, Any]
+    folder: Path, name: str, seed: int, options: Mapping[str, Any], device: str
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Both tables of one case."""
 
@@ -146,7 +154,7 @@ def _one(
 
     def case() -> Case:
         if not loaded:
-            loaded.append(load_case(name, folder / "checkpoint", seed=seed))
+            loaded.append(load_case(name, folder / "checkpoint", seed=seed, device=device))
         return loaded[0]
 
     ranked, paired = options["methods"], options["interaction_methods"]

@@ -98,13 +98,14 @@ class Planted:
             each for each in parts if lost(each, "ood") > _NEEDED and lost(each, "id") <= _NEEDED
         )
 
-    def case(self, name: str, folder: str | Path, *, seed: int = 0) -> Case:
+    def case(self, name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
         """The transformer, written to a folder and loaded, with texts drawn at random.
 
         Args:
             name: of the case.
             folder: for the checkpoint, see `plant`.
             seed: of the texts.
+            device: where the model goes.
         """
         plant(self.circuit, folder, self.form)
         data: dict[str, EncodedExamples] = {}
@@ -117,7 +118,7 @@ class Planted:
             data[role] = encode(texts, tokenizer_of(), max_length=LONGEST)
             opposite = as_texts(role, -values, -labels, fillers)
             pairs[role] = encode(opposite, tokenizer_of(), max_length=LONGEST)
-        return Case(name, load_model(folder), data, self.truth(), pairs)
+        return Case(name, load_model(folder, device=device), data, self.truth(), pairs)
 
 
 def _head(name: str) -> Component:
@@ -258,17 +259,18 @@ CATALOGUE: Mapping[str, Planted] = _catalogue()
 """Planted transformers by name."""
 
 
-def planted_case(name: str, folder: str | Path, *, seed: int = 0) -> Case:
+def planted_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
     """A planted transformer of the catalogue, written to a folder and loaded.
 
     Args:
         name: one of `CATALOGUE`.
         folder: for the checkpoint.
         seed: of the texts.
+        device: where the model goes.
 
     Raises:
         InputError: there is no planted transformer of that name.
     """
     if name not in CATALOGUE:
         raise InputError(f"planted: {name!r} is no case; expected one of {', '.join(CATALOGUE)}")
-    return CATALOGUE[name].case(name, folder, seed=seed)
+    return CATALOGUE[name].case(name, folder, seed=seed, device=device)

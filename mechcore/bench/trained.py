@@ -61,7 +61,9 @@ def case_dir(name: str) -> Path:
     return data_dir() / "known_truth" / name
 
 
-def trained_case(name: str, *, seed: int = 0, sizes: Mapping[Role, int] = SIZES) -> Case:
+def trained_case(
+    name: str, *, seed: int = 0, sizes: Mapping[Role, int] = SIZES, device: str = "cpu"
+) -> Case:
     """A model that was trained to implement a program, with texts.
 
     Texts of out-of-domain data and the untypical ones of training data are the subset
@@ -71,6 +73,7 @@ def trained_case(name: str, *, seed: int = 0, sizes: Mapping[Role, int] = SIZES)
         name: one of `mechcore.bench.library.PROGRAMS`.
         seed: of the texts.
         sizes: number of texts of every role.
+        device: where the model goes.
 
     Raises:
         InputError: there is no such case.
@@ -85,7 +88,8 @@ def trained_case(name: str, *, seed: int = 0, sizes: Mapping[Role, int] = SIZES)
         data[role] = _encoded(f"{name} {role}", program, texts, tokenizer)
         others = program.pairs(texts, role, seed)
         pairs[role] = _encoded(f"{name} {role} pairs", program, others, tokenizer)
-    return Case(name, load_model(folder), data, program.truth(siit.MARGIN), pairs)
+    model = load_model(folder, device=device)
+    return Case(name, model, data, program.truth(siit.MARGIN), pairs)
 
 
 def _encoded(

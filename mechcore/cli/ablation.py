@@ -13,6 +13,7 @@ from mechcore import progress
 from mechcore.ablation.settings import GUARANTEE
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
+    DEVICE,
     MODEL,
     TASK,
     TEST,
@@ -29,7 +30,7 @@ from mechcore.errors import InputError
 from mechcore.steps.analyses_config import SearchConfig
 from mechcore.steps.config import StudyConfig
 
-COMMON = (*MODEL, *TRAIN, *TEST, *TASK, "analyses.fill")
+COMMON = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, "analyses.fill")
 """Settings that the commands here have options for."""
 
 Core: TypeAlias = Annotated[
@@ -46,6 +47,13 @@ Engine: TypeAlias = Annotated[
 
 GOAL = ("guarantee", "least", "largest")
 """Settings of races."""
+Precision: TypeAlias = Annotated[
+    Literal["float32", "bfloat16", "float16"],
+    typer.Option(
+        "--precision",
+        help="Of the tree's matrix products; float16 is for GPUs that are slow at bfloat16.",
+    ),
+]
 
 MOST_CONTROLS = 10_000
 """Each costs as much as any other set."""
@@ -136,10 +144,7 @@ def ablate(
     how: Annotated[Given[SearchConfig], From(SearchConfig, GOAL)],
     means: Means = None,
     engine: Engine = "auto",
-    precision: Annotated[
-        Literal["float32", "bfloat16"],
-        typer.Option("--precision", help="Of the tree's matrix products."),
-    ] = "float32",
+    precision: Precision = "float32",
     resume: Resume = False,
     raced: Annotated[
         bool,
@@ -259,10 +264,7 @@ def superadditive(
     components: Annotated[
         str, typer.Option("--components", help="To choose from: heads, mlps, all, or names.")
     ] = "all",
-    precision: Annotated[
-        Literal["float32", "bfloat16"],
-        typer.Option("--precision", help="Of the sweeps' matrix products."),
-    ] = "float32",
+    precision: Precision = "float32",
     resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
         "mechcore-superadditive"

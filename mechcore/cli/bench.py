@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from mechcore import progress
-from mechcore.cli.options import split
+from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import show
 from mechcore.errors import InputError
+from mechcore.steps.config import Resources
 
 
+@grouped
 def bench(
+    resources: Annotated[Given[Resources], From(Resources, ("device",))],
     cases: Annotated[
         str,
         typer.Option(
@@ -55,7 +58,7 @@ def bench(
     from mechcore.study.source_code import code_digests
     from mechcore.tables import write_tables
 
-    chosen = case_names(split(cases))
+    chosen, device = case_names(split(cases)), resources.settings.place
     if names:
         print("\n".join(chosen))
         return
@@ -76,7 +79,7 @@ def bench(
         [recovered_nodes, recovered_pairs, *makers, *(INTERACTION_METHODS[n] for n in paired)]
     )
     with progress.shown():
-        nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds), code)
+        nodes, pairs = run_benchmark(out, chosen, ranked, paired, _numbers(seeds), code, device)
     tables, gallery = {"nodes": nodes, "pairs": pairs}, Gallery(out)
     for name, columns in (("nodes", ["auroc", "cmd"]), ("pairs", ["auroc", "signs"])):
         table = tables[name]

@@ -10,7 +10,7 @@ import typer
 
 from mechcore import progress
 from mechcore.cli.options import From, Given, grouped, split
-from mechcore.cli.shared import FILES, MODEL, load, must_not_exist
+from mechcore.cli.shared import DEVICE, FILES, MODEL, load, must_not_exist
 from mechcore.errors import InputError
 from mechcore.steps.config import StudyConfig
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @grouped
 def heads(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *FILES))],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *DEVICE, *FILES))],
     data: Annotated[str | None, typer.Option("--data", help="File of texts.")] = None,
     max_examples: Annotated[
         int, typer.Option("--max-examples", help="Examples at most; 0: all.", min=0)

@@ -110,6 +110,10 @@ class RunOptions:
             StudyError: jobs failed.
         """
         self.check()
+        if self.executor == "in-process" or self.dry_run:  # a cluster has its own devices
+            from mechcore.models.placing import check_device
+
+            check_device(resources.place)
         folder = self.out or Path(out)
         if self.dry_run:
             _show_jobs(settings, folder, kind, self.store, resources)

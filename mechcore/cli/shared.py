@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from mechcore.steps.config import ModelConfig, StudyConfig
 
 MODEL = ("model",)
+DEVICE = ("resources.device",)
 FILES = ("data.columns", "data.label_names", "data.seed")
 TASK = (*FILES, "data.task", "data.folder")
 TRAIN = ("data.train", "data.max_train")
@@ -54,13 +55,29 @@ def check_embedded(given: Given[StudyConfig], model: ModelConfig) -> None:
         )
 
 
+def check_one_place(config: StudyConfig) -> None:
+    """Refuse a device beside a map of devices.
+
+    Raises:
+        InputError: both are named.
+    """
+    if config.resources.device is not None and config.model.device_map is not None:
+        raise InputError(
+            f"--device {config.resources.device} and device_map {config.model.device_map} exclude "
+            "each other: a map says itself which devices are used; leave one of them out"
+        )
+
+
 def load(given: Given[StudyConfig], roles: tuple[str, ...], *, answers: bool = True) -> Any:
     """The model and data of the options; ``answers``: whether the model's are needed."""
     from mechcore.steps.inputs import load_inputs
 
     config = given.settings
     check_embedded(given, config.model)
-    return load_inputs(config.model, config.data, roles, answers=answers)
+    check_one_place(config)
+    return load_inputs(
+        config.model, config.data, roles, answers=answers, device=config.resources.place
+    )
 
 
 def means_of(inputs: Any, means: Path | None) -> Any:

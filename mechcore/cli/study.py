@@ -17,6 +17,7 @@ from mechcore.cli.shared import (
     TEST,
     TRAIN,
     check_embedded,
+    check_one_place,
     must_not_exist,
     show,
     show_missing,
@@ -117,11 +118,8 @@ def _do(
     from mechcore.study.kinds import DEFAULT
 
     study = replace(study, resources=resources.over(study.resources))
-    if resources.values.get("device") is not None and study.model.device_map is not None:
-        raise InputError(
-            f"--device {study.resources.device} and device_map {study.model.device_map} exclude "
-            "each other: a map says itself which devices are used; leave one of them out"
-        )
+    if "device" in resources.values:
+        check_one_place(study)
     found = origins(*stages, (COMMAND_LINE, study))
     how.do(DEFAULT, study, study.resources, out=out, origins=found, show=show_run)
 

@@ -11,6 +11,7 @@ import typer
 from mechcore import progress
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
+    DEVICE,
     MODEL,
     PRUNING,
     TASK,
@@ -32,12 +33,12 @@ from mechcore.errors import InputError
 from mechcore.steps.analyses_config import Analyses, SizesConfig
 from mechcore.steps.config import EMBEDDED, StudyConfig
 
-_SERIES = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING)
+_SERIES = (*MODEL, *DEVICE, *TRAIN, *TEST, *TASK, *PRUNING)
 
 
 @grouped
 def means(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *TRAIN, *TASK))],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *DEVICE, *TRAIN, *TASK))],
     include_padding: Annotated[
         bool, typer.Option("--include-padding", help="Pool padding in, as the authors did.")
     ] = False,
@@ -228,6 +229,7 @@ def effective_size(
     if (full is None) != (grid is None):
         raise InputError("--full and --grid belong together; give both, or neither")
     from mechcore.files import read_csv
+    from mechcore.models.placing import check_device
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
     from mechcore.steps.sizes import checkpoint_series, size_tables
@@ -247,6 +249,7 @@ def effective_size(
     else:
         if group:
             raise InputError("--group is for --full and --grid; checkpoints have ID, OOD and mixed")
+        check_device(config.resources.place)
         series = checkpoint_series(split(checkpoints), config.model)
         study = replace(
             config,
@@ -267,7 +270,7 @@ def effective_size(
 
 @grouped
 def export(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *TRAIN, *TASK))],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*MODEL, *DEVICE, *TRAIN, *TASK))],
     means: Means = None,
     mask: Annotated[
         Path | None, typer.Option("--mask", help="Mask file, as in masks/s0.50-seed42.safetensors.")

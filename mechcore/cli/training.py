@@ -60,11 +60,13 @@ def train(
     from mechcore.steps.fitting import Fitting
     from mechcore.steps.inputs import check_names, check_sources
     from mechcore.training import best_step
+    from mechcore.training.machine import device_of
 
+    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device_of(place)
     roles = [role for role in TEST_ROLES if data.task or getattr(data, role) is not None]
     check_sources(model, data, ["train", *roles])
     check_names(model, data)
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     fitting = Fitting.of(model, data, settings, place, roles)
     with progress.shown():
         history = fitting.run(out)

@@ -20,6 +20,7 @@ from mechcore.data.labels import LabelMap
 from mechcore.errors import InputError
 from mechcore.evaluation.continuations import Continuations
 from mechcore.models.finite import check_finite
+from mechcore.models.placing import sent
 from mechcore.models.running import Batch, class_names, is_causal, last_real_position
 
 
@@ -132,14 +133,20 @@ class Readout:
         Raises:
             NotFiniteError: a logit that is read is not finite.
         """
+        logits = self.taken(logits, inputs)
+        self.check(logits, examples)
+        return logits
+
+    def taken(
+        self, logits: Float[Tensor, "*masks batch *pos out"], inputs: Mapping[str, Tensor]
+    ) -> Float[Tensor, "*masks batch cls"]:
+        """`read` without a look at the values, which a device would have to be waited for."""
         if self.at_last_position:
             last = last_real_position(inputs["attention_mask"])
             logits = logits[..., torch.arange(len(last), device=last.device), last, :]
         if self.tokens is not None:
-            logits = logits[..., self.tokens.to(logits.device)]
-        logits = self.classes(logits)
-        self.check(logits, examples)
-        return logits
+            logits = logits[..., sent(self.tokens, logits.device)]
+        return self.classes(logits)
 
     def classes(self, logits: Float[Tensor, "*masks row out"]) -> Float[Tensor, "*masks batch cls"]:
         """Logits of the classes from those read at a position, of all tokens or `tokens`."""

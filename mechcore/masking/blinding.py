@@ -36,12 +36,14 @@ from mechcore.masking.interventions import blended, intervening
 from mechcore.masking.means import MeanActivations
 from mechcore.models.measuring import Hook
 from mechcore.models.padding import real_positions
+from mechcore.models.placing import sent
 from mechcore.models.running import (
     Batch,
-    forward,
+    device_of,
     hook_mlp_out,
     hook_resid_mid,
     hook_z,
+    logits_of,
     model_inputs,
 )
 
@@ -66,7 +68,7 @@ class BlindModel:
         n = len(self.rows.run)
         try:
             repeated = {name: tensor.repeat(n, 1) for name, tensor in inputs.items()}
-            return forward(self.model, repeated).unflatten(0, (n, -1))
+            return logits_of(self.model, repeated).unflatten(0, (n, -1))
         finally:
             self.positions = None
 
@@ -222,6 +224,7 @@ def _running(
         keep: is told what is computed, before rows exchange it.
     """
     hooks: list[tuple[str, Hook]] = []
+    device = device_of(runner.model)
     own = torch.arange(len(rows.run))
     if len(own) == len(set(rows.run)):  # nobody is blind to anything
         with intervening(runner.model, []):
@@ -232,13 +235,14 @@ def _running(
         for what in INPUTS[1:]:
             sources = rows.sources(heads, what, runs_only=True)
             if bool((sources != own[:, None]).any()):
-                hooks.append((f"blocks.{layer}.attn.hook_{what}", partial(_read, sources)))
+                read = partial(_read, sent(sources, device))
+                hooks.append((f"blocks.{layer}.attn.hook_{what}", read))
         places: list[tuple[Kind, str, list[Component]]] = [("z", hook_z(layer), heads)]
         places += [("mlp", hook_mlp_out(layer), [Component(layer)])] * shape.has_mlps
         for kind, name, components in places:
-            write = _Write(
-                kind, layer, rows.sources(components), rows.kept(components), runner, fill, keep
-            )
+            sources, kept = rows.sources(components), rows.kept(components)
+            there = None if bool((kept == 1).all()) else sent(kept, device)
+            write = _Write(kind, layer, sent(sources, device), there, runner, fill, keep)
             hooks.append((name, write))
     with intervening(runner.model, hooks):
         yield
@@ -248,19 +252,23 @@ def _read(sources: Int[Tensor, "row head"], activation: Tensor, hook: Any) -> Te
     """Queries, keys or values [rows, pos, head, d_head] of other rows; grouped ones are fewer."""
     # A group reads as the first of its heads that is blind, or else as the run.
     by_group = sources.unflatten(1, (activation.shape[2], -1))
-    own = torch.arange(len(sources))[:, None, None]
+    own = torch.arange(len(sources), device=sources.device)[:, None, None]
     first = (by_group != own).int().argmax(-1, keepdim=True)
     return _exchanged(activation, by_group.gather(-1, first)[..., 0])
 
 
 @dataclass(frozen=True, eq=False)
 class _Write:
-    """What rows put out, [rows, pos, head, d_head] or [rows, pos, d_model]."""
+    """What rows put out, [rows, pos, head, d_head] or [rows, pos, d_model].
+
+    Attributes:
+        kept: 0 for a row's senders; None where no row has any here.
+    """
 
     kind: Kind
     layer: int
     sources: Int[Tensor, "row component"]
-    kept: Float[Tensor, "row component"]
+    kept: Float[Tensor, "row component"] | None
     runner: BlindModel
     fill: Fill
     keep: Callable[[Kind, int, Tensor], None] | None
@@ -270,7 +278,7 @@ class _Write:
             self.keep(self.kind, self.layer, activation)
         heads = activation if self.kind == "z" else activation[:, :, None]
         out = _exchanged(heads, self.sources).view_as(activation)
-        if bool((self.kept == 1).all()):
+        if self.kept is None:
             return out
         rows = out.unflatten(0, (len(self.sources), -1))
         m = self.kept.to(out)[:, None, None, :]

@@ -24,7 +24,8 @@ from mechcore.errors import InputError
 from mechcore.masking.fills import Fill, FillMaker, Kind, Mean
 from mechcore.masking.means import MeanActivations
 from mechcore.models.measuring import hooked
-from mechcore.models.running import Batch, forward, hook_mlp_out, hook_z
+from mechcore.models.placing import sent
+from mechcore.models.running import Batch, device_of, forward, hook_mlp_out, hook_z
 
 
 class Counterfactual(Fill):
@@ -60,7 +61,7 @@ class Counterfactual(Fill):
             means.check(model)
         self.pairs = pairs
         self.found: dict[tuple[Kind, int], Tensor] = {}
-        self.lengths = torch.zeros(0, dtype=torch.long)
+        self.lengths, self.lacks = torch.zeros(0, dtype=torch.long), False
 
     @classmethod
     def of(cls, pairs: EncodedExamples) -> FillMaker:
@@ -98,7 +99,13 @@ class Counterfactual(Fill):
         rows = self.pairs.rows(index)  # padded on the right: columns are positions
         with hooked(self.model, hooks):
             forward(self.model, rows)
-        self.found, self.lengths = found, rows["attention_mask"].sum(1)
+        lengths = rows["attention_mask"].sum(1)
+        real = batch.get("attention_mask")
+        longest = (
+            len(batch["input_ids"][0]) if real is None else (torch.as_tensor(real) != 0).sum(1)
+        )
+        self.lacks = bool((longest > lengths).any())
+        self.found, self.lengths = found, sent(lengths, device_of(self.model))
 
     def values(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
@@ -121,7 +128,7 @@ class Counterfactual(Fill):
         rows = torch.arange(len(places), device=there.device)[:, None]
         out = there[rows, places.minimum(lengths - 1)]
         missing = places >= lengths
-        if bool(missing.any()):
+        if self.lacks:
             mean = self._mean(kind, layer, places).to(out)
             out = torch.where(missing.unflatten(1, (-1, *[1] * (out.ndim - 2))), mean, out)
         return out.reshape(*positions.shape, *out.shape[2:])
@@ -132,7 +139,7 @@ class Counterfactual(Fill):
                 "masked: fill 'counterfactual' needs means where an example is longer than its "
                 "pair; pass MeanActivations.compute(model, batches), or pairs of equal lengths"
             )
-        return Mean(self.model, self._means, self.seed).values(kind, layer, places, None)
+        return Mean(self.model, self.means, self.seed).values(kind, layer, places, None)
 
 
 def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:

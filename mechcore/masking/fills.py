@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -23,7 +24,8 @@ from torch import Tensor
 
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.models.running import Batch
+from mechcore.models.placing import sent
+from mechcore.models.running import Batch, device_of
 from mechcore.registry import Registry
 
 Kind: TypeAlias = Literal["z", "mlp"]
@@ -46,11 +48,11 @@ class Fill(ABC):
     def __init__(self, model: Any, means: MeanActivations | None, seed: int) -> None:
         self.model, self._means, self.seed = model, means, seed
 
-    @property
+    @cached_property
     def means(self) -> MeanActivations:
-        """The model's mean activations."""
+        """The model's mean activations, on its device."""
         assert self._means is not None
-        return self._means
+        return self._means.to(device_of(self.model))
 
     def prepare(self, batch: Batch) -> None:  # noqa: B027
         """Learn of a batch before it is run; the model is not masked meanwhile.
@@ -101,8 +103,7 @@ class Mean(Fill):
                 "masked: means per position need the attention mask; call the value of the with "
                 "statement instead of the model"
             )
-        positions = positions.to(mean.device)
-        if int(positions.max()) >= len(mean):
+        if positions.shape[-1] > len(mean) <= int(positions.max()):
             raise InputError(
                 f"masked: input has {int(positions.max()) + 1} positions, the means per position "
                 f"only {len(mean)}; compute them on longer texts, or pool positions"
@@ -120,7 +121,8 @@ class Zero(Fill):
     ) -> Float[Tensor, "*tokens rest"]:
         """See `Fill.values`."""
         cfg = self.model.cfg
-        return torch.zeros((cfg.n_heads, cfg.d_head) if kind == "z" else cfg.d_model)
+        size = (cfg.n_heads, cfg.d_head) if kind == "z" else (cfg.d_model,)
+        return torch.zeros(size, device=device_of(self.model))
 
 
 class Resample(Fill):
@@ -154,7 +156,9 @@ class Resample(Fill):
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
     ) -> Float[Tensor, "*tokens rest"]:
         """See `Fill.values`."""
-        return getattr(self.means, f"samples_{kind}")[draws, layer]
+        assert draws is not None
+        samples = getattr(self.means, f"samples_{kind}")
+        return samples[sent(draws, samples.device), layer]
 
 
 FILLS: Registry[type[Fill]] = Registry(

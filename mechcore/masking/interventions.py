@@ -25,12 +25,14 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.measuring import Hook, evaluating, hooked
 from mechcore.models.model_identity import check_masks
 from mechcore.models.padding import real_positions
+from mechcore.models.placing import sent
 from mechcore.models.running import (
     Batch,
     check_hooks,
-    forward,
+    device_of,
     hook_mlp_out,
     hook_z,
+    logits_of,
     model_inputs,
 )
 
@@ -83,7 +85,7 @@ class MaskedModel:
     def _run(self, inputs: Batch, positions: Tensor) -> Tensor:
         self.positions = positions
         try:
-            return forward(self.model, inputs)
+            return logits_of(self.model, inputs)
         finally:
             self.positions = None
 
@@ -134,13 +136,16 @@ def masked(
     filling = fill_of(model, means, fill, seed)
     runner = MaskedModel(model, len(mask) if mask.is_batched else None, filling)
     hooks: list[tuple[str, Any]] = []
-    for layer in range(mask.shape.n_layers):
-        places: list[tuple[Kind, str, Tensor]] = [
-            ("z", hook_z(layer), mask.heads[..., layer, :, None]),
-            ("mlp", hook_mlp_out(layer), mask.mlps[..., layer, None]),
-        ]
-        for kind, name, values in places:
-            if values.requires_grad or bool((values != 1).any()):
+    shape, there = mask.shape, sent(mask.values, device_of(model))
+    for layer in range(shape.n_layers):
+        places: list[tuple[Kind, str, slice]] = [("z", hook_z(layer), slice(shape.n_heads))]
+        if shape.has_mlps:
+            places.append(("mlp", hook_mlp_out(layer), slice(shape.n_heads, None)))
+        for kind, name, columns in places:
+            given = mask.values[..., layer, columns]
+            if given.requires_grad or bool((given != 1).any()):
+                values = there[..., layer, columns]
+                values = values[..., None] if kind == "z" else values
                 hooks.append((name, _hook(values, kind, layer, runner)))
     with intervening(model, hooks):
         yield runner

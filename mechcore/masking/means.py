@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from mechcore.models.finite import not_finite_advice
 from mechcore.models.measuring import hooked
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.padding import real_positions
+from mechcore.models.placing import sent
 from mechcore.models.running import (
     Batch,
     check_hooks,
+    device_of,
     forward,
     hook_mlp_out,
     hook_z,
@@ -104,7 +106,10 @@ class MeanActivations(Shown):
         if n_samples < 0:
             raise InputError(f"means: n_samples is {n_samples}; expected 0 or more")
         shape = ModelShape.of(model)
-        sums = _Sums(shape, model.cfg, per_position, n_samples, seed)
+        # Means per position are sums over tokens in an order that GPUs do not keep to.
+        far = not per_position and device_of(model).type != "mps"
+        device = device_of(model) if far else torch.device("cpu")
+        sums = _Sums(shape, model.cfg, per_position, n_samples, seed, device)
         digest = hashlib.sha256()
         mlp_layers = range(shape.n_layers) if shape.has_mlps else range(0)
         hooks = [(hook_z(i), sums.adder("z", i)) for i in range(shape.n_layers)]
@@ -114,10 +119,10 @@ class MeanActivations(Shown):
         with torch.no_grad(), batch_bar("means", batches) as advance, hooked(model, hooks):
             for batch in as_batches(batches):
                 inputs = model_inputs(model, batch)
-                mask = inputs["attention_mask"]
+                mask = inputs["attention_mask"].cpu()
                 digest.update(str(tuple(mask.shape)).encode())
-                digest.update((inputs["input_ids"] * mask).cpu().numpy().tobytes())
-                digest.update(mask.cpu().numpy().tobytes())
+                digest.update((inputs["input_ids"].cpu() * mask).numpy().tobytes())
+                digest.update(mask.numpy().tobytes())
                 sums.begin(torch.ones_like(mask) if include_padding else mask)
                 forward(model, batch)
                 advance()
@@ -131,6 +136,14 @@ class MeanActivations(Shown):
         )
         means._check_finite()
         return means
+
+    def to(self, device: torch.device) -> MeanActivations:
+        """The same on another device; in float32 on one that knows no float64 (mps)."""
+        if device == self.z.device:
+            return self
+        dtype = torch.float32 if device.type == "mps" else None
+        there = {name: getattr(self, name).to(device, dtype) for name in _TENSORS}
+        return replace(self, **there)
 
     def check(self, model: Any) -> None:
         """Make sure these are the means of ``model``.
@@ -253,28 +266,37 @@ class _Sums:
     """Running float64 sums and a uniform sample of tokens, filled by the hooks of one forward."""
 
     def __init__(
-        self, shape: ModelShape, cfg: Any, per_position: bool, n_samples: int, seed: int
+        self,
+        shape: ModelShape,
+        cfg: Any,
+        per_position: bool,
+        n_samples: int,
+        seed: int,
+        device: torch.device,
     ) -> None:
-        mlps = shape.n_layers if shape.has_mlps else 0
+        mlps, self.device = shape.n_layers if shape.has_mlps else 0, device
         self.sizes = {"z": (shape.n_layers, shape.n_heads, cfg.d_head), "mlp": (mlps, cfg.d_model)}
         self.per_position = per_position
         self.totals = {
-            name: torch.zeros(0 if per_position else 1, *size, dtype=torch.float64)
+            name: torch.zeros(0 if per_position else 1, *size, dtype=torch.float64, device=device)
             for name, size in self.sizes.items()
         }
         self.counts = torch.zeros(0 if per_position else 1, dtype=torch.float64)
         self.n_samples = n_samples
         self.keys = torch.zeros(0, dtype=torch.float64)
-        self.samples = {name: torch.zeros(0, *size) for name, size in self.sizes.items()}
+        self.samples = {
+            name: torch.zeros(0, *size, device=device) for name, size in self.sizes.items()
+        }
         self.generator = torch.Generator().manual_seed(seed)
         self.started = False
 
     def begin(self, weights: Tensor) -> None:
         """Prepare for one batch whose tokens count where ``weights`` [batch, pos] is not 0."""
         self.started = True
-        self.rows, self.columns = (weights.cpu() != 0).nonzero(as_tuple=True)
+        rows, columns = (weights != 0).nonzero(as_tuple=True)
+        self.rows, self.columns = sent(rows, self.device), sent(columns, self.device)
         if self.per_position:
-            self.slots = real_positions(weights.cpu())[self.rows, self.columns]
+            self.slots = real_positions(weights)[rows, columns]
             missing = int(self.slots.max()) + 1 - len(self.counts)
             if missing > 0:
                 self.counts = torch.cat([self.counts, self.counts.new_zeros(missing)])
@@ -282,34 +304,39 @@ class _Sums:
                     more = total.new_zeros(missing, *self.sizes[name])
                     self.totals[name] = torch.cat([total, more])
         else:
-            self.slots = torch.zeros(len(self.rows), dtype=torch.long)
+            self.slots = torch.zeros(len(rows), dtype=torch.long)
         self.counts.index_add_(0, self.slots, torch.ones(len(self.slots), dtype=torch.float64))
         # The n smallest of independent uniform keys are a uniform sample of the stream.
         keys = torch.cat(
-            [self.keys, torch.rand(len(self.rows), generator=self.generator, dtype=torch.float64)]
+            [self.keys, torch.rand(len(rows), generator=self.generator, dtype=torch.float64)]
         )
         chosen = keys.argsort()[: self.n_samples]
-        self.keep = chosen[chosen < len(self.keys)]
-        self.take = chosen[chosen >= len(self.keys)] - len(self.keys)
-        self.keys = torch.cat([keys[self.keep], keys[self.take + len(self.keys)]])
+        kept, taken = chosen[chosen < len(self.keys)], chosen[chosen >= len(self.keys)]
+        self.n_kept, self.take = len(kept), sent(taken - len(self.keys), self.device)
+        self.keys = torch.cat([keys[kept], keys[taken]])
         for name, size in self.sizes.items():
-            old = self.samples[name][self.keep]
-            self.samples[name] = torch.cat([old, torch.zeros(len(self.take), *size)])
+            old = self.samples[name].index_select(0, sent(kept, self.device))
+            self.samples[name] = torch.cat([old, old.new_zeros(len(taken), *size)])
 
     def adder(self, name: str, layer: int) -> Any:
         def add(activation: Tensor, hook: Any) -> None:
-            tokens = activation[self.rows.to(activation.device), self.columns.to(activation.device)]
-            tokens = tokens.detach().cpu()
+            there = activation.device
+            tokens = activation[self.rows.to(there), self.columns.to(there)].detach()
+            tokens = tokens.to(self.device)
             if self.per_position:
                 self.totals[name][:, layer].index_add_(0, self.slots, tokens.double())
             else:
                 self.totals[name][0, layer] += tokens.double().sum(0)
-            new = slice(len(self.keep), None)
+            new = slice(self.n_kept, None)
             self.samples[name][new, layer] = tokens[self.take].float()
 
         return add
 
     def results(self) -> dict[str, Tensor]:
+        self.totals, self.samples = (
+            {name: each.cpu() for name, each in kept.items()}
+            for kept in (self.totals, self.samples)
+        )
         means = {
             name: total / self.counts.reshape(-1, *[1] * (total.ndim - 1))
             for name, total in self.totals.items()

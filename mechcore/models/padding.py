@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
+
+is_arranged: ContextVar[bool] = ContextVar("is_arranged", default=False)
+"""Whether the batches that run are known to have their padding where the model wants it."""
+
+
+@contextmanager
+def arranged() -> Iterator[None]:
+    """Run batches that need not be looked through again, which a device would have to wait for."""
+    token = is_arranged.set(True)
+    try:
+        yield
+    finally:
+        is_arranged.reset(token)
 
 
 def real_tokens_first(

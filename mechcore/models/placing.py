@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from mechcore.errors import InputError, shown
 
@@ -24,6 +24,18 @@ DTYPES: dict[str, torch.dtype] = {
 
 DEVICE_MAPS = ("auto", "balanced", "cpu")
 """Device maps by name."""
+
+
+def sent(values: Tensor | Sequence[int], device: torch.device) -> Tensor:
+    """Small values of the host on a device, without waiting for what the device is at."""
+    return torch.as_tensor(values).to(device, non_blocking=device.type != "mps")  # a race there
+
+
+def chosen(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
+    """Some places of an axis; a list as an index would wait for the device."""
+    if list(places) == list(range(x.shape[axis])):
+        return x
+    return x.index_select(axis, sent(places, x.device))
 
 
 def as_dtype(dtype: Any) -> torch.dtype:
@@ -49,7 +61,7 @@ def check_placing(
         InputError: they cannot.
     """
     if device_map is None:
-        check_device(torch.device(device or "cpu"))
+        check_device(device or "cpu")
         return
     if device is not None:
         raise InputError(
@@ -136,12 +148,13 @@ def check_in_memory(name: str, weights: nn.Module) -> None:
         )
 
 
-def check_device(device: torch.device) -> None:
+def check_device(device: torch.device | str) -> None:
     """Make sure that this machine has the device.
 
     Raises:
         InputError: it has not.
     """
+    device = torch.device(device)
     backends: dict[str, Any] = {"cuda": torch.cuda, "mps": torch.backends.mps}
     if device.type not in backends:
         return

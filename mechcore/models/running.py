@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import architecture_of
 from mechcore.models.measuring import evaluating
-from mechcore.models.padding import real_tokens_first
+from mechcore.models.padding import arranged, real_tokens_first
+from mechcore.models.placing import sent
 
 Batch: TypeAlias = Mapping[str, Any]
 
@@ -212,7 +213,8 @@ def logits_of(model: Any, inputs: Mapping[str, Tensor]) -> Float[Tensor, "batch 
         inputs["one_zero_attention_mask"] = inputs.pop("attention_mask")
     elif n_token_types(model) == 0:
         inputs.pop("token_type_ids", None)
-    logits = model(ids, return_type="logits", **inputs)
+    with arranged():
+        logits = model(ids, return_type="logits", **inputs)
     if not torch.is_tensor(logits):
         raise InputError(f"model: forward returned {type(logits).__name__}; expected logits")
     return logits.to(ids.device)
@@ -233,11 +235,9 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
             f"batch: no input_ids; found {found}; expected a dict of tokenizer outputs"
         )
     names = ("input_ids", "attention_mask", "token_type_ids")
-    device = device_of(model)
-    inputs = {
-        name: _as_tensor(name, batch[name], device) for name in names if batch.get(name) is not None
-    }
+    inputs = {name: _as_tensor(name, batch[name]) for name in names if batch.get(name) is not None}
     ids = inputs["input_ids"]
+    inputs = {name: tensor.to(ids.device) for name, tensor in inputs.items()}
     if ids.ndim != 2 or 0 in ids.shape:
         raise InputError(
             f"batch: input_ids has shape {tuple(ids.shape)}; expected [batch, pos], not empty"
@@ -257,7 +257,8 @@ def model_inputs(model: Any, batch: Batch) -> dict[str, Int[Tensor, "batch pos"]
         inputs["token_type_ids"] = _known_types(types, inputs["attention_mask"] != 0, known)
     if not is_causal(model):
         inputs, _ = real_tokens_first(inputs, inputs["attention_mask"])
-    return inputs
+    device = device_of(model)  # only now: what is looked at there has to be waited for
+    return {name: sent(tensor, device) for name, tensor in inputs.items()}
 
 
 def _check_known(ids: Tensor, model: Any) -> None:
@@ -288,9 +289,9 @@ def _known_types(types: Tensor, real: Tensor, known: int) -> Tensor:
     return types.masked_fill(unknown, 0)
 
 
-def _as_tensor(name: str, values: Any, device: torch.device) -> Tensor:
+def _as_tensor(name: str, values: Any) -> Tensor:
     try:
-        return torch.as_tensor(values, device=device)
+        return torch.as_tensor(values)
     except (ValueError, TypeError) as error:
         raise InputError(
             f"batch: {name} cannot be made a tensor ({error}); expected rows of equal length: pad "

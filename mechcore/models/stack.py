@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mechcore.models.padding import real_positions
+from mechcore.models.placing import chosen
 
 Activation: TypeAlias = Callable[[Tensor], Tensor]
 Inputs: TypeAlias = Mapping[str, Tensor]
@@ -106,11 +107,13 @@ class Context:
         real: which positions hold tokens, or None if all do.
         rotary: cosines and sines of the rotary embedding, each [batch, 1, pos, rotated].
         read: position whose output is read, [batch]; None if all are.
+        padded_right: whether all padding is on the right.
     """
 
     real: Bool[Tensor, "batch pos"] | None
     rotary: tuple[Tensor, Tensor] | None
     read: Int[Tensor, " batch"] | None
+    padded_right: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +169,8 @@ class Stack:
         if self.rotary is not None:
             cos, sin = self.rotary(real_positions(mask))
             rotary = cos[:, None], sin[:, None]
-        return Context(None if bool(mask.all()) else mask, rotary, read)
+        whole, right = torch.stack([mask.all(), (mask[:, 1:] <= mask[:, :-1]).all()]).tolist()
+        return Context(None if whole else mask, rotary, read, right)
 
     # -- attention ------------------------------------------------------------------------------
 
@@ -222,21 +226,21 @@ class Stack:
         if key.weight.shape[0] != query.weight.shape[0]:
             groups = [i * key.weight.shape[0] // query.weight.shape[0] for i in groups]
         if context.rotary is None:
-            by_head = key.weight.unflatten(0, (-1, self.d_head))[groups]  # [head, d_head, d_model]
+            by_head = chosen(key.weight.unflatten(0, (-1, self.d_head)), 0, groups)
             scores = torch.einsum("rhd,hdm->rhm", q, by_head) @ x.mT
         else:
             k = self._rotated(key(x).unflatten(-1, (-1, self.d_head)).transpose(1, 2), context)
             q = self._rotated(q[:, :, None], context, read)
-            scores = (q @ k[:, groups].mT).squeeze(2)
+            scores = (q @ chosen(k, 1, groups).mT).squeeze(2)
         scores = scores.float() * weights.scale
         allowed = self._readable(context, len(x), x.shape[1], read)
         if allowed is not None:
             scores = scores.masked_fill(~allowed[:, None], -torch.inf)
         seen = scores.softmax(-1).to(x) @ x  # [row, head, d_model]
-        by_head = value.weight.unflatten(0, (-1, self.d_head))[groups]
+        by_head = chosen(value.weight.unflatten(0, (-1, self.d_head)), 0, groups)
         z = torch.einsum("rhm,hdm->rhd", seen, by_head)
         if value.bias is not None:
-            z = z + value.bias.unflatten(0, (-1, self.d_head))[groups]
+            z = z + chosen(value.bias.unflatten(0, (-1, self.d_head)), 0, groups)
         return z[:, None]
 
     def _projections(self, weights: Layer, heads: list[int]) -> tuple[Linear, Linear, Linear]:
@@ -253,10 +257,12 @@ class Stack:
         return self._chosen(q, heads), self._chosen(k, groups), self._chosen(v, groups)
 
     def _chosen(self, part: Linear, heads: list[int]) -> Linear:
-        weight = part.weight.unflatten(0, (-1, self.d_head))[heads].flatten(0, 1)
-        if part.bias is None:
-            return Linear(weight, None)
-        return Linear(weight, part.bias.unflatten(0, (-1, self.d_head))[heads].flatten())
+        weight, bias = (
+            None if x is None else chosen(x.unflatten(0, (-1, self.d_head)), 0, heads).flatten(0, 1)
+            for x in (part.weight, part.bias)
+        )
+        assert weight is not None
+        return Linear(weight, bias)
 
     def _rotated(self, x: Tensor, context: Context, at: Tensor | None = None) -> Tensor:
         """Rotary embedding of [row, head, pos, d_head], or of one position per row."""
@@ -280,8 +286,8 @@ class Stack:
         real = self._for_rows(context.real, n_rows)[:, None, None]
         if not self.causal:
             return real
-        if bool((context.real[:, 1:] <= context.real[:, :-1]).all()):
-            return None  # padded on the right: real tokens come first and never see padding
+        if context.padded_right:
+            return None  # real tokens come first and never see padding
         ones = torch.ones(n_pos, n_pos, dtype=torch.bool, device=real.device)
         return (real & ones.tril()) | torch.eye(n_pos, dtype=torch.bool, device=real.device)
 
@@ -319,7 +325,7 @@ class Stack:
         o = self.layers[layer].o
         weight = o.weight
         if len(heads) < self.n_heads:
-            weight = weight.unflatten(1, (self.n_heads, self.d_head))[:, heads].flatten(1)
+            weight = chosen(weight.unflatten(1, (self.n_heads, self.d_head)), 1, heads).flatten(1)
         return F.linear(z.flatten(-2).to(weight.dtype), weight, o.bias if bias else None)
 
     def after_attention(self, layer: int, x: Tensor) -> Tensor:

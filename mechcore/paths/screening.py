@@ -94,7 +94,7 @@ class Screening:
             fill = self.fills[key]
             fill.read(inputs)
             lost = {
-                place: ((x - fill.found[place]) * gradients[place]).flatten(0, 1).sum(0)
+                place: ((x - fill.found[place]) * gradients[place]).flatten(0, 1).sum(0).cpu()
                 for place, x in outputs.items()
             }
             for i, receiver in receivers.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -14,9 +15,10 @@ from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
-from mechcore.masking.fills import FillMaker
+from mechcore.masking.fills import FILLS, FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
+from mechcore.models.placing import sent
 from mechcore.models.running import device_of, forward, model_inputs
 from mechcore.pruning.settings import PruneSettings
 
@@ -44,7 +46,8 @@ class Teacher:
                 inputs = model_inputs(model, batch)
                 rows.append(self.readout.read(logits, inputs, batch["index"]).float())
                 advance()
-        self.logits = torch.cat(rows)[torch.cat(index).argsort().to(rows[0].device)]
+        self.logits = torch.cat(rows)[sent(torch.cat(index).argsort(), rows[0].device)]
+        self._known: tuple[MeanActivations | None, MeanActivations | None] = (None, None)
 
     def kl_gradients(
         self,
@@ -60,8 +63,8 @@ class Teacher:
             leaf = part.clone().requires_grad_()
             kl = self.divergences(leaf, means, examples, fill).mean(-1)
             gradients.append(*torch.autograd.grad(kl.sum(), leaf))
-            losses.append(kl.detach().cpu())
-        return torch.cat(losses), torch.cat(gradients)
+            losses.append(kl.detach())
+        return torch.cat(losses).cpu(), torch.cat(gradients)
 
     def divergences(
         self,
@@ -80,13 +83,24 @@ class Teacher:
         """
         batch = self.readout.asked(self.data.rows(examples))
         inputs = model_inputs(self.model, batch)
-        wanted = self.logits[examples].log_softmax(-1)
+        wanted = self.logits[sent(examples, self.logits.device)].log_softmax(-1)
         mask = Mask(values, has_mlps=self.has_mlps)
-        precision = torch.autocast(wanted.device.type, torch.bfloat16, enabled=self.bfloat16)
-        with precision, masked(self.model, mask, means, fill) as run:
+        device = wanted.device.type
+        precision = torch.autocast(device, torch.bfloat16) if self.bfloat16 else nullcontext()
+        maker = FILLS[fill] if isinstance(fill, str) else fill  # the means are checked by now
+        with precision, masked(self.model, mask, self._there(means), maker) as run:
             logits = self.readout.read(run(batch), inputs, examples)
         got = logits.float().log_softmax(-1)
         return (wanted.exp() * (wanted - got)).sum(-1)
+
+    def _there(self, means: MeanActivations) -> MeanActivations:
+        """Means on the model's device, checked and moved once unless they are trained."""
+        if means.z.requires_grad or means is not self._known[0]:
+            means.check(self.model)
+            self._known = (means, means.to(device_of(self.model)))
+        found = self._known[1]
+        assert found is not None
+        return found
 
     @torch.no_grad()
     def mean_divergences(

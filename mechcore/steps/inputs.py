@@ -21,6 +21,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.models import load_model, load_tokenizer
 from mechcore.models.encoded import encode_for
 from mechcore.models.loading import has_hooked_transformer
+from mechcore.models.placing import check_device
 from mechcore.models.running import class_names
 from mechcore.models.vocabulary import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
@@ -107,6 +108,7 @@ def load_inputs(
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
             unknown to the checkpoint, or options contradict each other.
     """
+    check_device(device)
     check_sources(model, data, roles)
     check_names(model, data)
     found = {role: read_role(role, model, data) for role in roles}  # files first: they are quick

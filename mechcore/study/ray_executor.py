@@ -33,11 +33,12 @@ class OnRay:
     Attributes:
         address: of the cluster; None starts one on this machine.
         cpus: cores for each job.
-        gpus: GPUs for each job, also a share of one.
+        gpus: GPUs for each job, also a share of one; for jobs on ``"cuda"`` one, unless a share is
+            asked for. A job sees no other GPUs.
         device: where models are put.
 
     Raises:
-        InputError: Ray is not installed.
+        InputError: Ray is not installed, or the device is one of several GPUs.
     """
 
     address: str | None = None
@@ -47,6 +48,13 @@ class OnRay:
 
     def __post_init__(self) -> None:
         _ray()
+        if self.device.startswith("cuda:"):
+            raise InputError(
+                f"executor ray: device is {self.device}; expected cuda: Ray gives every job a GPU, "
+                "and the job sees no other"
+            )
+        if self.device == "cuda" and not self.gpus:
+            object.__setattr__(self, "gpus", 1.0)
 
     @contextmanager
     def __call__(self, store: Store) -> Iterator[Workers]:

@@ -112,7 +112,8 @@ def run_study(
     out = Path(out)
     if executor is None:
         executor = STUDIES[kind].executor(settings)
-    device = getattr(executor, "device", "cpu")
+    # The machines of a cluster have devices that this one may lack.
+    device = executor.device if isinstance(executor, Local) else "cpu"
     prepared = prepare(settings, out, kind=kind, store=store, device=device)
     study, kept = prepared.study, prepared.store
     kept.create()

@@ -744,11 +744,14 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_half_precision_is_close_and_says_how_close(cases: Cases, name: str) -> None:
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_is_close_and_says_how_close(
+    cases: Cases, name: str, precision: Any
+) -> None:
     model, data = cases.get(name).model, encoded(name)
     means = means_of(model, data)
     options: dict[str, Any] = {"role": "ood", "batch_size": 3}
-    found = ablate(model, MANY, data, means, precision="bfloat16", **options)
+    found = ablate(model, MANY, data, means, precision=precision, **options)
     plain = ablate(model, MANY, data, means, **options)
     assert plain.agreement is None
     assert found.agreement is not None

@@ -17,9 +17,12 @@ from steps.small_study import CONFIG, files, results
 
 from mechcore.errors import InputError
 from mechcore.steps.analyses_config import Analyses, SizesConfig
+from mechcore.study import ray_executor, run
 from mechcore.study.engine import StudyError
+from mechcore.study.executors import Local
 from mechcore.study.ray_executor import OnRay
 from mechcore.study.run import run_study
+from mechcore.study.store import Store
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
 psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not installed")
@@ -27,9 +30,12 @@ psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not i
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Two workers, kept for all tests of this file; `OnRay` takes the cluster that is there."""
+    """Two workers, kept for all tests of this file; `OnRay` takes the cluster that is there.
+
+    Ray takes it from us that there are two GPUs, and hands them out.
+    """
     OnRay()  # sets what Ray reads from the environment
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(num_cpus=2, num_gpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -121,6 +127,47 @@ def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
 def test_more_than_the_cluster_has(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="asks for 64 CPU, but the cluster has 2 in all"):
         run_study(CONFIG, tmp_path / "out", executor=OnRay(cpus=64))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_job_on_cuda_has_one_gpu_and_sees_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(*_: Any) -> tuple[list[str], list[Any]]:
+        return os.environ["CUDA_VISIBLE_DEVICES"].split(","), ray.get_gpu_ids()
+
+    monkeypatch.setattr(ray_executor, "_work", seen)
+    with OnRay(cpus=1, device="cuda")(Store(tmp_path)) as workers:
+        assert workers.capacity == 2 * 2, "as many wait as run"
+        visible, given = ray.get(workers.task.remote())
+    assert len(visible) == 1
+    assert visible == [str(each) for each in given]
+    with OnRay(cpus=1, gpus=0.25, device="cuda")(Store(tmp_path)) as workers:
+        assert workers.task._default_options["num_gpus"] == 0.25
+    with OnRay(cpus=1)(Store(tmp_path)) as workers:
+        assert workers.task._default_options["num_gpus"] == 0
+    with pytest.raises(InputError, match="asks for 3 GPU, but the cluster has 2"):
+        OnRay(gpus=3, device="cuda")(Store(tmp_path)).__enter__()
+
+
+def test_a_job_cannot_choose_its_gpu() -> None:
+    with pytest.raises(InputError, match="device is cuda:1; expected cuda: Ray gives every job"):
+        OnRay(device="cuda:1")
+
+
+def test_the_machine_that_plans_needs_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Planned(Exception):
+        pass
+
+    def planned(*_: Any, device: str, **__: Any) -> None:
+        raise Planned(device)
+
+    monkeypatch.setattr(run, "prepare", planned)
+    for executor, device in ((OnRay(device="cuda"), "cpu"), (Local(device="cuda"), "cuda")):
+        with pytest.raises(Planned, match=f"^{device}$"):
+            run_study(CONFIG, tmp_path / "out", executor=executor)
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

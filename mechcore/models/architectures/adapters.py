@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICA
 
 from mechcore.errors import InputError
 from mechcore.models.architectures.base import ARCHITECTURES, OWN, Architecture
-from mechcore.models.padding import real_tokens_first
+from mechcore.models.padding import is_arranged, real_tokens_first
 
 
 def derived(
@@ -96,7 +96,10 @@ def shield(hf_model: Any, causal: bool) -> None:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         mask = kwargs.get("attention_mask")
         ids = args[0] if args else kwargs.get("input_ids")
-        if mask is None or ids is None or ids.is_floating_point() or bool((mask != 0).all()):
+        if mask is None or ids is None or ids.is_floating_point():
+            return args, kwargs
+        known = is_arranged.get() and pad_id is not None
+        if not known and bool((mask != 0).all()):
             return args, kwargs
         if pad_id is None:
             raise InputError(
@@ -104,7 +107,7 @@ def shield(hf_model: Any, causal: bool) -> None:
                 "set it to the tokenizer's pad_token_id"
             )
         ids = ids.masked_fill(mask == 0, pad_id)
-        if not causal:
+        if not (causal or known):
             rows = {"input_ids": ids, "attention_mask": mask}
             if kwargs.get("token_type_ids") is not None:
                 rows["token_type_ids"] = kwargs["token_type_ids"]

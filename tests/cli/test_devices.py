@@ -1,0 +1,77 @@
+"""Where commands put models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+from mechcore.cli import app, main
+from mechcore.components import Mask, ModelShape
+
+WITHOUT_MODELS = {"init", "status", "clean", "core", "report", "train-world", "trials"}
+WITHOUT_MODELS |= {"train-base", "facts"}
+"""Commands that run no model, or train the embedded ones, which the processor does bit for bit."""
+
+ASKED = {
+    "means": "--model none",
+    "prune": "--model none --train none.csv",
+    "compare": "--model none --train none.csv --id none.csv --ood none.csv",
+    "effective-size": "--checkpoints none",
+    "export": "--model none --mask mask.safetensors",
+    "heads": "--model none --data none.csv",
+    "ablate": "--model none --components all",
+    "superadditive": "--model none",
+    "paths": "--model none --senders L0.H0",
+    "bench": "--cases planted",
+    "run": "--model none --task mnli-hans",
+    "demo": "",
+    "train": "--model none --train none.csv",
+    "cognitive run": "",
+    "extractive run": "",
+}
+
+
+def commands(group: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Commands by name, those in groups included."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{place}{name} ")
+        else:
+            yield f"{place}{name}", command
+
+
+def test_every_command_that_runs_a_model_has_the_option() -> None:
+    group = typer.main.get_command(app)
+    having = {
+        name
+        for name, command in commands(group)
+        if any("--device" in option.opts for option in command.params)
+    }
+    missing = {name for name, _ in commands(group)} - having
+    assert {name.split()[-1] for name in missing} == WITHOUT_MODELS
+    assert having == ASKED.keys()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+@pytest.mark.parametrize("command", ASKED)
+def test_a_device_that_is_not_there_is_said_before_any_work(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Mask.full(ModelShape(2, 4)).save(tmp_path / "mask.safetensors")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(SystemExit) as stopped:
+        main([*command.split(), *ASKED[command].split(), "--device", "cuda"])
+    said = capsys.readouterr().err.splitlines()
+    assert stopped.value.code == 2
+    assert len(said) == 1
+    assert said[0].startswith("mechcore: error: device cuda: this machine has none")
+    assert sorted(tmp_path.rglob("*")) == before
