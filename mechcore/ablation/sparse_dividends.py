@@ -183,7 +183,7 @@ def fit_dividends(
     >>> fit_dividends(model, hans, means, order=3).verified  # doctest: +SKIP
     """
     data = as_encoded(model, data, role=options.get("role", "id"))
-    numbers = {"order": order, "n_sets": n_sets, "set_size": set_size, "n_verified": n_verified}
+    numbers: dict[str, Any] = {"order": order, "n_sets": n_sets, "set_size": set_size, "n_verified": n_verified}
     chosen = check_fit(model, data, components=components, subset=subset, metric=metric, **numbers)
     halves = halves_of(data, subset, seed)
     files: list[Path] | list[None] = [None] * 3 if state is None else state_files(state)
@@ -287,7 +287,8 @@ def check_fit(
 def _warn(fit: pd.DataFrame) -> None:
     """Say that the model is poor, or better without its largest terms."""
     by_order = fit.set_index("order")["r2_interactions"]
-    top, best = int(by_order.index[-1]), int(by_order.idxmax())
+    orders = fit["order"].tolist()
+    top, best = orders[-1], orders[int(by_order.argmax())]
     warn_if_poor(
         "dividends: interactions",
         by_order[top],

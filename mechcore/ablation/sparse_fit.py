@@ -180,7 +180,7 @@ def fit_orders(
     everything = np.arange(n_sets)
     parts = [train for train, _ in KFold(_FOLDS).split(present)]
     stages = [Stage(1, [], np.zeros(0), 0, float("nan"), np.zeros(n_sets))]
-    pairs = list(itertools.combinations(range(n), 2))
+    pairs: list[Term] = list(itertools.combinations(range(n), 2))
     unseen = int((containing(present, pairs).sum(0) == 0).sum())
     candidates = [(pairs, unseen)] * (_FOLDS + 1)  # of all sets, and of those of each fold
     for k in range(2, order + 1):

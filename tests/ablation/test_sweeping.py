@@ -402,7 +402,7 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
     others = means_of(roberta, encoded("roberta"))
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"engine": "fast"}, InputError, "engine is 'fast'; expected 'auto' or 'tree' or"),
-        ({"precision": "float16"}, InputError, "precision is 'float16'; expected 'float32' or"),
+        ({"precision": "float64"}, InputError, "precision is 'float64'; expected 'float32' or"),
         *(
             (
                 {"engine": engine, "precision": "bfloat16"},
