@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mechcore.ablation.kept import Kept
-from mechcore.ablation.tree import Node, Runner, TreeRunner, Work, grow
+from mechcore.ablation.tree import Node, Runner, TreeRunner, Work, grow, leaves
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
@@ -179,7 +179,7 @@ class SharingEngine(ABC):
         whole = self._tree(job.masks)
         restarts = SHARE_OF_RESTARTS * self.layers(whole)
         n_groups = max(1, int(restarts / shape.n_layers))
-        order = [mask for mask in _leaves(whole) if mask != 0]
+        order = [mask for mask in leaves(whole) if mask != 0]
         size = max(1, -(-len(order) // n_groups))
         starts = range(0, max(1, len(order)), size)
         self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
@@ -248,10 +248,7 @@ class SharingEngine(ABC):
             sets = self.rows[self.parts[part][numbers] - 1]
             if not full:
                 if numbers[0] != 0:
-                    raise MechcoreError(
-                        f"{self.name} engine: answered set {int(numbers[0])} first; expected the "
-                        "full model, which the others are compared with"
-                    )
+                    raise MechcoreError(f"{self.name} engine: no answer of the full model first")
                 full.append(logits[0])
                 kept.full[index] = logits[0]
                 sets, logits = sets[1:], logits[1:]
@@ -390,13 +387,6 @@ class TreeEngine(SharingEngine):
 def _rows(batch: Batch, rows: Any) -> Batch:
     """Some rows of a batch."""
     return {name: values[rows] for name, values in batch.items()}
-
-
-def _leaves(tree: Node) -> list[int]:
-    """Numbers of masks in the order in which they are finished."""
-    if not tree.children:
-        return list(tree.masks)
-    return [mask for _, child in tree.children for mask in _leaves(child)]
 
 
 def _with_answers(stack: Stack, readout: Readout) -> Stack:

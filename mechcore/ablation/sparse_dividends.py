@@ -183,7 +183,12 @@ def fit_dividends(
     >>> fit_dividends(model, hans, means, order=3).verified  # doctest: +SKIP
     """
     data = as_encoded(model, data, role=options.get("role", "id"))
-    numbers: dict[str, Any] = {"order": order, "n_sets": n_sets, "set_size": set_size, "n_verified": n_verified}
+    numbers: dict[str, Any] = {
+        "order": order,
+        "n_sets": n_sets,
+        "set_size": set_size,
+        "n_verified": n_verified,
+    }
     chosen = check_fit(model, data, components=components, subset=subset, metric=metric, **numbers)
     halves = halves_of(data, subset, seed)
     files: list[Path] | list[None] = [None] * 3 if state is None else state_files(state)

@@ -69,6 +69,13 @@ def grow(values: Float[Tensor, "mask layer component"], shape: ModelShape) -> No
     return below(torch.arange(len(values)), 0)
 
 
+def leaves(tree: Node) -> list[int]:
+    """Numbers of masks in the order in which they are finished."""
+    if not tree.children:
+        return list(tree.masks)
+    return [mask for _, child in tree.children for mask in leaves(child)]
+
+
 @dataclass(frozen=True)
 class Work:
     """How often each part of each layer runs for one batch, over the whole tree.

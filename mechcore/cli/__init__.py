@@ -20,6 +20,7 @@ from mechcore.cli import (
     report,
     study,
     subnetworks,
+    superadditive,
     training,
 )
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
@@ -69,7 +70,7 @@ for _command in (
     subnetworks.export,
     components.heads,
     ablation.ablate,
-    ablation.superadditive,
+    superadditive.superadditive,
     dividends.dividends,
     paths.paths,
     report.report,

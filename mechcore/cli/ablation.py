@@ -256,103 +256,6 @@ def _race(
     print(f"tables: {out}")
 
 
-@grouped
-def superadditive(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, COMMON)],
-    how: Annotated[Given[SearchConfig], From(SearchConfig)],
-    means: Means = None,
-    components: Annotated[
-        str, typer.Option("--components", help="To choose from: heads, mlps, all, or names.")
-    ] = "all",
-    precision: Precision = "float32",
-    resume: Resume = False,
-    out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
-        "mechcore-superadditive"
-    ),
-) -> None:
-    """Search for the pairs and larger sets with the largest interactions."""
-    from mechcore.ablation.deciding import DECISIONS
-    from mechcore.ablation.search import (
-        SCREENING,
-        SUPERADDITIVE,
-        check_search,
-        find_superadditive,
-        race_folder,
-        state_files,
-    )
-    from mechcore.ablation.stability import SEARCH_STABILITY
-    from mechcore.components import KINDS, ModelShape
-    from mechcore.tables import write_tables
-
-    config, search = given.settings, how.settings
-    states = state_files(out, search.max_size)
-    check_out(out, states[0], resume)
-    from mechcore.masking.fills import FILLS
-
-    needs_means = FILLS[config.analyses.fill].needs_means
-    role = search.role
-    roles = ("train", role) if needs_means and means is None else (role,)
-    inputs = load(given, roles)
-    shape = ModelShape.of(inputs.model)
-    options: dict[str, Any] = search.options
-    options["components"] = shape.kind(components) if components in KINDS else split(components)
-    n_sets = options.pop("screening_sets")
-    check_search(shape, inputs.data[role], **options)  # before means, which take time
-    with progress.shown():
-        result = find_superadditive(
-            inputs.model,
-            inputs.data[role],
-            means_of(inputs, means) if needs_means else None,
-            **options,
-            screening_sets=n_sets,
-            fill=config.analyses.fill,
-            seed=config.data.seed,
-            class_labels=inputs.config.class_labels,
-            batch_size=config.batch_size,
-            role=role,
-            precision=precision,
-            state=out,
-        )
-    write_tables(out, result.tables, (SUPERADDITIVE, SCREENING, DECISIONS, SEARCH_STABILITY))
-    for path in states:
-        path.unlink(missing_ok=True)
-    for size in result.races:
-        shutil.rmtree(race_folder(out, size))
-    shown = result.found.query("subset == 'all' and metric == 'margin'")
-    if len(shown):
-        show(_interactions(shown).assign(in_search=shown["interaction_in_search"]))
-    else:
-        print("no set found")
-    fit = "" if result.fit is None else f", R2 {result.fit:.2f} on sets held out"
-    chosen = f"{result.n_pairs} pairs"
-    if result.n_screened_out or not result.races:
-        chosen += (
-            f": {result.n_screened_out} screened out by {search.screening_by!r} "
-            f"({result.cost}{fit}), the others {'raced' if result.races else 'ablated'} (rank "
-            f"correlation with the prediction {result.rank_correlation:.2f})"
-        )
-    print(
-        f"{chosen}; {result.n_tested} sets ablated in all; intervals are from the half of the data "
-        "that the search did not see"
-    )
-    _show_races(result)
-    print(f"tables: {out}")
-
-
-def _show_races(result: Any) -> None:
-    """What was decided by races, and what that is worth."""
-    for size, raced in result.races.items():
-        print(f"sets of {size}: {raced.describe()}")
-    n_found, n = result.missed
-    if n:
-        from mechcore.evaluation.intervals import share_at_most
-
-        print(
-            f"{n_found} of {n} pairs drawn from those screened out are what the search looks for: "
-            f"at most {share_at_most(n_found, n):.0%} of them may be (95 %)"
-        )
-
-
 def state_file(out: Path, role: str) -> Path:
     """Where an interrupted sweep leaves what it has done."""
     return out / f"sweep-{role}.safetensors"
@@ -391,10 +294,10 @@ def _show_interactions(interactions: Any) -> None:
         print(f"interactions on the margin, the largest and smallest of {len(overall)}:")
         ordered = overall.sort_values("interaction", ascending=False)
         overall = ordered.iloc[[*range(MOST_SHOWN // 2), *range(-MOST_SHOWN // 2, 0)]]
-    show(_interactions(overall))
+    show(interaction_columns(overall))
 
 
-def _interactions(table: Any) -> Any:
+def interaction_columns(table: Any) -> Any:
     """The columns of interactions, under short names."""
     columns = {"joint_drop": "joint", "sum_of_single_drops": "sum"}
     p = table["p_adjusted"].map(lambda p: "< 0.001" if p < 0.001 else f"{p:.3f}")
