@@ -1414,7 +1414,10 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ),
         ("dividends {own} --order 1", "--order"),
         ("dividends {own} --sets 0", "--sets"),
-        ("dividends {own} --set-size 2", "set_size is 2; expected from the order, 3, to the 30"),
+        (
+            "dividends {own} --set-size 2",
+            "set_size is 2; expected from the order, 3, to the 54 components",
+        ),
         ("dividends {own} --verify -1", "--verify"),
         ("dividends {own} --metric kl", "--metric"),
         ("dividends {own} --subset nosuch", "no subset 'nosuch'; the data has so_swap"),

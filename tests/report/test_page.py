@@ -361,7 +361,7 @@ def test_a_single_joint_set_is_described_directly(
 
 
 NOT_MADE_UP = {"missing_masks", "missing_grid_masks", "missing_half_masks", "full", "grid"}
-NOT_MADE_UP |= {"smallest"}
+NOT_MADE_UP |= {"smallest", "race"}
 
 
 @pytest.mark.usefixtures("no_drawing")
