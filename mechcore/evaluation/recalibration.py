@@ -45,7 +45,7 @@ from mechcore.showing import Shown
 
 LEAST = 50
 """Fewest examples of every label. In simulations (``benchmarks/roles.py``) intervals of 95 % cover
-90 to 94 % with as many, 93 to 95 % with 100 or more; with fewer, a handful of examples near the
+93 to 95 % with as many, 93 to 96 % with 100 to 1000; with fewer, a handful of examples near the
 threshold decides."""
 
 FOLDS = 5

@@ -91,7 +91,7 @@ def load_model(
         device_map: in place of ``device``, for models that one device does not hold: how
             accelerate spreads the layers of a bridge over devices, ``"auto"``, ``"balanced"``,
             ``"cpu"`` or the device of every module by name. All weights must find room in the
-            devices' memory; see docs/large-models.md.
+            devices' memory; see docs/how-to/large-models.md.
         revision: branch, tag or commit of a hub id.
         task: what the checkpoint must be; None reads it from its configuration.
         head: whether there must be a head. If not, encoders whose head is none that mechcore

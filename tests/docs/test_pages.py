@@ -136,9 +136,12 @@ def shape(text: str) -> list[str]:
     return sorted(" ".join(line.replace("NaN", "#").split()) for line in lines)
 
 
+FILES = DOCS / "how-to" / "index.md"
+"""Makes the files that the other guides beside it use."""
+
 RUN = sorted(
     path
-    for folder in ("concepts", "tutorials")
+    for folder in ("concepts", "how-to", "tutorials")
     for path in (DOCS / folder).glob("*.md")
     if any(block.language in ("python", "bash") for block in blocks(path))
 )
@@ -152,6 +155,8 @@ def test_a_page_runs_and_prints_what_it_shows(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     drawn = AS_PRINTED or page.stem in DRAWN
     with contextlib.nullcontext() if drawn else undrawn():
+        if page.parent == FILES.parent and page != FILES:
+            assert not list(run_page(FILES))
         for block, shown, printed in run_page(page):
             problem = differences(block, shown, printed)
             assert problem is None, f"{page.name}, line {block.line}: {problem}"

@@ -167,6 +167,28 @@ def test_links_of_the_sources_also_lead_somewhere_in_the_repository(path: Path) 
             assert (path.parent / place).exists(), link
 
 
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if path.parent != DOCS / "api"]
+"""Those that are written, and not made from docstrings."""
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_a_page_begins_with_what_it_is_for(path: Path) -> None:
+    text = re.sub(r"^<!--.*-->\n", "", path.read_text(encoding="utf-8"), flags=re.M)
+    title, first, *_ = re.split(r"\n{2,}", text.strip())
+    assert re.fullmatch(r"# .+", title)
+    assert not re.match(r"[#|>`!]|[-*] |\d+\. |    ", first), first
+    assert len(re.findall(r"\w+", first)) >= 8, first
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    configuration = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    navigation = configuration.split("\nnav:\n")[1].split("\n\n")[0]
+    found = re.findall(r"(\S+\.md)$", navigation, re.M)
+    outside = set(hook("repository").PAGES.values())
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
+    assert sorted(found) == sorted(pages | outside)
+
+
 # -- what is done to the sources ------------------------------------------------------------------
 
 
