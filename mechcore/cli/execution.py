@@ -29,35 +29,70 @@ class RunOptions:
 
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for the results; by default the study's name."),
+        typer.Option(
+            "--out",
+            rich_help_panel="Output",
+            help="Folder for the results; by default the study's name.",
+        ),
     ] = None
     store: Annotated[
         Path | None,
-        typer.Option("--store", help="Run store, which studies can share; else in --out."),
+        typer.Option(
+            "--store",
+            rich_help_panel="Output",
+            hidden=True,
+            help="Run store, which studies can share; else in --out.",
+        ),
     ] = None
     executor: Annotated[
         Literal["in-process", "ray"],
-        typer.Option("--executor", help="On this machine, or on the workers of Ray."),
+        typer.Option(
+            "--executor",
+            rich_help_panel="Compute",
+            help="On this machine, or on the workers of Ray.",
+        ),
     ] = "in-process"
     address: Annotated[
         str | None,
-        typer.Option("--address", help="Ray cluster (auto, HOST:PORT); else one is started here."),
+        typer.Option(
+            "--address",
+            rich_help_panel="Compute",
+            hidden=True,
+            help="Ray cluster (auto, HOST:PORT); else one is started here.",
+        ),
     ] = None
     workers: Annotated[
         int | None,
-        typer.Option("--workers", help="Jobs side by side on this machine, which share its cores."),
+        typer.Option(
+            "--workers",
+            rich_help_panel="Compute",
+            help="Jobs side by side on this machine, which share its cores.",
+        ),
     ] = None
     wandb: Annotated[
         str | None,
-        typer.Option("--wandb", help="Log the results to this project of Weights & Biases."),
+        typer.Option(
+            "--wandb",
+            rich_help_panel="Output",
+            help="Log the results to this project of Weights & Biases.",
+        ),
     ] = None
     wandb_mode: Annotated[
         Literal["offline", "online"] | None,
-        typer.Option("--wandb-mode", help="Into a folder to sync later (offline), or at once."),
+        typer.Option(
+            "--wandb-mode",
+            rich_help_panel="Output",
+            hidden=True,
+            help="Into a folder to sync later (offline), or at once.",
+        ),
     ] = None
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only list the jobs with their time and memory."),
+        typer.Option(
+            "--dry-run",
+            rich_help_panel="Output",
+            help="Only list the jobs with their time and memory.",
+        ),
     ] = False
 
     def check(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
@@ -207,6 +207,7 @@ class Analyses:
     """What is done with the subnetworks; null leaves an analysis out."""
 
     __pydantic_config__ = _FORBID
+    panel: ClassVar[str] = "Analyses"
 
     heads: HeadsConfig | None = setting(HeadsConfig(), "Head categories.")
     ablation: AblationConfig | None = setting(

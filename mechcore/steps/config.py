@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
@@ -56,6 +56,7 @@ class ModelConfig:
     """Which model, and how to read its answers."""
 
     __pydantic_config__ = _FORBID
+    panel: ClassVar[str] = "Model"
 
     source: str | None = setting(
         None,
@@ -77,10 +78,10 @@ class ModelConfig:
         "TransformerLens has one.",
         "--backend",
     )
-    class_labels: tuple[str, ...] | None = setting(
+    class_names: tuple[str, ...] | None = setting(
         None,
         "Names of the checkpoint's classes in index order, if its id2label has none.",
-        "--labels --classes",
+        "--class-names",
         example="[entailment, neutral, contradiction]",
     )
     prompt: str | None = setting(
@@ -129,6 +130,7 @@ class DataConfig:
     """Which data, and how much of it: a task, or what is given for each role."""
 
     __pydantic_config__ = _FORBID
+    panel: ClassVar[str] = "Data"
 
     task: str | None = setting(
         None,
@@ -161,8 +163,8 @@ class DataConfig:
         "--columns",
         example="{text_a: premise, text_b: hypothesis}",
     )
-    label_names: Mapping[str, str] = setting(
-        {}, "Meanings of labels.", "--label-names", example='{"0": entailment, "1": neutral}'
+    label_map: Mapping[str, str] = setting(
+        {}, "Meanings of labels.", "--label-map", example='{"0": entailment, "1": neutral}'
     )
     groups: Mapping[str, tuple[str, ...]] = setting(
         {},
@@ -201,6 +203,7 @@ class Resources:
     """What one job may use; it is no part of the results."""
 
     __pydantic_config__ = _FORBID
+    panel: ClassVar[str] = "Compute"
 
     cpus: int | None = setting(
         None,
@@ -262,7 +265,8 @@ class StudyConfig:
         "l0",
         "How to choose what is pruned: l0 (trained masks), a ranking such as integrated, random "
         "or a registered method.",
-        "--method",
+        "--prune-method",
+        panel="Pruning",
     )
     prune: Annotated[PruneSettings, BeforeValidator(PruneSettings.presets.read)] = setting(
         PruneSettings(), "The schedule of l0 pruning: a preset with changes."
@@ -271,11 +275,13 @@ class StudyConfig:
         (42, 43, 44),
         "Seeds of the pruning runs.",
         "--seeds",
+        panel="Pruning",
     )
     sparsities: tuple[float, ...] = setting(
         (0.5, 0.7),
         "Target sparsities, in [0, 1); in a file none leaves only effective sizes to do.",
         "--sparsities",
+        panel="Pruning",
     )
     seeds_per_job: int = setting(
         3, "Masks of one sparsity that are trained together, as one job.", least=1
@@ -283,8 +289,12 @@ class StudyConfig:
     analyses: Analyses = setting(
         Analyses(), "What is done with the subnetworks; null leaves an analysis out."
     )
-    batch_size: int = setting(64, "Examples per evaluation batch.", "--batch-size", least=1)
-    n_resamples: int = setting(1000, "Bootstrap resamples.", "--resamples", least=1)
+    batch_size: int = setting(
+        64, "Examples per evaluation batch.", "--batch-size", least=1, panel="Compute"
+    )
+    n_resamples: int = setting(
+        1000, "Bootstrap resamples.", "--resamples", least=1, panel="Analyses"
+    )
     resources: Resources = setting(Resources(), "What one job may use; no part of the results.")
 
     def __post_init__(self) -> None:

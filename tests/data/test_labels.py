@@ -76,8 +76,8 @@ def test_classes_without_names_are_refused_with_a_remedy(classes: tuple[str, ...
         LabelMap.between(["entailment"], classes)
     message = str(caught.value)
     assert f"the checkpoint calls its classes {', '.join(classes)}" in message
-    assert "with --labels (class_labels= in Python)" in message
-    assert "class_labels=" in message
+    assert "with --labels (class_names= in Python)" in message
+    assert "class_names=" in message
     assert "id2label in its config.json" in message
 
 

@@ -813,7 +813,7 @@ def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
     files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "id", "ood")}
     config_of_run = replace(
         BARE,
-        model=ModelConfig(source=str(checkpoint), class_labels=("entailment", "non-entailment")),
+        model=ModelConfig(source=str(checkpoint), class_names=("entailment", "non-entailment")),
         data=DataConfig(**files),
     )
     run_study(config_of_run, tmp_path / "out")
