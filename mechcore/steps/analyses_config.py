@@ -46,6 +46,7 @@ class AblationConfig:
         16,
         "Heads outside the core to ablate for comparison, drawn at random from its layers.",
         "--max-non-core",
+        rare=True,
         least=0,
     )
     controls: int = setting(

@@ -69,7 +69,7 @@ class ModelConfig:
     )
     checkpoint: str = setting("final", "Which checkpoint of the embedded encoder.")
     revision: str | None = setting(
-        None, "Branch, tag or commit of a hub id.", "--revision", place=True
+        None, "Branch, tag or commit of a hub id.", "--revision", place=True, rare=True
     )
     backend: Literal["bridge", "hooked"] | None = setting(
         None,
@@ -77,6 +77,7 @@ class ModelConfig:
         "by default a bridge, but a HookedTransformer for the embedded decoder where "
         "TransformerLens has one.",
         "--backend",
+        rare=True,
     )
     class_names: tuple[str, ...] | None = setting(
         None,
@@ -92,6 +93,7 @@ class ModelConfig:
         "Language models: put the prompt into the chat template of the tokenizer, as a turn of the "
         "user that the answer follows.",
         "--chat-template",
+        rare=True,
     )
     answers: Mapping[str, str] | None = setting(
         None,
@@ -114,10 +116,14 @@ class ModelConfig:
         "Spread a large model over devices: auto, balanced, or devices by module; in place of "
         "the device of the resources.",
         "--device-map",
+        rare=True,
         example="auto",
     )
     allow_pickle: bool = setting(
-        False, "Read weights from a pickle, which can run any code on loading.", "--allow-pickle"
+        False,
+        "Read weights from a pickle, which can run any code on loading.",
+        "--allow-pickle",
+        rare=True,
     )
 
     def __post_init__(self) -> None:
@@ -164,7 +170,7 @@ class DataConfig:
         example="{text_a: premise, text_b: hypothesis}",
     )
     label_map: Mapping[str, str] = setting(
-        {}, "Meanings of labels.", "--label-map", example='{"0": entailment, "1": neutral}'
+        {}, "What the data's labels mean.", "--label-map", example='{"0": entailment, "1": neutral}'
     )
     groups: Mapping[str, tuple[str, ...]] = setting(
         {},
@@ -187,7 +193,9 @@ class DataConfig:
     max_ood: int | None = setting(
         2000, "Out-of-domain examples to draw at most, by subset.", "--max-ood", least=1, all=True
     )
-    seed: int = setting(0, "Seed of the draws of examples.", "--data-seed", least=0, most=2**32 - 1)
+    seed: int = setting(
+        0, "Seed of the draws of examples.", "--data-seed", least=0, most=2**32 - 1, rare=True
+    )
 
     def __post_init__(self) -> None:
         check(self, "data")

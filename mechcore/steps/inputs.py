@@ -167,8 +167,8 @@ def check_sources(model: ModelConfig, data: DataConfig, roles: Sequence[str]) ->
         )
     if model.source is None and (model.prompt or model.answers or model.class_names):
         raise InputError(
-            "model: --prompt, --answers and --class-names are for checkpoints of your own; leave them "
-            "out for an embedded model"
+            "model: --prompt, --answers and --class-names are for checkpoints of your own; leave "
+            "them out for an embedded model"
         )
 
 

@@ -85,7 +85,9 @@ def test_names_in_the_wrong_order_warn_of_themselves(tmp_path: Path) -> None:
     data = encode(examples, load_tokenizer(path), max_length=48)
     with pytest.raises(InputError, match="calls its classes LABEL_0, LABEL_1, which says nothing"):
         evaluate(model, data)
-    with pytest.raises(InputError, match=r"name them in index order with --labels \(class_names="):
+    with pytest.raises(
+        InputError, match=r"name them in index order with --class-names \(class_names="
+    ):
         evaluate(model, data)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

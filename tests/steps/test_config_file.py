@@ -187,7 +187,7 @@ def test_other_files_are_refused(tmp_path: Path, name: str) -> None:
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "study.yaml", tmp_path):
-        with pytest.raises(InputError, match="no such file; mechcore init writes one"):
+        with pytest.raises(InputError, match="no such file; mechcore study init writes one"):
             read_config(path)
 
 
