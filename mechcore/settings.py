@@ -51,6 +51,9 @@ class Setting:
         place: the text names a file, folder or the like.
         all: None takes all, which is written 0 on the command line.
         example: of a value as a file has it, where the default shows too little.
+        panel: of the command's help that the option stands in, in place of the one that its class
+            names as ``panel``.
+        rare: the option is left out of ``--help``; ``--help-all`` shows it.
     """
 
     help: str
@@ -63,6 +66,8 @@ class Setting:
     place: bool = False
     all: bool = False
     example: str = ""
+    panel: str = ""
+    rare: bool = False
 
     @property
     def limited(self) -> bool:
@@ -127,6 +132,7 @@ class Presets(Generic[S]):
         named: the presets.
         default: which of them is meant where none is named.
         option: of the command line for changes that have no option of their own.
+        preset_option: of the command line for the preset's name.
         changed: other changes that some changes bring about.
     """
 
@@ -134,6 +140,7 @@ class Presets(Generic[S]):
     named: Mapping[str, S]
     default: str
     option: str
+    preset_option: str = "--preset"
     changed: Callable[[dict[str, Any]], dict[str, Any]] = field(default=lambda changes: changes)
 
     def make(self, preset: str | S, **changes: Any) -> S:

@@ -420,7 +420,7 @@ def _config(world: CognitiveWorld) -> dict[str, Any]:
         "kind": "cognitive",
         "mechcore": "0.1.0",
         "versions": {"python": "3.11.2", "torch": "2.9.0", "transformer-lens": "3.9.0"},
-        "command": "mechcore cognitive --model checkpoints/tiny-gpt --seeds 0,1,2",
+        "command": "mechcore reproduce cognitive --model checkpoints/tiny-gpt --seeds 0,1,2",
         "model": {
             "source": world.source,
             "kind": "bridge",

@@ -256,7 +256,7 @@ def _config(world: ExtractiveWorld) -> dict[str, Any]:
         "kind": "extractive",
         "mechcore": "0.1.0",
         "versions": {"python": "3.11.2", "torch": "2.9.0", "transformer-lens": "3.9.0"},
-        "command": "mechcore extractive run --model checkpoints/tiny-gpt --seeds 0,1,2",
+        "command": "mechcore reproduce extractive --model checkpoints/tiny-gpt --seeds 0,1,2",
         "model": {
             "source": "checkpoints/tiny-gpt",
             "kind": "bridge",

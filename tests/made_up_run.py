@@ -537,7 +537,7 @@ def _config(world: World) -> dict[str, Any]:
             "n_layers": world.n_layers,
             "n_heads": world.n_heads,
             "has_mlps": True,
-            "class_labels": ["entailment", "non-entailment"],
+            "class_names": ["entailment", "non-entailment"],
         },
         "data": {
             "train": {"name": "tiny-train", "n": 20000, "fingerprint": "9f2c41aa70be13d5"} | more,

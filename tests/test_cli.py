@@ -45,7 +45,7 @@ from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
 SIZES = {"train": 40, "id": 30, "ood": 24}
 KINDS = ("csv", "tsv", "jsonl", "parquet")
-QUICK = "--seeds 3,4 --sparsities 0.4,0.7 --steps 3 --schedule tolerance=1"
+QUICK = "--seeds 3,4 --sparsities 0.4,0.7 --prune-steps 3 --prune-settings tolerance=1"
 """Few steps reach no target, hence the tolerance."""
 FEW = """
 analyses:
@@ -209,7 +209,7 @@ def test_a_run_on_files(
     before = report.read_text()
     report.unlink()
     with helpers.undrawn():
-        assert call("report results") == 0
+        assert call("study report results") == 0
     assert capsys.readouterr().out.strip() == "report: results/report.html"
     assert len(report.read_text()) == len(before)
     # Run again, it does nothing twice, but writes the report, with its drawings this time.
@@ -241,7 +241,7 @@ def test_the_same_results_from_columns_and_labels_of_other_names(files: Path, pr
         frame["truth"] = frame["truth"].map({"entailment": "0", "non-entailment": "1"})
         frame.to_csv(f"{role}.csv", index=False)
     columns = ",".join(f"{role}={name}" for role, name in renamed.items())
-    names = "--label-names 0=entailment,1=non-entailment"
+    names = "--label-map 0=entailment,1=non-entailment"
     command = f"prune {own(Path())} {QUICK} --out renamed --columns {columns} {names}"
     assert call(command) == 0
     assert tables(Path("renamed/tables")) == tables(pruned / "tables")
@@ -279,7 +279,7 @@ def test_run_again_to_go_on_or_to_change(
         assert call(f"{command} --out parts") == 130
     error = capsys.readouterr().err
     assert "Traceback" not in error
-    assert "extractive run, effective-size, train and bench go on when run again" in error
+    assert "demo, reproduce, effective-size, train and bench go on when run again" in error
     assert not Path("parts/tables").exists()
     with monkeypatch.context() as patch:
         patch.setattr(FindMasks, "run", interrupted)
@@ -293,9 +293,9 @@ def test_run_again_to_go_on_or_to_change(
 def test_a_study_from_init_to_clean(
     files: Path, capsys: pytest.CaptureFixture[str], no_report: None
 ) -> None:
-    assert call("init mine.yaml") == 0
+    assert call("study init mine.yaml") == 0
     assert capsys.readouterr().out == "study: mine.yaml (edit it, then: mechcore run mine.yaml)\n"
-    assert call("init mine.yaml") == 2
+    assert call("study init mine.yaml") == 2
     assert "mine.yaml: exists already" in capsys.readouterr().err
     text = Path("mine.yaml").read_text()
     for before, after in (
@@ -325,28 +325,28 @@ def test_a_study_from_init_to_clean(
     assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(6)]
     assert call("run mine.yaml --dry-run") == 0
     assert capsys.readouterr().out == ("all 23 jobs are done; a run would only write the results\n")
-    assert call("status mine --verify") == 0
+    assert call("study status mine --verify") == 0
     told = capsys.readouterr().out
     assert "23 of 23 jobs are done" in told
     assert "23 results are what was written" in told
     Path("mine.yaml").write_text(text.replace("seeds: [1, 2]", "seeds: [1, 3]"))
     assert call("run mine.yaml") == 0
-    assert call("clean mine --dry-run") == 0
+    assert call("study clean mine --dry-run") == 0
     # Two prunings and their masks, four times answers, accuracies, smallest, core, pictures,
     # ablation, paths.
     assert "would remove 14 results and 0 leftover files" in capsys.readouterr().out
     before = set(Path("mine/store/objects").glob("*/*"))
-    assert call("clean mine") == 0
+    assert call("study clean mine") == 0
     assert len(before) - len(list(Path("mine/store/objects").glob("*/*"))) == 14
     capsys.readouterr()
-    assert call("status mine") == 0
+    assert call("study status mine") == 0
     assert "23 of 23 jobs are done" in capsys.readouterr().out
 
 
 def test_a_target_out_of_reach_is_a_failed_step(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(f"prune {own(files)} --seeds 3 --sparsities 0.9 --steps 2 --out masks") == 1
+    assert call(f"prune {own(files)} --seeds 3 --sparsities 0.9 --prune-steps 2 --out masks") == 1
     last = capsys.readouterr().err.splitlines()[-1]
     start = (
         "mechcore: error: pruning: 1 of 1 masks failed: the sparsity of target 0.9, seed 3 ended"
@@ -358,8 +358,8 @@ def test_a_target_out_of_reach_is_a_failed_step(
 def test_masks_that_others_failed_beside_are_kept(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = f"prune {own(files)} --seeds 3 --sparsities 0.1,0.9 --steps 2 --out masks"
-    assert call(f"{command} --schedule tolerance=0.2") == 1
+    command = f"prune {own(files)} --seeds 3 --sparsities 0.1,0.9 --prune-steps 2 --out masks"
+    assert call(f"{command} --prune-settings tolerance=0.2") == 1
     assert "1 of 2 masks failed: the sparsity of target 0.9" in capsys.readouterr().err
     assert [path.name for path in Path("masks/masks").iterdir()] == ["s0.10-seed3.safetensors"]
 
@@ -409,7 +409,7 @@ def test_prune_and_core_repeat_what_a_run_does(
 
 @pytest.mark.parametrize("method", ["attribution", "integrated", "random"])
 def test_prune_by_other_methods(files: Path, method: str) -> None:
-    command = f"prune {own(files)} --seeds 3,4 --sparsities 0.4,0.7 --method {method}"
+    command = f"prune {own(files)} --seeds 3,4 --sparsities 0.4,0.7 --prune-method {method}"
     assert call(f"{command} --out masks") == 0
     table = pd.read_csv("masks/tables/subnetworks.csv")
     seeds = ["3", "4"] if method == "random" else ["0"]
@@ -427,8 +427,8 @@ def test_prune_by_other_methods(files: Path, method: str) -> None:
 def test_an_interrupted_pruning_goes_on(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = f"prune {own(files)} --seeds 3 --sparsities 0.4 --steps 6"
-    command += " --schedule tolerance=1,save_every=2"
+    command = f"prune {own(files)} --seeds 3 --sparsities 0.4 --prune-steps 6"
+    command += " --prune-settings tolerance=1,save_every=2"
     assert call(f"{command} --out whole") == 0
     training: Any = importlib.import_module("mechcore.pruning.mask_training").MaskTraining
     real, steps = training.update, iter(range(100))
@@ -912,9 +912,9 @@ def test_an_interrupted_sweep_goes_on(
             capsys.readouterr()
             assert call(f"{command} --out parts{resume}") == 130
         assert (
-            "interrupted; run, demo, cognitive run, extractive run, effective-size, train and "
-            "bench go on when run again, prune, compare, ablate, superadditive, dividends and "
-            "paths with --resume" in (capsys.readouterr().err)
+            "interrupted; run, demo, reproduce, effective-size, train and bench go on when run "
+            "again, prune, compare, ablate, interactions, dividends and paths with --resume"
+            in (capsys.readouterr().err)
         )
         assert sorted(map(str, Path("parts").iterdir())) == left
     before = contents(Path("parts"))
@@ -963,9 +963,9 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
         ("hessian", "'hessian' (1 forward and 9 backward passes per example)"),
     ],
 )
-def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str], by: str, how: str) -> None:
+def test_interactions(files: Path, capsys: pytest.CaptureFixture[str], by: str, how: str) -> None:
     names = "L1.H0,L2.H3,L3.MLP,L4.MLP"
-    command = f"superadditive {own(files)} --components {names} --pairs 4 --max-size 2"
+    command = f"interactions {own(files)} --components {names} --pairs 4 --max-size 2"
     assert call(f"{command} --search-on id --screening-by {by} --out found") == 0
     shown = capsys.readouterr().out
     assert {path.name for path in Path("found").iterdir()} == {
@@ -994,10 +994,10 @@ def test_superadditive(files: Path, capsys: pytest.CaptureFixture[str], by: str,
     assert all(name in shown for name in found["set"])
 
 
-def test_superadditive_with_means_from_a_file_on_one_subset(files: Path) -> None:
+def test_interactions_with_means_from_a_file_on_one_subset(files: Path) -> None:
     means = f"means --model {tiny_encoder_dir()} --train {files}/train.csv --out m.safetensors"
     assert call(means) == 0
-    command = f"superadditive --model {tiny_encoder_dir()} --ood {files}/ood.csv"
+    command = f"interactions --model {tiny_encoder_dir()} --ood {files}/ood.csv"
     options = "--means m.safetensors --components L1.H0,L2.H3 --max-size 2 --subset prep"
     assert call(f"{command} {options} --out found") == 0
     found = pd.read_csv("found/superadditive.csv")
@@ -1008,7 +1008,7 @@ def test_superadditive_with_means_from_a_file_on_one_subset(files: Path) -> None
 def test_an_interrupted_search_goes_on(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = f"superadditive {own(files)} --components L1.H0,L2.H3,L4.MLP --max-size 2"
+    command = f"interactions {own(files)} --components L1.H0,L2.H3,L4.MLP --max-size 2"
     command += " --batch-size 8"
     assert call(f"{command} --out whole") == 0
     done: list[str] = []
@@ -1055,7 +1055,7 @@ def test_an_interrupted_search_goes_on(
 def test_all_pairs_are_raced_and_an_interrupted_race_goes_on(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = f"superadditive {own(files)} --components L1.H0,L2.H3,L4.MLP --max-size 2 --all"
+    command = f"interactions {own(files)} --components L1.H0,L2.H3,L4.MLP --max-size 2 --all"
     assert call(f"{command} --least 0.2 --out whole") == 0
     shown = capsys.readouterr().out
     assert "3 pairs; 3 sets ablated in all; intervals are from the half" in shown
@@ -1163,7 +1163,7 @@ def test_a_sparse_model_of_drops(
 
 def test_swapped_labels_are_noticed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     swap = "entailment=non-entailment,non-entailment=entailment"
-    command = f"ablate {own(files)} --components L1.H0 --fill zero --label-names {swap}"
+    command = f"ablate {own(files)} --components L1.H0 --fill zero --label-map {swap}"
     assert call(f"{command} --out found") == 0
     lines = capsys.readouterr().err.splitlines()
     (warning,) = [line for line in lines if "warning" in line]
@@ -1192,7 +1192,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"mechcore {mechcore.__version__}\n"
     assert call("--help") == 0
     shown = capsys.readouterr().out
-    commands = "run means prune core heads ablate superadditive dividends paths report train-world"
+    commands = "run means prune core heads ablate interactions dividends paths study train-world"
     for command in commands.split():
         assert command in shown
         assert call(f"{command} --help") == 0
@@ -1256,7 +1256,7 @@ def refused(
         ("--columns label=nosuch", "no column 'nosuch'"),
         ("--columns truth=label", "columns has 'truth'; expected text_a"),
         ("--columns label", "--columns 'label': expected NAME=VALUE pairs"),
-        ("--labels a", "1 given (a), but the checkpoint has 2 classes"),
+        ("--class-names a", "1 given (a), but the checkpoint has 2 classes"),
         ("--max-id -1", "--max-id"),
     ],
 )
@@ -1279,8 +1279,8 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
         ("{own} --seeds 1,1", "seeds [1, 1]: expected at least one, each once"),
         ("{own} --seeds -1", "seed -1: expected a whole number"),
         ("{own} --data-seed -1", "--data-seed is -1; expected a whole number"),
-        ("{own} --steps 0", "--steps"),
-        ("{own} --steps many", "--steps"),
+        ("{own} --prune-steps 0", "--prune-steps"),
+        ("{own} --prune-steps many", "--prune-steps"),
         ("{own} --batch-size 0", "--batch-size"),
         ("{own} --max-length 0", "--max-length"),
         ("{own} --backend nosuch", "--backend"),
@@ -1300,7 +1300,10 @@ def test_bad_data(refused: Refused, command: str, options: str, message: str) ->
             "--model {decoder} {data} --prompt {{a}} --answers entailment=yes,non-entailment=no",
             "expected the places {{a}} and {{b}}, each once",
         ),
-        ("--model {decoder} {data} --classes a,b", "is a language model, whose classes are its"),
+        (
+            "--model {decoder} {data} --class-names a,b",
+            "language model, whose classes are its",
+        ),
         ("--embedded decoder --prompt {{a}}{{b}}", "are for checkpoints of your own"),
         ("{own} --answers yes", "--answers 'yes': expected NAME=VALUE pairs"),
     ],
@@ -1332,7 +1335,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("run none.yaml", "none.yaml: no such file; mechcore init writes one"),
+        ("run none.yaml", "none.yaml: no such file; mechcore study init writes one"),
         ("run study.json", "study.json: no such file"),
         ("run {own} --address auto", "--address is for --executor ray"),
         ("run {own} --device tpu", "device is 'tpu'; expected cpu, mps, cuda"),
@@ -1341,9 +1344,9 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
             "device cuda: this machine has none",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU"),
         ),
-        ("status .", "no study in this folder (no study.json)"),
-        ("clean .", "no study in this folder (no study.json)"),
-        ("init study.json", "expected a file that ends in .yaml, .yml"),
+        ("study status .", "no study in this folder (no study.json)"),
+        ("study clean .", "no study in this folder (no study.json)"),
+        ("study init study.json", "expected a file that ends in .yaml, .yml"),
         ("nosuch", "No such command 'nosuch'"),
         ("ablate {own}", "--components"),
         ("ablate {own} --components L9.H0", "component L9.H0: out of range"),
@@ -1397,16 +1400,16 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --sets-file nosuch", "sets file nosuch: no such file"),
         ("ablate {own} --sets-file {files}/id.csv", "id.csv: cannot be read (no column 'set'"),
         ("ablate {own} --sets-file {files}/notes.docx", "notes.docx, line 1: component 'text'"),
-        ("superadditive {own} --components L1.H0", "search: 1 components; expected at least two"),
-        ("superadditive {own} --components L1.H0,L1.H1", "max_size is 3; expected 2 to the 2"),
-        ("superadditive {own} --components L1.H0,L9.H1", "component L9.H1: out of range"),
-        ("superadditive {own} --components head3", "component 'head3': not a component name"),
-        ("superadditive {own} --subset nosuch", "search: no subset 'nosuch'; the data has so_swap"),
-        ("superadditive {own} --max-size 1", "--max-size"),
-        ("superadditive {own} --pairs 0", "--pairs"),
-        ("superadditive {own} --search-on train", "--search-on"),
-        ("superadditive {own} --means {means}", "computed on another model"),
-        ("superadditive --out {files}", "exists already"),
+        ("interactions {own} --components L1.H0", "search: 1 components; expected at least two"),
+        ("interactions {own} --components L1.H0,L1.H1", "max_size is 3; expected 2 to the 2"),
+        ("interactions {own} --components L1.H0,L9.H1", "component L9.H1: out of range"),
+        ("interactions {own} --components head3", "component 'head3': not a component name"),
+        ("interactions {own} --subset nosuch", "search: no subset 'nosuch'; the data has so_swap"),
+        ("interactions {own} --max-size 1", "--max-size"),
+        ("interactions {own} --pairs 0", "--pairs"),
+        ("interactions {own} --search-on train", "--search-on"),
+        ("interactions {own} --means {means}", "computed on another model"),
+        ("interactions --out {files}", "exists already"),
         ("dividends {own} --components L1.H0", "dividends: 1 components; expected at least two"),
         (
             "dividends {own} --components L1.H0,L1.H1",
@@ -1425,11 +1428,11 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("dividends {own} --resume", "nothing to resume, there is no sweep-sets.safetensors"),
         ("dividends --out {files}", "exists already"),
         ("prune {own} --means {means}", "computed on another model"),
-        ("prune {own} --schedule nosuch=1", "unknown setting 'nosuch'; expected steps"),
-        ("prune {own} --schedule lr=fast", "pruning: lr is 'fast'; expected a number"),
-        ("prune {own} --schedule clip=-1", "pruning: clip is -1; expected a number from 0"),
-        ("prune {own} --preset nosuch", "--preset"),
-        ("prune {own} --method layer-matched", "name l0 among them, too"),
+        ("prune {own} --prune-settings nosuch=1", "unknown setting 'nosuch'; expected steps"),
+        ("prune {own} --prune-settings lr=fast", "pruning: lr is 'fast'; expected a number"),
+        ("prune {own} --prune-settings clip=-1", "pruning: clip is -1; expected a number from 0"),
+        ("prune {own} --prune-preset nosuch", "--prune-preset"),
+        ("prune {own} --prune-method layer-matched", "mechcore compare does"),
         ("prune {own} --resume", "nothing to resume, there is no pruning.safetensors"),
         (
             "compare {own} --methods l0,nosuch",
@@ -1473,8 +1476,8 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("core nosuch", "nosuch: no such file"),
         ("core {files}", "not a mask written by mechcore"),
         ("core {means}", "not a mask written by mechcore"),
-        ("report nosuch", "nosuch/config.json: not found"),
-        ("report {files}", "config.json: not found"),
+        ("study report nosuch", "nosuch/config.json: not found"),
+        ("study report {files}", "config.json: not found"),
     ],
 )
 def test_bad_commands(refused: Refused, command: str, message: str) -> None:

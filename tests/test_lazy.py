@@ -37,9 +37,9 @@ def output_of(program: str) -> str:
         "import mechcore",
         f"{CALL}(['--help'])",
         *(f"{CALL}(['{command}', '--help'])" for command in ("run", "train", "heads", "ablate")),
-        f"{CALL}(['cognitive', 'run', '--help'])",
+        f"{CALL}(['reproduce', 'cognitive', '--help'])",
         f"{CALL}(['run', '--no-such-option'])",
-        f"{CALL}(['extractive', 'run', '--seeds', 'x'])",
+        f"{CALL}(['reproduce', 'extractive', '--seeds', 'x'])",
         f"{CALL}(['effective-size', '--full', 'x.csv'])",
     ],
 )

@@ -1,4 +1,4 @@
-"""The reference of the command line, from the commands themselves."""
+"""The reference of the command line, from the commands themselves, with all their options."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def reference() -> str:
-    """One section per command: its help, as the command line shows it."""
+    """One section per command: its help, as the command line shows it, rare options included."""
     runner = CliRunner(env={"COLUMNS": str(WIDTH), "NO_COLOR": "1", "TERM": "dumb"})
     sections = []
-    for name in _names(typer.main.get_command(app)):
-        words = [*name.split(), "--help"]
+    for name, command in commands(typer.main.get_command(app)):
+        rare = any("--help-all" in each.opts for each in command.params)
+        words = [*name.split(), "--help-all" if rare else "--help"]
         result = runner.invoke(app, words, prog_name="mechcore", terminal_width=WIDTH)
         if result.exit_code:
             raise RuntimeError(f"mechcore {name} --help failed: {result.output}")
@@ -35,10 +36,12 @@ def reference() -> str:
     return "\n".join(sections)
 
 
-def _names(command: Any) -> Iterator[str]:
-    """Of all commands, those in groups with their group's before it."""
-    for name, each in command.commands.items():
-        if hasattr(each, "commands"):
-            yield from (f"{name} {inner}" for inner in _names(each))
+def commands(group: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """All commands by name, those in groups with their group's before it."""
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        each = group.get_command(context, name)
+        if hasattr(each, "list_commands"):
+            yield from commands(each, f"{place}{name} ")
         else:
-            yield name
+            yield f"{place}{name}", each

@@ -72,11 +72,11 @@ class Job:
     means: MeanActivations | None
     fill: FillMaker
     seed: int
-    class_labels: Sequence[str] | None
+    class_names: Sequence[str] | None
     batch_size: int
 
     def __post_init__(self) -> None:
-        self.readout = Readout.of(self.model, self.data, self.class_labels)
+        self.readout = Readout.of(self.model, self.data, self.class_names)
         self.correct_classes = self.readout.correct_classes(self.data)
         self.shape = ModelShape.of(self.model)
 
@@ -142,7 +142,7 @@ class ReferenceEngine:
         """Do one task."""
         job = self.job
         options: dict[str, Any] = {
-            "class_labels": job.class_labels,
+            "class_names": job.class_names,
             "batch_size": job.batch_size,
             "in_domain": False,
         }

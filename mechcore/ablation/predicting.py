@@ -50,7 +50,7 @@ class PairRequest:
         n_sets: random sets to ablate, for methods that draw them.
         seed: of all that is random.
         fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
-        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         store: keeps what is done, to go on from; a method with sweeps gives them its path.
         sweep: more options of sweeps, see `mechcore.ablate`.
@@ -64,7 +64,7 @@ class PairRequest:
     n_sets: int = SCREENING_SETS
     seed: int = 0
     fill: FillName = "mean"
-    class_labels: Sequence[str] | None = None
+    class_names: Sequence[str] | None = None
     batch_size: int = 64
     store: StateFile = field(default_factory=lambda: StateFile(None, "search", {}))
     sweep: Mapping[str, Any] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class PairRequest:
             self.data.part(sorted(drawn(self.data, self.n_examples, self.seed))),
             self.means,
             fill=self.fill,
-            class_labels=self.class_labels,
+            class_names=self.class_names,
             batch_size=self.batch_size,
             state=self.store.path,
             **self.sweep,
@@ -156,7 +156,7 @@ class MaskedMargins:
     def __init__(self, request: PairRequest) -> None:
         self.request, model, data = request, request.model, request.data
         self.shape = ModelShape.of(model)
-        self.readout = Readout.of(model, data, request.class_labels)
+        self.readout = Readout.of(model, data, request.class_names)
         self.correct = self.readout.correct_classes(data)
         self.batches = batches_of(data, request.n_examples, request.seed, request.batch_size)
         self.places = tuple(torch.tensor([self.shape.index(c) for c in request.components]).T)

@@ -134,7 +134,7 @@ def find_superadditive(
     n_resamples: int = 1000,
     seed: int = 0,
     fill: FillName = "mean",
-    class_labels: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     state: str | Path | None = None,
     **options: Any,
@@ -166,7 +166,7 @@ def find_superadditive(
         n_resamples: bootstrap resamples of the report.
         seed: of the split, and of the resamples.
         fill: what replaces ablated outputs, the name of a fill that draws nothing at random.
-        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         state: folder for files that keep what is finished, see `state_files`; an interrupted
             search goes on from them. They stay when all is finished.
@@ -197,7 +197,7 @@ def find_superadditive(
     facts: dict[str, Any] = {}
     if state is not None:
         files = state_files(state, max_size)
-        facts = facts_of(model, halves, means, class_labels) | settings
+        facts = facts_of(model, halves, means, class_names) | settings
         facts |= {
             "components": list(map(str, chosen)),
             "metric": metric,
@@ -206,7 +206,7 @@ def find_superadditive(
             "seed": seed,
             "batch_size": batch_size,
         }
-    own: dict[str, Any] = {"fill": fill, "class_labels": class_labels, "batch_size": batch_size}
+    own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}
 
     def without(sets: Sequence[ComponentSet], half: EncodedExamples, n: int) -> Ablations:
         return ablate(model, sets, half, means, state=files[n], **own, **options)

@@ -64,12 +64,12 @@ def facts_of(
     model: Any,
     halves: Sequence[EncodedExamples],
     means: MeanActivations | None,
-    class_labels: Sequence[str] | None,
+    class_names: Sequence[str] | None,
 ) -> dict[str, str | None]:
     """Digests of what a search works on."""
     labels = hashlib.sha256()
     for half in halves:
-        readout = Readout.of(model, half, class_labels)
+        readout = Readout.of(model, half, class_names)
         labels.update(readout.correct_classes(half).numpy().tobytes())
     inputs = [encoded_inputs(half) for half in halves]
     return input_facts(model, inputs, means) | {"labels": labels.hexdigest()}

@@ -25,6 +25,7 @@ class RoleSettings:
         0.05,
         "Roles: false discovery rate of the drops, and level of the equivalence tests.",
         "--alpha",
+        rare=True,
         above=0,
         below=1,
     )
@@ -32,6 +33,7 @@ class RoleSettings:
         0.01,
         "Roles: least effect of interest, as a share of balanced accuracy.",
         "--least-effect",
+        rare=True,
         above=0,
         below=1,
     )
@@ -40,6 +42,7 @@ class RoleSettings:
         "Roles: share of the drop in one domain up to which the drop in the other counts as "
         "absent.",
         "--minor-share",
+        rare=True,
         above=0,
         below=1,
     )

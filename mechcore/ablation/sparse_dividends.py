@@ -146,7 +146,7 @@ def fit_dividends(
     n_resamples: int = 1000,
     seed: int = 0,
     fill: FillMaker = "mean",
-    class_labels: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     state: str | Path | None = None,
     **options: Any,
@@ -170,7 +170,7 @@ def fit_dividends(
         n_resamples: bootstrap resamples.
         seed: of the split, the sets, the resamples and fills.
         fill: what replaces ablated outputs, see `mechcore.ablate`.
-        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         state: folder for files that keep what is finished, see `state_files`; an interrupted
             fit goes on from them. They stay when all is finished.
@@ -192,7 +192,7 @@ def fit_dividends(
     chosen = check_fit(model, data, components=components, subset=subset, metric=metric, **numbers)
     halves = halves_of(data, subset, seed)
     files: list[Path] | list[None] = [None] * 3 if state is None else state_files(state)
-    options |= {"fill": fill, "class_labels": class_labels, "batch_size": batch_size, "seed": seed}
+    options |= {"fill": fill, "class_names": class_names, "batch_size": batch_size, "seed": seed}
 
     def without(sets: Sequence[ComponentSet], half: EncodedExamples, file: Any) -> Ablations:
         return ablate(model, sets, half, means, state=file, **options)

@@ -106,7 +106,7 @@ def ablate(
     engine: Engine = "auto",
     precision: Precision = "float32",
     role: Literal["id", "ood"] = "id",
-    class_labels: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     max_tokens: int | None = None,
     state: str | Path | None = None,
@@ -128,7 +128,7 @@ def ablate(
         precision: ``"bfloat16"`` or ``"float16"`` computes the tree's matrix products in it, and
             measures on a sample how many answers stay those of float32.
         role: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
-        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch, of similar length, for encoded examples.
         max_tokens: most tokens in one call of a layer; by default what suits the device.
         state: file that keeps what is finished; an interrupted sweep goes on from it. It stays
@@ -156,7 +156,7 @@ def ablate(
             raise InputError("sweep: no batch; expected at least one")
     if paths and components:
         options: dict[str, Any] = {"fill": fill, "engine": engine, "precision": precision}
-        options |= {"role": role, "class_labels": class_labels, "batch_size": batch_size}
+        options |= {"role": role, "class_names": class_names, "batch_size": batch_size}
         options |= {"max_tokens": max_tokens, "seed": seed}
         ablated = ablate(model, components, data, means, state=state, **options)
         more = None if state is None else f"{state}.paths"
@@ -172,7 +172,7 @@ def ablate(
         means,
         with_pairs(fill, data, seed),
         seed,
-        class_labels,
+        class_names,
         batch_size,
     )
     base = _engine(engine, job, precision, max_tokens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, NoReturn
 
@@ -16,29 +16,39 @@ from mechcore.cli import (
     bench,
     components,
     dividends,
+    interactions,
     paths,
-    report,
     study,
     subnetworks,
-    superadditive,
     training,
 )
+from mechcore.cli.help import Command, Group, group
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
 INTERRUPTED = 130
 
-COMMANDS: Registry[typer.Typer] = Registry("group of commands", "mechcore.commands")
-"""Groups of commands that packages add, by the name of the group."""
+REPRODUCTIONS: Registry[Callable[..., None]] = Registry("reproduction", "mechcore.reproductions")
+"""Commands of ``mechcore reproduce``, which packages add."""
 
-app = typer.Typer(
-    name="mechcore",
-    help=mechcore.__doc__,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+
+class Reproductions(Group):
+    """Commands that are imported when one of them is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return REPRODUCTIONS.names()
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of this name; None if there is none."""
+        if cmd_name not in REPRODUCTIONS:
+            return None
+        alone = group("")
+        alone.command(cmd_name, cls=Command)(REPRODUCTIONS[cmd_name])
+        return typer.main.get_command(alone)
+
+
+app = group(mechcore.__doc__ or "")
 
 
 def _version(asked: bool) -> None:
@@ -56,31 +66,34 @@ def _main(
     pass
 
 
-for _command in (
-    study.init,
-    study.run,
-    study.demo,
-    study.status,
-    study.clean,
-    subnetworks.means,
-    subnetworks.prune,
-    subnetworks.compare,
-    subnetworks.core,
-    subnetworks.effective_size,
-    subnetworks.export,
-    components.heads,
-    ablation.ablate,
-    superadditive.superadditive,
-    dividends.dividends,
-    paths.paths,
-    report.report,
-    training.train,
-    bench.bench,
-    study.train_world,
-):
-    app.command(_command.__name__.replace("_", "-"))(_command)
-for _group in COMMANDS:
-    app.add_typer(COMMANDS[_group], name=_group)
+_steps = (
+    *(subnetworks.means, subnetworks.prune, subnetworks.compare, subnetworks.core),
+    *(subnetworks.effective_size, subnetworks.export, components.heads, ablation.ablate),
+    *(interactions.interactions, dividends.dividends, paths.paths),
+)
+_PANELS: dict[str, Sequence[Callable[..., None]]] = {
+    "Main job": (study.run, study.demo),
+    "Steps one by one": _steps,
+    "Models and methods": (training.train, study.train_world, bench.bench),
+}
+_STUDIES = group("Settings, progress, cleaning up and reports of studies.")
+
+
+def _add(to: typer.Typer, commands: Sequence[Callable[..., None]], panel: str | None) -> None:
+    for each in commands:
+        name = each.__name__.replace("_", "-")
+        to.command(name, cls=Command, rich_help_panel=panel)(each)
+
+
+for _panel, _commands in _PANELS.items():
+    _add(app, _commands, _panel)
+_add(_STUDIES, (study.init, study.status, study.clean, study.report), None)
+app.add_typer(_STUDIES, name="study", rich_help_panel="Studies")
+app.add_typer(
+    group("Studies of published papers, and what they are made of.", Reproductions),
+    name="reproduce",
+    rich_help_panel="Reproductions",
+)
 
 
 @contextmanager
@@ -123,9 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _fail(f"{describe()} (mechcore COMMAND --help lists the options)", 2)
     if code == INTERRUPTED:  # also what typer makes of a KeyboardInterrupt
         _fail(
-            "interrupted; run, demo, cognitive run, extractive run, effective-size, train and "
-            "bench go on when run again, prune, compare, ablate, superadditive, dividends and "
-            "paths with --resume",
+            "interrupted; run, demo, reproduce, effective-size, train and bench go on when run "
+            "again, prune, compare, ablate, interactions, dividends and paths with --resume",
             code,
         )
     sys.exit(code or 0)

@@ -1,4 +1,4 @@
-"""Commands that ablate sets of components, and search for superadditive ones."""
+"""The command that ablates sets of components."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def _race(
             state=out / f"race-{role}",
             role=role,
             fill=config.analyses.fill,
-            class_labels=inputs.config.class_labels,
+            class_names=inputs.config.class_names,
             batch_size=config.batch_size,
             engine=engine,
             precision=precision,

@@ -68,7 +68,7 @@ def dividends(
             engine=engine,
             n_resamples=config.n_resamples,
             seed=config.data.seed,
-            class_labels=inputs.config.class_labels,
+            class_names=inputs.config.class_names,
             batch_size=config.batch_size,
             role=fit.role,
             state=out,

@@ -23,41 +23,60 @@ COMMAND_LINE = "command line"
 """Where settings come from that options give."""
 
 
+_COMPUTE, _OUTPUT = "Compute", "Output"
+
+
+def _option(flag: str, panel: str, help: str, *, rare: bool = False) -> Any:
+    return typer.Option(flag, rich_help_panel=panel, help=help, hidden=rare)
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """How a study is done."""
 
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder for the results; by default the study's name."),
+        _option("--out", _OUTPUT, "Folder for the results; by default the study's name."),
     ] = None
     store: Annotated[
         Path | None,
-        typer.Option("--store", help="Run store, which studies can share; else in --out."),
+        _option(
+            "--store", _OUTPUT, "Run store, which studies can share; else in --out.", rare=True
+        ),
     ] = None
     executor: Annotated[
         Literal["in-process", "ray"],
-        typer.Option("--executor", help="On this machine, or on the workers of Ray."),
+        _option("--executor", _COMPUTE, "On this machine, or on the workers of Ray."),
     ] = "in-process"
     address: Annotated[
         str | None,
-        typer.Option("--address", help="Ray cluster (auto, HOST:PORT); else one is started here."),
+        _option(
+            "--address",
+            _COMPUTE,
+            "Ray cluster (auto, HOST:PORT); else one is started here.",
+            rare=True,
+        ),
     ] = None
     workers: Annotated[
         int | None,
-        typer.Option("--workers", help="Jobs side by side on this machine, which share its cores."),
+        _option("--workers", _COMPUTE, "Jobs side by side on this machine, which share its cores."),
     ] = None
     wandb: Annotated[
         str | None,
-        typer.Option("--wandb", help="Log the results to this project of Weights & Biases."),
+        _option("--wandb", _OUTPUT, "Log the results to this project of Weights & Biases."),
     ] = None
     wandb_mode: Annotated[
         Literal["offline", "online"] | None,
-        typer.Option("--wandb-mode", help="Into a folder to sync later (offline), or at once."),
+        _option(
+            "--wandb-mode",
+            _OUTPUT,
+            "Into a folder to sync later (offline), or at once.",
+            rare=True,
+        ),
     ] = None
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Only list the jobs with their time and memory."),
+        _option("--dry-run", _OUTPUT, "Only list the jobs with their time and memory."),
     ] = False
 
     def check(self) -> None:

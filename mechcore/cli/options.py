@@ -15,11 +15,13 @@ from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_orig
 
 import typer
 
+from mechcore.cli.help import HelpAll
 from mechcore.errors import InputError
 from mechcore.settings import Entry, Presets, Setting, all_entries, entries, with_values
 
 S = TypeVar("S")
 
+_ALL = "help_all"
 _PRESET, _MORE = "preset", "*"
 """Names, among settings that have presets, of the preset and of changes without own options."""
 
@@ -48,7 +50,8 @@ class From:
             flags = entry.setting.option.format(group=group.replace("_", "-"))
             if not flags or not self._wanted(name):
                 continue
-            known = found.setdefault(flags, _Option((), flags.split(), entry, defaults.get(name)))
+            new = _Option((), flags.split(), entry, defaults.get(name), _panel(self.kind, name))
+            known = found.setdefault(flags, new)
             found[flags] = replace(known, names=(*known.names, name))
         return list(found.values())
 
@@ -65,6 +68,18 @@ class From:
             place = name.split(".")
             yield name, entry, place[-2] if len(place) > 1 else ""
             yield from ((more, each, "") for more, each in _presets(f"{name}.", entry.group))
+
+
+def _panel(kind: Any, name: str) -> str | None:
+    """The panel of a setting: its own, or that of the innermost class that names one."""
+    panel = getattr(kind, "panel", None)
+    for part in name.split("."):
+        entry = entries(kind).get(part)
+        if entry is None:  # stands for other settings
+            break
+        kind = entry.group
+        panel = entry.setting.panel or getattr(kind, "panel", panel)
+    return panel
 
 
 def _defaults(kind: Any, of: Any = None, place: str = "") -> dict[str, Any]:
@@ -85,7 +100,7 @@ def _presets(place: str, kind: Any) -> Iterator[tuple[str, Entry]]:
     presets: Presets[Any] | None = getattr(kind, "presets", None)
     if presets is not None:
         named = Literal.__getitem__(tuple(presets.named))
-        known = Setting(f"Settings of {presets.what} to begin with.", "--preset")
+        known = Setting(f"Settings of {presets.what} to begin with.", presets.preset_option)
         yield f"{place}{_PRESET}", Entry(_PRESET, named, presets.default, known)
         more = Setting(f"Further settings of {presets.what}: NAME=VALUE by commas.", presets.option)
         yield f"{place}{_MORE}", Entry(_MORE, Mapping[str, str], {}, more)
@@ -99,6 +114,7 @@ class _Option:
     flags: Sequence[str]
     entry: Entry
     default: Any
+    panel: str | None
 
     @property
     def leaves_out(self) -> bool:
@@ -119,7 +135,12 @@ class _Option:
         if self.type is bool and not self.leaves_out:
             flags = [f"{each}/--no-{each[2:]}" for each in flags]
         option = typer.Option(
-            *flags, help=self._help(), show_default=False, metavar=self._metavar()
+            *flags,
+            help=self._help(),
+            show_default=False,
+            metavar=self._metavar(),
+            hidden=self.entry.setting.rare,
+            rich_help_panel=self.panel,
         )
         return inspect.Parameter(
             name,
@@ -251,7 +272,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Let a typer command take options in groups.
 
     A parameter annotated by `From` is a `Given`; of one whose type is a dataclass, each field is an
-    option.
+    option. Where some are hidden, ``--help-all`` shows them.
     """
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {}
@@ -276,8 +297,13 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter)
 
+    if any(getattr(note, "hidden", False) for p in parameters for note in get_args(p.annotation)):
+        everything = inspect.Parameter(_ALL, inspect.Parameter.KEYWORD_ONLY, default=False)
+        parameters.append(everything.replace(annotation=HelpAll))
+
     @functools.wraps(command)
     def run(**values: Any) -> None:
+        values.pop(_ALL, None)  # which ends the command where it is given
         made = {
             name: group({key: values.pop(own) for own, key in keys[name].items()})
             for name, group in groups.items()

@@ -229,7 +229,7 @@ class _Work:
             n_cut=n_cut,
             n_found=n_found,
             seed=self.config.data.seed,
-            class_labels=self.inputs.config.class_labels,
+            class_names=self.inputs.config.class_names,
             role="ood",
             state=self.out,
             **self.options,

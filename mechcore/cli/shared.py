@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MODEL = ("model",)
 DEVICE = ("resources.device",)
-FILES = ("data.columns", "data.label_names", "data.seed")
+FILES = ("data.columns", "data.label_map", "data.seed")
 TASK = (*FILES, "data.task", "data.folder")
 TRAIN = ("data.train", "data.max_train")
 TEST_DATA = (

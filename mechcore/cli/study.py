@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore.cli.execution import COMMAND_LINE, ResourceOptions, RunOptions
-from mechcore.cli.options import From, Given, grouped
+from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import (
     MODEL,
     PRUNING,
@@ -36,7 +36,7 @@ _FURTHER = (
 
 _RUN = (*MODEL, *TRAIN, *TEST, *TASK, *PRUNING, *_FURTHER)
 _OWN = (
-    *("model.source", "model.embedded", "model.revision", "model.class_labels", "model.prompt"),
+    *("model.source", "model.embedded", "model.revision", "model.class_names", "model.prompt"),
     *("model.chat_template", "model.answers", "model.allow_pickle"),
     *(
         "data.train",
@@ -45,7 +45,7 @@ _OWN = (
         "data.task",
         "data.folder",
         "data.columns",
-        "data.label_names",
+        "data.label_map",
     ),
 )
 """Settings for models and data of the user's own."""
@@ -58,7 +58,7 @@ def run(
     how: RunOptions,
     config: Annotated[
         Path | None,
-        typer.Argument(help="Study as YAML, see mechcore init; the options below beat it."),
+        typer.Argument(help="Study as YAML, see mechcore study init; the options below beat it."),
     ] = None,
 ) -> None:
     """A whole study: evaluate, prune, core, head categories, ablations, roles, one report.
@@ -187,6 +187,25 @@ def clean(
         f"{word} {len(keys)} results and {len(leftovers)} leftover files, {size / 2**20:.1f} MiB, "
         f"from {store.path}"
     )
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    format: Annotated[
+        Literal["html", "md", "all"],
+        typer.Option("--format", help="One page that holds all; Markdown with figures beside it."),
+    ] = "html",
+    figures: Annotated[
+        str, typer.Option("--figures", help="Files of every figure: some of png, svg, pdf.")
+    ] = "svg,png",
+) -> None:
+    """The report of a finished run, made again from its tables."""
+    from mechcore.report import REPORT_FILES, build_report
+
+    formats: Any = list(REPORT_FILES) if format == "all" else [format]
+    build_report(folder, formats=formats, figures=split(figures))
+    for name in formats:
+        print(f"report: {folder / REPORT_FILES[name]}")
 
 
 def train_world(

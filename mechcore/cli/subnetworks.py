@@ -65,16 +65,8 @@ def means(
 
 @grouped
 def prune(
-    given: Annotated[Given[StudyConfig], From(StudyConfig, _SERIES)],
+    given: Annotated[Given[StudyConfig], From(StudyConfig, (*_SERIES, "method"))],
     means: Means = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            "--method",
-            help="How to choose what is pruned: l0 (trained masks), a ranking such as integrated, "
-            "random or a registered method.",
-        ),
-    ] = "l0",
     resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for masks and tables.")] = Path(
         "mechcore-masks"
@@ -85,16 +77,18 @@ def prune(
     from mechcore.steps.comparison import check_methods, check_sparsities, find_subnetworks
     from mechcore.tables import write_tables
 
-    check_methods([method])
-    state = _state_file(out, resume)
     config = given.settings
+    check_methods([config.method])
+    state = _state_file(out, resume)
     data = config.data
     untested = config.model.source is not None and data.id is None and data.ood is None
     inputs = load(given, ("train",) if untested else ("train", "id", "ood"))
-    check_sparsities([method], config, inputs.model)
+    check_sparsities([config.method], config, inputs.model)
     with progress.shown():
         averages = means_of(inputs, means)
-        found = find_subnetworks(method, config, inputs, averages, out / "masks", state=state)
+        found = find_subnetworks(
+            config.method, config, inputs, averages, out / "masks", state=state
+        )
         if untested:
             print(f"masks: {out / 'masks'} (with --id and --ood, their accuracies as well)")
             return

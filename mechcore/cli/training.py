@@ -18,7 +18,7 @@ from mechcore.training.settings import TrainSettings
 _BASE = tuple(
     f"model.{name}"
     for name in (
-        *("source", "class_labels", "prompt", "chat_template", "answers", "revision"),
+        *("source", "class_names", "prompt", "chat_template", "answers", "revision"),
         "allow_pickle",
     )
 )

@@ -41,7 +41,7 @@ def given_examples(
     role: str,
     *,
     columns: Mapping[str, str] | None = None,
-    label_names: Mapping[str, str] | None = None,
+    label_map: Mapping[str, str] | None = None,
     labelled: bool = True,
 ) -> Examples | None:
     """The examples that ``data`` are or name; None where it is none of what the module lists.
@@ -50,16 +50,16 @@ def given_examples(
         data: see the module.
         role: what they are for, ``"train"``, ``"id"`` or ``"ood"``; also the name of rows.
         columns: which column serves as what, see `mechcore.data.readers.read_examples`.
-        label_names: meanings of labels, likewise.
+        label_map: meanings of labels, likewise.
         labelled: whether there must be labels.
 
     Raises:
         InputError: they cannot be read.
     """
     if isinstance(data, Examples):
-        frame = data.frame.assign(label=data.frame["label"].replace(dict(label_names or {})))
+        frame = data.frame.assign(label=data.frame["label"].replace(dict(label_map or {})))
         return Examples(data.name, frame)
-    if sources := given_sources(data, role, columns, label_names):
+    if sources := given_sources(data, role, columns, label_map):
         return read_sources(sources, labelled=labelled)
     table = given_table(data)
     if table is not None:
@@ -69,7 +69,7 @@ def given_examples(
             f"{role} data",
             name=role,
             columns=columns,
-            label_names=label_names,
+            label_map=label_map,
             labelled=labelled,
             **missing,
         )
@@ -83,7 +83,7 @@ def given_sources(
     data: Any,
     role: str,
     columns: Mapping[str, str] | None = None,
-    label_names: Mapping[str, str] | None = None,
+    label_map: Mapping[str, str] | None = None,
 ) -> tuple[Source, ...]:
     """The sources that ``data`` name; none where the examples are in memory.
 
@@ -100,7 +100,7 @@ def given_sources(
         replace(
             each,
             columns={**(columns or {}), **each.columns},
-            label_names={**(label_names or {}), **each.label_names},
+            label_map={**(label_map or {}), **each.label_map},
         )
         for each in data
     )

@@ -42,7 +42,7 @@ class LabelMap:
             raise InputError(
                 f"label names: the checkpoint calls its classes {', '.join(classes)}, which says "
                 "nothing about their meaning; name them in index order with "
-                "--labels (class_labels= in Python), or set id2label in its config.json"
+                "--class-names (class_names= in Python), or set id2label in its config.json"
             )
         index = {normal_name(name): i for i, name in enumerate(classes)}
         if len(index) < len(classes):
@@ -83,12 +83,12 @@ def _classes_of(label: str, index: Mapping[str, int], classes: Sequence[str]) ->
     negation = _NEGATION.fullmatch(name)
     if negation and negation[1] in index:
         return frozenset(index.values()) - {index[negation[1]]}
-    hint = "; rename the data's labels with --label-names OLD=NEW, or the classes with --labels"
+    hint = "; rename the data's labels with --label-map OLD=NEW, or the classes with --class-names"
     number = _NUMBER.fullmatch(label.strip())
     if number or are_generic([label]):
         tail = ".0" if number and number[1] else ""  # as the data has them: names match whole
         hint = (
-            "; numbers have no agreed meaning: name them with --label-names (label_names= in "
+            "; numbers have no agreed meaning: name them with --label-map (label_map= in "
             f'Python), for example "0{tail}=entailment,1{tail}=neutral,2{tail}=contradiction"'
         )
     raise InputError(

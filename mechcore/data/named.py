@@ -123,7 +123,7 @@ def qqp_paws(folder: Path | None = None) -> Task:
         )
     _check_all(folder, (QQP_TRAIN, QQP_DEV, PAWS_QQP))
     train, dev, paws = (
-        replace(_source(official, folder), label_names=_DUPLICATE)
+        replace(_source(official, folder), label_map=_DUPLICATE)
         for official in (QQP_TRAIN, QQP_DEV, PAWS_QQP)
     )
     return Task(

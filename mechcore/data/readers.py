@@ -66,7 +66,7 @@ def read_examples(
     *,
     name: str | None = None,
     columns: Mapping[str, str] | None = None,
-    label_names: Mapping[str, str] | None = None,
+    label_map: Mapping[str, str] | None = None,
     labelled: bool = True,
     skip_empty: bool = False,
 ) -> Examples:
@@ -78,7 +78,7 @@ def read_examples(
         name: what to call the data; the file's stem by default.
         columns: which column of the file serves as ``text_a``, ``text_b``, ``label`` or
             ``subset``, where `KNOWN_COLUMNS` does not find it.
-        label_names: meanings of labels, such as ``{"0": "entailment"}``; others stay.
+        label_map: meanings of labels, such as ``{"0": "entailment"}``; others stay.
         labelled: whether a label is needed; without one, labels are empty where the file has none.
         skip_empty: leave out rows that lack a text or label, with a count of them, as the official
             QQP files have some; else they are an error.
@@ -94,7 +94,7 @@ def read_examples(
         path,
         name=name or data_name(path),
         columns=columns,
-        label_names=label_names,
+        label_map=label_map,
         labelled=labelled,
         skip_empty=skip_empty,
     )
@@ -106,7 +106,7 @@ def examples_of(
     *,
     name: str,
     columns: Mapping[str, str] | None = None,
-    label_names: Mapping[str, str] | None = None,
+    label_map: Mapping[str, str] | None = None,
     labelled: bool = True,
     skip_empty: bool = False,
     unlabelled: str = f"gold label is {UNDECIDED!r} (no agreement among annotators)",
@@ -131,7 +131,7 @@ def examples_of(
         frame[role] = _from_bytes(frame[role])
     for role, default in (("text_b", ""), ("label", ""), ("subset", ALL)):
         frame[role] = frame.get(role, default)
-    frame["label"] = frame["label"].replace(dict(label_names or {}))
+    frame["label"] = frame["label"].replace(dict(label_map or {}))
     undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
         warnings.warn(

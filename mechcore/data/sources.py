@@ -46,7 +46,7 @@ class Source:
         split: of a data set or saved folder that has several.
         revision: branch, tag or commit of a data set.
         columns: which column serves as what, see `mechcore.data.readers.read_examples`.
-        label_names: meanings of labels, likewise. Data sets that know the names of their labels
+        label_map: meanings of labels, likewise. Data sets that know the names of their labels
             need none.
         labels: keep only examples of these labels; case, ``-`` and ``_`` do not matter.
         subsets: keep only these subsets.
@@ -68,7 +68,7 @@ class Source:
     split: str | None = None
     revision: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
-    label_names: Mapping[str, str] = field(default_factory=dict)
+    label_map: Mapping[str, str] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     subsets: tuple[str, ...] = ()
     subset: str | None = None
@@ -205,13 +205,13 @@ def _reading(source: Source) -> dict[str, Any]:
     return {
         name: sorted(value) if isinstance(value, tuple) else value
         for name, value in settings.items()
-        if value or name in ("columns", "label_names", "seed")
+        if value or name in ("columns", "label_map", "seed")
     }
 
 
 def _held(source: Source, hasher: Callable[[Path], str]) -> dict[str, Any]:
     if source.path is None:
-        every = replace(source, label_names={}, labels=(), subsets=(), subset=None, max=None)
+        every = replace(source, label_map={}, labels=(), subsets=(), subset=None, max=None)
         return {"examples": _fingerprint(json.dumps(asdict(every)))}
     path = Path(source.path)
     if not path.is_dir():
@@ -287,7 +287,7 @@ def _all_of(source: Source, labelled: bool) -> Examples:
     how: dict[str, Any] = {
         "name": source.name,
         "columns": source.columns,
-        "label_names": source.label_names,
+        "label_map": source.label_map,
         "labelled": labelled,
         "skip_empty": source.skip_empty,
     }

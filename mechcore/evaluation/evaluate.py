@@ -168,7 +168,7 @@ def evaluate(
     mask: Mask | None = None,
     means: MeanActivations | None = None,
     fill: FillMaker = "mean",
-    class_labels: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
     in_domain: bool = True,
     batch_size: int = 64,
     seed: int = 0,
@@ -183,7 +183,7 @@ def evaluate(
         mask: components to mask; a batched mask gives one result per mask.
         means: the model's mean activations, see `mechcore.masked`.
         fill: what replaces ablated outputs, see `mechcore.masked`.
-        class_labels: names of the classifier's classes in index order, in place of its own
+        class_names: names of the classifier's classes in index order, in place of its own
             ``id2label``.
         in_domain: whether an accuracy under chance points to a wrong label mapping and is worth
             a warning; pass False for out-of-domain data, where it is a finding. It also says which
@@ -199,7 +199,7 @@ def evaluate(
         NotFiniteError: a logit is NaN or infinite.
     """
     data = as_data(model, data, "id" if in_domain else "ood")
-    readout = Readout.of(model, data, class_labels)
+    readout = Readout.of(model, data, class_names)
     if not isinstance(data, EncodedExamples):
         data = list(as_batches(data))
     parts = [mask]

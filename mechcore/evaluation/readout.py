@@ -21,7 +21,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.continuations import Continuations
 from mechcore.models.finite import check_finite
 from mechcore.models.placing import sent
-from mechcore.models.running import Batch, class_names, is_causal, last_real_position
+from mechcore.models.running import Batch, is_causal, last_real_position, model_classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Readout:
         cls,
         model: Any,
         data: EncodedExamples | Iterable[Batch],
-        class_labels: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         *,
         labelled: bool = True,
     ) -> Readout:
@@ -64,21 +64,21 @@ class Readout:
         Args:
             model: any TransformerLens model.
             data: encoded examples, or batches with class indices (token ids) as labels.
-            class_labels: names of a classifier's classes, in place of its ``id2label``.
+            class_names: names of a classifier's classes, in place of its ``id2label``.
             labelled: whether the labels will be read; if not, they may be anything.
 
         Raises:
             InputError: labels and classes cannot be matched.
         """
-        names = class_names(model)
+        names = model_classes(model)
         if names is None:
             return cls._of_language_model(model, data, labelled)
-        if class_labels is not None and len(class_labels) != len(names):
+        if class_names is not None and len(class_names) != len(names):
             raise InputError(
-                f"class names: {len(class_labels)} given ({', '.join(class_labels)}), but the "
+                f"class names: {len(class_names)} given ({', '.join(class_names)}), but the "
                 f"checkpoint has {len(names)} classes"
             )
-        names = list(class_labels or names)
+        names = list(class_names or names)
         if isinstance(data, EncodedExamples) and labelled:
             label_map = LabelMap.between(data.examples.label_names, names)
             return cls(len(names), None, False, label_map, str(label_map))

@@ -97,8 +97,8 @@ def open(
     data = replace(
         config.data,
         columns={**config.data.columns, **(columns or {})},
-        label_names={
-            **config.data.label_names,
+        label_map={
+            **config.data.label_map,
             **{str(name): meaning for name, meaning in (label_map or {}).items()},
         },
     )

@@ -317,7 +317,7 @@ class Lab(Shown):
                 self.means,
                 role=role,  # type: ignore[arg-type]
                 fill=self.config.analyses.fill,
-                class_labels=self.config.model.class_labels,
+                class_names=self.config.model.class_names,
                 batch_size=self.config.batch_size,
                 seed=self.config.data.seed,
             )

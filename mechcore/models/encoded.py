@@ -29,7 +29,7 @@ def as_encoded(
     role: str = "id",
     tokenizer: PreTrainedTokenizerBase | None = None,
     columns: Mapping[str, str] | None = None,
-    label_names: Mapping[str, str] | None = None,
+    label_map: Mapping[str, str] | None = None,
     labelled: bool = True,
     max_length: int | None = None,
     prompt: str | None = None,
@@ -47,7 +47,7 @@ def as_encoded(
         role: which role of a task is meant: ``"train"``, ``"id"`` or ``"ood"``.
         tokenizer: in place of that of the checkpoint that the model came from.
         columns: which column serves as what, see `mechcore.data.readers.read_examples`.
-        label_names: meanings of labels, likewise.
+        label_map: meanings of labels, likewise.
         labelled: whether there must be labels.
         max_length: tokens after which texts are cut; else longer ones than the model takes are
             refused.
@@ -59,13 +59,11 @@ def as_encoded(
         InputError: the data are nothing of the kind or cannot be read, or the model's tokenizer is
             not known.
 
-    >>> as_encoded(model, frame, label_names={"0": "entailment"})  # doctest: +SKIP
+    >>> as_encoded(model, frame, label_map={"0": "entailment"})  # doctest: +SKIP
     """
     if isinstance(data, EncodedExamples):
         return data
-    examples = given_examples(
-        data, role, columns=columns, label_names=label_names, labelled=labelled
-    )
+    examples = given_examples(data, role, columns=columns, label_map=label_map, labelled=labelled)
     if examples is None:
         raise InputError(f"{role} data: found {type(data).__name__}; expected {EXPECTED}")
     return encode_for(

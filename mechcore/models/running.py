@@ -120,7 +120,7 @@ def name_of(model: Any) -> str:
     return type(inner).__name__ + (f" ({source})" if source else "")
 
 
-def class_names(model: Any) -> list[str] | None:
+def model_classes(model: Any) -> list[str] | None:
     """Class names of a classifier, from ``id2label`` in index order; None for language models."""
     if not is_classifier(model):
         return None

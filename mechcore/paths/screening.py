@@ -42,7 +42,7 @@ class Screening:
         means: the model's mean activations.
         cuts: sets of paths to one receiver each.
         fill: what replaces the senders' outputs; it draws nothing at random.
-        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class Screening:
         means: MeanActivations | None,
         cuts: Sequence[PathSet],
         fill: FillName,
-        class_labels: Sequence[str] | None,
+        class_names: Sequence[str] | None,
     ) -> None:
         self.model, self.data, self.shape = model, data, ModelShape.of(model)
-        self.readout = Readout.of(model, data, class_labels)
+        self.readout = Readout.of(model, data, class_names)
         self.correct = self.readout.correct_classes(data)
         self.n_cuts = len(cuts)
         self.groups: dict[tuple[frozenset[Component], str], dict[int, Receiver]] = {}

@@ -80,7 +80,7 @@ def find_paths(
     screening_examples: int = SCREENING_EXAMPLES,
     seed: int = 0,
     fill: FillName = "mean",
-    class_labels: Sequence[str] | None = None,
+    class_names: Sequence[str] | None = None,
     batch_size: int = 64,
     state: str | Path | None = None,
     **options: Any,
@@ -99,7 +99,7 @@ def find_paths(
         screening_examples: examples of the search half that are screened with.
         seed: of the split and the draw of these.
         fill: what replaces the senders' outputs, ``"mean"`` or ``"zero"``.
-        class_labels: names of a classifier's classes, in place of its ``id2label``.
+        class_names: names of a classifier's classes, in place of its ``id2label``.
         batch_size: examples per batch.
         state: folder for files that keep what is finished; an interrupted search goes on from
             them. They stay when all is finished.
@@ -119,14 +119,14 @@ def find_paths(
     searched, reported = halves_of(data, subset, seed)
     facts: dict[str, Any] = {}
     if state is not None:
-        facts |= facts_of(model, (searched, reported), means, class_labels)
+        facts |= facts_of(model, (searched, reported), means, class_names)
         facts |= {"paths": list(map(str, cuts)), "fill": fill, "seed": seed}
         facts |= {"batch_size": batch_size, "screening_examples": screening_examples}
     screen, chosen, final = state_files(state)
-    own: dict[str, Any] = {"fill": fill, "class_labels": class_labels, "batch_size": batch_size}
+    own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}
     own |= options
     store = StateFile(screen, "screening", facts)
-    screened = Screening(model, searched, means, cuts, fill, class_labels)
+    screened = Screening(model, searched, means, cuts, fill, class_names)
     drops = screened.drops(screening_examples, seed=seed, batch_size=batch_size, store=store)
     predicted = dict(zip(cuts, drops.tolist(), strict=True))
     order = sorted(predicted, key=lambda each: -abs(predicted[each]))

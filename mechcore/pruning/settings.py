@@ -28,7 +28,9 @@ class PruneSettings:
         InputError: a value is out of its range.
     """
 
-    steps: int = setting(600, "Optimisation steps of pruning at sparsity 0.", "--steps", least=1)
+    steps: int = setting(
+        600, "Optimisation steps of pruning at sparsity 0.", "--prune-steps", least=1
+    )
     steps_per_percent: float = setting(
         0.0, "Further steps for every percent of the target sparsity.", least=0
     )
@@ -75,10 +77,11 @@ class PruneSettings:
         "Of the masked forwards of pruning: float32, bfloat16 (autocast), or auto: bfloat16 "
         "on hardware with instructions for it. Scores, losses and the full model's answers "
         "stay in float32.",
-        "--precision",
+        "--prune-precision",
     )
     save_every: int = setting(50, "Steps between the savings of an interruptible run.", least=1)
 
+    panel: ClassVar[str] = "Pruning"
     presets: ClassVar[Presets[PruneSettings]]
 
     def __post_init__(self) -> None:
@@ -126,7 +129,9 @@ PRESETS: Mapping[str, PruneSettings] = {
 is a short one for the same end, see docs/pruning.md."""
 
 
-PruneSettings.presets = Presets("pruning", PRESETS, "fast", "--schedule")
+PruneSettings.presets = Presets(
+    "pruning", PRESETS, "fast", option="--prune-settings", preset_option="--prune-preset"
+)
 
 
 def prune_settings(preset: str | PruneSettings = "fast", **changes: Any) -> PruneSettings:

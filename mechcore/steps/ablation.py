@@ -273,7 +273,7 @@ def ablate_on(
         means,
         role=role,  # type: ignore[arg-type]
         fill=fill,
-        class_labels=inputs.config.class_labels,
+        class_names=inputs.config.class_names,
         batch_size=batch_size,
         **options,
     )

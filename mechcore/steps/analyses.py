@@ -327,7 +327,7 @@ class Search(Ablating):
             fill=self.fill,
             n_resamples=self.n_resamples,
             seed=self.seed,
-            class_labels=inputs.config.class_labels,
+            class_names=inputs.config.class_names,
             batch_size=self.batch_size,
             role=how.role,
         )

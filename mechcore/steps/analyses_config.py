@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
@@ -46,6 +46,7 @@ class AblationConfig:
         16,
         "Heads outside the core to ablate for comparison, drawn at random from its layers.",
         "--max-non-core",
+        rare=True,
         least=0,
     )
     controls: int = setting(
@@ -207,6 +208,7 @@ class Analyses:
     """What is done with the subnetworks; null leaves an analysis out."""
 
     __pydantic_config__ = _FORBID
+    panel: ClassVar[str] = "Analyses"
 
     heads: HeadsConfig | None = setting(HeadsConfig(), "Head categories.")
     ablation: AblationConfig | None = setting(

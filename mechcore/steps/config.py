@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict
 
@@ -56,6 +56,7 @@ class ModelConfig:
     """Which model, and how to read its answers."""
 
     __pydantic_config__ = _FORBID
+    panel: ClassVar[str] = "Model"
 
     source: str | None = setting(
         None,
@@ -68,7 +69,7 @@ class ModelConfig:
     )
     checkpoint: str = setting("final", "Which checkpoint of the embedded encoder.")
     revision: str | None = setting(
-        None, "Branch, tag or commit of a hub id.", "--revision", place=True
+        None, "Branch, tag or commit of a hub id.", "--revision", place=True, rare=True
     )
     backend: Literal["bridge", "hooked"] | None = setting(
         None,
@@ -76,11 +77,12 @@ class ModelConfig:
         "by default a bridge, but a HookedTransformer for the embedded decoder where "
         "TransformerLens has one.",
         "--backend",
+        rare=True,
     )
-    class_labels: tuple[str, ...] | None = setting(
+    class_names: tuple[str, ...] | None = setting(
         None,
         "Names of the checkpoint's classes in index order, if its id2label has none.",
-        "--labels --classes",
+        "--class-names",
         example="[entailment, neutral, contradiction]",
     )
     prompt: str | None = setting(
@@ -91,6 +93,7 @@ class ModelConfig:
         "Language models: put the prompt into the chat template of the tokenizer, as a turn of the "
         "user that the answer follows.",
         "--chat-template",
+        rare=True,
     )
     answers: Mapping[str, str] | None = setting(
         None,
@@ -113,10 +116,14 @@ class ModelConfig:
         "Spread a large model over devices: auto, balanced, or devices by module; in place of "
         "the device of the resources.",
         "--device-map",
+        rare=True,
         example="auto",
     )
     allow_pickle: bool = setting(
-        False, "Read weights from a pickle, which can run any code on loading.", "--allow-pickle"
+        False,
+        "Read weights from a pickle, which can run any code on loading.",
+        "--allow-pickle",
+        rare=True,
     )
 
     def __post_init__(self) -> None:
@@ -129,6 +136,7 @@ class DataConfig:
     """Which data, and how much of it: a task, or what is given for each role."""
 
     __pydantic_config__ = _FORBID
+    panel: ClassVar[str] = "Data"
 
     task: str | None = setting(
         None,
@@ -161,8 +169,8 @@ class DataConfig:
         "--columns",
         example="{text_a: premise, text_b: hypothesis}",
     )
-    label_names: Mapping[str, str] = setting(
-        {}, "Meanings of labels.", "--label-names", example='{"0": entailment, "1": neutral}'
+    label_map: Mapping[str, str] = setting(
+        {}, "What the data's labels mean.", "--label-map", example='{"0": entailment, "1": neutral}'
     )
     groups: Mapping[str, tuple[str, ...]] = setting(
         {},
@@ -185,7 +193,9 @@ class DataConfig:
     max_ood: int | None = setting(
         2000, "Out-of-domain examples to draw at most, by subset.", "--max-ood", least=1, all=True
     )
-    seed: int = setting(0, "Seed of the draws of examples.", "--data-seed", least=0, most=2**32 - 1)
+    seed: int = setting(
+        0, "Seed of the draws of examples.", "--data-seed", least=0, most=2**32 - 1, rare=True
+    )
 
     def __post_init__(self) -> None:
         check(self, "data")
@@ -201,6 +211,7 @@ class Resources:
     """What one job may use; it is no part of the results."""
 
     __pydantic_config__ = _FORBID
+    panel: ClassVar[str] = "Compute"
 
     cpus: int | None = setting(
         None,
@@ -262,7 +273,8 @@ class StudyConfig:
         "l0",
         "How to choose what is pruned: l0 (trained masks), a ranking such as integrated, random "
         "or a registered method.",
-        "--method",
+        "--prune-method",
+        panel="Pruning",
     )
     prune: Annotated[PruneSettings, BeforeValidator(PruneSettings.presets.read)] = setting(
         PruneSettings(), "The schedule of l0 pruning: a preset with changes."
@@ -271,11 +283,13 @@ class StudyConfig:
         (42, 43, 44),
         "Seeds of the pruning runs.",
         "--seeds",
+        panel="Pruning",
     )
     sparsities: tuple[float, ...] = setting(
         (0.5, 0.7),
         "Target sparsities, in [0, 1); in a file none leaves only effective sizes to do.",
         "--sparsities",
+        panel="Pruning",
     )
     seeds_per_job: int = setting(
         3, "Masks of one sparsity that are trained together, as one job.", least=1
@@ -283,8 +297,12 @@ class StudyConfig:
     analyses: Analyses = setting(
         Analyses(), "What is done with the subnetworks; null leaves an analysis out."
     )
-    batch_size: int = setting(64, "Examples per evaluation batch.", "--batch-size", least=1)
-    n_resamples: int = setting(1000, "Bootstrap resamples.", "--resamples", least=1)
+    batch_size: int = setting(
+        64, "Examples per evaluation batch.", "--batch-size", least=1, panel="Compute"
+    )
+    n_resamples: int = setting(
+        1000, "Bootstrap resamples.", "--resamples", least=1, panel="Analyses"
+    )
     resources: Resources = setting(Resources(), "What one job may use; no part of the results.")
 
     def __post_init__(self) -> None:

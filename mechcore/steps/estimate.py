@@ -119,10 +119,10 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
     role = next(role for role in ("id", "ood", "train") if role in inputs.data)
     data = inputs.data[role]
     part = data.part(_typical(data))
-    labels = inputs.config.class_labels
+    labels = inputs.config.class_names
 
     def run() -> None:
-        evaluate(model, part, class_labels=labels, in_domain=False, batch_size=_BATCH)
+        evaluate(model, part, class_names=labels, in_domain=False, batch_size=_BATCH)
 
     forward = min(_seconds(run) for _ in range(_REPEATS)) / len(part)
     memory = _peak(model)
@@ -163,7 +163,7 @@ def _untrained(training: Job, data: DataConfig, device: str) -> Inputs:
     with tempfile.TemporaryDirectory() as folder:
         publish(fitting.model, fitting.objective.tokenizer, Path(folder) / "untrained")
         source = str(Path(folder) / "untrained")
-        model = replace(base, source=source, class_labels=None, revision=None)
+        model = replace(base, source=source, class_names=None, revision=None)
         inputs = open_model(model, device=device)
     for role in ROLES:
         inputs.add(role, *read_role(role, base, data))

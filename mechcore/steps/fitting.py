@@ -56,7 +56,7 @@ class Fitting:
     ) -> Fitting:
         """Read the data, then build the model.
 
-        A classifier gets the classes of ``model.class_labels``, else those of the task, else the
+        A classifier gets the classes of ``model.class_names``, else those of the task, else the
         labels of the training data in alphabetical order.
 
         With a prompt the model is a language model. The training examples need labels; ``roles``

@@ -22,7 +22,7 @@ from mechcore.models import load_model, load_tokenizer
 from mechcore.models.encoded import encode_for
 from mechcore.models.loading import has_hooked_transformer
 from mechcore.models.placing import check_device
-from mechcore.models.running import class_names
+from mechcore.models.running import model_classes
 from mechcore.models.vocabulary import check_vocabulary
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.worlds import tiny_world
@@ -87,7 +87,7 @@ class Inputs:
 
     def readout(self, role: str) -> Readout:
         """How answers to the examples of ``role`` are read."""
-        return Readout.of(self.model, self.data[role], self.config.class_labels)
+        return Readout.of(self.model, self.data[role], self.config.class_names)
 
 
 def load_inputs(
@@ -165,10 +165,10 @@ def check_sources(model: ModelConfig, data: DataConfig, roles: Sequence[str]) ->
             "data: files were given without --model; name the checkpoint they are for, or leave "
             "them out to work on the embedded world"
         )
-    if model.source is None and (model.prompt or model.answers or model.class_labels):
+    if model.source is None and (model.prompt or model.answers or model.class_names):
         raise InputError(
-            "model: --prompt, --answers and --labels are for checkpoints of your own; leave them "
-            "out for an embedded model"
+            "model: --prompt, --answers and --class-names are for checkpoints of your own; leave "
+            "them out for an embedded model"
         )
 
 
@@ -176,16 +176,16 @@ def check_names(model: ModelConfig, data: DataConfig) -> None:
     """Make sure that what the user names in the data is there, drawn or not.
 
     Raises:
-        InputError: no row has a label that ``label_names`` gives a meaning, or a subset of a group.
+        InputError: no row has a label that ``label_map`` gives a meaning, or a subset of a group.
     """
-    if data.label_names and model.source is not None:
+    if data.label_map and model.source is not None:
         frames = [_whole(role, model, data) for role in ROLES]
         # Training data need not have labels; of files that cannot be read nothing can be said.
         there = {label for frame in frames if frame is not None for label in frame["label"]} - {""}
-        for name in data.label_names if there and all(f is not None for f in frames) else ():
+        for name in data.label_map if there and all(f is not None for f in frames) else ():
             if name not in there:
                 raise InputError(
-                    f"label_names: no row has the label {name!r} (--label-names); labels are "
+                    f"label_map: no row has the label {name!r} (--label-map); labels are "
                     f"{shown(', '.join(sorted(there)), 300)}: correct it, or leave it out"
                 )
     frame = _whole("ood", model, data) if data.groups else None
@@ -213,7 +213,7 @@ def _whole(role: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | No
                 size = max(_EMBEDDED_SIZE, embedded_draw(role, data)["size"])
                 return tiny_world.generate(role, size, _EMBEDDED_SEED).frame  # type: ignore[arg-type]
             every = [
-                replace(source, label_names={}, labels=(), max=None)
+                replace(source, label_map={}, labels=(), max=None)
                 for source in sources_of(role, data)
             ]
             if not every:
@@ -224,16 +224,16 @@ def _whole(role: str, model: ModelConfig, data: DataConfig) -> pd.DataFrame | No
 
 
 def _check_reading(config: ModelConfig, model: Any) -> None:
-    classifier = class_names(model) is not None
+    classifier = model_classes(model) is not None
     if classifier and (config.prompt or config.answers):
         raise InputError(
             f"checkpoint {config.source}: is a classifier, which reads its texts without a prompt; "
             "leave out --prompt and --answers"
         )
-    if not classifier and config.class_labels:
+    if not classifier and config.class_names:
         raise InputError(
             f"checkpoint {config.source}: is a language model, whose classes are its answers; name "
-            "them with --answers instead of --labels"
+            "them with --answers instead of --class-names"
         )
 
 
@@ -267,7 +267,7 @@ def task_of(data: DataConfig) -> Task | None:
 def classes_of(model: ModelConfig, data: DataConfig) -> tuple[str, ...]:
     """Classes of a model that is to be trained, as far as it or the task names them."""
     task = task_of(data)
-    return model.class_labels or (task.classes if task is not None else ())
+    return model.class_names or (task.classes if task is not None else ())
 
 
 def groups_of(model: ModelConfig, data: DataConfig) -> dict[str, tuple[str, ...]]:
@@ -292,7 +292,7 @@ def sources_of(role: str, data: DataConfig) -> tuple[Source, ...]:
         replace(
             source,
             columns={**data.columns, **source.columns},
-            label_names={**data.label_names, **source.label_names},
+            label_map={**data.label_map, **source.label_map},
         )
         for source in sources
     )

@@ -16,7 +16,7 @@ from mechcore.errors import MechcoreWarning
 from mechcore.files import copy_linked, write_json
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
-from mechcore.models.running import class_names, kind_of, n_parameters
+from mechcore.models.running import kind_of, model_classes, n_parameters
 from mechcore.pruning import METHODS, PruningError, Request, Subnetwork, subnetwork_name
 from mechcore.pruning.mask_training import OffTrackError, accepted
 from mechcore.pruning.settings import READING, PruneSettings
@@ -127,7 +127,7 @@ class Describe(MainStep):
             "architecture": getattr(model.cfg, "architecture", None) or type(model).__name__,
             **asdict(ModelShape.of(model)),
             "n_parameters": n_parameters(model),
-            "class_labels": list(inputs.config.class_labels or class_names(model) or []),
+            "class_names": list(inputs.config.class_names or model_classes(model) or []),
             "identity": asdict(ModelIdentity.of(model)),
         }
         mapping = {role: inputs.readout(role).mapping for role in TEST_ROLES}

@@ -173,7 +173,7 @@ def readers_on(
         role: of the data.
         options: others of `mechcore.paths.readers_of`.
     """
-    labels = inputs.config.class_labels
+    labels = inputs.config.class_names
     data = inputs.data[role]
     return readers_of(
         inputs.model,
@@ -181,7 +181,7 @@ def readers_on(
         data,
         means,
         role=cast(Literal["id", "ood"], role),
-        class_labels=labels,
+        class_names=labels,
         **options,
     )
 

@@ -177,13 +177,13 @@ class _Planner:
             n = len(read_role("train", base, data, labelled=True)[0])
         steps = {step: checkpoint_path(Path(), step).name for step in settings.checkpoint_steps(n)}
         steps[settings.total_steps(n)] = FINAL
-        classes = () if base.class_labels is not None else classes_of(base, data)
+        classes = () if base.class_names is not None else classes_of(base, data)
         step = Train(settings, max(steps), self._names, tuple(classes))
         self._data, own = data, self._data
         job = self._job(step, "training", ROLES)
         self._data = own
         # Its classes have names of their own from now on.
-        model = replace(base, class_labels=None, revision=None, allow_pickle=False)
+        model = replace(base, class_names=None, revision=None, allow_pickle=False)
         self._series = {
             step: _Model(TrainedInput(model, name), job) for step, name in steps.items()
         }

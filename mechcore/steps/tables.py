@@ -130,7 +130,7 @@ def evaluate_full(inputs: Inputs, role: str, batch_size: int) -> Evaluation:
         found: Evaluation = evaluate(
             inputs.model,
             inputs.data[role],
-            class_labels=inputs.config.class_labels,
+            class_names=inputs.config.class_names,
             in_domain=role == "id",
             batch_size=batch_size,
         )
@@ -152,7 +152,7 @@ def evaluate_subnetworks(
             inputs.data[role],
             mask=Mask.stack([each.mask for each in subnetworks]),
             means=means,
-            class_labels=inputs.config.class_labels,
+            class_names=inputs.config.class_names,
             batch_size=batch_size,
         )
         advance()

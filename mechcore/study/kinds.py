@@ -63,7 +63,7 @@ def read_study(path: str | Path) -> tuple[str, Any]:
             a study; the message names the file and what is wrong in it.
     """
     path = Path(path)
-    content = read_plain(path, "; mechcore init writes one") or {}
+    content = read_plain(path, "; mechcore study init writes one") or {}
     kind = content.pop("kind", DEFAULT) if isinstance(content, dict) else DEFAULT
     if not isinstance(kind, str):
         raise InputError(f"{path}: kind is {kind!r}; expected one of {', '.join(STUDIES.names())}")

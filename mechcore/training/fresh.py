@@ -118,7 +118,7 @@ def _check_classes(
     if classes is None and own is None:
         raise InputError(
             f"checkpoint {base}: names no classes; give the classes to learn (classes= in Python, "
-            "--labels on the command line)"
+            "--class-names on the command line)"
         )
     wanted = list(classes if classes is not None else own or ())
     if len(wanted) < 2 or len({normal_name(each) for each in wanted} - {""}) < len(wanted):
@@ -128,7 +128,7 @@ def _check_classes(
     if are_generic(wanted):
         raise InputError(
             f"classes {', '.join(wanted)}: numbers have no agreed meaning; name the labels of the "
-            "data with --label-names (label_names= in Python), for example "
+            "data with --label-map (label_map= in Python), for example "
             '"0=entailment,1=neutral,2=contradiction"'
         )
     return wanted

@@ -123,7 +123,7 @@ class Objective:
             raise InputError(
                 f"examples {examples.name!r}: label {label!r} stands for several of the classes "
                 f"{', '.join(self.classes)}; training needs one class for each example: give the "
-                "label the name of one (label_names in Python and in files, --label-names "
+                "label the name of one (label_map in Python and in files, --label-map "
                 f'"{label}={self.classes[-1]}"), or train a model with the classes of the data'
             )
         return torch.tensor(self.columns)[correct.int().argmax(dim=1)]

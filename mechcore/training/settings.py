@@ -25,6 +25,7 @@ class TrainSettings:
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
+    panel: ClassVar[str] = "Training"
 
     epochs: float | None = setting(
         None, "Passes over the training examples; or else steps.", "--epochs", above=0
@@ -250,7 +251,7 @@ def _length(changes: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-TrainSettings.presets = Presets("training", PRESETS, "quick", "--setting", _length)
+TrainSettings.presets = Presets("training", PRESETS, "quick", "--setting", changed=_length)
 
 
 def train_settings(preset: str = "quick", **changes: Any) -> TrainSettings:

@@ -224,7 +224,7 @@ DATA = examples(8)
 OPTIONS: dict[str, Any] = {
     "fill": "zero",
     "role": "ood",
-    "class_labels": ["neutral", "entailment", "contradiction"],
+    "class_names": ["neutral", "entailment", "contradiction"],
 }
 
 

@@ -268,7 +268,7 @@ def test_the_mode_and_the_names_of_classes_are_passed_on(cases: Cases) -> None:
     expected = evaluate(model, data, mask=Mask.full(model).without("L0.H1"), fill="zero")
     np.testing.assert_allclose(found.without[A].margin, expected.margin, rtol=0, atol=1e-5)
     swapped = ["neutral", "entailment", "contradiction"]
-    other = ablate(model, [A], data, None, role="ood", fill="zero", class_labels=swapped)
+    other = ablate(model, [A], data, None, role="ood", fill="zero", class_names=swapped)
     rows = [i for i, label in enumerate(LABELS) if label == "neutral"]
     assert other.full.correct_classes[rows].tolist() == [[True, False, False]] * len(rows)
 

@@ -442,7 +442,7 @@ def test_states_of_other_searches_are_refused(
         ({"screening_examples": 7}, "screening_examples"),
         ({"fill": "zero"}, "fill"),
         ({"batch_size": 2}, "batch_size"),
-        ({"class_labels": swapped}, "labels"),
+        ({"class_names": swapped}, "labels"),
         ({"data": relabelled}, "labels"),
         ({"data": replace(data, token_type_ids=None)}, "data"),
         ({"means": averages}, "means"),

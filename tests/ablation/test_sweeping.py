@@ -418,7 +418,7 @@ def test_what_cannot_be_swept(bert: dict[str, Any], cases: Cases) -> None:
         ({"means": None}, InputError, "fill 'mean' needs means"),
         ({"means": others}, MismatchError, "computed on another model"),
         ({"fill": "median"}, InputError, "fill 'median': unknown"),
-        ({"class_labels": ["a", "b"]}, InputError, "2 given .* the checkpoint has 3 classes"),
+        ({"class_names": ["a", "b"]}, InputError, "2 given .* the checkpoint has 3 classes"),
     ]
     for engine in ("auto", "tree", "restart", "reference"):
         for changes, error, message in refused:
@@ -691,7 +691,7 @@ def test_states_of_other_sweeps_are_refused(
         ({"engine": "reference"}, "engine"),
         ({"precision": "bfloat16"}, "precision"),
         ({"batch_size": 3}, "batch_size"),
-        ({"class_labels": swapped}, "labels"),
+        ({"class_names": swapped}, "labels"),
         ({"data": relabelled}, "labels"),
         ({"data": replace(data, input_ids=data.input_ids[::-1])}, "data"),
         ({"data": replace(data, token_type_ids=None)}, "data"),

@@ -25,22 +25,24 @@ ASKED = {
     "export": "--model none --mask mask.safetensors",
     "heads": "--model none --data none.csv",
     "ablate": "--model none --components all",
-    "superadditive": "--model none",
+    "interactions": "--model none",
     "dividends": "--model none",
     "paths": "--model none --senders L0.H0",
     "bench": "--cases planted",
     "run": "--model none --task mnli-hans",
     "demo": "",
     "train": "--model none --train none.csv",
-    "cognitive run": "",
-    "extractive run": "",
+    "reproduce cognitive": "",
+    "reproduce extractive": "",
 }
 
 
 def commands(group: Any, place: str = "") -> Iterator[tuple[str, Any]]:
     """Commands by name, those in groups included."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if hasattr(command, "list_commands"):
             yield from commands(command, f"{place}{name} ")
         else:
             yield f"{place}{name}", command

@@ -83,11 +83,11 @@ def test_what_the_command_line_leaves_out_is_as_in_the_file(
         ("--max-train 4000", "data.max_train", 4000),
         ("--max-id 0", "data.max_id", None),
         ("--data-seed 0", "data.seed", 0),
-        ("--precision float32", "prune.precision", "float32"),
-        ("--steps 600", "prune.steps", 600),
-        ("--preset fast", "prune.lr", 0.05),
-        ("--preset paper", "prune.steps", 6500),
-        ("--schedule lr=0.2", "prune.lr", 0.2),
+        ("--prune-precision float32", "prune.precision", "float32"),
+        ("--prune-steps 600", "prune.steps", 600),
+        ("--prune-preset fast", "prune.lr", 0.05),
+        ("--prune-preset paper", "prune.steps", 6500),
+        ("--prune-settings lr=0.2", "prune.lr", 0.2),
         ("--max-non-core 16", "analyses.ablation.max_non_core", 16),
         ("--cpus 2", "resources.cpus", 2),
     ],
@@ -128,7 +128,7 @@ def test_without_a_file_all_is_as_the_options_say(monkeypatch: pytest.MonkeyPatc
 def test_quick_beats_the_defaults_and_options_beat_quick(
     monkeypatch: pytest.MonkeyPatch, options: str, wanted: dict[str, Any]
 ) -> None:
-    found: CognitiveSettings = settings_of(monkeypatch, f"cognitive run {options}")
+    found: CognitiveSettings = settings_of(monkeypatch, f"reproduce cognitive {options}")
     assert {name: getattr(found, name) for name in wanted} == wanted
 
 
@@ -143,21 +143,21 @@ def test_quick_beats_the_defaults_and_options_beat_quick(
 def test_quick_of_extractive(
     monkeypatch: pytest.MonkeyPatch, options: str, wanted: dict[str, Any]
 ) -> None:
-    found: ExtractiveSettings = settings_of(monkeypatch, f"extractive run {options}")
+    found: ExtractiveSettings = settings_of(monkeypatch, f"reproduce extractive {options}")
     assert {name: getattr(found, name) for name in wanted} == wanted
 
 
 def test_options_of_trainings_beat_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     found = settings_of(
         monkeypatch,
-        "cognitive run --quick --steps 1500 --patience 6 --fine-tuned-rates 5e-4,1e-3",
+        "reproduce cognitive --quick --steps 1500 --patience 6 --fine-tuned-rates 5e-4,1e-3",
     )
     for arm in (found.fine_tuned, found.scratch):
         assert (arm.steps, arm.patience, arm.warmup_steps) == (1500, 6, 5)
     assert found.fine_tuned.learning_rates == (5e-4, 1e-3)
     found = settings_of(
         monkeypatch,
-        "extractive run --quick --ordering-epochs 16 --grafting-epochs 3 --replay 0",
+        "reproduce extractive --quick --ordering-epochs 16 --grafting-epochs 3 --replay 0",
     )
     assert (found.ordering.epochs, found.ordering.replay, found.grafting.epochs) == (16, 0, 3)
 
@@ -186,14 +186,14 @@ def test_settings_come_from_the_file_and_the_command_line(monkeypatch: pytest.Mo
     assert origins_of(monkeypatch, "run s.yaml") == wanted
     changes = {"seeds": "command line", "prune.steps": "command line"}
     changes |= {"analyses.fill": "command line", "resources.device": "command line"}
-    options = "--seeds 42,43,44 --steps 40 --fill zero --device cpu"
+    options = "--seeds 42,43,44 --prune-steps 40 --fill zero --device cpu"
     assert origins_of(monkeypatch, f"run s.yaml {options}") == wanted | changes
 
 
 def test_settings_of_other_kinds_come_from_a_base_and_quick(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    found = origins_of(monkeypatch, "extractive run --base gpt2 --quick --replay 3 --seeds 7")
+    found = origins_of(monkeypatch, "reproduce extractive --base gpt2 --quick --replay 3 --seeds 7")
     assert found["base"] == found["ordering.learning_rate"] == "--base"
     assert found["base_steps"] == found["learning_rates"] == "--quick"
     assert found["ordering.replay"] == found["seeds"] == "command line"
@@ -203,7 +203,7 @@ def test_settings_of_other_kinds_come_from_a_base_and_quick(
 # -- how studies are done --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["demo", "cognitive run", "extractive run"])
+@pytest.mark.parametrize("kind", ["demo", "reproduce cognitive", "reproduce extractive"])
 def test_every_kind_of_study_is_done_as_the_options_say(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -215,7 +215,7 @@ def test_every_kind_of_study_is_done_as_the_options_say(
     assert how["executor"] == Local(1, None, "cuda")
 
 
-@pytest.mark.parametrize("kind", ["demo", "cognitive run", "extractive run"])
+@pytest.mark.parametrize("kind", ["demo", "reproduce cognitive", "reproduce extractive"])
 def test_every_kind_of_study_can_be_given_to_ray(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -228,8 +228,8 @@ def test_every_kind_of_study_can_be_given_to_ray(
     ("command", "job"),
     [
         ("demo --seeds 1 --sparsities 0.5", "prune"),
-        ("cognitive run --quick --arms base --workers 1", "decoding base"),
-        ("extractive run --quick --experiments ocr", "ocr first-hop seed=0"),
+        ("reproduce cognitive --quick --arms base --workers 1", "decoding base"),
+        ("reproduce extractive --quick --experiments ocr", "ocr first-hop seed=0"),
     ],
 )
 def test_a_dry_run_lists_the_jobs_and_writes_nothing(
@@ -245,7 +245,7 @@ def test_a_dry_run_lists_the_jobs_and_writes_nothing(
     assert sorted(here.iterdir()) == before
 
 
-@pytest.mark.parametrize("kind", ["demo", "cognitive run", "extractive run"])
+@pytest.mark.parametrize("kind", ["demo", "reproduce cognitive", "reproduce extractive"])
 def test_finished_studies_of_every_kind_are_logged(
     here: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -281,20 +281,32 @@ OWN = f"--model {tiny_encoder_dir()} --train train.csv --id id.csv --ood ood.csv
         (f"prune {OWN} --embedded encoder", "--embedded encoder and the model"),
         ("effective-size --checkpoints x --embedded encoder", "and --checkpoints exclude each"),
         (f"run {OWN} --device-map auto --device cpu", "--device cpu and device_map auto exclude"),
-        ("run --schedule steps=10 --steps 20", "--schedule: steps is given as an option of its"),
-        ("prune --schedule precision=bfloat16 --precision float32", "--schedule: precision is gi"),
-        ("run s.yaml --steps 20 --schedule steps=20", "--schedule: steps is given as an option"),
-        ("cognitive run --address auto", "--address is for --executor ray"),
-        ("extractive run --executor ray --workers 2", "--workers is for jobs on this machine"),
-        ("cognitive run --wandb-mode online", "--wandb-mode is for --wandb"),
+        (
+            "run --prune-settings steps=10 --prune-steps 20",
+            "--prune-settings: steps is given as an option of its",
+        ),
+        (
+            "prune --prune-settings precision=bfloat16 --prune-precision float32",
+            "--prune-settings: precision is gi",
+        ),
+        (
+            "run s.yaml --prune-steps 20 --prune-settings steps=20",
+            "--prune-settings: steps is given as an option",
+        ),
+        ("reproduce cognitive --address auto", "--address is for --executor ray"),
+        (
+            "reproduce extractive --executor ray --workers 2",
+            "--workers is for jobs on this machine",
+        ),
+        ("reproduce cognitive --wandb-mode online", "--wandb-mode is for --wandb"),
         ("run --wandb-mode offline", "--wandb-mode is for --wandb"),
         ("run s.yaml --wandb-mode online", "--wandb-mode is for --wandb"),
-        ("run --schedule lr=1,lr=2", "--schedule 'lr=1,lr=2': lr occurs twice"),
+        ("run --prune-settings lr=1,lr=2", "--prune-settings 'lr=1,lr=2': lr occurs twice"),
         (f"run {OWN} --columns text_a=text_a,text_a=text_b", "text_a occurs twice"),
-        (f"run {OWN} --label-names 0=entailment,0=neutral", "0 occurs twice"),
-        (f"run {OWN} --label-names entailmnt=entailment", "no row has the label 'entailmnt'"),
-        (f"ablate {OWN} --components heads --label-names 3=x", "no row has the label '3'"),
-        (f"train {OWN} --label-names 3=x", "labels are entailment, non-entailment"),
+        (f"run {OWN} --label-map 0=entailment,0=neutral", "0 occurs twice"),
+        (f"run {OWN} --label-map entailmnt=entailment", "no row has the label 'entailmnt'"),
+        (f"ablate {OWN} --components heads --label-map 3=x", "no row has the label '3'"),
+        (f"train {OWN} --label-map 3=x", "labels are entailment, non-entailment"),
     ],
 )
 def test_contradictions_are_refused_in_one_line(
@@ -317,7 +329,7 @@ def test_labels_may_be_in_one_of_the_files_only(
     frame = pd.read_csv("ood.csv")
     frame.assign(label="2").to_csv("ood.csv", index=False)
     pd.read_csv("train.csv").drop(columns="label").to_csv("train.csv", index=False)
-    options = "--label-names 2=non-entailment,entailment=entailment --dry-run"
+    options = "--label-map 2=non-entailment,entailment=entailment --dry-run"
     with pytest.raises(SystemExit) as end:
         main(f"run {OWN} {options} --seeds 1 --sparsities 0.5".split())
     assert end.value.code == 0, capsys.readouterr().err

@@ -89,11 +89,11 @@ def test_the_classes_are_those_of_the_data_or_those_named(
 ) -> None:
     command = [*own(files, "train", "ood"), *SHORT, "--steps", 1]
     names = "neutral,entailment,contradiction"
-    assert call(*command, "--labels", names, "--out", tmp_path / "named") == 2
+    assert call(*command, "--class-names", names, "--out", tmp_path / "named") == 2
     error = capsys.readouterr().err
     assert "'non-entailment' stands for several of the classes" in error
-    rename = ["--label-names", "non-entailment=neutral"]
-    assert call(*command, "--labels", names, *rename, "--out", tmp_path / "named") == 0
+    rename = ["--label-map", "non-entailment=neutral"]
+    assert call(*command, "--class-names", names, *rename, "--out", tmp_path / "named") == 0
     config = hf.AutoConfig.from_pretrained(tmp_path / "named" / "final")
     assert list(config.id2label.values()) == names.split(",")
     assert "is replaced by a new one" in capsys.readouterr().err
@@ -170,7 +170,7 @@ def test_every_preset_can_be_named(files: Path, capsys: pytest.CaptureFixture[st
         ("--model BASE --train FILES/train.csv --warmup-steps 3", "the whole run has 3 steps"),
         ("--model BASE --train FILES/train.csv --patience 2", "no evaluation data to watch"),
         ("--model BASE --train FILES/train.csv --patience 0", "patience is 0"),
-        ("--model BASE --train FILES/train.csv --labels one", "at least two different names"),
+        ("--model BASE --train FILES/train.csv --class-names one", "at least two different names"),
     ],
 )
 def test_bad_input_is_refused_in_one_line(

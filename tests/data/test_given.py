@@ -51,14 +51,14 @@ FORMS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form: str, tmp_path: Path) -> None:
-    found = given_examples(FORMS[form](tmp_path), "id", columns=COLUMNS, label_names=NAMES)
+    found = given_examples(FORMS[form](tmp_path), "id", columns=COLUMNS, label_map=NAMES)
     assert found is not None
     pd.testing.assert_frame_equal(found.frame, EXPECTED, check_dtype=False)
 
 
 def test_examples_keep_their_name_and_get_the_meanings_of_their_labels() -> None:
     given = Examples("mine", EXPECTED.assign(label=["1", "0"]))
-    found = given_examples(given, "id", label_names=NAMES)
+    found = given_examples(given, "id", label_map=NAMES)
     assert found is not None
     assert found.name == "mine"
     pd.testing.assert_frame_equal(found.frame, EXPECTED, check_dtype=False)

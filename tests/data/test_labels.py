@@ -76,8 +76,8 @@ def test_classes_without_names_are_refused_with_a_remedy(classes: tuple[str, ...
         LabelMap.between(["entailment"], classes)
     message = str(caught.value)
     assert f"the checkpoint calls its classes {', '.join(classes)}" in message
-    assert "with --labels (class_labels= in Python)" in message
-    assert "class_labels=" in message
+    assert "with --class-names (class_names= in Python)" in message
+    assert "class_names=" in message
     assert "id2label in its config.json" in message
 
 
@@ -93,7 +93,7 @@ def test_labels_that_are_numbers_are_refused_with_a_remedy(label: str, example: 
         LabelMap.between([label], NLI)
     message = str(caught.value)
     assert "contradiction, entailment, neutral" in message
-    assert "--label-names" in message
+    assert "--label-map" in message
     assert "0=entailment" in message
     assert example in message
 

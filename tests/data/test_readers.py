@@ -281,13 +281,13 @@ def test_labels_may_be_whole_numbers_and_be_given_names(
     else:
         frame.to_parquet(path)
     assert columns(read_examples(path))["label"] == ["0", "2", "0"]
-    named = read_examples(path, label_names={"0": "entailment", "1": "unused"})
+    named = read_examples(path, label_map={"0": "entailment", "1": "unused"})
     assert columns(named)["label"] == ["entailment", "2", "entailment"]
 
 
 def test_label_names_that_swap_are_applied_once(write: Write) -> None:
     path = write("x.csv", "text,label\na,no\nb,yes\n")
-    swapped = read_examples(path, label_names={"no": "yes", "yes": "no"})
+    swapped = read_examples(path, label_map={"no": "yes", "yes": "no"})
     assert columns(swapped)["label"] == ["yes", "no"]
 
 

@@ -89,7 +89,7 @@ def test_labels_subsets_and_names_of_both(save: Save) -> None:
     assert [row[0] for row in rows([Source(path=path, subsets=("y",))])] == ["c", "d"]
     both = Source(path=path, labels=("entailment",), subsets=("y",), subset="mine")
     assert rows([both]) == [("d", "h", "entailment", "mine")]
-    renamed = Source(path=path, label_names={"neutral": "entailment"}, labels=("entailment",))
+    renamed = Source(path=path, label_map={"neutral": "entailment"}, labels=("entailment",))
     assert [row[0] for row in rows([renamed])] == ["a", "b", "d"]
 
 
@@ -313,7 +313,7 @@ def test_content_follows_the_file_and_not_its_place(save: Save) -> None:
 
 CHANGES: dict[str, Any] = {
     "columns": {"text_a": "hypothesis"},
-    "label_names": {"neutral": "entailment"},
+    "label_map": {"neutral": "entailment"},
     "labels": ("neutral",),
     "subsets": ("x",),
     "subset": "mine",

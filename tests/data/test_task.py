@@ -18,7 +18,7 @@ classes: [no, yes]
 train: train.csv
 id:
   path: sub/dev.csv
-  label_names: {0: no, 1: yes}
+  label_map: {0: no, 1: yes}
 ood:
   - path: ${DATA}/hard.tsv
     labels: [non-yes]
@@ -56,7 +56,7 @@ def test_a_file_is_read_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyP
         about="Mine.",
         classes=("no", "yes"),
         train=(Source(path=str(tmp_path / "train.csv")),),
-        id=(Source(path=str(tmp_path / "sub/dev.csv"), label_names={"0": "no", "1": "yes"}),),
+        id=(Source(path=str(tmp_path / "sub/dev.csv"), label_map={"0": "no", "1": "yes"}),),
         ood=(
             Source(path="/data/of mine/hard.tsv", labels=("non-yes",), max=10),
             Source(dataset="someone/something", config="plain", split="test", subset="hub"),
@@ -68,7 +68,7 @@ def test_a_file_is_read_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_its_examples_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\nx,0\ny,1\n")
-    text = "{train: a.csv, ood: a.csv, id: {path: a.csv, label_names: {0: no}}}"
+    text = "{train: a.csv, ood: a.csv, id: {path: a.csv, label_map: {0: no}}}"
     found = read_task(written(tmp_path, text))
     assert list(read_sources(found.id).frame["label"]) == ["no", "1"]
     assert len(read_sources(found.train)) == 2

@@ -128,7 +128,7 @@ def test_the_fill_and_the_method_have_their_commands(mechcore: Mechcore, tmp_pat
         mechcore("ablate", *options, *small, "--out", str(tmp_path / fill))
         drops[fill] = pd.read_csv(tmp_path / fill / "ablation.csv")["margin_drop"]
     assert (drops["mean"] - drops["half"]).abs().max() > 1e-6
-    options = ("--method", "late-first", "--seeds", "1", "--sparsities", "0.5")
+    options = ("--prune-method", "late-first", "--seeds", "1", "--sparsities", "0.5")
     out = mechcore("prune", *options, *small, "--out", str(tmp_path / "masks"))
     assert "late-first-s0.50-seed1" in out
 
@@ -137,7 +137,7 @@ def test_a_search_screens_by_the_way_that_was_added(mechcore: Mechcore, tmp_path
     names = "L0.H0,L0.H1,L3.H0,L4.H0"
     options = ("--components", names, "--pairs", "1", "--max-size", "2", "--max-ood", "16")
     how = ("--screening-by", "nearest-first", "--fill", "zero")
-    out = mechcore("superadditive", *options, *how, "--out", str(tmp_path / "found"))
+    out = mechcore("interactions", *options, *how, "--out", str(tmp_path / "found"))
     assert "5 screened out by 'nearest-first' (0 forward and 0 backward passes" in out
     screened = pd.read_csv(tmp_path / "found" / "screening.csv")
     expected = {"L0.H0+L0.H1": 0, "L3.H0+L4.H0": -1, "L0.H0+L3.H0": -3, "L0.H1+L3.H0": -3}
@@ -268,13 +268,13 @@ def test_a_kind_of_study_is_run_by_the_engine(
     assert "1 of 2 jobs known by now are to do" in mechcore(
         "run", str(file), "--out", str(out), "--dry-run"
     )
-    assert "2 of 2 jobs are done" in mechcore("status", str(out))
+    assert "2 of 2 jobs are done" in mechcore("study", "status", str(out))
     # An edit of what made a result is noticed, and named.
     study = installed / "mechcore_extras" / "study.py"
     text = study.read_text(encoding="utf-8")
     study.write_text(text.replace("self.number**2", "self.number * self.number"), encoding="utf-8")
     try:
-        shown = mechcore("status", str(out))
+        shown = mechcore("study", "status", str(out))
     finally:
         study.write_text(text, encoding="utf-8")
     assert "0 of 2 jobs are done" in shown

@@ -279,9 +279,9 @@ def test_classes_can_be_renamed(cases: Cases) -> None:
     _, best = worst_and_best_labels(case)
     spoken = {"contradiction": "no", "entailment": "yes", "neutral": "maybe"}
     data = encoded([spoken[label] for label in best])
-    assert evaluate(case.model, data, class_labels=["no", "yes", "maybe"]).accuracy == 1
+    assert evaluate(case.model, data, class_names=["no", "yes", "maybe"]).accuracy == 1
     with pytest.raises(InputError, match=r"2 given \(a, b\), but the checkpoint has 3 classes"):
-        evaluate(case.model, data, class_labels=["a", "b"])
+        evaluate(case.model, data, class_names=["a", "b"])
     with pytest.raises(InputError, match="not a class of the checkpoint"):
         evaluate(case.model, data)
 

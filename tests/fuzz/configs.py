@@ -16,7 +16,7 @@ VALID: dict[str, Any] = {
         "id": "id.tsv",
         "ood": "ood.tsv",
         "columns": {"text_a": "premise"},
-        "label_names": {"0": "entailment", "1": "neutral"},
+        "label_map": {"0": "entailment", "1": "neutral"},
         "ood_label": "non-entailment",
         "ood_subsets": ["lexical_overlap"],
         "max_train": None,

@@ -20,7 +20,7 @@ from mechcore.cli import main
 
 VALUES = (float("nan"), float("inf"), -float("inf"), 3e38)
 WEIGHTS = "model.safetensors"
-PRUNE = "--seeds 3 --sparsities 0.5 --steps 3 --schedule tolerance=1"
+PRUNE = "--seeds 3 --sparsities 0.5 --prune-steps 3 --prune-settings tolerance=1"
 COMMANDS = (
     "means",
     "heads",
@@ -29,7 +29,7 @@ COMMANDS = (
     "ablate --components L0.H1,L1.MLP --fill zero --resamples 5 --dtype float16",
     "ablate --components L0.H1 --fill zero --resamples 5 --engine reference",
     f"prune {PRUNE}",
-    f"prune {PRUNE} --method attribution",
+    f"prune {PRUNE} --prune-method attribution",
 )
 OPTIONS = {"means": "--train {0}/train.csv", "heads": "--data {0}/id.csv"}
 """Data that a command takes, if it does not take all."""

@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 import mechcore
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
-from mechcore.models.running import class_names, forward, hook_pattern, is_causal, is_classifier
+from mechcore.models.running import forward, hook_pattern, is_causal, is_classifier, model_classes
 
 LAYOUTS = {
     "no padding": {},
@@ -125,7 +125,7 @@ def test_attention_patterns_fire_and_are_distributions_over_real_tokens(
 def test_shape_classes_and_kind_are_read_from_the_checkpoint(case: Case) -> None:
     assert ModelShape.of(case.model) == ModelShape(helpers.N_LAYERS, helpers.N_HEADS)
     assert is_classifier(case.model)
-    assert class_names(case.model) == list(helpers.CLASSES)
+    assert model_classes(case.model) == list(helpers.CLASSES)
     assert is_causal(case.model) == (not case.is_encoder)
 
 

@@ -18,7 +18,7 @@ from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.interventions import masked
 from mechcore.models import load_model
-from mechcore.models.running import class_names, forward, hook_pattern, is_causal, is_classifier
+from mechcore.models.running import forward, hook_pattern, is_causal, is_classifier, model_classes
 from mechcore.training import new_model
 
 SIZES: dict[str, Any] = {
@@ -111,7 +111,7 @@ def test_logits_are_those_of_hugging_face_whatever_the_padding(family: str, tmp_
     model = load_model(tmp_path)
     assert is_classifier(model)
     assert is_causal(model)
-    assert class_names(model) == list(helpers.CLASSES)
+    assert model_classes(model) == list(helpers.CLASSES)
     assert ModelShape.of(model) == ModelShape(helpers.N_LAYERS, helpers.N_HEADS)
     expected = reference_logits(reference, texts())
     assert expected.std(0).max() > 0.1

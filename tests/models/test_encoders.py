@@ -28,7 +28,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.architectures.base import ARCHITECTURES, Architecture
 from mechcore.models.export import export_checkpoint
-from mechcore.models.running import class_names, forward, is_causal, is_classifier
+from mechcore.models.running import forward, is_causal, is_classifier, model_classes
 from mechcore.training import new_model
 
 N_LAYERS = 3
@@ -191,7 +191,7 @@ def test_what_is_loaded(get: Get, name: str) -> None:
     model = get(name).model
     assert is_classifier(model)
     assert not is_causal(model)
-    assert class_names(model) == list(helpers.CLASSES)
+    assert model_classes(model) == list(helpers.CLASSES)
     assert ModelShape.of(model) == ModelShape(N_LAYERS, helpers.N_HEADS)
     assert model.cfg.d_mlp == 24
     assert not any(p.requires_grad for p in model.parameters())

@@ -22,10 +22,10 @@ from mechcore.models import load_model, load_tokenizer
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import (
     check_hooks,
-    class_names,
     forward,
     is_classifier,
     last_real_position,
+    model_classes,
     model_inputs,
 )
 
@@ -101,7 +101,7 @@ def test_an_encoder_whose_head_is_not_needed(tmp_path: Path, cases: Cases, kind:
     assert f"its architecture is {kind}" in refusal(tmp_path)
     model = load_model(tmp_path, head=False)
     assert not is_classifier(model)
-    assert class_names(model) is None
+    assert model_classes(model) is None
     body: Any = hf.AutoModel.from_pretrained(tmp_path, attn_implementation="eager")
     rows = texts()
     inputs = padded(rows, "left")
@@ -338,7 +338,7 @@ def test_loads_by_text_and_path_and_takes_built_models_as_they_are(cases: Cases)
 
 def test_a_language_model_gives_hugging_face_logits_at_every_position(cases: Cases) -> None:
     case = cases.get("gpt2-lm")
-    assert class_names(case.model) is None
+    assert model_classes(case.model) is None
     rows = texts((7, 7))
     ids = torch.stack(rows)
     with torch.no_grad():

@@ -85,14 +85,16 @@ def test_names_in_the_wrong_order_warn_of_themselves(tmp_path: Path) -> None:
     data = encode(examples, load_tokenizer(path), max_length=48)
     with pytest.raises(InputError, match="calls its classes LABEL_0, LABEL_1, which says nothing"):
         evaluate(model, data)
-    with pytest.raises(InputError, match=r"name them in index order with --labels \(class_labels="):
+    with pytest.raises(
+        InputError, match=r"name them in index order with --class-names \(class_names="
+    ):
         evaluate(model, data)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        named = evaluate(model, data, class_labels=["entailment", "non-entailment"])
+        named = evaluate(model, data, class_names=["entailment", "non-entailment"])
     assert named.correct.tolist() == right
     with pytest.warns(MechcoreWarning, match=r"is under chance .* entailment -> entailment \(1\)"):
-        wrong = evaluate(model, data, class_labels=["non-entailment", "entailment"])
+        wrong = evaluate(model, data, class_names=["non-entailment", "entailment"])
     assert wrong.correct.tolist() == [not each for each in right]
 
 

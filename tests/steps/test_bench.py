@@ -48,7 +48,7 @@ class Sources:
         path = self.folder / name
         if not path.exists():
             shutil.copytree(self.cases.path(architecture), path)
-        return ModelConfig(source=str(path), class_labels=CLASSES, **settings)
+        return ModelConfig(source=str(path), class_names=CLASSES, **settings)
 
     def job(
         self,

@@ -218,7 +218,7 @@ models = st.builds(
     checkpoint=names,
     revision=maybe(words),
     backend=st.sampled_from([None, "bridge", "hooked"]),
-    class_labels=maybe(st.lists(texts, max_size=3).map(tuple)),
+    class_names=maybe(st.lists(texts, max_size=3).map(tuple)),
     prompt=maybe(st.text(st.characters(codec="utf-8"))),
     chat_template=st.booleans(),
     answers=maybe(st.dictionaries(texts, texts, max_size=3)),
@@ -256,7 +256,7 @@ configs = st.builds(
         DataConfig,
         **dict.fromkeys(("train", "id", "ood"), maybe(words | sources)),
         groups=st.dictionaries(texts, st.lists(texts, max_size=2).map(tuple), max_size=2),
-        **dict.fromkeys(("columns", "label_names"), st.dictionaries(texts, texts, max_size=3)),
+        **dict.fromkeys(("columns", "label_map"), st.dictionaries(texts, texts, max_size=3)),
         ood_label=maybe(texts),
         ood_subsets=st.lists(texts, max_size=3).map(tuple),
         **dict.fromkeys(("max_train", "max_id", "max_ood"), maybe(counts)),
@@ -334,9 +334,9 @@ def test_every_setting_is_drawn_above() -> None:
         StudyConfig: "model models training checkpoints data method prune seeds "
         "sparsities "
         "seeds_per_job analyses batch_size n_resamples resources",
-        ModelConfig: "source embedded checkpoint revision backend class_labels prompt "
+        ModelConfig: "source embedded checkpoint revision backend class_names prompt "
         "chat_template answers max_length dtype device_map allow_pickle",
-        DataConfig: "task folder train id ood columns label_names groups ood_label ood_subsets "
+        DataConfig: "task folder train id ood columns label_map groups ood_label ood_subsets "
         "max_train max_id max_ood seed",
         Analyses: "heads ablation sweep roles paths loss halves search effective_size fill more",
         Resources: "cpus gpus device",

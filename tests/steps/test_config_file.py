@@ -66,7 +66,7 @@ def labels(folder: Path, value: str) -> Any:
 )
 def test_yaml_texts_stay_what_they_are(tmp_path: Path, value: str) -> None:
     assert labels(tmp_path, value) == value
-    names = read(tmp_path, f"data: {{label_names: {{{value}: {value}}}}}").data.label_names
+    names = read(tmp_path, f"data: {{label_map: {{{value}: {value}}}}}").data.label_map
     assert names == {value: value}
 
 
@@ -86,11 +86,11 @@ def test_yaml_values_are_those_of_yaml_1_2(text: str, value: Any) -> None:
 
 
 def test_yaml_names_are_text(tmp_path: Path) -> None:
-    text = "data:\n  label_names:\n    0: a\n    01: b\n    1.0: c\n    null: d\n    no: e\n"
+    text = "data:\n  label_map:\n    0: a\n    01: b\n    1.0: c\n    null: d\n    no: e\n"
     text += "    true: f\n    2024-01-31: g\n    1e3: h\n    ? 'x: y'\n    : i\n"
     names = ["0", "01", "1.0", "null", "no", "true", "2024-01-31", "1e3"]
     expected = dict(zip([*names, "x: y"], "abcdefghi", strict=True))
-    assert read(tmp_path, text).data.label_names == expected
+    assert read(tmp_path, text).data.label_map == expected
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_yaml_names_are_text(tmp_path: Path) -> None:
     [
         ("seeds: [1]\nseeds: [2]", "'seeds' occurs twice.*line 2, column 1"),
         ("model: {source: a, 'source': b}", "'source' occurs twice"),
-        ("data: {label_names: {1: a, '1': b}}", "'1' occurs twice"),
+        ("data: {label_map: {1: a, '1': b}}", "'1' occurs twice"),
         ("seeds: *x", "undefined alias.*line 1"),
         ("seeds: &x [*x]", "Circular reference|recursive"),
         ("model: !!python/object/apply:os.system [ls]", "tags .*os.system.* not accepted"),
@@ -159,13 +159,13 @@ def test_what_is_read_is_what_stands_there(tmp_path: Path) -> None:
         sparsities: [0.25]
         models:
           base: {source: no such folder, answers: {yes: " Yes", no: " No"}}
-        data: {train: a.csv, id: b.csv, ood: c.csv, label_names: {0: x}}
+        data: {train: a.csv, id: b.csv, ood: c.csv, label_map: {0: x}}
         prune: {preset: paper, lr: 1}
         analyses: {sweep: mlps, heads: {max_examples: 9}}
         """
     config = read(tmp_path, text)
     assert (config.seeds, config.sparsities) == ((1, 2), (0.25,))
-    assert config.data.label_names == {"0": "x"}
+    assert config.data.label_map == {"0": "x"}
     assert config.prune == prune_settings("paper", lr=1.0)
     assert config.models["base"].answers == {"yes": " Yes", "no": " No"}
     assert config.analyses == replace(
@@ -187,7 +187,7 @@ def test_other_files_are_refused(tmp_path: Path, name: str) -> None:
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "study.yaml", tmp_path):
-        with pytest.raises(InputError, match="no such file; mechcore init writes one"):
+        with pytest.raises(InputError, match="no such file; mechcore study init writes one"):
             read_config(path)
 
 
@@ -223,7 +223,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("sparsities: [1e999]", r"sparsity inf: expected a share"),
         ("sparsities: [1.5]", "sparsity 1.5: expected a share"),
         ("data: {ood_label: 5}", "data.ood_label: found 5; expected a valid string"),
-        ("data: {label_names: {0: 1}}", "data.label_names.0: found 1; expected a valid string"),
+        ("data: {label_map: {0: 1}}", "data.label_map.0: found 1; expected a valid string"),
         ("data: {max_id: no}", "data.max_id: found 'no'; expected a valid integer"),
         ("model: {backend: fast}", "model.backend: found 'fast'; expected 'bridge' or 'hooked'"),
         ("model: {allow_pickle: yes}", "model.allow_pickle: found 'yes'; expected a valid boolean"),

@@ -29,7 +29,7 @@ SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
 @pytest.fixture
 def config(tmp_path: Path, cases: Cases) -> StudyConfig:
     return StudyConfig(
-        model=ModelConfig(source=str(cases.path("bert")), class_labels=CLASSES),
+        model=ModelConfig(source=str(cases.path("bert")), class_names=CLASSES),
         data=data_config(tmp_path / "data"),
         seeds=(1, 2, 3),
         sparsities=(0.5,),

@@ -52,7 +52,7 @@ SMALL = PruneSettings(steps=3, warmup=0, batch_size=4, tolerance=1)
 
 def study(source: Path, folder: Path) -> StudyConfig:
     return StudyConfig(
-        model=ModelConfig(source=str(source), class_labels=CLASSES),
+        model=ModelConfig(source=str(source), class_names=CLASSES),
         training=TRAINING,
         checkpoints=("training",),
         data=replace(data_config(folder), max_train=6, groups={"one": ("x",)}),
@@ -208,7 +208,7 @@ def test_other_classes_of_a_task_are_another_training(cases: Cases, tmp_path: Pa
     for classes in ("[contradiction, entailment, neutral]", "[neutral, entailment, contradiction]"):
         (tmp_path / "task.yaml").write_text(f"{files}classes: {classes}\n")
         data = DataConfig(task=str(tmp_path / "task.yaml"))
-        model = replace(config.model, class_labels=None)
+        model = replace(config.model, class_names=None)
         jobs = make_plan(replace(config, model=model, data=data)).jobs
         found.append({job.step.kind: job.key for job in jobs})
     assert found[0]["train"] != found[1]["train"]
@@ -239,7 +239,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 ) -> None:
     config = study(cases.path("bert"), tmp_path)
     if "classes" in change:
-        config = replace(config, model=replace(config.model, class_labels=change["classes"]))
+        config = replace(config, model=replace(config.model, class_names=change["classes"]))
     config = replace(config, training=replace(TRAINING, **change.get("training", {})))
     with pytest.raises(InputError, match=message):
         run_study(config, tmp_path / "out")

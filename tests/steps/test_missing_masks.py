@@ -131,7 +131,7 @@ def test_one_mask_off_its_target_costs_only_itself(
     assert f"1 of 6 masks is missing, as its training failed: {lost}." in text
     assert missing["reason"][0].split(".")[0] in text
     with pytest.raises(SystemExit) as end:
-        main(["status", str(out)])
+        main(["study", "status", str(out)])
     assert end.value.code == 0
     told = " ".join(capsys.readouterr().out.split())
     assert re.search(rf"missing: {lost}: the sparsity", told)

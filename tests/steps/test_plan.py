@@ -169,7 +169,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "id kind": (lambda w: w.data_moved("id", "id-data.tsv"), ID),
     # model
     "max_length": (lambda w: w.model(max_length=9), EVERYTHING),
-    "class_labels": (lambda w: w.model(class_labels=("a", "b", "c")), EVERYTHING),
+    "class_names": (lambda w: w.model(class_names=("a", "b", "c")), EVERYTHING),
     "prompt": (lambda w: w.model(prompt="{a}"), EVERYTHING),
     "chat_template": (lambda w: w.model(chat_template=True), EVERYTHING),
     "answers": (lambda w: w.model(answers={"a": "b"}), EVERYTHING),
@@ -187,7 +187,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     "ood_label": (lambda w: w.data(ood_label="neutral"), OOD),
     "ood_subsets": (lambda w: w.data(ood_subsets=("x",)), OOD),
     "columns": (lambda w: w.data(columns={"text_a": "text_b"}), EVERYTHING),
-    "label_names": (lambda w: w.data(label_names={"0": "neutral"}), EVERYTHING),
+    "label_map": (lambda w: w.data(label_map={"0": "neutral"}), EVERYTHING),
     # pruning
     "steps": (lambda w: w.prune(steps=10), MASKS),
     "batch of pruning": (lambda w: w.prune(batch_size=5), MASKS),

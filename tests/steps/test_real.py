@@ -79,7 +79,7 @@ def test_a_run(real_data: Path, tmp_path: Path) -> None:
     assert report.is_file()
     facts = json.loads((tmp_path / "run" / "config.json").read_text())
     assert (facts["model"]["n_layers"], facts["model"]["n_heads"]) == (6, 12)
-    assert facts["model"]["class_labels"] == ["entailment", "neutral", "contradiction"]
+    assert facts["model"]["class_names"] == ["entailment", "neutral", "contradiction"]
     tables = {path.stem: pd.read_csv(path) for path in (tmp_path / "run" / "tables").iterdir()}
     kept = [set(row.split()) for row in tables["subnetworks"]["kept"]]
     assert [len(names) for names in kept] == [39, 39, 16, 16]  # of 72 heads and 6 MLPs

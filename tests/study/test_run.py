@@ -813,7 +813,7 @@ def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
     files = {split: str(tmp_path / f"{split}.csv") for split in ("train", "id", "ood")}
     config_of_run = replace(
         BARE,
-        model=ModelConfig(source=str(checkpoint), class_labels=("entailment", "non-entailment")),
+        model=ModelConfig(source=str(checkpoint), class_names=("entailment", "non-entailment")),
         data=DataConfig(**files),
     )
     run_study(config_of_run, tmp_path / "out")
@@ -821,7 +821,7 @@ def test_classes_can_be_named_for_a_generic_checkpoint(tmp_path: Path) -> None:
     full = table.query("subnetwork == 'full' and role == 'id' and subset == 'all'")
     assert full["accuracy"].item() > 0.9
     unnamed = replace(config_of_run, model=ModelConfig(source=str(checkpoint)))
-    with pytest.raises(InputError, match="--labels"):
+    with pytest.raises(InputError, match="--class-names"):
         run_study(unnamed, tmp_path / "unnamed")
     assert not (tmp_path / "unnamed").exists()
 

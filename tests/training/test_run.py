@@ -113,7 +113,7 @@ def test_a_three_way_model_is_scored_on_two_way_data(tmp_path: Path) -> None:
     assert accuracies(model, objective, objective.encode(evaluations()["ood"]))["all"] == 1
     with pytest.raises(InputError, match="stands for several of the classes") as caught:
         objective.targets(pairs())
-    assert '--label-names "non-entailment=contradiction"' in str(caught.value)
+    assert '--label-map "non-entailment=contradiction"' in str(caught.value)
 
 
 def test_the_tiny_encoder_run_keeps_a_short_series(

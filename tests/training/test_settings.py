@@ -174,7 +174,7 @@ def planned(config: StudyConfig) -> tuple[set[str], Job]:
 def test_a_study_s_training_is_known_as_before(tmp_path: Path) -> None:
     source = checkpoint_like(tmp_path / "model")
     config = StudyConfig(
-        model=ModelConfig(source=str(source), class_labels=("no", "yes")),
+        model=ModelConfig(source=str(source), class_names=("no", "yes")),
         data=data_config(tmp_path / "data"),
         training=train_settings("quick", steps=4, batch_size=2, warmup_steps=0),
     )

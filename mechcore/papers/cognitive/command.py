@@ -14,22 +14,14 @@ from mechcore.errors import InputError
 from mechcore.papers.cognitive.settings import CognitiveSettings, default_settings
 from mechcore.papers.command import Quick, do_from_base
 
-app = typer.Typer(
-    name="cognitive",
-    help="Context-dependent decisions: fine-tuned against trained from scratch.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
-
 _FORMATS = (".csv", ".jsonl", ".parquet")
 
 
 _TASK = ("rendering", "random_order", "differences")
 
 
-@app.command("run")
 @grouped
-def run(
+def cognitive(
     given: Annotated[Given[CognitiveSettings], From(CognitiveSettings)],
     resources: ResourceOptions,
     how: RunOptions,
@@ -50,7 +42,6 @@ def _show_results(out: Path) -> None:
     show(run_table(out, "cognitive_verdicts")[["claim", "title", "verdict"]])
 
 
-@app.command("trials")
 @grouped
 def trials(
     task: Annotated[Given[CognitiveSettings], From(CognitiveSettings, _TASK)],
@@ -79,7 +70,6 @@ def trials(
     print(f"trials: {out} ({n} of the {which} split)")
 
 
-@app.command("train-base")
 def train_base(
     out: Annotated[Path, typer.Option("--out", help="Folder for the checkpoints.")] = Path(
         "mechcore-base"

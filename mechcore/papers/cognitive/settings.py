@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import ConfigDict
 
@@ -26,6 +26,7 @@ class ArmTraining:
     """How an arm is trained at every number of samples."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
+    panel: ClassVar[str] = "Training"
 
     learning_rates: tuple[float, ...] = setting(
         MISSING,

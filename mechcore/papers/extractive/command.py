@@ -14,17 +14,9 @@ from mechcore.errors import InputError
 from mechcore.papers.command import Quick, do_from_base
 from mechcore.papers.extractive.settings import ExtractiveSettings, default_settings
 
-app = typer.Typer(
-    name="extractive",
-    help="Where a fine-tuned fact is stored, queried and read out.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
 
-
-@app.command("run")
 @grouped
-def run(
+def extractive(
     given: Annotated[
         Given[ExtractiveSettings], From(ExtractiveSettings, without=("grafting.replay",))
     ],
@@ -48,7 +40,6 @@ def _show_results(out: Path) -> None:
     show(run_table(out, "extractive_verdicts")[["claim", "title", "verdict"]])
 
 
-@app.command("facts")
 @grouped
 def facts(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the people's names.")] = 0,

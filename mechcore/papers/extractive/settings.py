@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 from pydantic import ConfigDict
 
@@ -30,6 +30,7 @@ class TuneSettings:
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
+    panel: ClassVar[str] = "Training"
 
     learning_rate: float = setting(
         3e-6, "Learning rate of Adam, constant.", "--{group}-rate", above=0, below=1

@@ -1,4 +1,4 @@
-"""`mechcore cognitive` as users call it, bad input included."""
+"""`mechcore reproduce cognitive` as users call it, bad input included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEW = "--sizes 8 --seeds 3 --test 40 --analysis 40 --dev 16 --projection pca --d
 
 def call(command: str, *more: object) -> int:
     with pytest.raises(SystemExit) as stop:
-        main(["cognitive", *command.split(), *map(str, more)])
+        main(["reproduce", *command.split(), *map(str, more)])
     assert isinstance(stop.value.code, int)
     return stop.value.code
 
@@ -26,7 +26,7 @@ def test_a_study_from_the_command_line(
     base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert call(f"run --arms fine_tuned {SHORT} {FEW}", "--base", base, "--out", out) == 0
+    assert call(f"cognitive --arms fine_tuned {SHORT} {FEW}", "--base", base, "--out", out) == 0
     shown = capsys.readouterr().out
     assert "fine_tuned" in shown
     assert "inconclusive" in shown
@@ -64,7 +64,7 @@ def test_a_study_from_the_command_line(
 def test_bad_options_get_one_line(
     options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(f"run {options}", "--out", tmp_path / "out") == 2
+    assert call(f"cognitive {options}", "--out", tmp_path / "out") == 2
     error = capsys.readouterr().err
     assert message.replace("(", "[").replace(")", "]") in error.replace("(", "[").replace(")", "]")
     assert len(error.splitlines()) == 1
@@ -72,7 +72,7 @@ def test_bad_options_get_one_line(
 
 
 def test_a_base_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "--base", tmp_path / "nothing", "--out", tmp_path / "out") == 2
+    assert call("cognitive", "--base", tmp_path / "nothing", "--out", tmp_path / "out") == 2
     assert "nothing" in capsys.readouterr().err
 
 

@@ -1,4 +1,4 @@
-"""`mechcore extractive` as users call it, bad input included."""
+"""`mechcore reproduce extractive` as users call it, bad input included."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mechcore.study.executors import Local
 
 def call(command: str, *more: object) -> int:
     with pytest.raises(SystemExit) as stop:
-        main(["extractive", *command.split(), *map(str, more)])
+        main(["reproduce", *command.split(), *map(str, more)])
     assert isinstance(stop.value.code, int)
     return stop.value.code
 
@@ -50,7 +50,7 @@ def test_a_study_with_all_options(
         "--grafting-epochs 5 --counterfactuals 7 --compat paper --cuts 4,8 --precision bfloat16 "
         "--backend hooked --workers 2 --cpus 1 --device cpu"
     )
-    assert call(f"run {options}", "--out", out, "--store", tmp_path / "store") == 0
+    assert call(f"extractive {options}", "--out", out, "--store", tmp_path / "store") == 0
     ((settings, how),) = asked
     assert settings.base == "gpt2"
     assert (settings.seeds, settings.experiments) == ((3, 4), ("ocr", "scores"))
@@ -69,9 +69,9 @@ def test_a_study_with_all_options(
 
 
 def test_a_study_without_options(asked: list[Any], tmp_path: Path) -> None:
-    assert call("run", "--out", tmp_path / "out") == 0
-    assert call("run --quick", "--out", tmp_path / "quick") == 0
-    assert call("run --base gpt2", "--out", tmp_path / "gpt2") == 0
+    assert call("extractive", "--out", tmp_path / "out") == 0
+    assert call("extractive --quick", "--out", tmp_path / "quick") == 0
+    assert call("extractive --base gpt2", "--out", tmp_path / "gpt2") == 0
     assert [settings for settings, _ in asked] == [
         default_settings(),
         default_settings().quick(),
@@ -97,7 +97,7 @@ def test_a_study_without_options(asked: list[Any], tmp_path: Path) -> None:
 def test_bad_options_get_one_line(
     options: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(f"run {options}", "--out", tmp_path / "out") == 2
+    assert call(f"extractive {options}", "--out", tmp_path / "out") == 2
     error = capsys.readouterr().err
     assert message in error
     assert len(error.splitlines()) == 1
@@ -105,7 +105,7 @@ def test_bad_options_get_one_line(
 
 
 def test_a_base_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("run", "--base", tmp_path / "nothing", "--out", tmp_path / "out") == 2
+    assert call("extractive", "--base", tmp_path / "nothing", "--out", tmp_path / "out") == 2
     assert "nothing" in capsys.readouterr().err
 
 

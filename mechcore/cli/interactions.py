@@ -1,4 +1,4 @@
-"""The command that searches for superadditive sets."""
+"""The command that searches for interactions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mechcore.steps.config import StudyConfig
 
 
 @grouped
-def superadditive(
+def interactions(
     given: Annotated[Given[StudyConfig], From(StudyConfig, COMMON)],
     how: Annotated[Given[SearchConfig], From(SearchConfig)],
     means: Means = None,
@@ -27,7 +27,7 @@ def superadditive(
     precision: Precision = "float32",
     resume: Resume = False,
     out: Annotated[Path, typer.Option("--out", help="Folder for the tables.")] = Path(
-        "mechcore-superadditive"
+        "mechcore-interactions"
     ),
 ) -> None:
     """Search for the pairs and larger sets with the largest interactions."""
@@ -67,7 +67,7 @@ def superadditive(
             screening_sets=n_sets,
             fill=config.analyses.fill,
             seed=config.data.seed,
-            class_labels=inputs.config.class_labels,
+            class_names=inputs.config.class_names,
             batch_size=config.batch_size,
             role=role,
             precision=precision,
