@@ -253,6 +253,15 @@ torch.save(found, {str(tmp_path / "found.pt")!r})
                 torch.testing.assert_close(found[: len(row)], row, rtol=0, atol=1e-5)
 
 
+def test_a_kind_of_study_has_a_command_and_a_file(mechcore: Mechcore, tmp_path: Path) -> None:
+    assert "The squares of the first whole numbers." in mechcore("reproduce", "--help")
+    mechcore("reproduce", "squares", "--largest", "4", "--out", str(tmp_path / "out"))
+    table = pd.read_csv(tmp_path / "out" / "tables" / "squares.csv")
+    assert table["square"].tolist() == [1, 4, 9, 16]
+    mechcore("study", "init", str(tmp_path / "squares.yaml"), "--kind", "squares")
+    assert "kind: squares" in (tmp_path / "squares.yaml").read_text(encoding="utf-8")
+
+
 def test_a_kind_of_study_is_run_by_the_engine(
     mechcore: Mechcore, installed: Path, tmp_path: Path
 ) -> None:

@@ -1,0 +1,146 @@
+"""What ``--help`` shows, in how many lines, and what it leaves to ``--help-all``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from mechcore.cli import app
+from mechcore.settings import all_entries
+from mechcore.steps.config import StudyConfig
+
+PANELS = ["Arguments", "Model", "Data", "Pruning", "Analyses", "Compute", "Output", "Help"]
+OPTION = re.compile(r"--[a-z][a-z-]*")
+
+
+def lines(*words: str, columns: int = 100) -> list[str]:
+    """What a command prints on a terminal with so many columns."""
+    runner = CliRunner(env={"COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "dumb"})
+    found = runner.invoke(app, words, prog_name="mechcore")
+    assert found.exit_code == 0, found.output
+    return found.output.splitlines()
+
+
+def panels(shown: list[str]) -> dict[str, str]:
+    """The text of every panel by its name."""
+    text = "\n".join(shown)
+    parts = re.split(r"^(\w[\w ]*):\n", text, flags=re.M)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def commands(group: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands, with the words that call them."""
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if hasattr(command, "list_commands"):
+            yield from commands(command, (*place, name))
+        else:
+            yield (*place, name), command
+
+
+def test_commands_fit_one_screen_in_groups() -> None:
+    shown = lines("--help")
+    assert len(shown) <= 50
+    assert max(map(len, shown)) <= 100
+    assert "..." not in "\n".join(shown).partition("[ARGS]...")[2]
+    found = {name: re.findall(r"^  (\S+)", text, re.M) for name, text in panels(shown).items()}
+    assert found.pop("Options") == ["--version", "--help"]
+    assert found == {
+        "Main job": ["run", "demo"],
+        "Steps one by one": [
+            "means",
+            "prune",
+            "compare",
+            "core",
+            "effective-size",
+            "export",
+            "heads",
+            "ablate",
+            "interactions",
+            "dividends",
+            "paths",
+        ],
+        "Models and methods": ["train", "train-world", "bench"],
+        "Studies": ["study"],
+        "Reproductions": ["reproduce"],
+    }
+
+
+def test_commands_of_groups() -> None:
+    found = {" ".join(words) for words, _ in commands(typer.main.get_command(app))}
+    assert {each for each in found if each.startswith("study ")} == {
+        f"study {name}" for name in ("init", "status", "clean", "report")
+    }
+    papers = ("cognitive", "trials", "train-base", "extractive", "facts")
+    assert {f"reproduce {name}" for name in papers} <= found
+
+
+def test_options_of_a_run_fit_two_screens_in_panels() -> None:
+    shown = lines("run", "--help")
+    assert len(shown) <= 100
+    assert max(map(len, shown)) <= 100
+    assert list(panels(shown)) == PANELS
+
+
+@pytest.mark.parametrize(
+    ("panel", "options"),
+    [
+        ("Model", "--model --class-names --dtype"),
+        ("Data", "--train --label-map --max-ood"),
+        (
+            "Pruning",
+            "--prune-method --prune-preset --prune-settings --prune-steps --prune-precision "
+            "--seeds --sparsities",
+        ),
+        ("Analyses", "--fill --tolerance --resamples --no-sweep"),
+        ("Compute", "--cpus --device --executor --batch-size"),
+        ("Output", "--out --dry-run"),
+    ],
+)
+def test_options_stand_in_the_panel_of_their_settings(panel: str, options: str) -> None:
+    found = panels(lines("run", "--help-all"))[panel]
+    assert {*options.split()} <= {*re.findall(r"^  (--[a-z-]+)", found, re.M)}
+
+
+def test_rare_options_are_shown_on_request() -> None:
+    rare = {entry.setting.option for _, entry in all_entries(StudyConfig) if entry.setting.rare} | {
+        "--store",
+        "--address",
+        "--wandb-mode",
+    }
+    assert {"--revision", "--device-map", "--allow-pickle", "--least-effect"} <= rare
+    short, whole = ({*OPTION.findall("\n".join(lines("run", each)))} for each in HELP)
+    assert not rare & short
+    assert rare <= whole
+    assert short < whole
+
+
+HELP = ("--help", "--help-all")
+
+
+def test_only_commands_that_hide_options_show_them_on_request() -> None:
+    for words, command in commands(typer.main.get_command(app)):
+        options = {option for each in command.params for option in each.opts}
+        assert ("--help-all" in options) == any(each.hidden for each in command.params), words
+
+
+def test_the_reference_of_commands_has_every_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[2] / "docs" / "site"))
+    import commands as reference  # type: ignore[import-not-found]
+
+    sections = re.split(r"^## mechcore ", reference.reference(), flags=re.M)[1:]
+    texts = {section.partition("\n")[0]: section for section in sections}
+    known = dict(commands(typer.main.get_command(app)))
+    assert texts.keys() == {" ".join(words) for words in known}
+    for words, command in known.items():
+        text = texts[" ".join(words)]
+        for each in command.params:
+            for option in [*each.opts, *each.secondary_opts]:
+                assert option in text, f"{words} {option}"
