@@ -29,7 +29,13 @@ from mechcore.steps.config import Embedded, Resources, StudyConfig
 
 _FURTHER = (
     *("method", "n_resamples", "analyses.fill", "analyses.ablation.max_non_core"),
-    *("analyses.effective_size.tolerance", "analyses.sweep", "analyses.roles", "analyses.loss"),
+    *(
+        "analyses.effective_size.tolerance",
+        "analyses.sweep",
+        "analyses.paths",
+        "analyses.roles",
+        "analyses.loss",
+    ),
     "analyses.halves",
 )
 
