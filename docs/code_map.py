@@ -1,0 +1,49 @@
+"""The map of the code, made from the import contracts in ``pyproject.toml``.
+
+``python docs/code_map.py`` writes it into ``docs/architecture.md``; Python 3.11 or newer.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGE = REPOSITORY / "docs" / "architecture.md"
+BEGIN, END = "<!-- code map -->", "<!-- end of code map -->"
+
+
+def layers() -> list[str]:
+    """Of the contract, from the top; modules of one layer are parted by bars."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (found,) = (each["layers"] for each in contracts if each["type"] == "layers")
+    return list(found)
+
+
+def drawn(rows: list[str]) -> str:
+    """One box for each layer, with an arrow to the one below."""
+    width = max(map(len, rows)) + 2
+    box = f"+{'-' * width}+"
+    arrow = "|".center(width + 2).rstrip() + "\n" + "v".center(width + 2).rstrip()
+    boxes = [f"{box}\n|{row.center(width)}|\n{box}" for row in rows]
+    return f"\n{arrow}\n".join(boxes)
+
+
+def shown(page: str) -> str:
+    """The map that the page shows."""
+    return re.search(rf"{BEGIN}\n```text\n(.*?)\n```\n{END}", page, re.DOTALL)[1]
+
+
+def main() -> None:
+    """Write the map into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    after = rest.split(END)[1]
+    block = f"{BEGIN}\n```text\n{drawn(layers())}\n```\n{END}"
+    PAGE.write_text(before + block + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
