@@ -23,12 +23,10 @@ def layers() -> list[str]:
 
 
 def drawn(rows: list[str]) -> str:
-    """One box for each layer, with an arrow to the one below."""
+    """One line for each layer."""
     width = max(map(len, rows)) + 2
-    box = f"+{'-' * width}+"
-    arrow = "|".center(width + 2).rstrip() + "\n" + "v".center(width + 2).rstrip()
-    boxes = [f"{box}\n|{row.center(width)}|\n{box}" for row in rows]
-    return f"\n{arrow}\n".join(boxes)
+    rule = f"+{'-' * width}+"
+    return "\n".join([rule, *(f"|{row.center(width)}|\n{rule}" for row in rows)])
 
 
 def shown(page: str) -> str:

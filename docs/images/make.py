@@ -28,7 +28,7 @@ ROWS = 5
 """Of the ranked list, in the picture of the report."""
 
 THUMBNAILS = {
-    "roles": "#blame figure .plot",
+    "roles": "#blame figure",
     "head-frequency": "[aria-label='Figure head-frequency'] img",
     "attention": "#categories .view .canvas",
     "sweep": "[aria-label='Figure single-drops-accuracy'] img",
@@ -70,7 +70,7 @@ def thumbnail(page: Any, selector: str) -> Image.Image:
     page.wait_for_timeout(1000)
     image = _image(part.screenshot())
     if image.height > image.width:  # a part of it says more than the whole, made small
-        return ImageOps.fit(image, THUMBNAIL, Image.Resampling.LANCZOS, centering=(0.5, 0.3))
+        return ImageOps.fit(image, THUMBNAIL, Image.Resampling.LANCZOS, centering=(0.5, 0.36))
     return ImageOps.pad(image, THUMBNAIL, Image.Resampling.LANCZOS, "white")
 
 

@@ -31,7 +31,7 @@ MODEL = {
     "n_layers": 6,
     "n_heads": 12,
     "has_mlps": True,
-    "class_labels": ["entailment", "neutral", "contradiction"],
+    "class_names": ["entailment", "neutral", "contradiction"],
 }
 VERSIONS = {
     "python": "3.11",

@@ -14,8 +14,10 @@ from typer.core import TyperCommand, TyperGroup
 WIDTH = 100
 """Characters in a line of help at most."""
 
-PANELS = ("Arguments", "Options", "Model", "Data", "Training", "Pruning", "Analyses", "Compute")
-PANELS += ("Output", "Help")
+PANELS = (
+    *("Arguments", "Options", "Model", "Data", "Training"),
+    *("Pruning", "Analyses", "Compute", "Output", "Help"),
+)
 """Panels of options in their order; options without one are the command's own."""
 
 _WIDEST = 34
