@@ -16,6 +16,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DOCS = "docs"
 PAGES = {
     "README.md": "readme.md",
+    "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "data/README.md": "embedded-models.md",
 }

@@ -141,8 +141,14 @@ FILES = DOCS / "how-to" / "index.md"
 
 RUN = sorted(
     path
-    for folder in ("concepts", "how-to", "tutorials")
-    for path in (DOCS / folder).glob("*.md")
+    for path in [
+        DOCS.parent / "README.md",
+        *(
+            path
+            for folder in ("concepts", "how-to", "tutorials")
+            for path in (DOCS / folder).glob("*.md")
+        ),
+    ]
     if any(block.language in ("python", "bash") for block in blocks(path))
 )
 

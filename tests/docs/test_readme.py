@@ -1,0 +1,71 @@
+"""The README and what stands beside it: short, with both commands, and without dead ends."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+LINK = re.compile(r"\]\((?!\w+:|#)(?P<path>[^)#\s]+)")
+MOST_LINES = 150
+MOST_BYTES = 300_000
+
+
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("name", ["run", "test"])
+def test_each_command_that_checks_run_is_one_line(name: str) -> None:
+    (found,) = re.findall(rf"^<!-- {name} -->\n    (.+)\n\n", README, re.M)
+    assert found.startswith(".ci/setup .venv && .venv/bin/")
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_to_files(page: str) -> None:
+    path = REPOSITORY / page
+    links = [match["path"] for match in LINK.finditer(path.read_text(encoding="utf-8"))]
+    assert links
+    assert [each for each in links if not (path.parent / each).exists()] == []
+
+
+def test_pictures_are_there_and_small() -> None:
+    pictures = {REPOSITORY / each for each in re.findall(r"docs/images/[\w-]+\.png", README)}
+    assert len(pictures) == 5
+    for each in pictures:
+        assert each.read_bytes().startswith(b"\x89PNG")
+        assert each.stat().st_size <= MOST_BYTES
+
+
+def test_the_citation_can_be_read() -> None:
+    found = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert found["title"] == "mechcore"
+    assert {"cff-version", "message", "authors", "version", "license"} <= found.keys()
+
+
+def test_the_checks_before_a_commit_are_commands_of_the_checks() -> None:
+    found = yaml.safe_load((REPOSITORY / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    hooks = [each["entry"] for repository in found["repos"] for each in repository["hooks"]]
+    checks = (REPOSITORY / ".ci/run").read_text(encoding="utf-8").replace(".venv-ci/", ".venv/")
+    assert len(hooks) == 4
+    assert [each for each in hooks if f"\n{each}\n" not in checks] == []
+
+
+def test_the_sample_report_is_one_small_file_without_paths_of_a_machine() -> None:
+    sample = REPOSITORY / "docs/sample/minilm-mnli-hans.html"
+    assert sample.stat().st_size <= 6_000_000
+    assert re.search(r"(?<![\w.])/(?:home|root|tmp|work|Users)/", sample.read_text()) is None
+
+
+def test_the_code_map_is_that_of_the_import_contracts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
+    monkeypatch.syspath_prepend(str(REPOSITORY / "docs"))
+    import code_map
+
+    shown = code_map.shown(code_map.PAGE.read_text(encoding="utf-8"))
+    assert shown == code_map.drawn(code_map.layers())
+    assert len(code_map.layers()) > 15
