@@ -28,7 +28,11 @@ _LINK = re.compile(r"\]\((?!\w+:|#|/)(?P<path>[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 def included() -> dict[str, str]:
     """Everything from outside docs/: path in the repository, path in the site."""
     notebooks = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
-    return PAGES | {f"notebooks/{path.name}": f"notebooks/{path.name}" for path in notebooks}
+    return (
+        PAGES
+        | {"CITATION.cff": "CITATION.cff"}
+        | {f"notebooks/{path.name}": f"notebooks/{path.name}" for path in notebooks}
+    )
 
 
 def on_files(files: Files, config: Any) -> Files:
