@@ -1,7 +1,7 @@
 """The pictures of the README, from the report of a finished run.
 
 Run ``python docs/images/make.py FOLDER``, where FOLDER is what ``mechcore demo --out FOLDER`` left.
-It needs Pillow, playwright and a Chromium (``MECHCORE_CHROMIUM`` names one that is not on the path).
+It needs Pillow, playwright and a Chromium (``MECHCORE_CHROMIUM`` names one that is not found).
 """
 
 from __future__ import annotations
