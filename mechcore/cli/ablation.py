@@ -300,9 +300,13 @@ def _show_interactions(interactions: Any) -> None:
 def interaction_columns(table: Any) -> Any:
     """The columns of interactions, under short names."""
     columns = {"joint_drop": "joint", "sum_of_single_drops": "sum"}
-    p = table["p_adjusted"].map(lambda p: "< 0.001" if p < 0.001 else f"{p:.3f}")
     return (
         table[["set", "role", *columns, "interaction", "low", "high"]]
-        .assign(p=p)
+        .assign(p=small(table["p_adjusted"]))
         .rename(columns=columns)
     )
+
+
+def small(p: Any) -> Any:
+    """A column of p-values as text."""
+    return p.map(lambda each: "< 0.001" if each < 0.001 else f"{each:.3f}")

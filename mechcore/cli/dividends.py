@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from mechcore import progress
-from mechcore.cli.ablation import COMMON, MOST_SHOWN, Engine, check_out
+from mechcore.cli.ablation import COMMON, MOST_SHOWN, Engine, check_out, small
 from mechcore.cli.options import From, Given, grouped, split
 from mechcore.cli.shared import Means, Resume, load, means_of, show
 from mechcore.steps.analyses_config import DividendsConfig
@@ -85,8 +85,8 @@ def dividends(
     shown = found.verified.query("subset == 'all' and metric == @fit.metric")
     if len(shown) > MOST_SHOWN:
         print(f"the {MOST_SHOWN} largest of {len(shown)} measured terms of two and more:")
-    columns = ["set", "fitted", "dividend_in_fit", "dividend", "low", "high", "p_adjusted"]
-    show(shown[columns].head(MOST_SHOWN))
+    columns = ["set", "fitted", "dividend_in_fit", "dividend", "low", "high"]
+    show(shown[columns].assign(p=small(shown["p_adjusted"])).head(MOST_SHOWN))
     print(
         f"R2 is that of sets held out; fitted and dividend_in_fit are from the half of the data "
         f"of the fit ({found.cost}), the others from the other half"
