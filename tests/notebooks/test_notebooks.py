@@ -91,14 +91,16 @@ def test_a_notebook_mentions_no_path_of_any_machine(name: str) -> None:
 
 @each_notebook
 def test_commands_in_a_notebook_are_those_of_the_command_line(name: str) -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    group: Any = typer.main.get_command(app)
+    context = typer.Context(group)
     for text in sources(name, "markdown").values():
         joined = text.replace("\\\n", " ")
         mentions = re.findall(r"`mechcore ([^`]+)`|^    mechcore (.+)$", joined, re.MULTILINE)
         for mention in map("".join, mentions):
             first, second, *_ = [*mention.split(), ""]
-            command = commands[first]
-            command = getattr(command, "commands", {}).get(second, command)
+            command = group.get_command(context, first)
+            if hasattr(command, "get_command"):
+                command = command.get_command(context, second)
             known = {option for parameter in command.params for option in parameter.opts}
             assert set(re.findall(r"--[a-z-]+", mention)) <= known, mention
 
