@@ -69,7 +69,8 @@ def make(target: Path = SAMPLE) -> None:
         run = Path(name)
         (run / "config.json").write_text(json.dumps(config(), indent=2), encoding="utf-8")
         shutil.copytree(TABLES, run / "tables", ignore=lambda *_: [f"{t}.csv" for t in OTHERS])
-        shutil.copy(build_report(run, figures=("svg",)), target)
+        # Without files of figures: the page would link to them, and it is one file here.
+        shutil.copy(build_report(run, figures=()), target)
 
 
 if __name__ == "__main__":
