@@ -19,29 +19,23 @@ import pandas as pd
 
 SIZES = {"train": 100, "id": 28, "ood": 28}
 """Pairs of nouns of each structure, each in the singular and in the plural."""
-PEOPLE = (
-    "author doctor farmer teacher lawyer manager driver officer writer painter singer player guard "
-    "pilot student customer"
-).split()
-OTHERS = (
-    "friend neighbor parent cousin partner expert artist dancer banker soldier judge nurse editor "
-    "actor visitor minister"
-).split()
-THINGS = (
-    "picture book table house garden letter machine report story window computer plan box key door "
-    "ticket"
-).split()
-PLACES = (
-    "river tower school building market bridge hotel church station park museum street library "
-    "castle lake tree"
-).split()
+NOUNS = {
+    "people": "author doctor farmer teacher lawyer manager driver officer writer painter singer "
+    "player guard pilot student customer",
+    "others": "friend neighbor parent cousin partner expert artist dancer banker soldier judge "
+    "nurse editor actor visitor minister",
+    "things": "picture book table house garden letter machine report story window computer plan "
+    "box key door ticket",
+    "places": "river tower school building market bridge hotel church station park museum street "
+    "library castle lake tree",
+}
 PRESENT = ("admires", "admire"), ("knows", "know"), ("likes", "like"), ("helps", "help")
 PAST = ("admired", "liked", "helped", "met")
 STRUCTURES = {
-    "near": (THINGS, PLACES, "The {subject} near the {other}"),
-    "with": (PEOPLE, OTHERS, "The {subject} with the {other}"),
-    "subject relative": (PEOPLE, OTHERS, "The {subject} that {present} the {other}"),
-    "object relative": (PEOPLE, OTHERS, "The {subject} that the {other} {past}"),
+    "near": ("things", "places", "The {subject} near the {other}"),
+    "with": ("people", "others", "The {subject} with the {other}"),
+    "subject relative": ("people", "others", "The {subject} that {present} the {other}"),
+    "object relative": ("people", "others", "The {subject} that the {other} {past}"),
 }
 
 
@@ -74,7 +68,7 @@ def main(folder: Path) -> None:
     rows: dict[str, list[dict[str, str]]] = {name: [] for name in SIZES}
     draw = random.Random(0)
     for structure, (subjects, others, _) in STRUCTURES.items():
-        pairs = list(itertools.product(subjects, others))
+        pairs = list(itertools.product(NOUNS[subjects].split(), NOUNS[others].split()))
         draw.shuffle(pairs)
         left = iter(pairs)
         for name, n in SIZES.items():

@@ -26,7 +26,7 @@ FETCHED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "lin
 
 def hook(name: str) -> ModuleType:
     """A module of the site's own, which is in no package."""
-    for needed in ("mkdocs", "material", "mkdocstrings_handlers.python"):
+    for needed in ("mkdocs", "material", "mkdocstrings_handlers.python", "nbconvert"):
         pytest.importorskip(needed, reason="needs the docs extra")
     spec = importlib.util.spec_from_file_location(f"site_{name}", DOCS / "site" / f"{name}.py")
     assert spec is not None
@@ -128,6 +128,18 @@ def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]
         assert anchor.rsplit(".", 1)[-1] == name
 
 
+def test_notebooks_are_pages_with_their_outputs_and_can_be_downloaded(site: Path) -> None:
+    page = (site / "notebooks" / "02_head_categories.html").read_text(encoding="utf-8")
+    pictures = re.findall(r'<img[^>]+src="(02_head_categories_files/[^"]+)"', page)
+    assert len(pictures) == 5
+    for each in pictures:
+        assert (site / "notebooks" / each).read_bytes().startswith(b"\x89PNG")
+    assert '<table border="1" class="dataframe">' in page
+    assert 'href="02_head_categories.ipynb"' in page
+    kept = REPOSITORY / "notebooks" / "02_head_categories.ipynb"
+    assert (site / "notebooks" / kept.name).read_bytes() == kept.read_bytes()
+
+
 def test_the_reference_of_commands_has_every_command(site: Path) -> None:
     text = (site / "api" / "commands.html").read_text(encoding="utf-8")
     assert "Usage: mechcore run" in text
@@ -184,7 +196,7 @@ def test_the_navigation_has_every_page_once() -> None:
     configuration = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
     navigation = configuration.split("\nnav:\n")[1].split("\n\n")[0]
     found = re.findall(r"(\S+\.md)$", navigation, re.M)
-    outside = set(hook("repository").PAGES.values())
+    outside = {name for name in hook("repository").included().values() if name.endswith(".md")}
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert sorted(found) == sorted(pages | outside)
 
