@@ -1,0 +1,175 @@
+"""Tables of the main study that several pages of results have, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+from as_markdown import markdown, percent
+
+N_SETS = 10
+"""Components and sets in tables of the largest."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """How a page names what was studied.
+
+    Attributes:
+        id: the in-domain data.
+        ood: the out-of-domain data.
+        sets: titles of all data and of single subsets, by role and subset, as ``"ood:all"``.
+        n_seeds: of pruning.
+        size: heads and MLPs of the model.
+        sparsities: of the subnetworks.
+    """
+
+    id: str
+    ood: str
+    sets: Mapping[str, str]
+    n_seeds: int
+    size: tuple[int, int]
+    sparsities: tuple[float, ...] = (0.5, 0.7)
+
+    def subnetworks(self, spread: pd.DataFrame, subnetworks: pd.DataFrame) -> str:
+        """Accuracies of the subnetworks over seeds."""
+        by_set = spread.assign(set=where_of(spread)).set_index(["set", "target_sparsity"])
+        rows = []
+        for name, title in self.sets.items():
+            cells = [title, percent(by_set.loc[(name, self.sparsities[0]), "full"])]
+            for sparsity in self.sparsities:
+                row = by_set.loc[(name, sparsity)]
+                cells.append(", ".join(percent(row[key]) for key in ("low", "mean", "high")))
+            rows.append(cells)
+        kept = ["heads and MLPs kept, mean", f"{self.size[0]}, {self.size[1]}"]
+        for sparsity in self.sparsities:
+            part = subnetworks[subnetworks["target_sparsity"] == sparsity]
+            kept.append(f"{part['heads_kept'].mean():.1f}, {part['mlps_kept'].mean():.1f}")
+        ranges = [f"{100 * each:.0f} %: lowest, mean, highest" for each in self.sparsities]
+        return markdown(["", "full", *ranges], [*rows, kept])
+
+    def seeds(self, subnetworks: pd.DataFrame) -> str:
+        """Every seed."""
+        rows = []
+        for seed, part in subnetworks.groupby("seed"):
+            by_sparsity = part.set_index("target_sparsity")
+            cells = [str(int(str(seed)))]
+            for sparsity in self.sparsities:
+                row = by_sparsity.loc[sparsity]
+                cells += [f"{row['heads_kept']}, {row['mlps_kept']}", f"{row['kl']:.3f}"]
+                cells += [percent(row["id_accuracy"]), percent(row["ood_accuracy_macro"])]
+            rows.append(cells)
+        heads = [
+            f"{100 * each:.0f} %: {what}"
+            for each in self.sparsities
+            for what in ("kept", "KL", self.id, self.ood)
+        ]
+        return markdown(["seed", *heads], rows)
+
+    def core(self, categories: pd.DataFrame, ablation: pd.DataFrame) -> str:
+        """Core heads, what they attend to, and what the model loses without each."""
+        core = categories.loc[categories["in_core"], "component"]
+        rows = [[head, *category(categories, head), *drops(ablation, head)] for head in core]
+        others = ablation.loc[ablation["kind"] == "non-core", "set"].unique()
+        rows += [[name, "", "", *drops(ablation, name)] for name in others]
+        return markdown(["head", "category", "most attention", *self._drops], rows)
+
+    def heads(self, sweep: pd.DataFrame, categories: pd.DataFrame, frequency: pd.DataFrame) -> str:
+        """The heads and MLPs whose loss costs most out of domain."""
+        single = sweep[(sweep["kind"] == "single") & (where_of(sweep) == "ood:all")]
+        worst = single.nlargest(N_SETS, "accuracy_drop", keep="all")["set"]
+        kept = frequency.pivot(index="component", columns="target_sparsity", values="count")
+        rows = []
+        for name in worst:
+            is_head = name in set(categories["component"])
+            label = category(categories, name)[0] if is_head else "MLP"
+            rows.append([name, label, *(str(kept.loc[name, each]) for each in self.sparsities)])
+            rows[-1] += drops(sweep, name)
+        counts = [f"kept of {self.n_seeds}, {100 * each:.0f} %" for each in self.sparsities]
+        return markdown(["component", "category", *counts, *self._drops], rows)
+
+    def _interaction_rows(self, frame: pd.DataFrame, sets: Iterable[str]) -> list[list[str]]:
+        rows = []
+        where = where_of(frame)
+        for name in sets:
+            cells = [name.replace("+", " + ")]
+            for data in ("id:all", "ood:all"):
+                here = frame[(frame["set"] == name) & (where == data)]
+                accuracy, margin = (here[here["metric"] == each] for each in ("accuracy", "margin"))
+                limited = bool(accuracy[["floor", "ceiling"]].any(axis=None))
+                cells.append(points(accuracy, "interaction", "low", "high") + "*" * limited)
+                cells.append(points(margin, "interaction", "low", "high", unit=1))
+            rows.append(cells)
+        return rows
+
+    def joint(self, interactions: pd.DataFrame) -> str:
+        """The largest interactions of core heads."""
+        on_ood = interactions[
+            (where_of(interactions) == "ood:all") & (interactions["metric"] == "margin")
+        ]
+        largest = on_ood.nlargest(N_SETS, "interaction")["set"]
+        return markdown(["set", *self._measures], self._interaction_rows(interactions, largest))
+
+    def search(self, found: pd.DataFrame) -> str:
+        """The best sets of a search, on data that it did not see."""
+        margins = found[(found["metric"] == "margin") & (where_of(found) == "ood:all")]
+        best = margins.nlargest(N_SETS, "interaction")
+        rows = []
+        for row in best.to_dict("records"):
+            cells = [str(row["set"]).replace("+", " + "), f"{row['joint_drop']:.2f}"]
+            cells += [f"{row['sum_of_single_drops']:.2f}"]
+            cells += [f"{row['interaction']:.2f} ({row['low']:.2f} to {row['high']:.2f})"]
+            cells += [f"{row['p_adjusted']:.2g}"]
+            accuracy = found[(found["set"] == row["set"]) & (found["metric"] == "accuracy")]
+            rows.append(
+                [
+                    *cells,
+                    points(accuracy[where_of(accuracy) == "ood:all"], "interaction", "low", "high"),
+                ]
+            )
+        head = ["set", "joint drop", "sum of single drops", "interaction", "p, adjusted"]
+        return markdown([*head, "on accuracy, points"], rows)
+
+    @property
+    def _drops(self) -> list[str]:
+        return [f"drop, {each}" for each in (self.id, self.ood)]
+
+    @property
+    def _measures(self) -> list[str]:
+        return [
+            f"{data}, {what}" for data in (self.id, self.ood) for what in ("accuracy", "margin")
+        ]
+
+
+def points(frame: pd.DataFrame, value: str, low: str, high: str, unit: float = 100) -> str:
+    """The only row's value with its interval, in points."""
+    (row,) = frame.to_dict("records")
+    digits = 1 if unit == 100 else 2
+    mean, bottom, top = (f"{unit * row[name]:.{digits}f}" for name in (value, low, high))
+    return f"{mean} ({bottom} to {top})"
+
+
+def where_of(frame: pd.DataFrame) -> pd.Series:
+    """Which data a row is about, as ``"ood:all"``."""
+    return frame["role"] + ":" + frame["subset"]
+
+
+def drops(ablation: pd.DataFrame, which: str) -> list[str]:
+    """Drops in accuracy without a set, in and out of domain, in points."""
+    part = ablation[ablation["set"] == which]
+    where = where_of(part)
+    drop = ("accuracy_drop", "accuracy_drop_low", "accuracy_drop_high")
+    return [points(part[where == name], *drop) for name in ("id:all", "ood:all")]
+
+
+def category(categories: pd.DataFrame, component: str) -> list[str]:
+    """The category of a head, and what it attends to most."""
+    row = categories.set_index("component").loc[component]
+    named = {
+        name.removeprefix("mass_"): row[name]
+        for name in categories
+        if name.startswith("mass_") and name != "mass_other" and row[name] == row[name]
+    }
+    largest = sorted(named, key=lambda name: -named[name])[:2]
+    return [str(row["category"]), ", ".join(f"{name} {named[name]:.2f}" for name in largest)]
