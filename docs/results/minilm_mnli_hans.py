@@ -59,15 +59,15 @@ def _readers(dependence: pd.DataFrame) -> str:
         share = ""
         if row["share"] == row["share"]:
             share = points(of_name, "share", "share_low", "share_high", unit=1)
-        drops = [f"blind_drop{end}" for end in ("", "_low", "_high")]
+        ends = [f"blind_drop{end}" for end in ("", "_low", "_high")]
         told.append(
             [
                 name,
                 points(of_name, "drop", "drop_low", "drop_high"),
-                points(of_name, *drops),
+                points(of_name, *ends),
                 share,
                 f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}",
-                points(inside.loc[[name]], *drops),
+                points(inside.loc[[name]], *ends),
             ]
         )
     head = ["receiver", "D(r), HANS", "blind to both, HANS", "share", "random heads"]
@@ -101,10 +101,10 @@ def _entailed(entailed: pd.DataFrame, ablation: pd.DataFrame, sweep: pd.DataFram
     rows = []
     for name in names:
         if all(name in part.index for part in on_hans):
-            drops = [drops(frame, name)[1] for frame in halves]
+            both = [drops(frame, name)[1] for frame in halves]
             mean = sum(part.loc[name, "accuracy_drop"] for part in on_hans) / 2
             title = name if name.count("+") < 2 else f"all {name.count('+') + 1} of the core"
-            rows.append([title, *drops, percent(mean)])
+            rows.append([title, *both, percent(mean)])
     titles = [f"drop, {n} ({b})" for n, b in zip(("non-entailed", "entailed"), before, strict=True)]
     return markdown(["without", *titles, "mean of both"], rows)
 
