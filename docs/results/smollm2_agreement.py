@@ -1,0 +1,107 @@
+"""The tables of docs/results/smollm2-agreement.md, made from those of the study.
+
+Usage: python docs/results/smollm2_agreement.py FOLDER
+
+FOLDER has the tables of the study (study/tables).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+from as_markdown import markdown, percent
+from study_tables import N_SETS, Study, category, points, where_of
+
+STRUCTURES = ("near", "with", "subject relative", "object relative")
+NUMBERS = ("singular", "plural")
+STUDY = Study(
+    id="match",
+    ood="mismatch",
+    sets={"id:all": "match", "ood:all": "mismatch"}
+    | {
+        f"ood:{structure}, {number}": f"mismatch: {structure}, {number}"
+        for structure in STRUCTURES
+        for number in NUMBERS
+    },
+    n_seeds=6,
+    size=(270, 30),
+    sparsities=(0.7,),
+)
+N_PAIRS = 15
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Every table of the page, in Markdown, by what it shows."""
+    read = {path.stem: pd.read_csv(path) for path in folder.glob("*.csv")}
+    return {
+        "full": _full(read["accuracy"]),
+        "subnetworks": STUDY.subnetworks(read["accuracy_spread"], read["subnetworks"]),
+        "seeds": STUDY.seeds(read["subnetworks"]),
+        "core": STUDY.core(read["head_categories"], read["ablation"]),
+        "categories": _categories(read["head_categories"]),
+        "components": _components(read["sweep"], read["head_categories"]),
+        "pairs": _pairs(read["race"], read["superadditive"]),
+    }
+
+
+def _full(accuracy: pd.DataFrame) -> str:
+    full = accuracy[accuracy["subnetwork"] == "full"].assign(set=where_of)
+    by_set = full.set_index("set")["accuracy"]
+    rows = [
+        [structure]
+        + [percent(by_set[f"{role}:{structure}, {n}"]) for role in ("id", "ood") for n in NUMBERS]
+        for structure in STRUCTURES
+    ]
+    head = [f"{data}, {number}" for data in (STUDY.id, STUDY.ood) for number in NUMBERS]
+    return markdown(["structure", *head], rows)
+
+
+def _categories(categories: pd.DataFrame) -> str:
+    counts = categories.groupby("category")["in_core"].agg(["size", "sum"])
+    counts = counts.sort_values("size", ascending=False, kind="stable")
+    rows = [[str(name), str(row["size"]), str(row["sum"])] for name, row in counts.iterrows()]
+    return markdown(["category", "heads", "in the core"], rows)
+
+
+def _components(sweep: pd.DataFrame, categories: pd.DataFrame) -> str:
+    """Those whose loss costs most margin where the nouns differ, and what it costs each number."""
+    single = sweep[sweep["kind"] == "single"].assign(where=where_of)
+    everywhere = single[single["where"] == "ood:all"]
+    rows = []
+    for name in everywhere.nlargest(N_SETS, "margin_drop")["set"]:
+        here = single[single["set"] == name]
+        by_set = here.set_index("where")["margin_drop"]
+        label = "MLP" if name.endswith("MLP") else category(categories, name)[0]
+        cells = [name, label]
+        for data in ("id:all", "ood:all"):
+            part = here[here["where"] == data]
+            ends = ("margin_drop", "margin_drop_low", "margin_drop_high")
+            cells.append(points(part, *ends, unit=1))
+        for number in NUMBERS:
+            mean = by_set[[f"ood:{structure}, {number}" for structure in STRUCTURES]].mean()
+            cells.append(f"{mean:.2f}")
+        rows.append(cells)
+    drops = [f"margin drop, {each}" for each in (STUDY.id, STUDY.ood)]
+    return markdown(["component", "category", *drops, *(f"{n} subjects" for n in NUMBERS)], rows)
+
+
+def _pairs(race: pd.DataFrame, found: pd.DataFrame) -> str:
+    """The largest interactions that the race found, those reported measured on the other half."""
+    top = race[race["decision"] == "top"].nlargest(N_PAIRS, "effect").set_index("set")
+    margins = found[(found["metric"] == "margin") & (where_of(found) == "ood:all")]
+    rows = []
+    for name, row in top.iterrows():
+        other = margins[margins["set"] == name]
+        cells = [str(name).replace("+", " + "), f"{row['effect']:.2f}"]
+        cells.append(points(other, "interaction", "low", "high", unit=1) if len(other) else "")
+        cells.append(f"{other['sum_of_single_drops'].item():.2f}" if len(other) else "")
+        rows.append(cells)
+    head = ["pair", "interaction, half raced on", "other half", "sum of single drops"]
+    return markdown(head, rows)
+
+
+if __name__ == "__main__":
+    for title, text in tables(Path(sys.argv[1])).items():
+        print(f"<!-- {title} -->\n\n{text}\n")
