@@ -53,7 +53,7 @@ def execute(name: str) -> None:
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         client = nbclient.NotebookClient(
-            notebook, timeout=3600, resources={"metadata": {"path": folder}}
+            notebook, timeout=None, resources={"metadata": {"path": folder}}
         )
         client.execute()
     for cell in notebook.cells:

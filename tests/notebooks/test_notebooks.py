@@ -1,4 +1,4 @@
-"""The notebooks are kept with the outputs of their code, and each runs in its short form."""
+"""Outputs kept in notebooks are those of their code, and each runs in its short form."""
 
 from __future__ import annotations
 
@@ -66,13 +66,17 @@ def keeping() -> ModuleType:
 
 
 @each_notebook
-def test_a_notebook_is_kept_with_the_outputs_of_its_code(name: str, keeping: ModuleType) -> None:
+def test_a_notebook_has_the_outputs_of_its_code_or_none(name: str, keeping: ModuleType) -> None:
     notebook = read(name)
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    if not any(cell["outputs"] for cell in code):
+        assert notebook["metadata"] == keeping.METADATA
+        assert {cell["execution_count"] for cell in code} == {None}
+        return
     executed = {"executed": keeping.digest(notebook)}
     assert notebook["metadata"] == {**keeping.METADATA, "mechcore": executed}, (
         f"execute it: python docs/notebooks.py {name}"
     )
-    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell["outputs"]]
     assert len(outputs) > 5
