@@ -192,11 +192,29 @@ def test_a_page_begins_with_what_it_is_for(path: Path) -> None:
     assert len(re.findall(r"\w+", first)) >= 8, first
 
 
+OUTSIDE = [REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+OUTSIDE.append(REPOSITORY / "data" / "README.md")
+"""Pages of the site whose sources are not in docs/."""
+
+READER = re.compile(r"\b[Ff]or (?:anyone|everyone|readers|researchers)\b")
+
+
+@pytest.mark.parametrize(
+    "path", [*PAGES, *OUTSIDE], ids=lambda path: path.relative_to(REPOSITORY).as_posix()
+)
+def test_a_page_says_at_its_beginning_whom_it_is_for(path: Path) -> None:
+    text = re.sub(r"<!--.*?-->|\]\([^)]*\)", "", path.read_text(encoding="utf-8"))
+    prose = text.split("```")[0].partition("\n")[2]
+    assert READER.search(" ".join(prose.split())[:600]), path.name
+
+
 def test_the_navigation_has_every_page_once() -> None:
     configuration = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
     navigation = configuration.split("\nnav:\n")[1].split("\n\n")[0]
     found = re.findall(r"(\S+\.md)$", navigation, re.M)
-    outside = {name for name in hook("repository").included().values() if name.endswith(".md")}
+    shown = hook("repository")
+    assert set(shown.PAGES) == {path.relative_to(REPOSITORY).as_posix() for path in OUTSIDE}
+    outside = {name for name in shown.included().values() if name.endswith(".md")}
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
     assert sorted(found) == sorted(pages | outside)
 
