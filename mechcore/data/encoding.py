@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import string
+import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -298,16 +300,46 @@ def _segment_at(offset: tuple[int, int], ranges: Mapping[int, tuple[int, int]]) 
 def _words(
     encoding: Any, places: Sequence[int], texts: tuple[str, str], vocabulary: dict[str, int]
 ) -> list[int]:
-    """Number every token by its whole word; punctuation is not a word."""
-    spans: dict[tuple[int, int], list[int]] = {}
-    keys = list(zip(places, encoding.word_ids, strict=True))
-    for (segment, word), (start, end) in zip(keys, encoding.offsets, strict=True):
-        if segment != SPECIAL and word is not None:
-            span = spans.setdefault((segment, word), [start, end])
-            span[1] = max(span[1], end)
-    numbers = {}
-    for (segment, word), (start, end) in spans.items():
-        text = texts[segment][start:end].strip().lower()
-        known = any(character.isalnum() for character in text)
-        numbers[segment, word] = vocabulary.setdefault(text, len(vocabulary)) if known else SPECIAL
-    return [numbers.get(key, SPECIAL) for key in keys]
+    """Number every token by its whole word; punctuation is not a word.
+
+    What a tokenizer made by SentencePiece calls a word may be a whole text, or reach from space to
+    space, so words also end at white space and at pieces of punctuation.
+    """
+    spans: list[list[int]] = []  # segment, start and end of every word
+    owners: list[int | None] = []
+    last: tuple[int, int | None, bool] | None = None
+    for segment, word, (start, end) in zip(
+        places, encoding.word_ids, encoding.offsets, strict=True
+    ):
+        if segment == SPECIAL or word is None:
+            owners.append(None)
+            last = None
+            continue
+        text = texts[segment]
+        key = segment, word, _is_punctuation(text[start:end])
+        reached = spans[-1][2] if key == last else start
+        if key != last or text[min(start, reached) : end][:1].isspace():
+            spans.append([segment, start, end])
+        else:
+            spans[-1][2] = max(reached, end)
+        owners.append(len(spans) - 1)
+        last = key
+    numbers = []
+    for segment, start, end in spans:
+        name = texts[segment][start:end].strip().strip(_AROUND).lower()
+        known = any(character.isalnum() for character in name)
+        numbers.append(vocabulary.setdefault(name, len(vocabulary)) if known else SPECIAL)
+    return [SPECIAL if owner is None else numbers[owner] for owner in owners]
+
+
+_AROUND = string.punctuation.replace("'", "")
+"""What may stand around a word in one piece with it; contractions keep their apostrophe."""
+
+
+def _is_punctuation(piece: str) -> bool:
+    """Whether a piece is not of a word; a space alone is a part of the word after it."""
+    marks = piece.lstrip(" ")
+    return bool(marks) and all(
+        c.isspace() or c in string.punctuation or unicodedata.category(c).startswith("P")
+        for c in marks
+    )

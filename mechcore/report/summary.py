@@ -382,7 +382,7 @@ def size_sentences(run: RunFolder) -> Iterator[str]:
             for checkpoint, part in missing.groupby("checkpoint", sort=False)
         ]
         yield (
-            f"Masks are missing, as their training failed: {'; '.join(named)}. A sparsity that a "
-            "seed lacks is left out for all seeds of that checkpoint, so that effective sizes "
-            "there can be too large; a checkpoint without masks has none."
+            f"Masks are missing, as their training failed: {'; '.join(named)}. A seed's effective "
+            "size is chosen among the masks that it has, so that it can be too large; a seed or "
+            "checkpoint without masks has none."
         )

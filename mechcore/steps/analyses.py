@@ -365,10 +365,19 @@ class Sizes(MainStep):
             if path.is_file():
                 lost.append(MISSING_MASKS.read(path).assign(checkpoint=step))
         missing = pd.concat(lost, ignore_index=True) if lost else None
-        full, grid, groups = accuracies_by_checkpoint(found, self.groups)
+        kept = {step: _subnetworks(work, str(step)) for step in self.checkpoints}
+        full, grid, groups = accuracies_by_checkpoint(found, self.groups, kept)
         if grid.empty and missing is not None:
             raise MechcoreError(f"no mask reached its target: {'. '.join(missing['reason'])}")
         work.write_tables(size_tables(full, grid, groups, self.tolerance))
         if missing is not None:
             columns = MISSING_GRID_MASKS.required
             work.write_tables({"missing_grid_masks": missing[columns].astype({"seed": int})})
+
+
+def _subnetworks(work: Work, what: str) -> pd.DataFrame:
+    """The table of that name, without a row where no mask was made."""
+    path = work.needed(what) / TABLES_FOLDER / f"{tables.SUBNETWORKS.name}.csv"
+    if path.is_file():
+        return tables.SUBNETWORKS.read(path)
+    return pd.DataFrame(columns=tables.SUBNETWORKS.names)

@@ -14,7 +14,7 @@ import pandas as pd
 from mechcore.errors import InputError, MechcoreWarning
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.groups import proper_subsets, subset_groups
-from mechcore.subnetworks.effective_size import effective_size, mean_effective_size
+from mechcore.subnetworks.effective_size import KEPT, effective_size, mean_effective_size
 from mechcore.tables import CHECKPOINT, SEED, SUBSET, Column, Schema
 from mechcore.training import HISTORY_FILE, best_step, read_history
 from mechcore.training.run_folder import FINAL
@@ -35,7 +35,14 @@ FULL_TABLE = Schema(
 GRID_TABLE = Schema(
     "grid",
     "Accuracy of the subnetworks of every checkpoint.",
-    (CHECKPOINT, SEED, Column("sparsity", "share", "target sparsity"), _SUBSET, _ACCURACY),
+    (
+        CHECKPOINT,
+        SEED,
+        Column("sparsity", "share", "target sparsity"),
+        _SUBSET,
+        _ACCURACY,
+        Column(KEPT, "share", "share of components kept", optional=True),
+    ),
 )
 
 _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
@@ -96,7 +103,9 @@ def _step(path: Path) -> int | str:
 
 
 def accuracies_by_checkpoint(
-    tables: Mapping[Any, pd.DataFrame], groups: Mapping[str, Sequence[str]] | None = None
+    tables: Mapping[Any, pd.DataFrame],
+    groups: Mapping[str, Sequence[str]] | None = None,
+    subnetworks: Mapping[Any, pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
     """Tables ``accuracy`` of all checkpoints as effective sizes are worked out from them.
 
@@ -104,6 +113,7 @@ def accuracies_by_checkpoint(
         tables: by checkpoint.
         groups: see `mechcore.steps.groups.subset_groups`; one of which a subset has no example is
             left out, with a warning.
+        subnetworks: tables of that name by checkpoint, for what masks keep.
 
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
@@ -116,6 +126,9 @@ def accuracies_by_checkpoint(
             subset=subsets["role"] + ":" + subsets["subset"], sparsity=subsets["target_sparsity"]
         )
         accuracy.insert(0, "checkpoint", name)
+        if subnetworks is not None:
+            pruned = subnetworks[name].set_index("subnetwork")["sparsity"]
+            accuracy[KEPT] = 1 - accuracy["subnetwork"].map(pruned)
         is_full = accuracy["seed"].isna()
         fulls.append(accuracy[is_full])
         grids.append(accuracy[~is_full])
@@ -129,7 +142,7 @@ def accuracies_by_checkpoint(
         del chosen[name]
     return (
         full[["checkpoint", "subset", "accuracy"]],
-        grid[GRID_TABLE.required].astype({"seed": int}),
+        grid[[c for c in GRID_TABLE.names if c in grid]].astype({"seed": int}),
         chosen,
     )
 

@@ -194,6 +194,9 @@ def answer_tables(
     tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
     if not subnetworks:
         return tables
+    methods = {each.name: each.method for each in subnetworks}
+    if len(set(methods.values())) > 1:
+        accuracy = accuracy.assign(method=accuracy["subnetwork"].map(methods))
     return tables | {
         "accuracy_spread": accuracy_spread(accuracy),
         "subnetworks": subnetwork_table(subnetworks, full, masked),

@@ -64,6 +64,7 @@ ACCURACY_SPREAD = Schema(
     "accuracy_spread",
     "How far the accuracy of subnetworks of one target sparsity differs between seeds.",
     (
+        Column("method", "text", "how they were found; where several were tried", optional=True),
         TARGET,
         *PLACE,
         Column("n_seeds", "whole", "subnetworks", header="seeds"),
@@ -293,12 +294,14 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         accuracy: one row per subnetwork and subset: target_sparsity (missing for the full model),
-            seed, data, role, subset, accuracy.
+            seed, data, role, subset, accuracy; and method, where subnetworks were found in several
+            ways, which are not taken together.
 
     Returns:
-        One row per target sparsity and subset: target_sparsity, data, role, subset, n_seeds, full
-        (the full model's accuracy, missing where there is none), mean, std (with n - 1; missing
-        for one seed), low, high, spread = high - low; shares.
+        One row per target sparsity and subset, and per method, the first column then:
+        target_sparsity, data, role, subset, n_seeds, full (the full model's accuracy, missing where
+        there is none), mean, std (with n - 1; missing for one seed), low, high, spread = high -
+        low; shares.
 
     Raises:
         InputError: the table has no subnetwork.
@@ -307,13 +310,14 @@ def accuracy_spread(accuracy: pd.DataFrame) -> pd.DataFrame:
     masked = accuracy[accuracy["target_sparsity"].notna()]
     if masked.empty:
         raise InputError("accuracy spread: found no subnetwork; expected at least one")
-    groups = masked.groupby(["target_sparsity", *where], sort=False)["accuracy"]
+    by = ["method"] * ("method" in accuracy) + ["target_sparsity", *where]
+    groups = masked.groupby(by, sort=False)["accuracy"]
     table = groups.agg(n_seeds="count", mean="mean", std="std", low="min", high="max").reset_index()
     full = accuracy[accuracy["target_sparsity"].isna()][[*where, "accuracy"]]
     table = table.merge(full.rename(columns={"accuracy": "full"}), on=where, how="left")
     table["spread"] = table["high"] - table["low"]
     numbers = ["n_seeds", "full", "mean", "std", "low", "high", "spread"]
-    return table[["target_sparsity", *where, *numbers]]
+    return table[[*by, *numbers]]
 
 
 def _head_counts(frequency: pd.DataFrame) -> pd.DataFrame:

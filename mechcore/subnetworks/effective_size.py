@@ -34,7 +34,7 @@ EFFECTIVE_SIZE = Schema(
         SEED,
         Column("effective_size", "share", "share of components kept; 1 if none is faithful"),
         Column("faithful", "flag", "whether a subnetwork is"),
-        Column("sparsity", "share", "of the sparsest faithful subnetwork"),
+        Column("sparsity", "share", "target sparsity of the sparsest faithful subnetwork"),
         Column("accuracy", "share", "of the sparsest faithful subnetwork"),
         _FULL,
     ),
@@ -58,6 +58,9 @@ FULL = ("checkpoint", "subset", "accuracy")
 
 GRID = ("checkpoint", "seed", "sparsity", "subset", "accuracy")
 """Columns of the subnetworks' accuracies."""
+
+KEPT = "kept"
+"""A further column of these: the share of components that the subnetwork does keep."""
 
 ROUNDING = 1e-6
 """Accuracies no further apart than this are equal.
@@ -90,9 +93,10 @@ def effective_size(
     Args:
         full: accuracy (share) of the full model: checkpoint, subset, accuracy. Checkpoints that
             ``grid`` lacks are left out, with a warning.
-        grid: accuracy (share) of subnetworks: checkpoint, seed, sparsity (share of components
-            pruned, in [0, 1)), subset, accuracy. A seed's size is chosen among the sparsities
-            that it has itself; a warning names those that another seed has and it has not.
+        grid: accuracy (share) of subnetworks: checkpoint, seed, sparsity (share of components to
+            prune, in [0, 1)), subset, accuracy; and kept (share), where masks miss that sparsity:
+            by default 1 - sparsity. A seed's size is chosen among the sparsities that it has
+            itself; a warning names those that another seed has and it has not.
         groups: subsets by name of group, such as ``{"ID": [...], "OOD": [...]}``; other subsets
             are ignored. For MNLI the paper has the two validation sets, four subcases of HANS, and
             all six together.
@@ -115,6 +119,7 @@ def effective_size(
     )
     wholes = wholes.loc[checkpoints]
     _name_uneven(parts.index.to_frame(index=False))
+    kept = _kept(grid)
     rows = []
     for group, subsets in groups.items():
         whole = _group_accuracy(wholes, "full", group, subsets)
@@ -123,13 +128,20 @@ def effective_size(
             needed = whole.loc[checkpoint] - tolerance + ROUNDING
             for seed, accuracy in part.xs(checkpoint).groupby(level="seed"):
                 faithful = accuracy[accuracy > needed].droplevel("seed")
-                sparsest = max(faithful.items(), default=(math.nan, math.nan))
-                rows.append((group, checkpoint, seed, *sparsest, whole.loc[checkpoint]))
-    columns = ["group", "checkpoint", "seed", "sparsity", "accuracy", "full_accuracy"]
-    sizes = pd.DataFrame(rows, columns=columns)
-    sizes.insert(3, "effective_size", (1 - sizes["sparsity"]).fillna(1.0))
-    sizes.insert(4, "faithful", sizes["sparsity"].notna())
-    return sizes
+                found = [(kept[checkpoint, seed, s], -s, a) for s, a in faithful.items()]
+                size, target, reached = min(found, default=(1.0, math.nan, math.nan))
+                told = (size, bool(found), -target, reached, whole.loc[checkpoint])
+                rows.append((group, checkpoint, seed, *told))
+    return pd.DataFrame(rows, columns=EFFECTIVE_SIZE.names)
+
+
+def _kept(grid: pd.DataFrame) -> dict[tuple[Any, Any, float], float]:
+    """Share of components that each subnetwork keeps, by checkpoint, seed and sparsity."""
+    sparsity = pd.to_numeric(grid["sparsity"]).astype(float)
+    kept = pd.to_numeric(grid[KEPT], errors="coerce") if KEPT in grid else 1 - sparsity
+    _refuse(grid, ~kept.between(0, 1), "grid", f"{KEPT} is not a share in [0, 1]: {PERCENT}")
+    keys = zip(grid["checkpoint"], grid["seed"], sparsity, strict=True)
+    return dict(zip(keys, kept, strict=True))
 
 
 def mean_effective_size(sizes: pd.DataFrame) -> pd.DataFrame:
@@ -168,14 +180,14 @@ def read_grid(path: str | Path) -> pd.DataFrame:
     """Read the subnetworks' accuracies, the table ``grid`` of `effective_size`.
 
     Args:
-        path: as for `read_full`, with the columns `GRID`, or as published
+        path: as for `read_full`, with the columns `GRID` and perhaps `KEPT`, or as published
             ``{seed: {checkpoint: {percentage pruned: {subset: accuracy}}}}``, where accuracies of
             -1 are left out, with a warning.
 
     Raises:
         InputError: the file cannot be read, lacks something, or has text in place of a number.
     """
-    return _read(Path(path), GRID, ("seed", "checkpoint", "sparsity", "subset"))
+    return _read(Path(path), GRID, ("seed", "checkpoint", "sparsity", "subset"), KEPT)
 
 
 # -- checks ---------------------------------------------------------------------------------------
@@ -288,7 +300,9 @@ def _group_accuracy(
 # -- files ----------------------------------------------------------------------------------------
 
 
-def _read(path: Path, columns: Sequence[str], levels: Sequence[str]) -> pd.DataFrame:
+def _read(
+    path: Path, columns: Sequence[str], levels: Sequence[str], perhaps: str = ""
+) -> pd.DataFrame:
     """Levels are those of the published layout, outermost first."""
     is_published = path.suffix == ".json"
     if is_published:
@@ -298,10 +312,11 @@ def _read(path: Path, columns: Sequence[str], levels: Sequence[str]) -> pd.DataF
         if ".csv" in path.suffixes:  # perhaps written by mechcore
             table = unguarded(table)
         _require(table, str(path), columns)
+        columns = [*columns, *[perhaps] * (perhaps in table)]
         table = pd.DataFrame({column: texts_of(path, table[column]) for column in columns})
     for column in [each for each in columns if each != "subset"]:
         numbers = pd.to_numeric(table[column], errors="coerce")
-        if column in ("sparsity", "accuracy"):
+        if column in ("sparsity", "accuracy", KEPT):
             _refuse(table, numbers.isna(), str(path), f"expected a number as {column}")
         # Beyond 2^53 floating-point numbers would make one of two seeds.
         if numbers.notna().all() and (

@@ -9,9 +9,10 @@ import pytest
 import torch
 import transformers as hf
 from tokenizers import Tokenizer
-from tokenizers.models import WordLevel, WordPiece
-from tokenizers.normalizers import Lowercase
-from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel
+from tokenizers.models import Unigram, WordLevel, WordPiece
+from tokenizers.normalizers import Lowercase, Prepend, Replace
+from tokenizers.normalizers import Sequence as Normalizers
+from tokenizers.pre_tokenizers import BertPreTokenizer, ByteLevel, Metaspace, Split
 from tokenizers.processors import TemplateProcessing
 
 from mechcore.data.encoding import EncodedExamples, encode
@@ -100,6 +101,34 @@ def test_words_segments_and_separators_of_word_pieces(
         *(the, baker, baker, slept, -1),
     ]
     assert data.words[1] == [-1, slept, -1, say, cat, -1]  # the numbering is that of the data set
+
+
+SENTENCE_PIECES = {
+    # What each calls a word: the whole text (Llama 2, Gemma), or all from space to space (ALBERT).
+    "llama": (Normalizers([Prepend("\u2581"), Replace(" ", "\u2581")]), None),
+    "gemma": (Replace(" ", "\u2581"), Split(" ", "merged_with_previous")),
+    "albert": (None, Metaspace()),
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCE_PIECES)
+def test_words_of_sentence_pieces_end_at_spaces_and_punctuation(kind: str) -> None:
+    pieces = ["<unk>", "_the", "the", "_cat", "_saw", "_ba", "ker", "_", '"', ",", "."]
+    scores = [(piece.replace("_", "\u2581"), -1.0) for piece in pieces]
+    tokenizer = Tokenizer(Unigram(scores, unk_id=0))
+    normalizer, pre_tokenizer = SENTENCE_PIECES[kind]
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    fast = hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
+    text = 'the cat saw "the baker", the cat.'
+    data = encode(examples((text, "")), fast, max_length=32, words=True)
+    told = 'the _cat _saw _ " the _ba ker " , _the _cat .'
+    found = fast.convert_ids_to_tokens(data.input_ids[0])
+    assert " ".join(found).replace("\u2581", "_").removeprefix("_") == told
+    the, cat, saw, baker = range(4)
+    assert data.words == [[the, cat, saw, -1, -1, the, baker, baker, -1, -1, the, cat, -1]]
 
 
 def test_unknown_words_are_told_apart(wordpiece: hf.PreTrainedTokenizerFast) -> None:

@@ -14,7 +14,7 @@ from mechcore.steps.analyses_config import Analyses
 from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
 from mechcore.steps.groups import group_table
 from mechcore.steps.inputs import groups_of
-from mechcore.steps.sizes import accuracies_by_checkpoint, size_tables
+from mechcore.steps.sizes import GRID_TABLE, accuracies_by_checkpoint, size_tables
 from mechcore.study.run import prepare, run_study
 
 FULL = {("id", "all"): 0.9, ("ood", "a"): 0.2, ("ood", "b"): 0.6, ("ood", "c"): 1.0}
@@ -83,6 +83,14 @@ def test_effective_sizes_are_of_the_same_groups() -> None:
     assert sizes["full_accuracy"].to_dict() == pytest.approx(
         {"ID": 0.9, "OOD": 0.2, "OOD-E": 0.8, "mixed": 0.55}
     )
+
+
+def test_effective_sizes_are_of_what_masks_keep() -> None:
+    masks = pd.DataFrame({"subnetwork": ["s"], "target_sparsity": [0.5], "sparsity": [0.375]})
+    full, grid, chosen = accuracies_by_checkpoint({10: accuracies()}, {}, {10: masks})
+    GRID_TABLE.check(grid)
+    sizes = size_tables(full, grid, chosen, tolerance=0.19)["effective_size"].set_index("group")
+    assert sizes.loc["ID", ["effective_size", "sparsity"]].tolist() == [0.625, 0.5]
 
 
 def test_effective_sizes_leave_out_a_group_without_examples_and_say_so() -> None:

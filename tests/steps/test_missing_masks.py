@@ -237,4 +237,4 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
     )
     assert set(table(out, "grid")["sparsity"]) == {0.02, 0.04}
     assert set(table(out, "mean_effective_size")["checkpoint"]) == {700, 3500}
-    assert "effective sizes there can be too large" in seen(report)
+    assert "among the masks that it has, so that it can be too large" in seen(report)

@@ -121,6 +121,20 @@ def test_sizes_by_hand() -> None:
     assert found["checkpoint"].dtype.kind == found["seed"].dtype.kind == "i"
 
 
+def test_sizes_are_of_what_masks_keep_where_they_miss_their_target(tmp_path: Path) -> None:
+    full = full_table({1: {"dev": 0.9}})
+    grid = grid_table({1: {7: {s: {"dev": 0.9} for s in (0.25, 0.5, 0.75)}}})
+    grid = grid.assign(kept=[0.7, 0.4, 0.45])  # that of 0.5 keeps least
+    write_csv(tmp_path / "grid.csv", grid)
+    for each in (grid, read_grid(tmp_path / "grid.csv")):
+        found = effective_size(full, each, groups={"ID": ["dev"]})
+        assert found[["effective_size", "sparsity", "faithful"]].to_numpy().tolist() == [
+            [0.4, 0.5, True]
+        ]
+    with pytest.raises(InputError, match=r"grid: .*kept is not a share"):
+        effective_size(full, grid.assign(kept=40.0), groups={"ID": ["dev"]})
+
+
 def test_means_by_hand() -> None:
     found = mean_effective_size(effective_size(FULL, GRID, groups=GROUPS, tolerance=0.1))
     expected = [
