@@ -68,15 +68,26 @@ def check_one_place(config: StudyConfig) -> None:
         )
 
 
-def load(given: Given[StudyConfig], roles: tuple[str, ...], *, answers: bool = True) -> Any:
-    """The model and data of the options; ``answers``: whether the model's are needed."""
+def load(
+    given: Given[StudyConfig],
+    roles: tuple[str, ...],
+    *,
+    answers: bool = True,
+    limited_by: str | None = None,
+) -> Any:
+    """The model and data of the options; see `mechcore.steps.inputs.load_inputs`."""
     from mechcore.steps.inputs import load_inputs
 
     config = given.settings
     check_embedded(given, config.model)
     check_one_place(config)
     return load_inputs(
-        config.model, config.data, roles, answers=answers, device=config.resources.place
+        config.model,
+        config.data,
+        roles,
+        answers=answers,
+        device=config.resources.place,
+        limited_by=limited_by,
     )
 
 
