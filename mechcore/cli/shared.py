@@ -179,12 +179,15 @@ def show_subnetworks(table: Any) -> None:
 
 def show_core(members: Any, summary: Any) -> None:
     """The core in a sentence."""
+    from mechcore.wording import count
+
     facts = summary.iloc[0]
+    alone = "; one subnetwork is its own core: take several seeds" * (facts.n_subnetworks == 1)
     print(
-        f"heuristic core of {facts.n_subnetworks:.0f} subnetworks: {len(members)} of "
+        f"heuristic core of {count(facts.n_subnetworks, 'subnetwork')}: {len(members)} of "
         f"{facts.n_heads:.0f} heads ({' '.join(members['component']) or 'empty'}); "
         f"{facts.expected_by_chance:.2g} expected by chance with as many heads of each layer, "
-        f"p = {facts.p_value:.2g}"
+        f"p = {facts.p_value:.2g}{alone}"
     )
 
 
