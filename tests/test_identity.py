@@ -128,7 +128,7 @@ def test_a_mask_is_used_on_its_own_model_only(cases: Cases) -> None:
         assert torch.equal(got, run(batch))
     message = (
         "mask: found on another model; in the mask and in the model differ: weights .* against "
-        r".*any_model=True"
+        r".*, load it with --any-model \(any_model=True in Python\)$"
     )
     batch = {name: tensor for name, tensor in batch.items() if name != "token_type_ids"}
     with pytest.raises(MismatchError, match=message), masked(other.model, mask, fill="zero"):

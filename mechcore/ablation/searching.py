@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,10 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
 from mechcore.state import encoded_inputs, input_facts
+from mechcore.wording import count
+
+_MOST_SUBSETS = 5
+"""Subsets that a message lists."""
 
 
 def check_options(fill: FillName, **numbers: int) -> None:
@@ -52,12 +57,22 @@ def halves_of(
     chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
     halves = half_rows([names[row] for row in chosen], seed)
     if min(map(len, halves)) < 2:
-        raise InputError(
-            f"search: {len(halves[0]) + len(halves[1])} examples; expected at least 4: half of "
-            "them choose, the other half report"
-        )
+        raise InputError(f"search: {_too_few([names[row] for row in chosen])}")
     first, second = (data.part([chosen[row] for row in half]) for half in halves)
     return first, second
+
+
+def _too_few(subsets: Sequence[str]) -> str:
+    """Which subsets the examples are of, and how many are needed."""
+    sizes = Counter(subsets)
+    found = ", ".join(f"{n} of {name!r}" for name, n in sizes.most_common(_MOST_SUBSETS))
+    left = len(sizes) - _MOST_SUBSETS
+    more = f" and {count(left, 'more subset')}" if left > 0 else ""
+    return (
+        f"{len(subsets)} examples are too few ({found}{more}): half of each subset, rounded down, "
+        "chooses, the rest reports, and each half needs at least 2; expected 4 or more of one "
+        "subset, or 2 or more of two: add examples, or draw more of them (--max-id, --max-ood)"
+    )
 
 
 def facts_of(

@@ -20,7 +20,7 @@ from mechcore.components import (
     parse_components,
 )
 from mechcore.components.paths import Path, PathSet, Receiver, ReceiverLike
-from mechcore.errors import InputError
+from mechcore.errors import InputError, shown
 from mechcore.masking.blinding import runs_in_parallel
 
 SUBNETWORK = "subnetwork"
@@ -90,7 +90,8 @@ def paths(
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
     found: list[PathSet] = []
     sending = parse_components(_of_kinds(senders, shape))
-    for receiver in map(Receiver.parse, _of_kinds(receivers, shape, Receiver(None))):
+    receiving = list(map(Receiver.parse, _of_kinds(receivers, shape, Receiver(None))))
+    for receiver in receiving:
         of_head = receiver.component is not None and receiver.component.is_head
         named = receiver.input != "all" or not of_head or inputs == "all"
         for what in [receiver.input] if named else inputs:
@@ -99,7 +100,11 @@ def paths(
             cut = [path for path in possible if path.runs(shape, parallel=parallel)]
             found += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
     if not found:
-        raise InputError("paths: no sender runs before any receiver; expected one that does")
+        named = [shown(" ".join(map(str, each))) or "none" for each in (sending, receiving)]
+        raise InputError(
+            f"paths: no sender runs before any receiver (senders: {named[0]}; receivers: "
+            f"{named[1]}); expected a receiver in a later layer, or the answer"
+        )
     return list(dict.fromkeys(found))
 
 

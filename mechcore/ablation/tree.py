@@ -165,7 +165,7 @@ class Runner(ABC):
         """What stands in at the positions computed, [*batch_pos, head, d_head] or d_model."""
         key = (kind, layer)
         if key not in self.known:
-            value = self.fills.values(kind, layer, self.positions, self.draws[key])
+            value = self.fills.checked(kind, layer, self.positions, self.draws[key])
             per_token = value.ndim == (4 if kind == "z" else 3)
             if per_token and self.read is not None and layer == self.shape.n_layers - 1:
                 rows = torch.arange(len(self.read), device=value.device)

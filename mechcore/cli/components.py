@@ -72,12 +72,17 @@ def heads(
     thresholds = Thresholds(min_mass, min_ratio)
     texts_of = {"data.train": data, "data.max_train": max_examples or None}
     chosen = replace(given, values={**given.values, **texts_of})
-    inputs = load(chosen, ("train",), answers=False)
+    inputs = load(chosen, ("train",), answers=False, limited_by="--max-examples")
     texts = inputs.data["train"]
     wanted = [Component.parse(name) for name in split(why)]
-    unknown = [str(head) for head in wanted if head not in ModelShape.of(inputs.model).heads]
+    shape = ModelShape.of(inputs.model)
+    unknown = [str(head) for head in wanted if head not in shape.heads]
     if unknown:
-        raise InputError(f"--explain: {unknown[0]} is no head of the model")
+        raise InputError(
+            f"--explain: {unknown[0]} is no head of the model, which has layers 0-"
+            f"{shape.n_layers - 1} with heads 0-{shape.n_heads - 1}, L0.H0 to "
+            f"L{shape.n_layers - 1}.H{shape.n_heads - 1}"
+        )
     with progress.shown():
         scores = steps.head_scores(inputs.model, texts, split(ignore))
     table = scores.categorised(thresholds)

@@ -68,15 +68,26 @@ def check_one_place(config: StudyConfig) -> None:
         )
 
 
-def load(given: Given[StudyConfig], roles: tuple[str, ...], *, answers: bool = True) -> Any:
-    """The model and data of the options; ``answers``: whether the model's are needed."""
+def load(
+    given: Given[StudyConfig],
+    roles: tuple[str, ...],
+    *,
+    answers: bool = True,
+    limited_by: str | None = None,
+) -> Any:
+    """The model and data of the options; see `mechcore.steps.inputs.load_inputs`."""
     from mechcore.steps.inputs import load_inputs
 
     config = given.settings
     check_embedded(given, config.model)
     check_one_place(config)
     return load_inputs(
-        config.model, config.data, roles, answers=answers, device=config.resources.place
+        config.model,
+        config.data,
+        roles,
+        answers=answers,
+        device=config.resources.place,
+        limited_by=limited_by,
     )
 
 
@@ -168,12 +179,15 @@ def show_subnetworks(table: Any) -> None:
 
 def show_core(members: Any, summary: Any) -> None:
     """The core in a sentence."""
+    from mechcore.wording import count
+
     facts = summary.iloc[0]
+    alone = "; one subnetwork is its own core: take several seeds" * (facts.n_subnetworks == 1)
     print(
-        f"heuristic core of {facts.n_subnetworks:.0f} subnetworks: {len(members)} of "
+        f"heuristic core of {count(facts.n_subnetworks, 'subnetwork')}: {len(members)} of "
         f"{facts.n_heads:.0f} heads ({' '.join(members['component']) or 'empty'}); "
         f"{facts.expected_by_chance:.2g} expected by chance with as many heads of each layer, "
-        f"p = {facts.p_value:.2g}"
+        f"p = {facts.p_value:.2g}{alone}"
     )
 
 

@@ -22,7 +22,7 @@ from mechcore.showing import Shown
 if TYPE_CHECKING:
     import pandas as pd
 
-ANY_MODEL = "load it with any_model=True (--any-model)"
+ANY_MODEL = "load it with --any-model (any_model=True in Python)"
 """How to use a mask on another model than its own, for messages."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mechcore.errors import InputError
+from mechcore.errors import InputError, shown
 
 if TYPE_CHECKING:
     from jaxtyping import Bool
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _GENERIC = re.compile(r"label_?\d+|\d+", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?\d+(\.\d+)?")
 _NEGATION = re.compile(r"(?:non|not)\s+(.+)")
+
+_MOST_LABELS = 5
+"""Labels that a message lists."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +35,21 @@ class LabelMap:
     correct: Mapping[str, frozenset[int]]
 
     @classmethod
-    def between(cls, labels: Iterable[str], classes: Sequence[str]) -> LabelMap:
+    def between(
+        cls,
+        labels: Iterable[str],
+        classes: Sequence[str],
+        *,
+        data: str | None = None,
+        answers: bool = False,
+    ) -> LabelMap:
         """Map every label name to class indices.
+
+        Args:
+            labels: names of labels.
+            classes: names of classes, in the order of their indices.
+            data: what the data with these labels is called, for messages.
+            answers: whether the classes are those that a language model has answers for.
 
         Raises:
             InputError: the class names are only numbers, or a label matches none of them.
@@ -47,7 +63,11 @@ class LabelMap:
         index = {normal_name(name): i for i, name in enumerate(classes)}
         if len(index) < len(classes):
             raise InputError(f"label names: classes {', '.join(classes)} are not distinct")
-        return cls(tuple(classes), {label: _classes_of(label, index, classes) for label in labels})
+        found = {label: _classes_of(label, index) for label in labels}
+        if unknown := [label for label, correct in found.items() if not correct]:
+            place = "" if data is None else f"examples {data!r}: "
+            raise InputError(f"{place}{_refusal(unknown, classes, answers)}")
+        return cls(tuple(classes), found)
 
     def matrix(self, labels: Iterable[str]) -> Bool[Tensor, "example class"]:
         """Correct classes of each example."""
@@ -76,21 +96,36 @@ def normal_name(name: str) -> str:
     return " ".join(name.lower().replace("-", " ").replace("_", " ").split())
 
 
-def _classes_of(label: str, index: Mapping[str, int], classes: Sequence[str]) -> frozenset[int]:
+def _classes_of(label: str, index: Mapping[str, int]) -> frozenset[int]:
+    """The classes that a label stands for; none if it is not one of theirs."""
     name = normal_name(label)
     if name in index:
         return frozenset({index[name]})
     negation = _NEGATION.fullmatch(name)
     if negation and negation[1] in index:
         return frozenset(index.values()) - {index[negation[1]]}
-    hint = "; rename the data's labels with --label-map OLD=NEW, or the classes with --class-names"
+    return frozenset()
+
+
+def _refusal(unknown: Sequence[str], classes: Sequence[str], answers: bool) -> str:
+    """What to say of labels that are no class."""
+    label, known = unknown[0], ", ".join(classes)
+    if answers:
+        return (
+            f"label {label!r}: has no answer; those of --answers are {known}: add its answer, or "
+            f"rename it with --label-map {label}=NAME (label_map= in Python)"
+        )
     number = _NUMBER.fullmatch(label.strip())
     if number or are_generic([label]):
         tail = ".0" if number and number[1] else ""  # as the data has them: names match whole
         hint = (
-            "; numbers have no agreed meaning: name them with --label-map (label_map= in "
+            "numbers have no agreed meaning: name them with --label-map (label_map= in "
             f'Python), for example "0{tail}=entailment,1{tail}=neutral,2{tail}=contradiction"'
         )
-    raise InputError(
-        f"label {label!r}: not a class of the checkpoint, which has {', '.join(classes)}{hint}"
-    )
+    else:
+        pairs = ",".join(f"{each}=CLASS" for each in unknown[:_MOST_LABELS])
+        hint = (
+            f"say which class it is with --label-map {shown(pairs)} (label_map= in Python), or "
+            "rename the classes with --class-names"
+        )
+    return f"label {label!r}: not a class of the checkpoint, which has {known}; {hint}"

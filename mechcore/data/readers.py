@@ -40,23 +40,18 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
 """Column names of GLUE, HANS, PAWS and Hugging Face data, the first that occurs is used."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
+_TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
 _BYTES = re.compile(r"""b(?:'.*'|".*")""", re.DOTALL)
 _ENCLOSED = re.compile(r'(?:^|(?<=\t))"[^"]*(?:""[^"]*)*"(?=\t|$)', re.MULTILINE)
 """A cell in quotes, which may hold tabs and line breaks."""
-
-_TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
 
 UNDECIDED = "-"
 """Gold label of MNLI and SNLI examples on which the annotators did not agree."""
 
 _KINDS: Mapping[str, str] = {
-    ".csv": ".csv",
-    ".tsv": ".tsv",
+    **{kind: kind for kind in (".csv", ".tsv", ".jsonl", ".parquet")},
     ".txt": ".tsv",
-    ".jsonl": ".jsonl",
     ".ndjson": ".jsonl",
-    ".parquet": ".parquet",
 }
 """How a file is read, by the ending of its name."""
 
@@ -190,7 +185,8 @@ def read_table(path: Path) -> pd.DataFrame:
             return pyarrow.parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True)
         return _read_delimited(path, "\t" if kind == ".tsv" else ",")
     except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read as {kind}: {reason(error)}") from error
+        why = reason(error) if path.stat().st_size else "the file is empty"
+        raise InputError(f"{path}: cannot be read as {kind}: {why}") from error
 
 
 def _read_json_lines(path: Path) -> pd.DataFrame:
@@ -202,12 +198,10 @@ def _read_json_lines(path: Path) -> pd.DataFrame:
             if line.strip():
                 try:
                     rows.append(json.loads(line, object_pairs_hook=without_repeats))
+                    if not isinstance(rows[-1], dict):
+                        raise ValueError(f"found a {type(rows[-1]).__name__}; expected an object")
                 except (ValueError, RecursionError) as error:
                     raise ValueError(f"line {number}: {error}") from error
-                if not isinstance(rows[-1], dict):
-                    raise ValueError(
-                        f"line {number}: found a {type(rows[-1]).__name__}; expected an object"
-                    )
     return pd.DataFrame(rows, dtype=object)
 
 
@@ -298,7 +292,10 @@ def _choose_columns(
     chosen: dict[str, str] = {}
     for role, names in KNOWN_COLUMNS.items():
         if role in mapped and mapped[role] not in found:
-            raise InputError(f"{path}: no column {mapped[role]!r}; found {_list(found)}")
+            raise InputError(
+                f"{path}: no column {mapped[role]!r} for {role}; found {_list(found)}: name one of "
+                f"them with --columns {role}=NAME (columns= in Python)"
+            )
         taken = {*mapped.values(), *chosen.values()}
         free = [name for name in names if name in found and name not in taken]
         present = [mapped[role]] if role in mapped else free
@@ -311,9 +308,12 @@ def _choose_columns(
                 )
     for role in ("text_a", "label") if labelled else ("text_a",):
         if role not in chosen:
+            remedy = f"name it with --columns {role}=NAME (columns= in Python)"
+            if len(found) == 1 and set(found[0]) & set(",;\t|"):
+                remedy = "is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
             raise InputError(
                 f"{path}: no column for {role} (looked for {_list(KNOWN_COLUMNS[role])}); found "
-                f"{_list(found)}: name it with --columns {role}=NAME"
+                f"{_list(found)}: {remedy}"
             )
     return chosen
 

@@ -100,8 +100,8 @@ class Source:
         unknown = sorted(set(self.columns) - set(KNOWN_COLUMNS))
         if unknown:
             raise InputError(
-                f"source: columns has {shown(repr(unknown[0]))}; expected "
-                f"{', '.join(KNOWN_COLUMNS)}"
+                f"columns: unknown role {shown(repr(unknown[0]))}; roles are "
+                f"{', '.join(KNOWN_COLUMNS)}, as in --columns text_a=NAME"
             )
         if self.max is not None and self.max < 1:
             raise InputError(f"source: max is {self.max}; expected 1 or more, or leave it out")

@@ -80,7 +80,7 @@ class Readout:
             )
         names = list(class_names or names)
         if isinstance(data, EncodedExamples) and labelled:
-            label_map = LabelMap.between(data.examples.label_names, names)
+            label_map = LabelMap.between(data.examples.label_names, names, data=data.examples.name)
             return cls(len(names), None, False, label_map, str(label_map))
         mapping = "; ".join(f"{i} -> {name}" for i, name in enumerate(names))
         return cls(len(names), None, False, None, mapping)
@@ -109,7 +109,12 @@ class Readout:
             continuations = Continuations.of(answers)
         label_map = None
         if labelled:
-            label_map = LabelMap.between(data.examples.label_names, list(data.answers))
+            label_map = LabelMap.between(
+                data.examples.label_names,
+                list(data.answers),
+                data=data.examples.name,
+                answers=True,
+            )
         mapping = "labels are not used" if label_map is None else str(label_map)
         return cls(len(answers), tokens, True, label_map, mapping, continuations)
 

@@ -283,7 +283,7 @@ class _Write:
         rows = out.unflatten(0, (len(self.sources), -1))
         m = self.kept.to(out)[:, None, None, :]
         draws = self.fill.draws(self.kind, self.layer, rows.shape[1:])
-        values = self.fill.values(self.kind, self.layer, self.runner.positions, draws)
+        values = self.fill.checked(self.kind, self.layer, self.runner.positions, draws)
         return blended(rows, m[..., None] if self.kind == "z" else m, values).flatten(0, 1)
 
 
@@ -372,4 +372,4 @@ class _Drawn(Fill):
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
     ) -> Float[Tensor, "*tokens rest"]:
         """See `Fill.values`."""
-        return self.of.inner.values(kind, layer, positions, draws)
+        return self.of.inner.checked(kind, layer, positions, draws)

@@ -83,6 +83,27 @@ class Fill(ABC):
             InputError: there is no such fill for these tokens.
         """
 
+    def checked(
+        self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
+    ) -> Float[Tensor, "*tokens rest"]:
+        """The same as `values`, whose shape is what it should be.
+
+        Raises:
+            InputError: it is not.
+        """
+        values = self.values(kind, layer, positions, draws)
+        cfg = self.model.cfg
+        rest = (cfg.n_heads, cfg.d_head) if kind == "z" else (cfg.d_model,)
+        found = tuple(values.shape) if torch.is_tensor(values) else type(values).__name__
+        if found[-len(rest) :] != rest or len(found) - len(rest) not in (0, 2, 3):
+            size, what = ("[head, d_head]", "heads") if kind == "z" else ("[d_model]", "the MLP")
+            raise InputError(
+                f"fill {type(self).__name__}: values({kind!r}, layer={layer}) gave {found} for "
+                f"{what}; expected a tensor {rest}, {size}, or one for every token, "
+                f"{size.replace('[', '[batch, pos, ')}"
+            )
+        return values
+
 
 class Mean(Fill):
     """The component's mean activation (arXiv 2403.03942, section 3), over all or by position."""

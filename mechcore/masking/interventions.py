@@ -202,7 +202,7 @@ def _hook(
             m = m.reshape(n_masks, 1, 1, *m.shape[1:])
         one_mask = rows if n_masks is None else rows[0]
         draws = fill.draws(kind, layer, one_mask.shape)
-        out = blended(rows, m, fill.values(kind, layer, runner.positions, draws))
+        out = blended(rows, m, fill.checked(kind, layer, runner.positions, draws))
         return out if n_masks is None else out.flatten(0, 1)
 
     return apply

@@ -96,7 +96,8 @@ class MaskTraining:
         if not (math.isfinite(kl) and bool(self.log_alpha.isfinite().all())):
             raise OffTrackError(
                 f"the training of target {self.target}, seed {self.seed} diverged: its loss or "
-                f"scores are not finite after step {self.step}; lower lr or lr_lambda, or set clip"
+                f"scores are not finite after step {self.step}; lower lr or lr_lambda, or set clip "
+                "(such as --prune-settings clip=1)"
             )
         self.step += 1
 
@@ -156,29 +157,37 @@ def accepted(trained: Subnetwork, settings: PruneSettings) -> Subnetwork:
     course = trained.history["sparsity"].to_numpy()
     reached = float(course[-1])
     if abs(reached - trained.target) > settings.tolerance:
-        raise OffTrackError(_diagnosis(trained, settings.tolerance))
+        raise OffTrackError(_diagnosis(trained, settings))
     by_threshold = settings.discretisation == "threshold"
     to_mask = discretise_by_threshold if by_threshold else discretise
     mask = to_mask(trained.scores, trained.target, trained.mask.shape)
     if not mask.kept:
         raise OffTrackError(
             f"the mask of target {trained.target}, seed {trained.seed} keeps no component by any "
-            "threshold; use a lower sparsity, or discretisation 'ranking'"
+            "threshold; use a lower sparsity (--sparsities), or rank the components "
+            "(--prune-settings discretisation=ranking)"
         )
     return replace(trained, mask=mask.with_identity(trained.mask.identity))
 
 
-def _diagnosis(trained: Subnetwork, tolerance: float) -> str:
+def _diagnosis(trained: Subnetwork, settings: PruneSettings) -> str:
+    tolerance, rate = settings.tolerance, settings.lr_lambda
     course = trained.history["sparsity"].to_numpy()
     wanted = trained.history["wanted_sparsity"].to_numpy()
     places = [round(part * (len(course) - 1)) for part in (0.25, 0.5, 0.75)]
     shown = ", ".join(f"{course[i]:.2f} at step {i} (wanted {wanted[i]:.2f})" for i in places)
+    more = f"more steps (now {settings.steps}: --prune-steps {2 * settings.steps})"
     if float((course - wanted).max()) > tolerance:
-        cure = "use a smaller lr_lambda or more steps: the multipliers overshoot"
+        cure = f"use {_rate('smaller', rate / 2, rate)} or {more}: the multipliers overshoot"
     else:
-        cure = "use more steps or a larger lr_lambda: the multipliers react too late"
+        larger = _rate("larger", 2 * rate or PruneSettings.lr_lambda, rate)
+        cure = f"use {more} or {larger}: the multipliers react too late"
     return (
         f"the sparsity of target {trained.target}, seed {trained.seed} ended at {course[-1]:.3f} "
         f"(accepted: {tolerance} away from the target), so its ranking means "
         f"little. It was {shown}; {cure}"
     )
+
+
+def _rate(change: str, to: float, now: float) -> str:
+    return f"a {change} lr_lambda (now {now:g}: --prune-settings lr_lambda={to:g})"

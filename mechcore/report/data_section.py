@@ -27,6 +27,11 @@ _SHOWN = ("n", "n_available", "n_cut", "subsets")
 _MOST_LABELS = 4
 _MOST_ROWS = 20
 
+_NO_SUBSETS = (
+    "The data have no subsets. Where a column divides them, such as by the kind of example, name it "
+    "with --columns subset=NAME, and every figure is given for each subset, too."
+)
+
 
 def data_section(run: RunFolder, gallery: Gallery) -> Section | None:
     """What the run read; None for a run that left no table of its data."""
@@ -39,8 +44,7 @@ def data_section(run: RunFolder, gallery: Gallery) -> Section | None:
     blocks += _cut_texts(run, facts)
     blocks.append(_overview(table, facts))
     subsets = _subsets(table)
-    if subsets.rows:
-        blocks.append(subsets)
+    blocks.append(subsets if subsets.rows else Paragraph(_NO_SUBSETS, note=True))
     return Section("data", "Data", blocks, ["data.csv"])
 
 

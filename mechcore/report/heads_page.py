@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import isnan
 from pathlib import Path
 
 import pandas as pd
@@ -94,9 +95,14 @@ def _all_heads(
 
 def agreement_sentence(agreement: LabelAgreement) -> str:
     """How stable labels are, in words."""
+    kappa = (
+        "Cohen's kappa is not defined: all labels are alike"
+        if isnan(agreement.kappa)
+        else f"Cohen's kappa {agreement.kappa:.2f}"
+    )
     return (
         f"Labels from the two halves of the examples are the same for {100 * agreement.share:.1f} "
-        f"% of the heads (Cohen's kappa {agreement.kappa:.2f})."
+        f"% of the heads ({kappa})."
     )
 
 

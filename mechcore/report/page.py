@@ -31,6 +31,8 @@ REPORT_FILES = {"html": "report.html", "md": "report.md"}
 Format = Literal["html", "md"]
 
 _VARIABLE = re.compile(r"\*(\w+)\*")
+_PUNCTUATED = re.compile(r"(<button [^>]*>[^<]*</button>[,.;:)\]]+)")
+"""A button and what belongs to it: browsers break lines around buttons, before a comma, too."""
 
 
 def build_report(
@@ -177,7 +179,11 @@ def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = 
             return name
         return f'<button type="button" class="head" data-head="{name}">{name}</button>'
 
-    environment.filters["linked"] = lambda text: Markup(NAME.sub(button, str(escape(text))))
+    def linked(text: object) -> Markup:
+        html = NAME.sub(button, str(escape(text)))
+        return Markup(_PUNCTUATED.sub(r'<span class="whole">\1</span>', html))
+
+    environment.filters["linked"] = linked
     explainer = Explainer(terms)
     environment.filters["explained"] = explainer.explain
     environment.globals["begin"] = explainer.begin

@@ -97,12 +97,15 @@ def load_inputs(
     *,
     answers: bool = True,
     device: str = "cpu",
+    limited_by: str | None = None,
 ) -> Inputs:
     """Load the model and the data of the given roles.
 
     Labels are checked against the model's classes for test data; those of training data are not
     used and may be anything. Where ``answers`` are not needed, but only attention, models without
     a head are loaded, too, and the words of the texts are worked out. The model goes to ``device``.
+    ``limited_by`` is the option that says how many examples to draw, where it is not that of the
+    role.
 
     Raises:
         InputError: a file or checkpoint is missing or unusable, a subset is empty, a label is
@@ -111,7 +114,8 @@ def load_inputs(
     check_device(device)
     check_sources(model, data, roles)
     check_names(model, data)
-    found = {role: read_role(role, model, data) for role in roles}  # files first: they are quick
+    # Files first: they are quick.
+    found = {role: read_role(role, model, data, limited_by=limited_by) for role in roles}
     loaded = open_model(model, answers=answers, device=device)
     for role, examples in found.items():
         loaded.add(role, *examples, words=not answers)
@@ -312,11 +316,17 @@ def embedded_draw(role: str, data: DataConfig) -> dict[str, int]:
 
 
 def read_role(
-    role: str, model: ModelConfig, data: DataConfig, *, labelled: bool | None = None
+    role: str,
+    model: ModelConfig,
+    data: DataConfig,
+    *,
+    labelled: bool | None = None,
+    limited_by: str | None = None,
 ) -> tuple[Examples, int]:
     """The examples to use, and how many there were to draw from.
 
-    Test data are read with labels, training data only if asked to.
+    Test data are read with labels, training data only if asked to. A warning about those that are
+    left out names the option ``limited_by``, or that of the role.
 
     Raises:
         InputError: they cannot be read, or none is left of those asked for.
@@ -331,8 +341,10 @@ def read_role(
     if role == "ood":
         examples = _choose(examples, data)
     name = f"examples {examples.name!r}"
-    advice = f"--max-... 0 (max_{role}: null in a study's file) takes all"
-    return at_most(limit, examples, data.seed, name, advice), len(examples)
+    how = (
+        f"{limited_by} 0" if limited_by else f"--max-{role} 0 (max_{role}: null in a study's file)"
+    )
+    return at_most(limit, examples, data.seed, name, f"{how} takes all"), len(examples)
 
 
 def _choose(examples: Examples, data: DataConfig) -> Examples:

@@ -22,7 +22,7 @@ from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.recalibration import decompose, reason_against
 from mechcore.tables import Column, Schema, estimate
-from mechcore.wording import PLACES, number
+from mechcore.wording import PLACES, count, number
 
 MEASURES = ("accuracy", "information")
 
@@ -110,7 +110,7 @@ def smallest_subnetworks(
             row |= {f"{role}_loss{end}": value for end, value in ends.items()}
         if not inside:
             row["reason"] = (
-                f"{name} comes closest of {len(masks)} masks, and loses up to "
+                f"{name} comes closest of {count(len(masks), 'mask')}, and loses up to "
                 f"{100 * worst[best]:.1f} points"
             )
     return pd.DataFrame(rows, columns=SMALLEST.names)

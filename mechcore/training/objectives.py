@@ -108,7 +108,8 @@ class Objective:
         Raises:
             InputError: a label of the examples matches no class.
         """
-        return LabelMap.between(examples.label_names, self.classes).matrix(examples.frame["label"])
+        label_map = LabelMap.between(examples.label_names, self.classes, data=examples.name)
+        return label_map.matrix(examples.frame["label"])
 
     def targets(self, examples: Examples) -> Int[Tensor, " example"]:
         """Logit index of the right class of each example.

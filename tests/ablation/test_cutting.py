@@ -161,8 +161,12 @@ def test_ready_sets_of_paths(cases: Cases) -> None:
         "L0.H1>L1.H2.v",
         "L0.H1>L1.MLP",
     ]
-    with pytest.raises(InputError, match="no sender runs before any receiver"):
-        sets.paths("L1.MLP", ["L0.H1"], model)
+    message = (
+        r"no sender runs before any receiver \(senders: L1\.MLP; receivers: L0\.H1 L1\.H2\); "
+        "expected a receiver in a later layer, or the answer"
+    )
+    with pytest.raises(InputError, match=message):
+        sets.paths("L1.MLP", ["L0.H1", "L1.H2"], model)
 
 
 def test_what_is_refused(cases: Cases) -> None:

@@ -21,9 +21,10 @@ from scipy import stats
 from mechcore.ablation import ComponentSet, Search, ablate, find_superadditive, interactions
 from mechcore.ablation.engines import TreeEngine
 from mechcore.ablation.search import state_files
+from mechcore.ablation.searching import halves_of
 from mechcore.components import Component, ModelShape
 from mechcore.data.encoding import EncodedExamples, encode
-from mechcore.data.examples import Examples
+from mechcore.data.examples import ALL, Examples
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
@@ -529,5 +530,26 @@ def test_too_few_examples(cases: Cases) -> None:
     model, data = cases.get("bert").model, encoded()
     means = MeanActivations.compute(model, data, n_samples=0)
     rows = [i for i, row in enumerate(texts_of(data)) if row[3] == "u"][:3]
-    with pytest.raises(InputError, match="3 examples; expected at least 4"):
+    with pytest.raises(InputError, match=r"3 examples are too few \(3 of 'u'\): half of each"):
         find_superadditive(model, data.part(rows), means)
+
+
+def test_subsets_that_are_too_small_are_named() -> None:
+    data = encoded()
+
+    def parts(**wanted: int) -> list[int]:
+        names = [row[3] for row in texts_of(data)]
+        rows = [
+            row for name, n in wanted.items() for row in np.flatnonzero(np.equal(names, name))[:n]
+        ]
+        return [len(half) for half in halves_of(data.part(rows), ALL, 0)]
+
+    with pytest.raises(InputError) as caught:
+        parts(u=1, v=1, w=2)
+    assert str(caught.value) == (
+        "search: 4 examples are too few (2 of 'w', 1 of 'u', 1 of 'v'): half of each subset, "
+        "rounded down, chooses, the rest reports, and each half needs at least 2; expected 4 or "
+        "more of one subset, or 2 or more of two: add examples, or draw more of them (--max-id, "
+        "--max-ood)"
+    )
+    assert parts(u=2, v=2) == parts(u=4) == [2, 2]

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from mechcore.ablation.roles import COMPONENT_ROLES, HARMFUL_OUT, NONE, verdict
-from mechcore.cli.shared import run_table, show, show_roles
+from mechcore.cli.shared import run_table, show, show_core, show_roles
 from mechcore.files import write_csv
 
 
@@ -127,3 +127,24 @@ def test_a_run_without_a_sweep_has_no_roles_to_show(
 ) -> None:
     show_roles(tmp_path)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("n", "sentence"),
+    [
+        (
+            1,
+            "heuristic core of 1 subnetwork: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance with "
+            "as many heads of each layer, p = 1; one subnetwork is its own core: take several seeds",
+        ),
+        (
+            3,
+            "heuristic core of 3 subnetworks: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance with "
+            "as many heads of each layer, p = 1",
+        ),
+    ],
+)
+def test_the_core_in_a_sentence(n: int, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {"n_subnetworks": n, "n_heads": 8, "expected_by_chance": 2.0, "p_value": 1.0}
+    show_core(pd.DataFrame({"component": ["L0.H1", "L1.H0"]}), pd.DataFrame([facts]))
+    assert capsys.readouterr().out == f"{sentence}\n"

@@ -106,6 +106,25 @@ def test_labels_that_are_no_class_are_refused(label: str) -> None:
         LabelMap.between(["entailment", label], NLI)
 
 
+def test_all_labels_that_are_no_class_are_in_the_remedy() -> None:
+    with pytest.raises(InputError) as caught:
+        LabelMap.between(["no", "neutral", "yes"], NLI, data="dev")
+    assert str(caught.value) == (
+        "examples 'dev': label 'no': not a class of the checkpoint, which has contradiction, "
+        "entailment, neutral; say which class it is with --label-map no=CLASS,yes=CLASS "
+        "(label_map= in Python), or rename the classes with --class-names"
+    )
+
+
+def test_labels_without_an_answer_are_told_of_answers_alone() -> None:
+    with pytest.raises(InputError) as caught:
+        LabelMap.between(["maybe", "yes"], ["yes", "no"], data="dev", answers=True)
+    assert str(caught.value) == (
+        "examples 'dev': label 'maybe': has no answer; those of --answers are yes, no: add its "
+        "answer, or rename it with --label-map maybe=NAME (label_map= in Python)"
+    )
+
+
 def test_classes_that_cannot_be_told_apart_are_refused() -> None:
     with pytest.raises(InputError, match="not distinct"):
         LabelMap.between(["a"], ["not_a", "not-a", "a"])

@@ -244,7 +244,11 @@ def test_a_column_serves_one_role(write: Write) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"label": "gold"}, r"no column 'gold'; found premise, label"),
+        (
+            {"label": "gold"},
+            r"x\.csv: no column 'gold' for label; found premise, label: name one of them with "
+            r"--columns label=NAME \(columns= in Python\)",
+        ),
         ({"text": "premise"}, "unknown role 'text'; roles are text_a, text_b, label, subset"),
     ],
 )
@@ -361,8 +365,19 @@ def test_words_that_look_like_missing_values_are_texts(write: Write) -> None:
     ],
 )
 def test_empty_files(write: Write, name: str, content: str) -> None:
-    with pytest.raises(InputError, match=r"No columns|is empty|no labelled example"):
+    with pytest.raises(InputError, match=r"is empty|no labelled example"):
         read_examples(write(name, content))
+
+
+@pytest.mark.parametrize(
+    ("name", "header"), [("x.tsv", "premise,label"), ("x.csv", "premise;label"), ("x.txt", "a|b")]
+)
+def test_other_separators_are_suspected(write: Write, name: str, header: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_examples(write(name, f"{header}\nx\n"))
+    assert str(caught.value).endswith(
+        f"found {header}: is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
+    )
 
 
 @pytest.mark.parametrize(

@@ -393,7 +393,10 @@ def test_content_of_what_is_missing(tmp_path: Path) -> None:
         ({"path": "a", "revision": "main"}, "source a: revision belongs to a dataset"),
         ({"path": "a", "config": "x"}, "source a: config belongs to a dataset"),
         ({"path": "a", "labels": "entailment"}, "labels is 'entailment'; expected a list"),
-        ({"path": "a", "columns": {"text": "x"}}, "columns has 'text'; expected text_a, text_b"),
+        (
+            {"path": "a", "columns": {"text": "x"}},
+            "columns: unknown role 'text'; roles are text_a, text_b",
+        ),
         ({"path": "a", "max": 0}, "max is 0; expected 1 or more"),
         ({"path": "a", "seed": -1}, "seed is -1; expected one from 0"),
     ],

@@ -78,3 +78,35 @@ def test_what_a_fill_needs_is_asked_for(case: Case) -> None:
         fill_of(case.model, None, "half", 0)
     with pytest.raises(InputError, match=r"fill 'halv': unknown \(did you mean 'half'\?\)"):
         fill_of(case.model, None, "halv", 0)
+
+
+@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
+def test_a_fill_of_another_shape_is_named(case: Case, engine: Any) -> None:
+    class Samples(Fill):
+        def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Tensor:
+            return getattr(self.means, f"samples_{kind}")[:, layer]
+
+    data = padded(texts()) | {"labels": torch.zeros(len(texts()), dtype=torch.long)}
+    means = MeanActivations.compute(case.model, [data], n_samples=3)
+    heads, size = case.model.cfg.n_heads, case.model.cfg.d_head
+    with pytest.raises(InputError) as caught:
+        ablate(case.model, ["L0.H1"], [data], means, fill=Samples, engine=engine, role="ood")
+    assert str(caught.value) == (
+        f"fill Samples: values('z', layer=0) gave (3, {heads}, {size}) for heads; expected a "
+        f"tensor ({heads}, {size}), [head, d_head], or one for every token, [batch, pos, head, d_head]"
+    )
+
+
+def test_a_fill_that_gives_no_tensor_is_named(case: Case) -> None:
+    class Nothing(Fill):
+        def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Any:
+            return None
+
+    mask = Mask.full(case.model).without("L1.MLP")
+    message = r"fill Nothing: values\('mlp', layer=1\) gave NoneType for the MLP; expected a tensor"
+    means = MeanActivations.compute(case.model, [padded(texts())])
+    with (
+        masked(case.model, mask, means, Nothing) as run,
+        pytest.raises(InputError, match=message),
+    ):
+        run(padded(texts()))

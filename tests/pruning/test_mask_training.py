@@ -157,8 +157,8 @@ def test_a_sparsity_that_stays_behind_is_diagnosed() -> None:
     assert str(failure.value) == (
         "the sparsity of target 0.6, seed 1 ended at 0.350 (accepted: 0.2 away from the target), "
         "so its ranking means little. It was 0.00 at step 2 (wanted 0.27), 0.10 at step 4 (wanted "
-        "0.53), 0.20 at step 6 (wanted 0.60); use more steps or a larger lr_lambda: the "
-        "multipliers react too late"
+        "0.53), 0.20 at step 6 (wanted 0.60); use more steps (now 9: --prune-steps 18) or a larger "
+        "lr_lambda (now 0.1: --prune-settings lr_lambda=0.2): the multipliers react too late"
     )
 
 
@@ -168,8 +168,8 @@ def test_a_sparsity_that_overshoots_is_diagnosed() -> None:
     assert str(failure.value) == (
         "the sparsity of target 0.6, seed 1 ended at 0.850 (accepted: 0.2 away from the target), "
         "so its ranking means little. It was 0.50 at step 2 (wanted 0.27), 0.90 at step 4 (wanted "
-        "0.53), 0.90 at step 6 (wanted 0.60); use a smaller lr_lambda or more steps: the "
-        "multipliers overshoot"
+        "0.53), 0.90 at step 6 (wanted 0.60); use a smaller lr_lambda (now 0.1: --prune-settings "
+        "lr_lambda=0.05) or more steps (now 9: --prune-steps 18): the multipliers overshoot"
     )
 
 

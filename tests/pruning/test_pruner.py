@@ -458,7 +458,8 @@ def test_a_target_that_is_not_reached_is_an_error(
         "pruning: 1 of 2 masks failed: the sparsity of target 0.6, seed 1 ended at 0.000 "
         "(accepted: 0.2 away from the target), so its ranking means little. It was 0.00 at step 2 "
         "(wanted 0.25), 0.00 at step 4 (wanted 0.50), 0.00 at step 5 (wanted 0.60); use more steps "
-        "or a larger lr_lambda: the multipliers react too late"
+        "(now 8: --prune-steps 16) or a larger lr_lambda (now 0: --prune-settings lr_lambda=0.1): "
+        "the multipliers react too late"
     )
     (other,) = failure.value.finished
     assert (other.target, other.seed) == (0.1, 1)

@@ -9,7 +9,7 @@ import pytest
 
 from mechcore.attention import AttentionExample, LabelAgreement, Thresholds
 from mechcore.report.attention_views import library_script
-from mechcore.report.heads_page import build_heads_page
+from mechcore.report.heads_page import agreement_sentence, build_heads_page
 
 EXAMPLE = AttentionExample(
     component="L0.H0",
@@ -86,6 +86,13 @@ def test_thresholds_and_agreement_are_told(tmp_path: Path, table: pd.DataFrame) 
     )
     assert "a mass of at least 0.4 and at least 5 times" in text_of(page)
     assert "the same for 75.0 % of the heads (Cohen&#39;s kappa 0.60)" in text_of(page)
+
+
+def test_agreement_of_labels_that_are_all_alike_is_told_in_words() -> None:
+    assert agreement_sentence(LabelAgreement(4, 1.0, float("nan"))) == (
+        "Labels from the two halves of the examples are the same for 100.0 % of the heads "
+        "(Cohen's kappa is not defined: all labels are alike)."
+    )
 
 
 def test_one_file_with_the_library_once(tmp_path: Path, table: pd.DataFrame) -> None:

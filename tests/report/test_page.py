@@ -29,6 +29,7 @@ from mechcore.report import (
 from mechcore.report.attention_views import library_script
 from mechcore.report.blocks import Gallery, Picture
 from mechcore.report.kinds import schemas_of
+from mechcore.report.page import environment
 from mechcore.report.run_folder import read_run
 
 FIGURES = {
@@ -502,3 +503,15 @@ def test_broken_files_are_named(copy_of_rich: Path, name: str, content: str, mes
     with pytest.raises(InputError, match=re.escape(message)) as error:
         build_report(copy_of_rich)
     assert Path(name).name in str(error.value)
+
+
+def test_no_line_begins_with_the_comma_after_a_component() -> None:
+    linked = environment(known={"L0.H1", "L1.H0"}).filters["linked"]
+    first, second = (
+        f'<button type="button" class="head" data-head="{name}">{name}</button>'
+        for name in ("L0.H1", "L1.H0")
+    )
+    assert linked("L0.H1, L9.H9, L1.H0: x L0.H1+L1.H0 <") == (
+        f'<span class="whole">{first},</span> L9.H9, <span class="whole">{second}:</span> x '
+        f"{first}+{second} &lt;"
+    )

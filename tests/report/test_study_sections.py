@@ -120,6 +120,12 @@ def test_of_many_labels_the_most_frequent_are_named_and_the_rest_counted(run: Ru
     assert rows(overview)[0][-1].endswith("d 3 (14.3 %); 2 more in data.csv")
 
 
+def test_data_without_subsets_are_told_of_the_option(run: RunFolder) -> None:
+    option = "name it with --columns subset=NAME"
+    assert option in made(data_section, changed(run, data=data_of({("all", "yes"): 7})))[0]
+    assert option not in made(data_section, run)[0]
+
+
 def test_data_without_labels_are_said_to_be(run: RunFolder) -> None:
     words, (overview,) = made(data_section, changed(run, data=data_of({("all", ""): 7}, "train")))
     assert rows(overview)[0][-1] == "without labels 7 (100.0 %)"

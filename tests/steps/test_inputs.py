@@ -49,8 +49,8 @@ def test_a_draw_is_told_with_the_option_that_set_it(six: str) -> None:
             4,
             6,
             [
-                "examples 'six': 4 of 6 drawn at random, by subset, with seed 7; --max-... 0 "
-                f"(max_{role}: null in a study's file) takes all"
+                "examples 'six': 4 of 6 drawn at random, by subset, with seed 7; "
+                f"--max-{role} 0 (max_{role}: null in a study's file) takes all"
             ],
         )
         for everything in (6, None):

@@ -87,6 +87,10 @@ def test_where_none_is_within_the_limit_the_closest_is_named() -> None:
     )
 
 
+def test_one_mask_is_one_mask() -> None:
+    assert "of 1 mask, and" in smallest({"dense": 60}, 0.01).loc["accuracy", "reason"]
+
+
 def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
     masked = {role: {"dense": answers(20, shift=3.0)} for role in ("id", "ood")}
     full = {role: answers(20) for role in ("id", "ood")}
