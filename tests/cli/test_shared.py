@@ -135,7 +135,8 @@ def test_a_run_without_a_sweep_has_no_roles_to_show(
         (
             1,
             "heuristic core of 1 subnetwork: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance "
-            "with as many heads of each layer, p = 1; one subnetwork is its own core: take several seeds",
+            "with as many heads of each layer, p = 1; one subnetwork is its own core: take "
+            "several seeds",
         ),
         (
             3,
