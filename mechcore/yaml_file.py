@@ -27,10 +27,6 @@ Settings = TypeVar("Settings")
 def read_plain(path: Path, remedy: str = "") -> Any:
     """The plain values in a YAML file.
 
-    Args:
-        path: of the file.
-        remedy: what to do about a file that is not there.
-
     Raises:
         InputError: there is no such file, it is of another kind or not valid.
     """
@@ -48,10 +44,7 @@ def read_plain(path: Path, remedy: str = "") -> Any:
 def validated(kind: type[Settings], content: Any, name: str) -> Settings:
     """Settings from plain values.
 
-    Args:
-        kind: a dataclass for pydantic.
-        content: its fields by name; what is left out keeps its default.
-        name: of where they come from, for messages.
+    What is left out keeps its default.
 
     Raises:
         InputError: they are not such settings; the message names where they come from, and the

@@ -28,10 +28,7 @@ _OPTIONS = "benchmark.json"
 
 
 def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
-    """Names of cases, with those of groups in the place of the group.
-
-    Args:
-        wanted: cases, or ``"planted"`` and ``"trained"`` for all of these.
+    """Names of cases, with those of a group for ``"planted"`` and ``"trained"``.
 
     Raises:
         InputError: one is unknown.
@@ -53,13 +50,7 @@ def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
 
 
 def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A case by name.
-
-    Args:
-        name: one of `case_names`.
-        folder: for the checkpoint of a planted one.
-        seed: of its texts.
-        device: where its model goes.
+    """A case by its name (`case_names`), with texts of a seed; ``folder`` is for its checkpoint.
 
     Raises:
         InputError: there is no such case, or no such device.
@@ -82,15 +73,9 @@ def run_benchmark(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Every method on every case, each result kept as soon as it is there.
 
-    Args:
-        out: folder for the results; those that are there already are not made again.
-        cases: see `case_names`.
-        methods: that rank components, see `recovered_nodes`.
-        interaction_methods: see `recovered_pairs`.
-        seeds: of texts and of what methods draw, each a repetition.
-        code: digests of the code that makes the results, by module; results of other code are not
-            taken over.
-        device: where models are put.
+    Results that ``out`` holds already are not made again, but those of other code are, of which
+    ``code`` has digests by module. Each seed, of texts and of what methods draw, is a repetition.
+    Of cases and methods see `case_names`, `recovered_nodes` and `recovered_pairs`.
 
     Returns:
         The tables ``nodes`` and ``pairs``.

@@ -209,11 +209,8 @@ class Circuit:
     ) -> Means:
         """What every component puts out on average over all tokens that are no padding.
 
-        Args:
-            tokens: see `answers`.
-            lengths: see `answers`.
-            causal: see `answers`.
-            weights: of the texts; all the same by default.
+        Tokens, lengths and ``causal`` are as for `answers`; texts count alike unless there are
+        weights.
         """
         _, outputs = self._run(tokens, lengths, causal, frozenset(), {})
         real = _real(tokens, lengths)

@@ -58,11 +58,7 @@ class Planted:
         return ["id"] if same else ["id", "ood"]
 
     def truth(self, domain: Domain = "id") -> Truth:
-        """What is true of the transformer without noise.
-
-        Args:
-            domain: of the texts that interactions are those of.
-        """
+        """What is true of the transformer without noise; interactions are on texts of a domain."""
         parts = sorted(self.circuit.components)
         pairs = itertools.combinations(parts, 2)
         found = {ComponentSet((a, b)): self.oracle.interaction(domain, a, b) for a, b in pairs}
@@ -99,14 +95,7 @@ class Planted:
         )
 
     def case(self, name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-        """The transformer, written to a folder and loaded, with texts drawn at random.
-
-        Args:
-            name: of the case.
-            folder: for the checkpoint, see `plant`.
-            seed: of the texts.
-            device: where the model goes.
-        """
+        """The transformer, written to a folder (see `plant`) and loaded, with texts of a seed."""
         plant(self.circuit, folder, self.form)
         data: dict[str, EncodedExamples] = {}
         pairs: dict[str, EncodedExamples] = {}
@@ -260,13 +249,7 @@ CATALOGUE: Mapping[str, Planted] = _catalogue()
 
 
 def planted_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A planted transformer of the catalogue, written to a folder and loaded.
-
-    Args:
-        name: one of `CATALOGUE`.
-        folder: for the checkpoint.
-        seed: of the texts.
-        device: where the model goes.
+    """A planted transformer of `CATALOGUE`, written to a folder and loaded, with texts of a seed.
 
     Raises:
         InputError: there is no planted transformer of that name.

@@ -47,8 +47,7 @@ class Continuations:
     def asked(self, batch: Batch) -> dict[str, Tensor]:
         """The batch once for every beginning, with it after the real tokens of each row.
 
-        Args:
-            batch: padded on the right; ``index`` stays that of its rows.
+        Rows are padded on the right; ``index`` stays theirs.
         """
         ids, mask = batch["input_ids"], batch["attention_mask"]
         longest = max(map(len, self.beginnings))

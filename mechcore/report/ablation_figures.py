@@ -60,10 +60,8 @@ def save_figures(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[str]:
 def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
     """Change without each single component: layer x head, one panel per data set.
 
-    Args:
-        ablation: what `mechcore.sweep` returns; sets with names of their own are left out.
-        metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
-        subset: of the data.
+    ``metric`` is ``"accuracy"`` (points) or ``"margin"`` (nats). Sets with names of their own are
+    left out.
     """
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     parts = {
@@ -93,12 +91,8 @@ def pair_interactions(
 ) -> Figure:
     """Interaction of every two components as a change, one panel per data set.
 
-    Args:
-        interactions: what `mechcore.interactions` returns; sets of other sizes or with names of
-            their own are left out, and of very many components those in the largest interactions
-            are drawn.
-        metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
-        subset: of the data.
+    ``metric`` is ``"accuracy"`` (points) or ``"margin"`` (nats). Sets of other sizes or with names
+    of their own are left out; of very many components those in the largest interactions are drawn.
     """
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     pairs = pairs[pairs["subset"] == subset]
@@ -142,14 +136,7 @@ def pair_interactions(
 def set_bars(
     ablation: pd.DataFrame, role: str, data: str, sets: Sequence[str] | None = None
 ) -> Figure:
-    """Accuracy of the full model and without each set on every subset, with intervals.
-
-    Args:
-        ablation: what `mechcore.sweep` returns.
-        role: ``"id"`` or ``"ood"``.
-        data: name of the data set.
-        sets: which, in which order; by default all.
-    """
+    """Accuracy of the full model and without each set on every subset, with intervals."""
     part = of_data(ablation, role, data)
     names = list(dict.fromkeys(part["set"])) if sets is None else list(sets)
     subsets = subsets_of(part, role, data)

@@ -79,12 +79,8 @@ def table_of(
 ) -> Table:
     """A table as its schema says: headers, alignment and how numbers are shown.
 
-    Args:
-        frame: the rows.
-        schema: of the columns that are given by their names.
-        caption: what it shows.
-        columns: to show, in order; optional ones that the rows lack are left out.
-        folded: whether it is closed until the reader opens it.
+    Columns that are given by their names are the schema's; optional ones that the rows lack are
+    left out. A folded table is closed until the reader opens it.
     """
     header: list[str] = []
     cells: list[Sequence[str]] = []

@@ -101,9 +101,7 @@ def _members(row: pd.Series) -> str:
 def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
     """On which of its data, or of their subsets, no drop of a table can be taken apart.
 
-    Args:
-        run: says which data have one label: in ``information``, or without a sweep in ``data``.
-        table: with the drops.
+    Which data have one label is in the run's ``information``, or without a sweep in its ``data``.
     """
     known = _of_one_label(run)
     for role, data in data_sets(table):

@@ -19,10 +19,7 @@ TITLES = {
 def recovery(table: pd.DataFrame, means: pd.DataFrame, columns: list[str]) -> Figure:
     """Every case as a dot, and the mean over cases with its interval, one row per method.
 
-    Args:
-        table: a row per method and case, with the columns.
-        means: of `mechcore.bench.recovery.over_cases`, whose order the rows have.
-        columns: one panel each.
+    ``means`` are of `mechcore.bench.recovery.over_cases`; there is one panel for each column.
     """
     methods = means["method"].tolist()
     place = {method: row for row, method in enumerate(methods)}

@@ -36,11 +36,7 @@ def with_exact_seeds(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Mean accuracy over subsets, each counting the same.
-
-    Args:
-        accuracy: the table of `mechcore.steps.tables.accuracy_table`.
-        groups: see `subset_groups`.
+    """Mean accuracy over subsets, each counting the same; of groups see `subset_groups`.
 
     Returns:
         The columns of `GROUP_ACCURACY`.
@@ -70,10 +66,6 @@ def subset_groups(
     subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, list[str]]]:
     """Which subsets the means are over.
-
-    Args:
-        subsets: of `proper_subsets`.
-        groups: out-of-domain subsets by the name of their group.
 
     Returns:
         Role and subsets by group: ``ID`` and ``OOD`` with all there are, unless ``groups`` says

@@ -44,10 +44,8 @@ _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
     """The checkpoints of a training run, by their step where it can be told, else by name.
 
-    Args:
-        paths: checkpoint directories, or folders of them (``step-0500`` or ``checkpoint-500``,
-            and ``final``); none stands for the embedded encoder's.
-        model: everything else about the model.
+    Paths are checkpoint directories, or folders of them (``step-0500`` or ``checkpoint-500``, and
+    ``final``); none stands for the embedded encoder's.
 
     Raises:
         InputError: a path holds no checkpoint, or two have the same name.
@@ -100,10 +98,8 @@ def accuracies_by_checkpoint(
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
     """Tables ``accuracy`` of all checkpoints as effective sizes are worked out from them.
 
-    Args:
-        tables: by checkpoint.
-        groups: see `mechcore.steps.groups.subset_groups`; one of which a subset has no example is
-            left out, with a warning.
+    Of groups see `mechcore.steps.groups.subset_groups`; one of which a subset has no example is
+    left out, with a warning.
 
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and
