@@ -62,12 +62,7 @@ from mechcore.tables import Schema
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lab(Shown):
-    """What `open` gives.
-
-    Attributes:
-        config: the settings of the main study of this model and data.
-        store: holds its results.
-    """
+    """What `open` gives: the settings of the main study of its model and data, and its store."""
 
     config: StudyConfig
     store: Store

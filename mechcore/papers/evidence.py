@@ -46,12 +46,7 @@ class InconclusiveError(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a claim, or of a part of one.
-
-    Attributes:
-        met: whether its rule is.
-        figure: sentences with the numbers.
-    """
+    """What became of a claim, or of a part of one: its rule, and sentences with the numbers."""
 
     met: bool | None
     figure: str

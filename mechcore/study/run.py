@@ -30,14 +30,7 @@ from mechcore.study.store import Damaged, Store
 
 @dataclass(frozen=True)
 class Prepared:
-    """A study that was checked.
-
-    Attributes:
-        study: the study.
-        store: holds its results.
-        jobs: those known by now, each after its needs.
-        pending: those of them that are not done.
-    """
+    """A study that was checked; jobs are those known by now, each after its needs."""
 
     study: Study
     store: Store

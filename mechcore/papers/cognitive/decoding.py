@@ -162,14 +162,7 @@ def decoding_tables(
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """A variable that is to be decoded in some of the trials.
-
-    Attributes:
-        variable: one of `VARIABLES`.
-        subset: ``"all"`` or ``"balanced"``.
-        rows: the trials.
-        codes: of these trials, by variable.
-    """
+    """A variable that is to be decoded in some trials (``rows``); ``codes`` are of these alone."""
 
     variable: str
     subset: str

@@ -97,14 +97,7 @@ class Ocr(Experiment):
 
 @dataclass(frozen=True, eq=False)
 class Recall:
-    """What came of out-of-context reasoning on one task.
-
-    Attributes:
-        ranks: the columns of `RANKS`.
-        grid: the columns of `GRID`.
-        chosen: the setting that ``ranks`` are of.
-        delta: what it changed.
-    """
+    """What came of out-of-context reasoning on one task, with the setting chosen."""
 
     ranks: pd.DataFrame
     grid: pd.DataFrame
