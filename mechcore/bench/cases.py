@@ -71,14 +71,11 @@ def run_benchmark(
     code: Mapping[str, str] | None = None,
     device: str = "cpu",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every method on every case, each result kept as soon as it is there.
+    """The tables ``nodes`` and ``pairs`` of every method on every case, kept as soon as it is there.
 
     Results that ``out`` holds already are not made again, but those of other code are, of which
     ``code`` has digests by module. Each seed, of texts and of what methods draw, is a repetition.
     Of cases and methods see `case_names`, `recovered_nodes` and `recovered_pairs`.
-
-    Returns:
-        The tables ``nodes`` and ``pairs``.
 
     Raises:
         InputError: a case or method is unknown, the folder holds another benchmark, or a result in

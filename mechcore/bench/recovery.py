@@ -82,13 +82,10 @@ def recovered_nodes(
     schedule: PruneSettings | None = None,
     batch_size: int = 128,
 ) -> pd.DataFrame:
-    """How well methods find a case's components.
+    """How well methods find a case's components: the columns of `NODES`, a row per method.
 
     Methods are names of `mechcore.pruning.METHODS`, or `WITH_PAIRS`; the schedule of L0 pruning is
     the preset ``"fast"`` by default.
-
-    Returns:
-        The columns of `NODES`, a row per method.
 
     Raises:
         InputError: a method is unknown, or all components of the case are true.

@@ -219,10 +219,7 @@ def make(
     learning_rate: float = siit.LEARNING_RATE,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Train the model of a case and save it in half precision, if it is good enough.
-
-    Returns:
-        What ``measured.json`` says.
+    """Train the model of a case and save it in half precision, if good; gives ``measured.json``.
 
     Raises:
         InputError: there is no such program, or the folder exists.

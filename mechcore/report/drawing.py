@@ -97,11 +97,7 @@ def legend_below(figure: Figure, handles: Sequence[Any], columns: int = 4) -> No
 def draw_over_seeds(
     ax: Axes, rows: pd.DataFrame, x: str, y: str, name: str, colour: str, marker: str
 ) -> dict[str, Any]:
-    """The mean over seeds as a thick line, and several seeds as thin ones.
-
-    Returns:
-        The thick line by its label, for the legend.
-    """
+    """The mean over seeds as a thick line, by its label, and several seeds as thin ones."""
     by_seed = rows.groupby([x, "seed"])[y].mean().unstack()
     n = by_seed.shape[1]
     if n > 1:

@@ -96,10 +96,6 @@ class Fitting:
 
 
 def fitting_of(job: Job, settings: TrainSettings, device: str) -> Fitting:
-    """What a job of training reads.
-
-    Raises:
-        InputError: see `Fitting.of`.
-    """
+    """What a job of training reads, see `Fitting.of`."""
     data = next(iter(data_inputs(job).values())).data
     return Fitting.of(model_input(job).config, data, settings, device)

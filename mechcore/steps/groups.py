@@ -36,11 +36,7 @@ def with_exact_seeds(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Mean accuracy over subsets, each counting the same; of groups see `subset_groups`.
-
-    Returns:
-        The columns of `GROUP_ACCURACY`.
-    """
+    """Mean accuracy over groups of subsets, each counting the same: the columns of `GROUP_ACCURACY`."""
     subsets = proper_subsets(accuracy)
     by = ["subnetwork", "target_sparsity", "seed"]
     rows = []

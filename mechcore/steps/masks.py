@@ -262,11 +262,7 @@ def reading_of(schedule: PruneSettings) -> dict[str, Any]:
 
 
 def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
-    """The masks that jobs of `AcceptMasks` lack.
-
-    Returns:
-        The columns of `MISSING_MASKS`; subnetwork is the name it would have.
-    """
+    """The masks that jobs of `AcceptMasks` lack: the columns of `MISSING_MASKS`."""
     rows = [
         row
         for folder in folders

@@ -243,11 +243,7 @@ def accuracy_table(
 
 
 def data_table(data: Mapping[str, EncodedExamples]) -> pd.DataFrame:
-    """How many examples of each label every subset has.
-
-    Returns:
-        The columns of `DATA_TABLE`.
-    """
+    """How many examples of each label every subset has: the columns of `DATA_TABLE`."""
     tables = []
     for role, encoded in data.items():
         counts = encoded.examples.frame.groupby(["subset", "label"], sort=False).size()
@@ -264,11 +260,7 @@ def subnetwork_table(
     full: dict[str, Evaluation],
     masked: dict[str, list[Evaluation]],
 ) -> pd.DataFrame:
-    """What each subnetwork keeps and how well it does.
-
-    Returns:
-        The columns of `SUBNETWORKS`; kl of language models is over the answers.
-    """
+    """The columns of `SUBNETWORKS`; KL of language models is over the answers."""
     return pd.DataFrame(
         {
             "subnetwork": each.name,

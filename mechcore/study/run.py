@@ -134,12 +134,9 @@ def run_here(
     store: str | Path | None = None,
     device: str = "cpu",
 ) -> Path:
-    """`run_study` of one model on this machine.
+    """`run_study` of one model on this machine; its report.
 
     See `mechcore.study.executors.Local` for ``workers``, ``threads`` (its ``cpus``) and ``device``.
-
-    Returns:
-        The report.
     """
     executor = Local(workers, threads, device)
     return run_study(settings, out, kind=kind, store=store, executor=executor)[0]

@@ -65,15 +65,12 @@ def smallest_subnetworks(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The sparsest subnetwork within a limit of accuracy, and of information.
+    """The columns of `SMALLEST`: the sparsest subnetwork within a limit of each measure of loss.
 
     Among equally sparse ones it is the one whose larger upper end is lower.
 
     Answers are by role (``"id"``, ``"ood"``), the subnetworks' by name in it. The limit is a share;
     resamples of the examples are paired.
-
-    Returns:
-        The columns of `SMALLEST`, a row for each measure.
     """
     rows: list[dict[str, Any]] = []
     for measure in MEASURES:
