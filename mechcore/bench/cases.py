@@ -71,7 +71,7 @@ def run_benchmark(
     code: Mapping[str, str] | None = None,
     device: str = "cpu",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The tables ``nodes`` and ``pairs`` of every method on every case, kept as soon as it is there.
+    """The tables ``nodes`` and ``pairs`` of every method on every case, each kept once it is there.
 
     Results that ``out`` holds already are not made again, but those of other code are, of which
     ``code`` has digests by module. Each seed, of texts and of what methods draw, is a repetition.

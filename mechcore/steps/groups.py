@@ -36,7 +36,7 @@ def with_exact_seeds(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """Mean accuracy over groups of subsets, each counting the same: the columns of `GROUP_ACCURACY`."""
+    """The columns of `GROUP_ACCURACY`: mean accuracy over subsets, each counting the same."""
     subsets = proper_subsets(accuracy)
     by = ["subnetwork", "target_sparsity", "seed"]
     rows = []
