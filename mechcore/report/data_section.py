@@ -123,7 +123,10 @@ def _overview(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Ta
             [
                 f"{data} ({role_name(role)})",
                 whole(labels.sum()),
-                *(_count_cell(known.get(name)) for name in ("n_available", "n_cut")),
+                *(
+                    whole(n) if _is_number(n) else DASH
+                    for n in map(known.get, ("n_available", "n_cut"))
+                ),
                 whole(len(subsets)) if subsets else DASH,
                 _balance(labels),
             ]
@@ -154,10 +157,6 @@ def _balance(labels: pd.Series) -> str:
     if len(parts) <= _MOST_LABELS:
         return ", ".join(parts)
     return f"{', '.join(parts[:_MOST_LABELS])}; {len(parts) - _MOST_LABELS} more in data.csv"
-
-
-def _count_cell(value: Any) -> str:
-    return whole(value) if _is_number(value) else DASH
 
 
 def _is_number(value: Any) -> bool:

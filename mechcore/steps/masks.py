@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -242,23 +242,13 @@ class AcceptMasks(MainStep):
         for name, why in missing.items():
             warnings.warn(f"{name} is missing: {why}", MechcoreWarning, stacklevel=2)
         names = {subnetwork_name(self.target, seed, self.method): seed for seed in self.seeds}
+        columns, target = MISSING_MASKS.required, self.target
         rows = [
-            {
-                "subnetwork": name,
-                "target_sparsity": self.target,
-                "seed": seed,
-                "reason": missing[name],
-            }
+            dict(zip(columns, (name, target, seed, missing[name]), strict=True))
             for name, seed in names.items()
             if name in missing
         ]
         write_json(work.folder / MISSING_FILE, rows)
-
-
-def reading_of(schedule: PruneSettings) -> dict[str, Any]:
-    """How a finished training is read."""
-    return {each.name: getattr(schedule, each.name) for each in fields(schedule)
-            if each.name in READING}  # fmt: skip
 
 
 def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
