@@ -37,15 +37,9 @@ def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
     known = [name for names in groups.values() for name in names]
     found = [name for each in wanted for name in groups.get(each, [each])]
     unknown = [name for name in found if name not in known]
-    if not found:
-        raise InputError(
-            f"cases: found none; expected planted, trained, or some of {', '.join(known)}"
-        )
-    if unknown:
-        raise InputError(
-            f"cases: {unknown[0]!r} is none; expected planted, trained, or some of "
-            f"{', '.join(known)}"
-        )
+    if unknown or not found:
+        what = f"{unknown[0]!r} is none" if unknown else "found none"
+        raise InputError(f"cases: {what}; expected planted, trained, or some of {', '.join(known)}")
     return list(dict.fromkeys(found))
 
 

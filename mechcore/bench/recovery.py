@@ -9,6 +9,7 @@ the true ones: AUROC, and signs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ def recovered_nodes(
                 "distance": mask_distance(mask, case.truth).distance,
                 "cpr": faithful.cpr.mean,
                 "cmd": faithful.cmd.mean,
-                **_passes(cost),
+                **asdict(cost),
             }
         )
     return pd.DataFrame(rows, columns=NODES.names)
@@ -202,16 +203,13 @@ def recovered_pairs(
                 "n": len(found.interactions),
                 "auroc": pair_auroc(found.interactions, case.truth),
                 "signs": sign_accuracy(found.interactions, case.truth),
-                **_passes(found.cost),
+                **asdict(found.cost),
             }
         )
     return pd.DataFrame(rows, columns=PAIRS.names)
 
 
-def _passes(cost: Cost) -> dict[str, float]:
-    return {"forwards": cost.forwards, "backwards": cost.backwards}
-
-
+_PASSES = [column.name for column in _COST]
 _FORM = r"-(encoder|decoder)(-noisy)?$"
 _RANGES = {"auroc": (0, 1), "signs": (0, 1), "cpr": (-np.inf, np.inf), "cmd": (0, np.inf)}
 
@@ -231,7 +229,7 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
     circuit = table["case"].str.replace(_FORM, "", regex=True)
     by_case = (
         table.assign(circuit=circuit)
-        .groupby(["method", "circuit"], sort=False)[[*columns, *_passes(Cost())]]
+        .groupby(["method", "circuit"], sort=False)[[*columns, *_PASSES]]
         .mean()
     )
     rows: list[dict[str, Any]] = []
@@ -241,7 +239,7 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
             found = mean_interval(part[column].to_numpy(), seed=seed)
             low, high = np.clip([found.low, found.high], *_RANGES[column])
             row |= {column: found.mean, f"{column}_low": low, f"{column}_high": high}
-        row |= {name: part[name].mean() for name in _passes(Cost())}
+        row |= {name: part[name].mean() for name in _PASSES}
         rows.append(row)
     best = -1 if columns[0] != "cmd" else 1
     order = np.argsort([best * row[columns[0]] for row in rows], kind="stable")
