@@ -59,12 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Seeds:
-    """The seeds a claim is judged by.
-
-    Attributes:
-        kept: these, in order; at least one.
-        left_out: why others are not among them, a sentence each.
-    """
+    """The seeds a claim is judged by, at least one, and sentences on why others are left out."""
 
     kept: tuple[int, ...]
     left_out: tuple[str, ...] = ()
@@ -92,12 +87,7 @@ class Seeds:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The tables of a study.
-
-    Attributes:
-        study: whose they are, with its article.
-        columns: that are read, of each table, beside those that say what a row is of.
-        tables: by name.
+    """The tables of a study, by name, which have at least these columns.
 
     Raises:
         InputError: a table lacks a column.

@@ -56,13 +56,9 @@ STEPS: Registry[type[MainStep]] = Registry("step", "mechcore.steps")
 
 @dataclass(frozen=True)
 class Part:
-    """The study of one model.
+    """The study of one model; of no name if it is the only one.
 
-    Attributes:
-        name: of the model; empty if it is the only one.
-        config: the study of this model alone.
-        jobs: by what they are to its results: ``means``, ``accuracy``, ``core`` and so on.
-        masks: the jobs that hold its subnetworks.
+    Jobs are by what they are to its results: ``means``, ``accuracy``, ``core`` and so on.
     """
 
     name: str
