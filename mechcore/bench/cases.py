@@ -126,12 +126,9 @@ def _one(
             raise InputError(f"{file}: some methods are missing; remove it, and run this again")
         return table
 
-    loaded: list[Case] = []
-
+    @cache
     def case() -> Case:
-        if not loaded:
-            loaded.append(load_case(name, folder / "checkpoint", seed=seed, device=device))
-        return loaded[0]
+        return load_case(name, folder / "checkpoint", seed=seed, device=device)
 
     ranked, paired = options["methods"], options["interaction_methods"]
     nodes = kept(NODES, ranked, lambda: recovered_nodes(case(), ranked, seed=seed))
