@@ -117,16 +117,14 @@ def _cut_texts(run: RunFolder, facts: Mapping[str, Mapping[str, Any]]) -> Iterat
 def _overview(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
     for role, data in _data_sets(table):
-        labels, known = _labels(table, role, data), facts[role]
+        labels = _labels(table, role, data)
+        counts: Iterator[Any] = map(facts[role].get, ("n_available", "n_cut"))
         subsets = [name for name in subsets_of(table, role, data) if name != ALL]
         rows.append(
             [
                 f"{data} ({role_name(role)})",
                 whole(labels.sum()),
-                *(
-                    whole(n) if _is_number(n) else DASH
-                    for n in map(known.get, ("n_available", "n_cut"))
-                ),
+                *(whole(n) if _is_number(n) else DASH for n in counts),
                 whole(len(subsets)) if subsets else DASH,
                 _balance(labels),
             ]

@@ -216,6 +216,7 @@ def accuracy_table(
     """
     parts = []
     for role in TEST_ROLES:
+        answered: list[tuple[str, float, int | None, Evaluation]]
         answered = [(FULL, np.nan, None, full[role])]
         for each, evaluation in zip(subnetworks, masked[role], strict=True):
             answered.append((each.name, each.target, each.seed, evaluation))
