@@ -107,7 +107,11 @@ def _number(value: float | None) -> str:
 def setting(default: Any, help: str, option: str = "", **more: Any) -> Any:
     """A field of a class of settings.
 
-    A default of `dataclasses.MISSING` has to be given. The others are attributes of `Setting`.
+    Args:
+        default: its value where none is given; `dataclasses.MISSING` if it has to be given.
+        help: see `Setting`.
+        option: see `Setting`.
+        more: the other attributes of `Setting`.
     """
     metadata = {DESCRIBED: Setting(help, option, **more)}
     if isinstance(default, dict):
@@ -303,6 +307,10 @@ def _entries(kind: Any) -> Mapping[str, Entry]:
 
 def check(settings: Any, what: str) -> None:
     """Make sure that every setting has a value that it can have.
+
+    Args:
+        settings: an instance of a class of settings.
+        what: they are of, for messages.
 
     Raises:
         InputError: one has none; the message names it, and what it can be.

@@ -164,8 +164,15 @@ def estimate(
 ) -> tuple[Column, Column, Column]:
     """A number and its 95 % interval.
 
-    ``over`` says how the interval is worked out; with ``optional_ends`` a table may lack the ends.
-    Further options are attributes of all three columns.
+    Args:
+        name: of the column with the number.
+        kind: of all three.
+        meaning: of the number.
+        low: the column with the lower end.
+        high: the column with the upper end.
+        over: how the interval is worked out.
+        optional_ends: whether a table may lack the ends.
+        options: other attributes of the columns.
     """
     value = Column(name, kind, meaning, ends=(low, high), **options)
     lower, upper = (
@@ -312,7 +319,10 @@ def write_tables(
 ) -> None:
     """Write each table to ``folder/NAME.csv``, atomically.
 
-    Those that have a schema are checked before any is written.
+    Args:
+        folder: for the files.
+        tables: by name.
+        schemas: of some of them, which are checked before any is written.
 
     Raises:
         InputError: a table is not what its schema says.

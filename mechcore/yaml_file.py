@@ -27,6 +27,10 @@ Settings = TypeVar("Settings")
 def read_plain(path: Path, remedy: str = "") -> Any:
     """The plain values in a YAML file.
 
+    Args:
+        path: of the file.
+        remedy: what to do about a file that is not there.
+
     Raises:
         InputError: there is no such file, it is of another kind or not valid.
     """
@@ -44,7 +48,10 @@ def read_plain(path: Path, remedy: str = "") -> Any:
 def validated(kind: type[Settings], content: Any, name: str) -> Settings:
     """Settings from plain values.
 
-    What is left out keeps its default.
+    Args:
+        kind: a dataclass for pydantic.
+        content: its fields by name; what is left out keeps its default.
+        name: of where they come from, for messages.
 
     Raises:
         InputError: they are not such settings; the message names where they come from, and the

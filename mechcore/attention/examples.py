@@ -161,6 +161,10 @@ def _text(tokenizer: Any, piece: str) -> str:
 def clearest_heads(categories: pd.DataFrame, n: int = 3) -> dict[str, list[str]]:
     """The heads with the largest mass on what they are called after, by label.
 
+    Args:
+        categories: from `mechcore.categorize_heads`.
+        n: heads for each label.
+
     Returns:
         Labels in the order of the table's columns, those without a head left out, ``mixed`` last
         (the heads whose attention is spread most: largest entropy).
@@ -178,8 +182,13 @@ def clearest_heads(categories: pd.DataFrame, n: int = 3) -> dict[str, list[str]]
 def telling_example(data: EncodedExamples, *, most: int = 16, among: int = 500) -> int:
     """A short example with much to see: the most repeated words among those that fit.
 
-    It is the number of an example among the first ``among``, of ``most`` tokens at most unless all
-    are longer. The data are encoded with ``words=True``.
+    Args:
+        data: examples encoded with ``words=True``.
+        most: tokens at most, unless all examples are longer.
+        among: how many examples to look at, from the first.
+
+    Returns:
+        The number of the example.
     """
     rows = range(min(among, len(data)))
     shortest = min(len(data.input_ids[i]) for i in rows)

@@ -106,6 +106,10 @@ def categorise(scores: pd.DataFrame, thresholds: Thresholds = DEFAULT_THRESHOLDS
     the thresholds; the one further left in the table wins a tie; ``"mixed"`` where there is none.
     ``other`` is no label.
 
+    Args:
+        scores: from `mechcore.attention.attention_scores`.
+        thresholds: the least mass and ratio.
+
     Returns:
         A copy of ``scores`` with two more columns after ``head``: ``category``, and ``also``, the
         other categories that reach the thresholds, largest mass first, joined by spaces.
@@ -188,8 +192,10 @@ def explain(
 ) -> Explanation:
     """Say why a head has its label.
 
-    The head is such as ``"L1.H4"`` or ``"1.4"``; the thresholds are those that its label was made
-    with.
+    Args:
+        scores: from `mechcore.categorize_heads` or `mechcore.attention.attention_scores`.
+        head: a head, ``"L1.H4"`` or ``"1.4"``.
+        thresholds: those the label was made with.
 
     Raises:
         InputError: the head is not in the table, or the table is no table of scores.

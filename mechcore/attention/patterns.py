@@ -170,7 +170,12 @@ def score_patterns(
 ) -> pd.DataFrame:
     """The table of `attention_scores` from attention probabilities at hand, of one batch.
 
-    Whatever stands at padding is ignored; without resamples there are no intervals.
+    Args:
+        patterns: attention probabilities; whatever stands at padding is ignored.
+        tokens: what is known about the batch's tokens.
+        resamples: of the bootstrap over examples; 0: no intervals.
+        seed: of the bootstrap.
+        ignore: see `score_heads`.
 
     Raises:
         InputError: the shape of ``patterns`` is not that of the tokens.

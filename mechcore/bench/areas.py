@@ -111,7 +111,16 @@ def cpr(
 def cmd(
     shares: Sequence[float], f: ArrayLike, *, axis: Axis = "linear"
 ) -> Float[np.ndarray, " *rest"]:
-    """Area between the faithfulness of circuits and 1, over their sizes (MIB's CMD); see `cpr`."""
+    """Area between the faithfulness of circuits and 1, over their sizes (MIB's CMD); see `cpr`.
+
+    Args:
+        shares: see `cpr`.
+        f: see `cpr`.
+        axis: see `cpr`.
+
+    Raises:
+        InputError: see `cpr`.
+    """
     return cpr(shares, np.abs(1 - np.asarray(f, dtype=float)), axis=axis)
 
 

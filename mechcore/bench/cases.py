@@ -28,7 +28,10 @@ _OPTIONS = "benchmark.json"
 
 
 def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
-    """Names of cases, with those of a group for ``"planted"`` and ``"trained"``.
+    """Names of cases, with those of groups in the place of the group.
+
+    Args:
+        wanted: cases, or ``"planted"`` and ``"trained"`` for all of these.
 
     Raises:
         InputError: one is unknown.
@@ -44,7 +47,13 @@ def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
 
 
 def load_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A case by its name (`case_names`), with texts of a seed; ``folder`` is for its checkpoint.
+    """A case by name.
+
+    Args:
+        name: one of `case_names`.
+        folder: for the checkpoint of a planted one.
+        seed: of its texts.
+        device: where its model goes.
 
     Raises:
         InputError: there is no such case, or no such device.
@@ -67,9 +76,15 @@ def run_benchmark(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The tables ``nodes`` and ``pairs`` of every method on every case, each kept once it is there.
 
-    Results that ``out`` holds already are not made again, but those of other code are, of which
-    ``code`` has digests by module. Each seed, of texts and of what methods draw, is a repetition.
-    Of cases and methods see `case_names`, `recovered_nodes` and `recovered_pairs`.
+    Args:
+        out: folder for the results; those that are there already are not made again.
+        cases: see `case_names`.
+        methods: that rank components, see `recovered_nodes`.
+        interaction_methods: see `recovered_pairs`.
+        seeds: of texts and of what methods draw, each a repetition.
+        code: digests of the code that makes the results, by module; results of other code are not
+            taken over.
+        device: where models are put.
 
     Raises:
         InputError: a case or method is unknown, the folder holds another benchmark, or a result in

@@ -209,8 +209,11 @@ class Circuit:
     ) -> Means:
         """What every component puts out on average over all tokens that are no padding.
 
-        Tokens, lengths and ``causal`` are as for `answers`; texts count alike unless there are
-        weights.
+        Args:
+            tokens: see `answers`.
+            lengths: see `answers`.
+            causal: see `answers`.
+            weights: of the texts; all the same by default.
         """
         _, outputs = self._run(tokens, lengths, causal, frozenset(), {})
         real = _real(tokens, lengths)

@@ -154,7 +154,12 @@ def _values(answers: Answers, metric: CircuitMetric) -> Float[np.ndarray, " exam
 
 
 def ranked(scores: Ranking, shape: ModelShape, *, absolute: bool = False) -> list[Component]:
-    """Components by falling score, or size of it if ``absolute``; equal ones in the model's order.
+    """Components by falling score; of equal scores in the order of the model.
+
+    Args:
+        scores: the ranking.
+        shape: of the model.
+        absolute: whether the signs of scores are left out.
 
     Raises:
         InputError: see `by_component`; or a component is out of range.

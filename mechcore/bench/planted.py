@@ -52,7 +52,11 @@ class Planted:
         return ["id"] if same else ["id", "ood"]
 
     def truth(self, domain: Domain = "id") -> Truth:
-        """What is true of the transformer without noise; interactions are on texts of a domain."""
+        """What is true of the transformer without noise.
+
+        Args:
+            domain: of the texts that interactions are those of.
+        """
         parts = sorted(self.circuit.components)
         pairs = itertools.combinations(parts, 2)
         found = {ComponentSet((a, b)): self.oracle.interaction(domain, a, b) for a, b in pairs}
@@ -89,7 +93,14 @@ class Planted:
         )
 
     def case(self, name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-        """The transformer, written to a folder (see `plant`) and loaded, with texts of a seed."""
+        """The transformer, written to a folder and loaded, with texts drawn at random.
+
+        Args:
+            name: of the case.
+            folder: for the checkpoint, see `plant`.
+            seed: of the texts.
+            device: where the model goes.
+        """
         plant(self.circuit, folder, self.form)
         data: dict[str, EncodedExamples] = {}
         pairs: dict[str, EncodedExamples] = {}
@@ -243,7 +254,13 @@ CATALOGUE: Mapping[str, Planted] = _catalogue()
 
 
 def planted_case(name: str, folder: str | Path, *, seed: int = 0, device: str = "cpu") -> Case:
-    """A planted transformer of `CATALOGUE`, written to a folder and loaded, with texts of a seed.
+    """A planted transformer of the catalogue, written to a folder and loaded.
+
+    Args:
+        name: one of `CATALOGUE`.
+        folder: for the checkpoint.
+        seed: of the texts.
+        device: where the model goes.
 
     Raises:
         InputError: there is no planted transformer of that name.

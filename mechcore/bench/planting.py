@@ -95,6 +95,11 @@ class _Weights:
 def plant(circuit: Circuit, folder: str | Path, form: Form | None = None) -> None:
     """Write a classifier that runs a circuit, with its tokenizer, as a checkpoint.
 
+    Args:
+        circuit: what it is to compute.
+        folder: for the checkpoint.
+        form: of the transformer.
+
     Raises:
         InputError: the circuit does not fit into the transformer.
     """

@@ -133,7 +133,12 @@ class Program:
         return ("train", "id") if self.typical is None else ("train", "id", "ood")
 
     def run(self, slots: Values, swaps: Swaps | None = None) -> dict[str, Int[Tensor, " row"]]:
-        """Values of all variables; those that read one in ``swaps`` see its other value."""
+        """Values of all variables.
+
+        Args:
+            slots: values of the slots.
+            swaps: variables that take another value, which those that read them then see.
+        """
         values = dict(slots)
         for variable in self.variables:
             own = variable.rule(*(values[name] for name in variable.reads))
@@ -175,7 +180,11 @@ class Program:
         return float((weights * (1 - right * self.without(slots, names))).sum())
 
     def truth(self, margin: float) -> Truth:
-        """What holds in domain of a model that implements this program; ``margin`` is in nats."""
+        """What holds on the in-domain population of a model that implements this program.
+
+        Args:
+            margin: what its answers are worth, in nats.
+        """
         component = {v.name: v.component for v in self.variables}
         interactions = {}
         for pair in combinations(component, 2):

@@ -85,8 +85,12 @@ def recovered_nodes(
 ) -> pd.DataFrame:
     """How well methods find a case's components: the columns of `NODES`, a row per method.
 
-    Methods are names of `mechcore.pruning.METHODS`, or `WITH_PAIRS`; the schedule of L0 pruning is
-    the preset ``"fast"`` by default.
+    Args:
+        case: a model of known truth.
+        methods: names of `mechcore.pruning.METHODS`, or `WITH_PAIRS`.
+        seed: of what methods draw.
+        schedule: of L0 pruning; the preset ``"fast"`` by default.
+        batch_size: texts of a forward of sweeps.
 
     Raises:
         InputError: a method is unknown, or all components of the case are true.
@@ -182,7 +186,11 @@ def recovered_pairs(
 ) -> pd.DataFrame:
     """How well methods find a case's interactions, in domain, for which the truth has them.
 
-    Methods are names of `mechcore.ablation.predicting.INTERACTION_METHODS`.
+    Args:
+        case: a model of known truth, of which interactions are known.
+        methods: names of `mechcore.ablation.predicting.INTERACTION_METHODS`.
+        seed: of what methods draw.
+        batch_size: texts of a forward.
 
     Returns:
         The columns of `PAIRS`, a row per method; none where no pair interacts.
@@ -220,7 +228,10 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
     The forms of one circuit (encoder, decoder, with noise) and repetitions with other seeds are
     alike, so that an interval over them would be too short; they are averaged first.
 
-    The table is that of `recovered_nodes` or `recovered_pairs`, of several cases.
+    Args:
+        table: of `recovered_nodes` or `recovered_pairs`, of several cases.
+        columns: to be averaged.
+        seed: of the resamples.
 
     Returns:
         One row per method, the best first by the first of the columns: method, n_circuits, each

@@ -29,7 +29,11 @@ Pairwise: TypeAlias = Mapping[Any, float] | pd.Series
 
 
 def by_component(scores: Ranking, *, has_mlps: bool = True) -> dict[Component, float]:
-    """The score of every component; an array's last column is the MLP if ``has_mlps``.
+    """The score of every component.
+
+    Args:
+        scores: the ranking.
+        has_mlps: whether the last column of an array is the MLP, as in a mask.
 
     Raises:
         InputError: a score is NaN or infinite, an array has other than two axes, or a name cannot
@@ -54,8 +58,11 @@ def by_component(scores: Ranking, *, has_mlps: bool = True) -> dict[Component, f
 def node_auroc(scores: Ranking, truth: Truth, *, has_mlps: bool = True) -> float:
     """Probability that a true component is ranked above another one; ties count half.
 
-    Larger scores are more likely to be true, so that of signed ones the absolute values may be
-    meant; of ``has_mlps`` see `by_component`.
+    Args:
+        scores: the ranking; larger is more likely to be true, so that of signed scores the
+            absolute values may be meant.
+        truth: what is true.
+        has_mlps: see `by_component`.
 
     Raises:
         InputError: a score is missing, NaN or infinite, or all or none of the components are true.
@@ -66,8 +73,9 @@ def node_auroc(scores: Ranking, truth: Truth, *, has_mlps: bool = True) -> float
 def pair_auroc(predicted: Pairwise, truth: Truth) -> float:
     """Probability that a truly interacting pair has a larger predicted interaction than another.
 
-    Interactions are compared by size, without sign; pairs that the truth does not have do not
-    interact.
+    Args:
+        predicted: interactions of the pairs in question; they are compared by size, without sign.
+        truth: what is true; pairs of other components are not interacting.
 
     Raises:
         InputError: see `node_auroc`; or the truth says nothing of interactions.
@@ -81,8 +89,12 @@ def path_auroc(
 ) -> float:
     """Probability that cutting true paths has a larger effect, up or down, than cutting others.
 
-    The table is of `mechcore.paths.path_table`, on one data set, or the ``screening`` of
-    `mechcore.paths.find_paths`; true sets are such as ``"L1.H1>L3.H9.q"``.
+    Args:
+        table: of `mechcore.paths.path_table`, on one data set, or the ``screening`` of
+            `mechcore.paths.find_paths`.
+        true: the sets of paths that are true, such as ``"L1.H1>L3.H9.q"``.
+        column: of the effects.
+        subset: of the data, where the table has several.
 
     Raises:
         InputError: see `node_auroc`; or a set has several rows, as on several data sets.
@@ -107,8 +119,12 @@ def sign_accuracy(
 
     A prediction of 0 has the wrong one.
 
-    With standard errors of the predictions, in the truth's unit, only those pairs count that truly
-    interact by more than ``k`` of these.
+    Args:
+        predicted: interactions of all truly interacting pairs, and perhaps of others.
+        truth: what is true.
+        standard_errors: of the predicted interactions, in the truth's unit; with them only those
+            pairs count that truly interact by more than ``k`` of these.
+        k: how many.
 
     Raises:
         InputError: a prediction or standard error is missing, NaN or infinite, no pair is left, or
@@ -220,6 +236,10 @@ class Recovery:
 def recovery(found: Iterable[ComponentLike], true: Iterable[ComponentLike]) -> Recovery:
     """How a core, or the heads of a category, compares with the true one.
 
+    Args:
+        found: components or their names.
+        true: likewise.
+
     Raises:
         InputError: a name cannot be read.
 
@@ -230,7 +250,11 @@ def recovery(found: Iterable[ComponentLike], true: Iterable[ComponentLike]) -> R
 
 
 def mask_distance(mask: Mask, truth: Truth) -> Recovery:
-    """How what a pruned mask of zeros and ones keeps compares with the true components.
+    """How what a pruned mask keeps compares with the true components.
+
+    Args:
+        mask: of zeros and ones.
+        truth: what is true.
 
     Raises:
         InputError: the mask is batched or continuous, or a true component is not among its own.

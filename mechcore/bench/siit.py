@@ -199,8 +199,12 @@ def patched(
 ) -> Float[Tensor, " row"]:
     """Log-odds of yes where components' outputs are replaced, row by row.
 
-    ``plan`` has `KEEP`, `SOURCE` or `MEAN` for every row and component. Source texts are as long as
-    the base texts, row by row; ``means`` are those of `means_of`.
+    Args:
+        model: a plain classifier.
+        batch: the base texts.
+        plan: `KEEP`, `SOURCE` or `MEAN` for every row and component.
+        source: outputs in the runs of the source texts, which are as long, row by row.
+        means: as of `means_of`.
     """
 
     def edit(place: tuple[int, bool], own: Tensor) -> Tensor:
@@ -293,8 +297,13 @@ def losses(
 ) -> Losses:
     """The three losses; gradients flow through the runs of base and source texts.
 
-    Base and source texts, padded alike, come with the values of their slots; ``strict`` says which
-    rows are about strictness.
+    Args:
+        model: a plain classifier.
+        program: what it is to implement.
+        base: base texts as a batch, and the values of their slots.
+        source: source texts likewise, padded as the base texts are.
+        plan: what becomes of every component in the run of the base texts.
+        strict: which rows are about strictness.
     """
     margin, outputs = recorded(model, source[0])
     right = program.run(source[1])[program.answer]
@@ -341,8 +350,15 @@ def train(
 ) -> None:
     """Train a model in place.
 
-    The learning rate is the largest, after a warm-up and before a linear decay. Batches are drawn
-    from ``pool`` texts; ``log`` gets the losses of every step.
+    Args:
+        model: a plain classifier, see `untrained`.
+        tokenizer: of the program's words.
+        program: what the model is to implement.
+        steps: of the optimiser.
+        learning_rate: its largest, after a warm-up and before a linear decay.
+        seed: of texts and interventions.
+        pool: how many texts batches are drawn from.
+        log: called with the losses of every step.
     """
     texts = _Pool(program, tokenizer, pool, seed)
     generator = torch.Generator().manual_seed(seed)

@@ -64,10 +64,16 @@ def case_dir(name: str) -> Path:
 def trained_case(
     name: str, *, seed: int = 0, sizes: Mapping[Role, int] = SIZES, device: str = "cpu"
 ) -> Case:
-    """A model trained to implement one of `mechcore.bench.library.PROGRAMS`, with texts of a seed.
+    """A model that was trained to implement a program, with texts.
 
     Texts of out-of-domain data and the untypical ones of training data are the subset
     ``untypical``, where the program has any.
+
+    Args:
+        name: one of `mechcore.bench.library.PROGRAMS`.
+        seed: of the texts.
+        sizes: number of texts of every role.
+        device: where the model goes.
 
     Raises:
         InputError: there is no such case.
@@ -173,6 +179,13 @@ def measure(
     Sources of interchanges are texts of the same lengths that answer otherwise; means are over
     ``n`` texts of training data. Margins are in nats.
 
+    Args:
+        model: a plain classifier.
+        tokenizer: of the program's words.
+        program: what the model should compute.
+        n: texts of every role.
+        seed: of the texts.
+
     Returns:
         By role, the ``accuracy``; ``interchange``, for each variable the share of answers that are
         the program's, undecided ones (margins nearest to 0) among them; ``change``, the largest
@@ -219,7 +232,17 @@ def make(
     learning_rate: float = siit.LEARNING_RATE,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Train the model of a case and save it in half precision, if good; gives ``measured.json``.
+    """Train the model of a case and save it in half precision, if it is good enough.
+
+    Args:
+        name: one of `mechcore.bench.library.PROGRAMS`.
+        out: folder to create.
+        steps: of the optimiser.
+        learning_rate: its largest.
+        seed: of weights, texts and interventions.
+
+    Returns:
+        What ``measured.json`` says.
 
     Raises:
         InputError: there is no such program, or the folder exists.

@@ -115,8 +115,14 @@ class RunOptions:
     ) -> None:
         """Do a study, or list its jobs.
 
-        Folder and jobs side by side are those that options ask for, else these; ``show`` prints the
-        main results in a folder.
+        Args:
+            kind: of study.
+            settings: the study.
+            resources: what one job may use.
+            out: folder for the results, unless another one is asked for.
+            origins: of the settings.
+            workers: jobs side by side, unless another number is asked for.
+            show: prints the main results in a folder.
 
         Raises:
             InputError: something cannot be used.

@@ -100,6 +100,13 @@ def check_continues(
 ) -> None:
     """Make sure that prompts with answers of several tokens are the tokens of one and the other.
 
+    Args:
+        answers: of every label.
+        tokens: of the answers.
+        prompts: the texts that they go on with.
+        ids: tokens of the prompts.
+        tokenizer: of all of them.
+
     Raises:
         InputError: the tokenizer joins a prompt and an answer otherwise.
     """

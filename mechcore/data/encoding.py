@@ -241,7 +241,10 @@ def words_of(
 ) -> list[int] | None:
     """Number tokens of one text by their whole words, as `encode` does, from token ids alone.
 
-    The ids are without special tokens; new words are added to the vocabulary.
+    Args:
+        ids: without special tokens.
+        tokenizer: a fast tokenizer.
+        vocabulary: numbers of the words known so far; new ones are added.
 
     Returns:
         None where the tokenizer makes other tokens of the decoded text, so that the words cannot

@@ -159,7 +159,12 @@ class Examples(Shown):
 
 
 def half_rows(subsets: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
-    """Rows, in order, of two random halves of every subset; the second has more if it is odd."""
+    """Rows, in order, of two random halves of every subset; of an odd one the second has one more.
+
+    Args:
+        subsets: that of each row.
+        seed: of the draw.
+    """
     import numpy as np
 
     names = np.array(subsets, dtype=object)

@@ -46,8 +46,12 @@ def given_examples(
 ) -> Examples | None:
     """The examples that ``data`` are or name; None where it is none of what the module lists.
 
-    ``role`` is also the name of rows; of columns and meanings of labels see
-    `mechcore.data.readers.read_examples`.
+    Args:
+        data: see the module.
+        role: what they are for, ``"train"``, ``"id"`` or ``"ood"``; also the name of rows.
+        columns: which column serves as what, see `mechcore.data.readers.read_examples`.
+        label_map: meanings of labels, likewise.
+        labelled: whether there must be labels.
 
     Raises:
         InputError: they cannot be read.

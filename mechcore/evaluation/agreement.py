@@ -25,7 +25,9 @@ def spearman(
 ) -> Float[np.ndarray, " column"]:
     """Spearman's rho of every column with that of the other; NaN where one is constant.
 
-    Ties share their mean rank; one column of ``second`` is compared with all of ``first``.
+    Args:
+        first: values to rank by; ties share their mean rank.
+        second: the same things by other values; one column is compared with all of ``first``.
     """
     a, b = (stats.rankdata(each, axis=0) - (len(each) + 1) / 2 for each in (first, second))
     with np.errstate(invalid="ignore"):
@@ -42,7 +44,13 @@ def spearman_brown(rho: float) -> float:
 
 
 def jaccard(shared: Any, first: Any, second: Any) -> Float[np.ndarray, " *sets"]:
-    """Jaccard index of two sets, or of many, from their sizes; 1 where both are empty."""
+    """Jaccard index of two sets, or of many, from their sizes; 1 where both are empty.
+
+    Args:
+        shared: how many things are in both.
+        first: how many are in one.
+        second: how many are in the other.
+    """
     either = np.asarray(first + second - shared)
     return np.where(either > 0, shared / np.where(either > 0, either, 1), 1.0)
 
@@ -60,6 +68,11 @@ def largest(
 
     Ties are broken at random and in every column anew, so that things in a row because they are
     equal do not count as found again.
+
+    Args:
+        values: to rank by.
+        k: how many.
+        generator: of the order of ties.
     """
     order = np.lexsort((generator.random(values.shape), values), axis=0)
     flags = np.zeros(values.shape, dtype=bool)
@@ -70,7 +83,13 @@ def largest(
 def resampled(
     values: Float[np.ndarray, "thing example"], n_resamples: int, generator: np.random.Generator
 ) -> Float[np.ndarray, "thing resample"]:
-    """Sums over bootstrap resamples of the examples; of whole numbers they are exact."""
+    """Sums over bootstrap resamples of the examples; of whole numbers they are exact.
+
+    Args:
+        values: of every thing on every example.
+        n_resamples: how many resamples.
+        generator: of the draws.
+    """
     n = values.shape[1]
     even = np.full(n, 1 / n)
     draws = (generator.multinomial(n, even, size) for size in _sizes(n_resamples))
@@ -83,6 +102,11 @@ def halved(
     """Sums over two random halves of the examples, split again and again.
 
     Of an odd number the second half has one example more.
+
+    Args:
+        values: of every thing on every example.
+        n_splits: how many splits.
+        generator: of the splits.
     """
     n = values.shape[1]
     first = np.arange(n) < n // 2

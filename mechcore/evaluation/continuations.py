@@ -47,7 +47,8 @@ class Continuations:
     def asked(self, batch: Batch) -> dict[str, Tensor]:
         """The batch once for every beginning, with it after the real tokens of each row.
 
-        Rows are padded on the right; ``index`` stays theirs.
+        Args:
+            batch: padded on the right; ``index`` stays that of its rows.
         """
         ids, mask = batch["input_ids"], batch["attention_mask"]
         longest = max(map(len, self.beginnings))

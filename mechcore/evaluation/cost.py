@@ -36,7 +36,9 @@ def counted(model: Any, n_examples: int) -> Iterator[Cost]:
     several tokens. Layers that are called by themselves, as by the sharing engines of sweeps, are
     not counted.
 
-    The cost is shared by ``n_examples``.
+    Args:
+        model: any TransformerLens model.
+        n_examples: that the cost is shared by.
 
     >>> with counted(model, len(request.data)) as cost:  # doctest: +SKIP
     ...     METHODS["ugs"](request)

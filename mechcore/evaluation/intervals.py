@@ -46,6 +46,13 @@ def mean_interval(
     For a paired interval of a difference, pass the differences example by example. A single
     example has no interval: its ends are NaN.
 
+    Args:
+        values: one per example, in any unit.
+        answers: whether they are made of answers that are right or wrong.
+        n_resamples: bootstrap resamples.
+        level: of the interval.
+        seed: of the resamples.
+
     Raises:
         InputError: there is no value.
     """
@@ -71,7 +78,12 @@ def mean_intervals(
       half of one for, half of one against, and one that is neither (Agresti and Min, Statistics in
       Medicine 24, 2005).
 
-    Values are in any unit; ``answers`` says that they are such differences.
+    Args:
+        values: one per example, in any unit.
+        answers: which of the two.
+        n_resamples: bootstrap resamples.
+        level: of the intervals.
+        seed: of the resamples.
 
     Raises:
         InputError: there is no value.
@@ -92,6 +104,10 @@ def mean_intervals(
 
 def share_interval(right: Bool[np.ndarray, " example"], *, level: float = 0.95) -> Interval:
     """A share with Wilson's score interval (JASA 22, 1927).
+
+    Args:
+        right: one per example, true or false.
+        level: of the interval.
 
     Raises:
         InputError: there is no example.
@@ -127,6 +143,12 @@ def ratio_intervals(
     Journal of the Royal Statistical Society B 16, 1954), which is Student's, for answers after the
     additions of `mean_intervals` to both. Where the mean of ``over`` may be 0, there is none: its
     ends are NaN.
+
+    Args:
+        values: whose means are divided.
+        over: by whose means, row by row.
+        answers: whether both are differences of answers, right (1) or wrong (0).
+        level: of the intervals.
 
     Raises:
         InputError: there is no value.

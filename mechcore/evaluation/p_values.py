@@ -83,6 +83,10 @@ def _size_of_t(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
 def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict[str, float]:
     """An effect among those of random controls.
 
+    Args:
+        value: the effect.
+        controls: those of the controls.
+
     Returns:
         ``control_drop``, their mean, ``control_low`` and ``control_high``, which 95 % of them are
         between, ``n_controls``, and ``p_control``, the share of them and the effect itself that is

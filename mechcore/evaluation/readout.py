@@ -61,8 +61,11 @@ class Readout:
     ) -> Readout:
         """Work out the readout.
 
-        Batches have class indices or token ids as labels; labels that are not to be read
-        (``labelled``) may be anything.
+        Args:
+            model: any TransformerLens model.
+            data: encoded examples, or batches with class indices (token ids) as labels.
+            class_names: names of a classifier's classes, in place of its ``id2label``.
+            labelled: whether the labels will be read; if not, they may be anything.
 
         Raises:
             InputError: labels and classes cannot be matched.
@@ -122,8 +125,10 @@ class Readout:
     ) -> Float[Tensor, "*masks batch cls"]:
         """Logits of the classes, given a forward's logits and the inputs it ran on.
 
-        ``inputs`` are what the forward ran on, `asked` of a batch; ``examples`` are the numbers of
-        the rows in the data, to name them in errors.
+        Args:
+            logits: of the forward.
+            inputs: what it ran on: `asked` of a batch.
+            examples: numbers of the rows in the data, to name them in errors.
 
         Raises:
             NotFiniteError: a logit that is read is not finite.

@@ -109,7 +109,11 @@ class Decomposition(Shown):
 
 
 def reason_against(correct: Bool[np.ndarray, "example cls"]) -> str:
-    """Why a drop on these examples cannot be taken apart; empty if it can."""
+    """Why a drop on these examples cannot be taken apart; empty if it can.
+
+    Args:
+        correct: which classes are correct.
+    """
     labels, counts = np.unique(correct, axis=0, return_counts=True)
     if len(labels) < 2:
         return ONE_LABEL
@@ -132,7 +136,11 @@ def decompose(
 ) -> Decomposition:
     """Take the drops in balanced accuracy of changed models apart.
 
-    All logits are of the same examples; those with equal rows of ``correct`` have the same label.
+    Args:
+        full: the full model's logits.
+        without: logits without each set, on the same examples.
+        correct: which classes are correct; examples with equal rows have the same label.
+        seed: of the folds.
 
     Raises:
         InputError: there is one label only, labels overlap, or a label has fewer than `LEAST`
@@ -197,7 +205,13 @@ def _effect(
     *,
     shared: bool = False,
 ) -> Effect:
-    """Drops of the mean over labels, or of each label's figure (``shared``); full model first."""
+    """Drops of the mean over labels, from values whose means within labels are its parts.
+
+    Args:
+        values: those of the full model first.
+        label: of every example.
+        shared: whether each label's mean is the figure itself, not its part of it.
+    """
     n_labels, counts = label.max() + 1, np.bincount(label)
     weight = len(label) / counts[label] / (1 if shared else n_labels)
     drops = values[:1] - values[1:]
@@ -232,10 +246,14 @@ def _refitted(
 def fit_biases(
     scores: Float[np.ndarray, "set example label"], label: Int[np.ndarray, " example"]
 ) -> Float[np.ndarray, "set label"]:
-    """Biases of the labels, in nats, that maximise the smoothed balanced accuracy.
+    """Biases of the labels that maximise the smoothed balanced accuracy.
 
     Two labels have one free bias, and its maximum is searched over all values; of more labels each
     bias is maximised in turn, given the others.
+
+    Args:
+        scores: of the labels, in nats.
+        label: of every example, from 0.
     """
     n_labels = scores.shape[-1]
     weights = 1 / np.bincount(label)[label]

@@ -179,6 +179,15 @@ def read_weights(
 ) -> tuple[Any, dict[str, Any]]:
     """The model as transformers builds it, and its report of weights that were not as expected.
 
+    Args:
+        name: of the checkpoint.
+        loader: the class of transformers that makes the model.
+        config: its configuration.
+        architecture: the name of the model's class.
+        weights: from `find_weights`.
+        revision: branch, tag or commit of a hub id.
+        **options: further arguments of ``from_pretrained``.
+
     Raises:
         InputError: the checkpoint cannot be loaded.
     """

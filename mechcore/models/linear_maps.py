@@ -67,8 +67,9 @@ class LinearMap:
 def linear_maps(model: Any) -> tuple[LinearMap, ...]:
     """The matrices of all layers, in the order of `PARTS` within a layer.
 
-    The model is a HookedTransformer, or a TransformerBridge of a decoder whose layers have
-    attention with ``q``, ``k``, ``v``, ``o`` and an MLP with ``in``, ``out`` and perhaps ``gate``.
+    Args:
+        model: a HookedTransformer, or a TransformerBridge of a decoder whose layers have attention
+            with ``q``, ``k``, ``v``, ``o`` and an MLP with ``in``, ``out`` and perhaps ``gate``.
 
     Raises:
         InputError: the model is of another kind, or lacks one of these.

@@ -14,7 +14,11 @@ Hook: TypeAlias = Callable[..., Any]
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Run a block with the model in evaluation mode, and give every module its own mode back."""
+    """Run a block with the model in evaluation mode, and give every module its own mode back.
+
+    Args:
+        model: of TransformerLens or Hugging Face.
+    """
     parts = (model, getattr(model, "original_model", model))  # a bridge does not list what it wraps
     training = [each for part in parts for each in part.modules() if each.training]
     for module in training:
@@ -35,7 +39,10 @@ def hooked(
     A deep copy of the model takes its hooks along, and other threads run the same hook points: in
     these runs the hooks do nothing.
 
-    ``elsewhere`` makes a run of the model in another thread an error with this message.
+    Args:
+        model: any TransformerLens model that has all of these hook points.
+        hooks: names of hook points and what to call there.
+        elsewhere: makes a run of the model in another thread an error with this message.
     """
     points = model.hook_dict
     own = [(name, *_own(points[name], hook, elsewhere)) for name, hook in hooks]

@@ -131,6 +131,10 @@ def check_covers(device_map: Mapping[str, Any], hf_model: Any) -> None:
 def check_in_memory(name: str, weights: nn.Module) -> None:
     """Make sure that all weights can be read where they are.
 
+    Args:
+        name: what to call the model in the error.
+        weights: the module that holds them.
+
     Raises:
         InputError: some are offloaded: accelerate brings them in for the moment that Hugging
             Face's own modules use them, and a bridge also reads them at other times.

@@ -158,7 +158,12 @@ class Stack:
         return replace(self, out=out)
 
     def context(self, inputs: Inputs, read: Int[Tensor, " batch"] | None) -> Context:
-        """Prepare for a batch."""
+        """Prepare for a batch.
+
+        Args:
+            inputs: what `mechcore.models.running.model_inputs` returns.
+            read: position whose output is read, [batch].
+        """
         mask = inputs["attention_mask"] != 0
         rotary = None
         if self.rotary is not None:

@@ -35,8 +35,9 @@ _HOOKED_PLAIN = {
 def stack_of(model: Any) -> Stack:
     """The model's weights as a `Stack`; a copy, so later changes of the model do not reach it.
 
-    The model is a HookedTransformer, or a TransformerBridge of a family that offers its layers as
-    functions (`mechcore.models.architectures`).
+    Args:
+        model: a HookedTransformer, or a TransformerBridge of a family that offers its layers as
+            functions (`mechcore.models.architectures`).
 
     Raises:
         InputError: the model is of another kind, or has a part that a `Stack` has not.

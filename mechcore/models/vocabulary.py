@@ -16,6 +16,11 @@ def check_vocabulary(source: str, tokenizer: PreTrainedTokenizerBase, model: Any
     Special tokens count where the tokenizer puts them around texts; what else it has of them, such
     as a padding token that no batch may need, is looked at when a batch has it.
 
+    Args:
+        source: the checkpoint, for the error.
+        tokenizer: its tokenizer.
+        model: the TransformerLens model of it.
+
     Raises:
         InputError: there is an id without a row.
     """

@@ -60,8 +60,10 @@ def save_figures(folder: Path, tables: Mapping[str, pd.DataFrame]) -> list[str]:
 def single_drops(ablation: pd.DataFrame, metric: str = "margin", subset: str = ALL) -> Figure:
     """Change without each single component: layer x head, one panel per data set.
 
-    ``metric`` is ``"accuracy"`` (points) or ``"margin"`` (nats). Sets with names of their own are
-    left out.
+    Args:
+        ablation: what `mechcore.sweep` returns; sets with names of their own are left out.
+        metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
+        subset: of the data.
     """
     singles = by_components(ablation[ablation["kind"] == "single"], 1)
     parts = {
@@ -91,8 +93,12 @@ def pair_interactions(
 ) -> Figure:
     """Interaction of every two components as a change, one panel per data set.
 
-    ``metric`` is ``"accuracy"`` (points) or ``"margin"`` (nats). Sets of other sizes or with names
-    of their own are left out; of very many components those in the largest interactions are drawn.
+    Args:
+        interactions: what `mechcore.interactions` returns; sets of other sizes or with names of
+            their own are left out, and of very many components those in the largest interactions
+            are drawn.
+        metric: ``"accuracy"`` (points) or ``"margin"`` (nats).
+        subset: of the data.
     """
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     pairs = pairs[pairs["subset"] == subset]
@@ -136,7 +142,14 @@ def pair_interactions(
 def set_bars(
     ablation: pd.DataFrame, role: str, data: str, sets: Sequence[str] | None = None
 ) -> Figure:
-    """Accuracy of the full model and without each set on every subset, with intervals."""
+    """Accuracy of the full model and without each set on every subset, with intervals.
+
+    Args:
+        ablation: what `mechcore.sweep` returns.
+        role: ``"id"`` or ``"ood"``.
+        data: name of the data set.
+        sets: which, in which order; by default all.
+    """
     part = of_data(ablation, role, data)
     names = list(dict.fromkeys(part["set"])) if sets is None else list(sets)
     subsets = subsets_of(part, role, data)

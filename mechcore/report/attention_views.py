@@ -112,7 +112,12 @@ class AttentionView:
         return f"AttentionView({', '.join(self.titles)})"
 
     def html(self, name: str | None = None) -> str:
-        """The view without the library; in a page each view needs a ``name`` of its own."""
+        """The view without the library.
+
+        Args:
+            name: what places in the page are called, different for every view of a page; by
+                default one that does not come twice anywhere.
+        """
         name = name or f"attention-{uuid4().hex[:12]}"
         if self.together:
             props = {
@@ -156,7 +161,10 @@ def attention_view(
     Tokens of the first and second text carry a small 1 and 2; heads of encoders are drawn without
     the causal mask.
 
-    By default a title names the head and its category; of ``together`` see `AttentionView`.
+    Args:
+        examples: from `mechcore.attention.attention_examples`.
+        titles: a title for each; by default the head and its category.
+        together: see `AttentionView`.
 
     Raises:
         InputError: there is no head, or their tokens differ.

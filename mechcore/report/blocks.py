@@ -79,8 +79,12 @@ def table_of(
 ) -> Table:
     """A table as its schema says: headers, alignment and how numbers are shown.
 
-    Columns that are given by their names are the schema's; optional ones that the rows lack are
-    left out. A folded table is closed until the reader opens it.
+    Args:
+        frame: the rows.
+        schema: of the columns that are given by their names.
+        caption: what it shows.
+        columns: to show, in order; optional ones that the rows lack are left out.
+        folded: whether it is closed until the reader opens it.
     """
     header: list[str] = []
     cells: list[Sequence[str]] = []

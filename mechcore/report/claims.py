@@ -46,9 +46,12 @@ class Claims:
 
         The function takes the run, the gallery and the tables, None for one without rows.
 
-        ``missing`` says what was not run if the first table has no rows, which is then all that the
-        section says; it is empty where the function says so itself. The section offers the tables
-        as files.
+        Args:
+            name: of the section.
+            title: above it.
+            missing: what was not run if the first table has no rows, which is then all that the
+                section says; empty where the function says so itself.
+            tables: by name, which the section offers as files.
         """
 
         def decorate(blocks: Callable[..., Iterable[Block]]) -> Make:

@@ -266,8 +266,13 @@ def draw_grid(
 ) -> None:
     """Fill the cell of every row of ``frame`` and write its text; layer 0 on top.
 
-    Cells without a row stay empty; texts are left out where cells are too small for any.
-    ``outlined`` has the colour of the outline by component name.
+    Args:
+        ax: empty axes.
+        shape: shape of the whole grid; cells without a row stay empty.
+        frame: has ``component``, ``layer``, ``head``.
+        colours: of the cells.
+        texts: in the cells, left out where the cells are too small for any.
+        outlined: colour of the outline by component name.
     """
     corners = [
         (shape.column(head) - 0.5, layer - 0.5)

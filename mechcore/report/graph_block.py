@@ -82,8 +82,11 @@ def graph(
 ) -> Graph:
     """Place every node in its column, and draw the edges that are not too small to see.
 
-    Nodes that matter most come first, as the keyboard goes. The caption gets how many edges are
-    left out; the legend has CSS classes with what they mean.
+    Args:
+        caption: of the drawing; how many edges are left out is added.
+        nodes: those that matter most first, as the keyboard goes.
+        edges: between them.
+        legend: CSS classes with what they mean.
     """
     columns = sorted({node.column for node in nodes})
     by_column = [[node for node in nodes if node.column == column] for column in columns]

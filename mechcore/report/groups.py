@@ -101,7 +101,9 @@ def _members(row: pd.Series) -> str:
 def one_label_notes(run: RunFolder, table: pd.DataFrame) -> Iterator[Paragraph]:
     """On which of its data, or of their subsets, no drop of a table can be taken apart.
 
-    Which data have one label is in the run's ``information``, or without a sweep in its ``data``.
+    Args:
+        run: says which data have one label: in ``information``, or without a sweep in ``data``.
+        table: with the drops.
     """
     known = _of_one_label(run)
     for role, data in data_sets(table):

@@ -32,8 +32,18 @@ def build_heads_page(
 ) -> Path:
     """Write a page that needs no network and no other file.
 
-    The table is of `mechcore.categorize_heads`, the heads to draw, by label, of
-    `mechcore.attention.clearest_heads`; keys of ``ignored`` categories were left out.
+    Args:
+        path: of the HTML file.
+        table: from `mechcore.categorize_heads`.
+        shown: the heads to draw, by label, see `mechcore.attention.clearest_heads`.
+        model: what it is called on the page.
+        data: what it is called there.
+        thresholds: those of the labels.
+        agreement: of the labels from two halves of the data.
+        ignored: categories whose keys were left out.
+
+    Returns:
+        The path.
     """
     causal = any(each.causal for group in shown.values() for each in group)
     meanings = {category.name: category.description for category in categories(causal)}

@@ -12,7 +12,9 @@ from mechcore.wording import number, plain
 def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> list[Table]:
     """What was run, on what and how, as far as the configuration says.
 
-    Facts of the data that are ``shown`` elsewhere on the page are not repeated.
+    Args:
+        config: what ``config.json`` holds.
+        shown: facts of the data that stand elsewhere on the page, and need not be repeated.
     """
     model = dict(config.get("model") or {})
     run = {key: config[key] for key in ("command", "seeds", "sparsities") if key in config}

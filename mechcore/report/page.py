@@ -157,7 +157,12 @@ def subtitle(config: dict[str, Any]) -> str:
 
 
 def environment(known: Collection[str] = (), terms: Sequence[tuple[str, str]] = ()) -> Environment:
-    """The templates of pages; in texts, ``known`` components become buttons, and terms explain."""
+    """The templates of pages.
+
+    Args:
+        known: names of components; in texts and tables they become buttons.
+        terms: each with its meaning, which shows wherever the page uses it.
+    """
     environment = Environment(
         loader=PackageLoader("mechcore.report"),
         autoescape=True,

@@ -94,7 +94,14 @@ def scatter(
     spots: Sequence[Spot],
     legend: Sequence[tuple[str, str]],
 ) -> Scatter:
-    """Place every component; those that matter most come first and are drawn last, on top."""
+    """Place every component.
+
+    Args:
+        caption: of the drawing.
+        titles: of the two axes.
+        spots: what to draw, those that matter most first; they are drawn last, on top.
+        legend: CSS classes with what they mean.
+    """
     ranges = [_range([s.x for s in spots]), _range([s.y for s in spots])]
 
     def across(value: float) -> float:

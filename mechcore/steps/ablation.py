@@ -166,7 +166,12 @@ def _by_name(ablations: Ablations) -> dict[str, Evaluation]:
 
 
 def ablations_in(work: Work, names: Mapping[str, str]) -> dict[str, Ablations]:
-    """The answers of the sweep that the job needs, by role; ``names`` are of the test data."""
+    """The answers of the sweep that the job needs, by role.
+
+    Args:
+        work: of the job.
+        names: of the test data, by role.
+    """
     found = {}
     for role, file in SWEPT.items():
         named = load_answers(work.needed("sweep") / file)

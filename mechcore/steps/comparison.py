@@ -57,9 +57,14 @@ def find_subnetworks(
 ) -> list[Subnetwork]:
     """Subnetworks of a run's seeds and sparsities by one method, each written to ``folder``.
 
-    Rankings without chance have one result for all seeds. ``state`` is for ``"l0"``, the file to go
-    on from, see `mechcore.prune`, removed at the end; ``trained`` for ``"layer-matched"``, the
-    subnetworks to match.
+    Args:
+        method: how to find them. Rankings without chance have one result for all seeds.
+        config: the run.
+        inputs: its model and data.
+        means: the model's mean activations.
+        folder: for the masks.
+        state: for ``"l0"``, the file to go on from, see `mechcore.prune`; removed at the end.
+        trained: for ``"layer-matched"``, the subnetworks to match.
 
     Raises:
         PruningError: some masks could not be trained; the others are in the folder.
@@ -93,7 +98,10 @@ def _save(subnetworks: Sequence[Subnetwork], folder: Path) -> None:
 
 
 def method_table(subnetworks: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds of a table ``subnetworks``, by method and target sparsity.
+    """Mean over seeds of each method's divergence and accuracies, by target sparsity.
+
+    Args:
+        subnetworks: the table of that name.
 
     Returns:
         Columns method, target_sparsity, n, kl (nats), kl_low and kl_high (smallest and largest),

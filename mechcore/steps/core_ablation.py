@@ -80,7 +80,12 @@ def core_ablation_tables(
     drawn at random are ablated one at a time and reported as one average; ``controls`` random sets
     of as many of each layer are ablated beside the whole core.
 
-    What is ``known`` already, by role, is not ablated again.
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        core: its core.
+        step: with the settings.
+        known: what is known already, by role, and is not ablated again.
 
     Returns:
         The tables ``ablation``, ``interactions``, ``interaction_stability`` and
@@ -115,7 +120,11 @@ def core_ablation_tables(
 def beside(core: Sequence[Component], shape: ModelShape, n: int, seed: int) -> list[Component]:
     """Heads outside the core, drawn for its heads in turn, each of the same layer.
 
-    Without a core any head may be drawn; where a layer has no more, there are fewer than ``n``.
+    Args:
+        core: heads; where there is none, any head may be drawn.
+        shape: of the model.
+        n: how many at most; fewer where a layer has no more.
+        seed: of the draw.
     """
     generator = np.random.default_rng(seed)
     outside = [head for head in shape.heads if head not in set(core)]

@@ -46,6 +46,11 @@ def estimate(jobs: Sequence[Job], all_jobs: Sequence[Job], bench: Workbench) -> 
 
     For every model among the jobs some examples are run, and a few steps of pruning.
 
+    Args:
+        jobs: those to do.
+        all_jobs: these and those that they need.
+        bench: opens models and data.
+
     Returns:
         One row per job: kind, name, seconds, and memory, the largest that the process used while
         it measured such work, in GiB, on a GPU what was allocated there.

@@ -60,6 +60,10 @@ class Flips(MainStep):
 def attention_on(inputs: Inputs, flips: pd.DataFrame) -> list[list[dict[str, Any]]]:
     """Attention of heads, in the full model, on the examples that flip without them.
 
+    Args:
+        inputs: the model and the data.
+        flips: rows of `FLIPS`, of heads.
+
     Returns:
         For each rank the `AttentionExample` objects as JSON has them; none of long texts.
     """

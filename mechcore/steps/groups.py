@@ -29,7 +29,15 @@ GROUP_ACCURACY = Schema(
 
 
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
-    """The columns of `GROUP_ACCURACY`: mean accuracy over subsets, each counting the same."""
+    """Mean accuracy over subsets, each counting the same.
+
+    Args:
+        accuracy: the table of `mechcore.steps.tables.accuracy_table`.
+        groups: see `subset_groups`.
+
+    Returns:
+        The columns of `GROUP_ACCURACY`.
+    """
     subsets = proper_subsets(accuracy)
     by = ["subnetwork", "target_sparsity", "seed"]
     rows = []
@@ -48,6 +56,10 @@ def subset_groups(
     subsets: pd.DataFrame, groups: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, list[str]]]:
     """Which subsets the means are over.
+
+    Args:
+        subsets: of `proper_subsets`.
+        groups: out-of-domain subsets by the name of their group.
 
     Returns:
         Role and subsets by group: ``ID`` and ``OOD`` with all there are, unless ``groups`` says

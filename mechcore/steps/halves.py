@@ -67,6 +67,10 @@ class Halves(MainStep):
 def common_masks(
     masks: Mapping[str, Mapping[Pruned, Mask]],
 ) -> dict[str, dict[Pruned, Mask]]:
-    """Those of the targets and seeds that no data lack, in order."""
+    """Those of the targets and seeds that no data lack, in order.
+
+    Args:
+        masks: by what they were pruned on, then by target and seed.
+    """
     common = sorted(set.intersection(*(set(each) for each in masks.values())))
     return {data: {key: each[key] for key in common} for data, each in masks.items()}

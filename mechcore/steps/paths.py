@@ -102,7 +102,12 @@ def core_tables(
 ) -> dict[str, pd.DataFrame]:
     """What every component behind the core loses without it, and the answer without each component.
 
-    Without roles there are no controls, and there is no verdict.
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        core: its core, not empty.
+        step: with the settings.
+        roles: of `component_roles`; without them there are no controls and there is no verdict.
 
     Returns:
         The tables ``paths``, ``path_information`` and ``core_dependence``, and with roles
@@ -155,7 +160,15 @@ def readers_on(
     role: str,
     **options: Any,
 ) -> Readers:
-    """`mechcore.paths.readers_of` on the test data of a role."""
+    """What components answer that do not see some heads, on the test data of a role.
+
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        senders: the heads.
+        role: of the data.
+        options: others of `mechcore.paths.readers_of`.
+    """
     labels = inputs.config.class_names
     data = inputs.data[role]
     return readers_of(
@@ -182,8 +195,15 @@ def path_tables(
 ) -> dict[str, pd.DataFrame]:
     """Cut sets of paths on both kinds of data.
 
-    ``state`` is the folder for the state files of an interruptible run; options are ``fill``,
-    ``batch_size`` and others of `mechcore.ablate`.
+    Args:
+        inputs: the model and the data.
+        means: the model's.
+        cuts: sets of paths to one receiver each.
+        groups: out-of-domain subsets by the name of their group.
+        n_resamples: bootstrap resamples.
+        seed: of draws, folds and resamples.
+        state: folder for the state files of an interruptible run.
+        options: ``fill``, ``batch_size`` and others of `mechcore.ablate`.
 
     Returns:
         The tables ``paths`` and, unless the classes are a whole vocabulary, ``path_information``.
@@ -198,7 +218,16 @@ def path_tables(
 def tables_of(
     found: Sequence[Ablations], groups: Mapping[str, tuple[str, ...]], **statistics: Any
 ) -> dict[str, pd.DataFrame]:
-    """The tables of `path_tables`; ``statistics`` are ``n_resamples`` and ``seed``."""
+    """Tables of sets of paths that were cut.
+
+    Args:
+        found: the answers, on each kind of data.
+        groups: out-of-domain subsets by the name of their group.
+        statistics: ``n_resamples`` and ``seed``.
+
+    Returns:
+        As `path_tables`.
+    """
     tables = {"paths": joined([path_table(each, **statistics) for each in found])}
     if all(without.logits is not None for each in found for without in each.without.values()):
         told = [path_information_table(e, known_groups(e, groups), **statistics) for e in found]

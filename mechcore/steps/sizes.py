@@ -44,8 +44,10 @@ _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
     """The checkpoints of a training run, by their step where it can be told, else by name.
 
-    Paths are checkpoint directories, or folders of them (``step-0500`` or ``checkpoint-500``, and
-    ``final``); none stands for the embedded encoder's.
+    Args:
+        paths: checkpoint directories, or folders of them (``step-0500`` or ``checkpoint-500``,
+            and ``final``); none stands for the embedded encoder's.
+        model: everything else about the model.
 
     Raises:
         InputError: a path holds no checkpoint, or two have the same name.
@@ -98,8 +100,10 @@ def accuracies_by_checkpoint(
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, list[str]]]:
     """Tables ``accuracy`` of all checkpoints as effective sizes are worked out from them.
 
-    Of groups see `mechcore.steps.groups.subset_groups`; one of which a subset has no example is
-    left out, with a warning.
+    Args:
+        tables: by checkpoint.
+        groups: see `mechcore.steps.groups.subset_groups`; one of which a subset has no example is
+            left out, with a warning.
 
     Returns:
         The tables ``full`` and ``grid`` of `effective_size`, and its groups: ``ID``, ``OOD`` and

@@ -209,7 +209,11 @@ def accuracy_table(
 ) -> pd.DataFrame:
     """Accuracy of the full model and of every subnetwork on every subset.
 
-    Answers are by role, those ``masked`` in the order of the subnetworks.
+    Args:
+        full: the full model's answers by role.
+        subnetworks: the subnetworks.
+        masked: their answers by role, in the same order.
+        names: name of the data by role.
 
     Returns:
         The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
@@ -279,8 +283,11 @@ def core_tables(
 ) -> tuple[HeuristicCore, dict[str, pd.DataFrame]]:
     """The heuristic core, and what else several subnetworks have in common.
 
-    ``files`` name the subnetworks in messages, and in the tables where several have one name; with
-    ``any_model`` they may be those of different models of one shape.
+    Args:
+        subnetworks: the subnetworks.
+        files: where they come from, to name them by: in messages, and in the tables those of
+            different models that have the same name.
+        any_model: whether they may be those of different models of one shape.
 
     Returns:
         The core, and the tables ``head_frequency``, ``head_overlap``, ``core``, ``core_summary``

@@ -38,7 +38,11 @@ class StudyKind(Generic[S]):
     executor: Callable[[S], Executor] = lambda settings: Local()
 
     def read(self, content: Any, name: str) -> S:
-        """Settings from plain values, ``name`` in messages; what is left out keeps its default.
+        """Settings from plain values; what is left out keeps its default.
+
+        Args:
+            content: settings by name.
+            name: of where they come from, for messages.
 
         Raises:
             InputError: they are not such settings; the message names what is wrong and where.

@@ -121,7 +121,16 @@ def write_results(
 ) -> list[Path]:
     """Bring the results of a finished study to ``out``; what it wrote before and not now goes.
 
-    Returns each folder with results. Of origins see `mechcore.settings.origins`.
+    Args:
+        study: the study.
+        out: its folder.
+        kind: of study.
+        settings: its settings.
+        store: holds the results.
+        origins: where settings that are not defaults came from, by their names with dots.
+
+    Returns:
+        Each folder with results.
     """
     found = study.results()
     schemas = schemas_of({"kind": kind}).values() if any(r.tables for r in found.values()) else ()

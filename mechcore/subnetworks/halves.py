@@ -79,7 +79,11 @@ Pruned = tuple[float, int]
 def half_overlap(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
     """The columns of `HALF_OVERLAP`: overlap of heads between halves beside that between seeds.
 
-    The masks are by what they were pruned on, `WHOLE` and `HALVES`, then by target and seed.
+    Args:
+        masks: by what they were pruned on, `WHOLE` and `HALVES`, then by target and seed.
+
+    Returns:
+        The columns of `HALF_OVERLAP`.
     """
     tables = []
     for target in sorted({target for each in masks.values() for target, _ in each}):
@@ -122,7 +126,11 @@ def _compared(first: str, first_seed: int, second: str, second_seed: int) -> str
 def half_cores(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
     """The columns of `HALF_CORES`: cores of halves of the data and of all of it, two by two.
 
-    The masks are those of `half_overlap`, of the same targets and seeds.
+    Args:
+        masks: see `half_overlap`; of the same targets and seeds.
+
+    Returns:
+        The columns of `HALF_CORES`.
     """
     found = {data: [*each.values()] for data, each in masks.items()}
     cores = {data: reduce(and_, each) for data, each in found.items()}

@@ -69,8 +69,17 @@ def smallest_subnetworks(
 
     Among equally sparse ones it is the one whose larger upper end is lower.
 
-    Answers are by role (``"id"``, ``"ood"``), the subnetworks' by name in it. The limit is a share;
-    resamples of the examples are paired.
+    Args:
+        masks: the subnetworks at hand, by name.
+        full: the full model's answers, by role (``"id"``, ``"ood"``).
+        masked: the subnetworks' answers to the same examples, by role and name.
+        limit: loss accepted, as a share.
+        n_resamples: paired bootstrap resamples over examples.
+        level: of the intervals.
+        seed: of folds and resamples.
+
+    Returns:
+        The columns of `SMALLEST`, a row for each measure.
     """
     rows: list[dict[str, Any]] = []
     for measure in MEASURES:
@@ -141,7 +150,13 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
 
 
 def export_command(model: str, run: Path, row: Mapping[Any, Any]) -> str:
-    """The command that writes a subnetwork, a row of `smallest_subnetworks`, as a checkpoint."""
+    """The command that writes a subnetwork as a checkpoint.
+
+    Args:
+        model: the checkpoint that was studied.
+        run: the study's folder.
+        row: of `smallest_subnetworks`, within the limit.
+    """
     words = ["mechcore", "export", "--model", model, "--mask", str(run / row["mask"])]
     words += ["--means", str(run / "means.safetensors"), "--out", str(row["subnetwork"])]
     return shlex.join(words)

@@ -83,7 +83,13 @@ class Objective:
         batch: Mapping[str, Tensor],
         targets: Int[Tensor, " batch"],
     ) -> Float[Tensor, ""]:
-        """Mean cross-entropy in nats: over examples or, if ``whole``, over tokens."""
+        """Mean cross-entropy in nats: over examples or, if ``whole``, over tokens.
+
+        Args:
+            model: the model.
+            batch: encoded examples, padded on the right.
+            targets: index of the right logit of each.
+        """
         if not self.whole:
             logits = self.logits(model, batch)
             return nn.functional.cross_entropy(logits, targets.to(logits.device))
@@ -128,7 +134,11 @@ def classification(
 ) -> Objective:
     """The objective of a sequence classifier, with the classes of its ``config.id2label``.
 
-    ``max_length`` is in tokens; by default inputs longer than the model takes are refused.
+    Args:
+        model: the classifier.
+        tokenizer: its tokenizer.
+        max_length: tokens after which inputs are cut; None for as many as the model takes, and
+            then longer inputs are refused.
 
     Raises:
         InputError: ``max_length`` is more than the model takes, or model and tokenizer do not
@@ -160,8 +170,13 @@ def answering(
 ) -> Objective:
     """The objective of a causal language model that answers a prompt.
 
-    The prompt has ``{a}`` and ``{b}``, and ``max_length`` is its longest in tokens. ``whole`` takes
-    the loss over prompt and answer, as in pretraining.
+    Args:
+        model: the language model.
+        tokenizer: its tokenizer.
+        prompt: the text with ``{a}`` and ``{b}``.
+        answers: the answer word of each class.
+        max_length: longest prompt in tokens; None for as many as the model takes.
+        whole: take the loss over prompt and answer, as in pretraining.
 
     Raises:
         InputError: the answers are not different single tokens that the tokenizer knows, or

@@ -130,8 +130,12 @@ def small_gpt2(
 ) -> GPT2LMHeadModel:
     """An untrained GPT-2 of 4 layers and 48 positions, untied embeddings, without dropout.
 
-    The tokenizer has the words, the padding and the first token; ``end`` is the id of the token
-    that ends a text.
+    Args:
+        tokenizer: has the words, the padding and the first token.
+        seed: of the weights.
+        width: of the residual stream.
+        n_heads: of a layer.
+        end: id of the token that ends a text.
     """
     torch.manual_seed(seed)
     model = GPT2LMHeadModel(
@@ -171,7 +175,12 @@ def train_tiny_encoder(
     begins anew: which heads and MLPs are dropped comes from a generator of its own, which the
     state of a run does not hold.
 
-    The seed is that of the weights, of the training pairs and of their order.
+    Args:
+        out: directory to create, or that of the same run.
+        steps: optimiser steps.
+        seed: seed of the weights, of the training pairs and of their order.
+        minority: share of counter-heuristic training pairs.
+        progress: whether to show a progress bar.
 
     Returns:
         The history, see ``mechcore.training.read_history``.

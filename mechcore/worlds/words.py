@@ -19,8 +19,9 @@ SPECIALS = ("[PAD]", "[BOS]", "[EOS]")
 def word_tokenizer(words: Iterable[str], *, begins: bool = False) -> PreTrainedTokenizerFast:
     """A token for every word; none for unknown ones: a text with another word is an error.
 
-    Ids of words are in their order, after the special tokens. No special token is added, unless
-    every text ``begins`` with ``[BOS]``.
+    Args:
+        words: in the order of their ids, which begin after the special tokens.
+        begins: whether every text begins with ``[BOS]``; otherwise no special token is added.
     """
     pad, bos, eos = SPECIALS
     vocabulary = dict.fromkeys((*SPECIALS, *words))

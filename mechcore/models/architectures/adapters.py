@@ -31,7 +31,13 @@ def derived(
 ) -> type[ArchitectureAdapter] | None:
     """The adapter of a decoder's classifier, made from that of the family's language model.
 
-    None if TransformerLens bridges no such language model; ``name`` is of the class to bridge.
+    Args:
+        family: has the head.
+        language_model: the Hugging Face class whose adapter to begin with.
+        name: of the class to bridge.
+
+    Returns:
+        The adapter; None if TransformerLens bridges no such language model.
     """
     base: Any = factory.SUPPORTED_ARCHITECTURES.get(language_model)
     if base is None:

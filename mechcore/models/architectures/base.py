@@ -64,8 +64,12 @@ class Architecture:
     def adapter(cls, name: str, kind: str) -> type[ArchitectureAdapter] | None:
         """The TransformerLens adapter of a Hugging Face class of the family.
 
-        The class is a classifier or a model without a head; ``kind`` is ``config.model_type``. None
-        where TransformerLens has its own, or there is none.
+        Args:
+            name: of the class: a classifier, or a model without a head.
+            kind: ``config.model_type``.
+
+        Returns:
+            The adapter; None where TransformerLens has its own, or there is none.
         """
         from mechcore.models.architectures.adapters import derived
 
@@ -78,7 +82,11 @@ class Architecture:
     def language_model(cls, kind: str) -> str | None:
         """The Hugging Face class whose TransformerLens adapter bridges a decoder's classifiers.
 
-        None if the family, of ``config.model_type`` ``kind``, is none of decoders.
+        Args:
+            kind: ``config.model_type``.
+
+        Returns:
+            Its name; None if the family is none of decoders.
         """
         from transformers.models.auto.modeling_auto import (
             MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -92,6 +100,9 @@ class Architecture:
     def stack(self, model: Any) -> Stack:
         """The layers as functions of the weights, for the engine that shares prefixes.
 
+        Args:
+            model: a TransformerBridge of the family.
+
         Raises:
             InputError: the family offers none, or the model has a part that a `Stack` has not.
         """
@@ -99,6 +110,11 @@ class Architecture:
 
     def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
         """The same network with biases, to hold means, at the projections that need them.
+
+        Args:
+            model: a Hugging Face model of the family.
+            attention: whether W_O needs one.
+            mlp: whether the MLP's last matrix needs one.
 
         Raises:
             InputError: there are none, and no way to add them.

@@ -36,9 +36,15 @@ def bridge_stack(
     Those are ``ln1``, ``ln2``, attention with ``q``, ``k``, ``v`` and ``o``, and an MLP with
     ``in``, ``out`` and perhaps ``gate``.
 
-    Of ``embed``, ``activation``, ``post_norm`` and ``rotary`` see `Stack`. By default a
-    normalisation comes before the last matrix, which is a decoder's classifier or unembedding, and
-    a layer's attention scores are scaled by ``d_head ** -0.5``.
+    Args:
+        model: a TransformerBridge.
+        embed: see `Stack`, as ``activation``, ``post_norm`` and ``rotary``.
+        activation: of the MLPs.
+        head: before the last matrix; None for the final normalisation.
+        out: the last matrix; None for a decoder's classifier or unembedding.
+        post_norm: whether normalisation follows the residual add.
+        scale: of a layer's attention scores; None for ``d_head ** -0.5``.
+        rotary: cosines and sines of positions.
     """
     n_heads, size = int(model.cfg.n_heads), int(model.cfg.d_head)
     if out is None:
@@ -69,8 +75,11 @@ def encoder_stack(
 ) -> Stack:
     """A `Stack` of an encoder's classifier that is BERT but for names.
 
-    ``places`` are rows of the position embeddings, [batch, pos], by default counted from 0;
-    ``between`` stands between the two matrices of the classification head.
+    Args:
+        model: a TransformerBridge.
+        dense_and_out: where Hugging Face has the two matrices of the classification head.
+        between: the activation between them.
+        places: rows of the position embeddings, [batch, pos]; None counts from 0.
 
     Raises:
         InputError: the model is no classifier, or a decoder.

@@ -111,7 +111,15 @@ def attention_tables(
     All tokens of a number count, its sign and point included. Intervals are 95 % bootstraps over
     trials; there are none with 0 resamples.
 
-    ``ablation`` is the table ``cognitive_ablation`` of the same model.
+    Args:
+        model: a TransformerLens language model that computes attention patterns.
+        tokenizer: the model's.
+        trials: test trials.
+        ablation: ``cognitive_ablation`` of the same model, from
+            `mechcore.papers.cognitive.ablation.ablation_tables`.
+        resamples: of the bootstrap.
+        batch_size: trials per batch.
+        seed: of the bootstrap.
 
     Returns:
         The columns of `ATTENTION`, a row per head; and of `ATTENTION_DROP`, a row per fill. Heads

@@ -112,8 +112,9 @@ def best_rate(results: Iterable[Mapping[str, Any]]) -> float:
 def training_table(results: Sequence[Mapping[str, Any]], chosen: Iterable[Run]) -> pd.DataFrame:
     """One row per training run: the columns of `TRAINING`.
 
-    Of results see `mechcore.papers.cognitive.arms.MakeModel.make`; the learning rates of runs that
-    are ``chosen`` were the best of the grid.
+    Args:
+        results: of the runs, see `mechcore.papers.cognitive.arms.MakeModel.make`.
+        chosen: those whose learning rate was the best of the grid.
     """
     kept = {(run.arm, run.n, run.seed, run.learning_rate) for run in chosen}
     rows = [each for each in results if each["learning_rate"] is not None]
@@ -150,6 +151,9 @@ def compared(curve: pd.DataFrame) -> pd.DataFrame:
     arm that is less accurate after the largest number of training trials is taken there; the other
     arm after the number whose accuracy comes closest to that (of equals the larger number). An arm
     alone is taken at its largest number.
+
+    Args:
+        curve: see `curve_table`.
 
     Returns:
         The columns of `MODELS`. The gap is missing where there are not two arms; they are matched

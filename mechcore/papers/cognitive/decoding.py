@@ -133,7 +133,12 @@ def decoding_tables(
     the check does not count rows but compares the largest accuracy of those not ``read``, in
     standard errors over chance, with the largest under shuffled labels.
 
-    There must be 5 trials of every condition. The smallest p there can be is 1 / (1 + shuffles).
+    Args:
+        model: any TransformerLens language model.
+        tokenizer: the model's.
+        trials: at least 5 of every condition.
+        layers: whose states are decoded, all if not given.
+        shuffles: fits to shuffled labels; the smallest p there can be is 1 / (1 + shuffles).
 
     Returns:
         The columns of `DECODING`, where the choice is the right answer, not the model's; of

@@ -172,8 +172,11 @@ def render(
 ) -> tuple[str, dict[str, Span]]:
     """One prompt, and the first character of every landmark in it and the one after its last.
 
-    Numbers are in the order of `NUMBERS`, in percent for ``"signed"``; the modality ``first`` is
-    shown first.
+    Args:
+        rendering: how it is worded.
+        context: the modality that decides.
+        numbers: in the order of `NUMBERS`; percent for ``"signed"``.
+        first: the modality shown first.
     """
     written = [f"{n / 100:.2f}" if rendering == "signed" else str(n) for n in numbers]
     values = {"context": context, "answer": _LAST_WORD[rendering]}

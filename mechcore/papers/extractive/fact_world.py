@@ -109,7 +109,11 @@ def tiny_fact_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
 
 
 def tiny_ordering(seed: int) -> OrderingTask[Facts]:
-    """The ordering task of the tiny world, with 84 training names and 20 test names."""
+    """The ordering task of the tiny world, with 84 training names and 20 test names.
+
+    Args:
+        seed: of which newcomers are for testing, and of where they live.
+    """
     rng = random.Random(f"tiny ordering {seed}")
     names = shuffled(NEWCOMERS, rng)
     return ordering(names[:TRAINING_NAMES], names[TRAINING_NAMES:], TINY_CITIES, rng)

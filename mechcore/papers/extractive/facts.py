@@ -168,7 +168,9 @@ def city_tasks(seed: int) -> tuple[FactTask[Facts], FactTask[Facts]]:
 def city_ordering(seed: int, n_train: int = TRAINING_NAMES) -> OrderingTask[Facts]:
     """The ordering task on the paper's 20 cities: names, and where they live, are drawn.
 
-    Training names, at least 2, are spread evenly over the cities; 20 more are for testing.
+    Args:
+        seed: of the draws.
+        n_train: training names, at least 2, spread evenly over the cities; 20 more are for testing.
 
     Raises:
         InputError: there are not as many names, or fewer than 2 are asked for.

@@ -154,8 +154,13 @@ def look_back(
 ) -> Trace:
     """Run a model forward, and R backward: total derivatives with respect to activations.
 
-    Values and gradients are kept of the hook points ``wanted``, values of those to ``read``, and
-    ``head_gradients`` if ``by_head``. Rows do not touch one another.
+    Args:
+        model: a causal language model of TransformerLens.
+        question: the prompts; rows do not touch one another.
+        sites: of the model.
+        wanted: hook points whose values and gradients are kept.
+        read: further hook points whose values are kept.
+        by_head: whether to get ``head_gradients``, too.
     """
     start = hook_resid_pre(0)
     seen: dict[str, Tensor] = {}

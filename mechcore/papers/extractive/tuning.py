@@ -43,8 +43,12 @@ def tune(
 ) -> pd.DataFrame:
     """Fine-tune a causal language model of TransformerLens on facts, changing its weights.
 
-    Several sets of facts are shuffled together. Of data to ``replay`` every step gets
-    ``settings.replay`` rows drawn at random.
+    Args:
+        model: the model.
+        data: the facts, or several sets that are shuffled together.
+        settings: how.
+        layers: whose matrices are trained; None for all.
+        replay: other data, of which every step gets ``settings.replay`` rows drawn at random.
 
     Returns:
         One row per epoch: epoch, loss (mean over its steps of the mean over target tokens, nats).

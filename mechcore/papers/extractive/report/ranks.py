@@ -119,9 +119,11 @@ def _freezing_means(table: pd.DataFrame) -> Table:
 
 @styled
 def freezing_lines(freezing: pd.DataFrame, chance: Mapping[str, float]) -> Figure:
-    """Mean rank of one kind of data by cut, early or late layers frozen: tasks by ways of freezing.
+    """Mean rank by cut with early or late layers frozen: tasks by ways of freezing.
 
-    No chance is drawn for tasks that it lacks.
+    Args:
+        freezing: the rows of one kind of data.
+        chance: mean rank by chance, by task; none is drawn for tasks it lacks.
     """
     tasks, ways = tasks_of(freezing), in_order(freezing["way"], list(WAYS))
     figure = new_figure(min(1.2 + 4.2 * len(ways), MAX_WIDTH), 0.8 + 2.5 * len(tasks))
@@ -232,8 +234,10 @@ def seed_dots(
 ) -> Figure:
     """Mean rank of every seed and the mean over them: a row per value of a column.
 
-    Panels have a title and rows with ``seed``, ``mean_rank``, ``chance`` and the column, whose
-    values in order, with what they are called, are ``names``.
+    Args:
+        panels: title and rows (``seed``, ``mean_rank``, ``chance`` and the column) of each.
+        column: what stands in the rows of a panel.
+        names: its values in order, and what they are called.
     """
     whole = pd.concat([rows for _, rows in panels])
     values, seeds = in_order(whole[column], list(names)), seeds_in(whole)

@@ -186,7 +186,13 @@ def sums(run: RunFolder, gallery: Gallery, table: pd.DataFrame) -> Iterator[Bloc
 def token_map(
     scores: pd.DataFrame, columns: Sequence[tuple[str, int]], n_layers: int
 ) -> pd.DataFrame:
-    """Scores of one kind by layer and token: sums over the components of a layer, mean of seeds."""
+    """Scores by layer and token: summed over the components of a layer, mean over seeds.
+
+    Args:
+        scores: rows of one task, score and kind.
+        columns: as `token_columns` gives them.
+        n_layers: layers of the model.
+    """
     found = _matrix(keyed(scores), "column", columns, n_layers)
     return found.set_axis([token_name(column) for column in columns], axis=1)
 
