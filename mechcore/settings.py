@@ -182,14 +182,7 @@ class Presets(Generic[S]):
 
 @dataclass(frozen=True)
 class Entry:
-    """A setting as it stands in its class.
-
-    Attributes:
-        name: of the field.
-        type: of its values.
-        default: its value where none is given; `dataclasses.MISSING` if it has to be given.
-        setting: its description.
-    """
+    """A setting as it stands in its class; `dataclasses.MISSING` has to be given."""
 
     name: str
     type: Any

@@ -26,12 +26,7 @@ MIB_SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 @dataclass(frozen=True)
 class CircuitSizes:
-    """Sizes of circuits.
-
-    Attributes:
-        shares: of all components; where the circuits are on the axis.
-        kept: how many components they keep.
-    """
+    """Sizes of circuits: how many components each keeps, and as shares of all, on the axis."""
 
     shares: tuple[float, ...]
     kept: tuple[int, ...]

@@ -40,15 +40,9 @@ def case_names(wanted: Iterable[str] = (PLANTED, TRAINED)) -> list[str]:
     known = [name for names in groups.values() for name in names]
     found = [name for each in wanted for name in groups.get(each, [each])]
     unknown = [name for name in found if name not in known]
-    if not found:
-        raise InputError(
-            f"cases: found none; expected planted, trained, or some of {', '.join(known)}"
-        )
-    if unknown:
-        raise InputError(
-            f"cases: {unknown[0]!r} is none; expected planted, trained, or some of "
-            f"{', '.join(known)}"
-        )
+    if unknown or not found:
+        what = f"{unknown[0]!r} is none" if unknown else "found none"
+        raise InputError(f"cases: {what}; expected planted, trained, or some of {', '.join(known)}")
     return list(dict.fromkeys(found))
 
 
@@ -80,7 +74,7 @@ def run_benchmark(
     code: Mapping[str, str] | None = None,
     device: str = "cpu",
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Every method on every case, each result kept as soon as it is there.
+    """The tables ``nodes`` and ``pairs`` of every method on every case, each kept once it is there.
 
     Args:
         out: folder for the results; those that are there already are not made again.
@@ -91,9 +85,6 @@ def run_benchmark(
         code: digests of the code that makes the results, by module; results of other code are not
             taken over.
         device: where models are put.
-
-    Returns:
-        The tables ``nodes`` and ``pairs``.
 
     Raises:
         InputError: a case or method is unknown, the folder holds another benchmark, or a result in
@@ -150,12 +141,9 @@ def _one(
             raise InputError(f"{file}: some methods are missing; remove it, and run this again")
         return table
 
-    loaded: list[Case] = []
-
+    @cache
     def case() -> Case:
-        if not loaded:
-            loaded.append(load_case(name, folder / "checkpoint", seed=seed, device=device))
-        return loaded[0]
+        return load_case(name, folder / "checkpoint", seed=seed, device=device)
 
     ranked, paired = options["methods"], options["interaction_methods"]
     nodes = kept(NODES, ranked, lambda: recovered_nodes(case(), ranked, seed=seed))

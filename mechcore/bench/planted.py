@@ -34,13 +34,7 @@ _NEEDED = 0.05
 
 @dataclass(frozen=True)
 class Planted:
-    """A circuit, its texts, and the transformer that runs it.
-
-    Attributes:
-        circuit: what is computed.
-        population: its texts.
-        form: of the transformer.
-    """
+    """A circuit, its texts, and the transformer that runs it."""
 
     circuit: Circuit
     population: Population

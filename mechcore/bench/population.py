@@ -90,13 +90,7 @@ def _words(values: np.ndarray, n_fillers: np.ndarray) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The answers of a circuit to a whole population, with any of its parts ablated.
-
-    Attributes:
-        circuit: what answers.
-        population: its texts.
-        causal: whether it runs in a decoder.
-    """
+    """The answers of a circuit to a whole population, with any of its parts ablated."""
 
     circuit: Circuit
     population: Population

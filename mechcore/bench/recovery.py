@@ -9,6 +9,7 @@ the true ones: AUROC, and signs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def recovered_nodes(
     schedule: PruneSettings | None = None,
     batch_size: int = 128,
 ) -> pd.DataFrame:
-    """How well methods find a case's components.
+    """How well methods find a case's components: the columns of `NODES`, a row per method.
 
     Args:
         case: a model of known truth.
@@ -90,9 +91,6 @@ def recovered_nodes(
         seed: of what methods draw.
         schedule: of L0 pruning; the preset ``"fast"`` by default.
         batch_size: texts of a forward of sweeps.
-
-    Returns:
-        The columns of `NODES`, a row per method.
 
     Raises:
         InputError: a method is unknown, or all components of the case are true.
@@ -132,7 +130,7 @@ def recovered_nodes(
                 "distance": mask_distance(mask, case.truth).distance,
                 "cpr": faithful.cpr.mean,
                 "cmd": faithful.cmd.mean,
-                **_passes(cost),
+                **asdict(cost),
             }
         )
     return pd.DataFrame(rows, columns=NODES.names)
@@ -213,16 +211,13 @@ def recovered_pairs(
                 "n": len(found.interactions),
                 "auroc": pair_auroc(found.interactions, case.truth),
                 "signs": sign_accuracy(found.interactions, case.truth),
-                **_passes(found.cost),
+                **asdict(found.cost),
             }
         )
     return pd.DataFrame(rows, columns=PAIRS.names)
 
 
-def _passes(cost: Cost) -> dict[str, float]:
-    return {"forwards": cost.forwards, "backwards": cost.backwards}
-
-
+_PASSES = [column.name for column in _COST]
 _FORM = r"-(encoder|decoder)(-noisy)?$"
 _RANGES = {"auroc": (0, 1), "signs": (0, 1), "cpr": (-np.inf, np.inf), "cmd": (0, np.inf)}
 
@@ -245,7 +240,7 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
     circuit = table["case"].str.replace(_FORM, "", regex=True)
     by_case = (
         table.assign(circuit=circuit)
-        .groupby(["method", "circuit"], sort=False)[[*columns, *_passes(Cost())]]
+        .groupby(["method", "circuit"], sort=False)[[*columns, *_PASSES]]
         .mean()
     )
     rows: list[dict[str, Any]] = []
@@ -255,7 +250,7 @@ def over_cases(table: pd.DataFrame, columns: Sequence[str], *, seed: int = 0) ->
             found = mean_interval(part[column].to_numpy(), seed=seed)
             low, high = np.clip([found.low, found.high], *_RANGES[column])
             row |= {column: found.mean, f"{column}_low": low, f"{column}_high": high}
-        row |= {name: part[name].mean() for name in _passes(Cost())}
+        row |= {name: part[name].mean() for name in _PASSES}
         rows.append(row)
     best = -1 if columns[0] != "cmd" else 1
     order = np.argsort([best * row[columns[0]] for row in rows], kind="stable")

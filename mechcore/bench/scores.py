@@ -196,12 +196,7 @@ def _auroc(scores: Mapping[Any, float], true: Collection[Any], what: str) -> flo
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a set of components compares with the true one.
-
-    Attributes:
-        found: the components found.
-        true: those that are true.
-    """
+    """How a set of components compares with the true one."""
 
     found: frozenset[Component]
     true: frozenset[Component]

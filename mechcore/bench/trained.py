@@ -280,12 +280,8 @@ def _share(right: Tensor) -> float:
 
 def _singles(which: Tensor) -> list[Tensor]:
     """One mask for every component of a mask."""
-    found = []
-    for place in which.nonzero().tolist():
-        one = torch.zeros_like(which)
-        one[tuple(place)] = True
-        found.append(one)
-    return found
+    each = torch.eye(which.numel(), dtype=torch.bool)[which.flatten()]
+    return list(each.unflatten(1, which.shape))
 
 
 def _main(

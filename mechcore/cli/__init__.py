@@ -15,7 +15,6 @@ from mechcore.cli import (
     ablation,
     bench,
     components,
-    dividends,
     interactions,
     paths,
     study,
@@ -69,7 +68,7 @@ def _main(
 _steps = (
     *(subnetworks.means, subnetworks.prune, subnetworks.compare, subnetworks.core),
     *(subnetworks.effective_size, subnetworks.export, components.heads, ablation.ablate),
-    *(interactions.interactions, dividends.dividends, paths.paths),
+    *(interactions.interactions, interactions.dividends, paths.paths),
 )
 _PANELS: dict[str, Sequence[Callable[..., None]]] = {
     "Main job": (study.run, study.demo),

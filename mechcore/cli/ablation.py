@@ -21,9 +21,8 @@ from mechcore.cli.shared import (
     AnyModel,
     Means,
     Resume,
-    load,
-    means_of,
-    must_not_exist,
+    check_out,
+    load_ablated,
     show,
 )
 from mechcore.errors import InputError
@@ -163,29 +162,23 @@ def ablate(
         raise InputError(f"--precision: the {engine} engine has the model's own precision only")
     check_out(out, out / "race-id" if raced else state_file(out, "id"), resume)
     from mechcore.components import ModelShape
-    from mechcore.masking.fills import FILLS
     from mechcore.report.ablation_figures import save_figures
     from mechcore.steps.ablation import SWEEP_TABLES, sweep_tables
     from mechcore.steps.inputs import groups_of
     from mechcore.tables import write_tables
 
     config = given.settings
-    fill = config.analyses.fill
-    needs_means = FILLS[fill].needs_means
-    needs_train = needs_means and means is None
-    roles = ("train", "id", "ood") if needs_train else ("id", "ood")
-    inputs = load(given, roles)
+    inputs, averages = load_ablated(given, ("id", "ood"), means)
     with progress.shown():
         kinds = chosen.kinds(ModelShape.of(inputs.model), config.data.seed, inputs.model)
         if raced:
-            known = means_of(inputs, means) if needs_means else None
-            _race(inputs, known, list(kinds), how.settings, config, engine, precision, out)
+            _race(inputs, averages(), list(kinds), how.settings, config, engine, precision, out)
             return
         tables, found = sweep_tables(
             inputs,
-            means_of(inputs, means) if needs_means else None,
+            averages(),
             kinds,
-            fill=fill,
+            fill=config.analyses.fill,
             engine=engine,
             precision=precision,
             batch_size=config.batch_size,
@@ -259,14 +252,6 @@ def _race(
 def state_file(out: Path, role: str) -> Path:
     """Where an interrupted sweep leaves what it has done."""
     return out / f"sweep-{role}.safetensors"
-
-
-def check_out(out: Path, state: Path, resume: bool) -> None:
-    """Refuse an output in use, or one to resume without the state that is written first."""
-    if not resume:
-        must_not_exist(out)
-    elif not state.is_file():
-        raise InputError(f"{out}: nothing to resume, there is no {state.name} in it")
 
 
 MOST_SHOWN = 20

@@ -54,7 +54,7 @@ def bench(
     )
     from mechcore.pruning import METHODS
     from mechcore.report.blocks import Gallery
-    from mechcore.report.recovery_figures import recovery
+    from mechcore.report.subnetwork_figures import recovery
     from mechcore.study.source_code import code_digests
     from mechcore.tables import write_tables
 

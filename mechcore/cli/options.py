@@ -200,12 +200,7 @@ def _from_text(entry: Entry, option: str, text: str) -> Any:
 
 @dataclass(frozen=True)
 class Given(Generic[S]):
-    """What the command line gives of the settings of a class.
-
-    Attributes:
-        made: which options there were.
-        values: those that are on the command line, by name with dots.
-    """
+    """What the command line gives of the settings of a class, by name with dots."""
 
     made: From
     values: Mapping[str, Any]

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 import typer
 
 from mechcore import progress
-from mechcore.cli.ablation import COMMON, MOST_CONTROLS, Core, Engine, check_out, state_file
+from mechcore.cli.ablation import COMMON, MOST_CONTROLS, Core, Engine, state_file
 from mechcore.cli.options import From, Given, grouped, split
-from mechcore.cli.shared import Means, Resume, load, means_of, show
+from mechcore.cli.shared import Means, Resume, check_out, load_ablated, show
 from mechcore.errors import InputError
 from mechcore.steps.config import StudyConfig
 from mechcore.wording import OUT_FIRST
@@ -110,7 +110,6 @@ def paths(
     chosen.check()
     senders = chosen.senders_of()
     from mechcore.ablation import sets
-    from mechcore.masking.fills import FILLS
     from mechcore.paths.dependence import CORE_DEPENDENCE
     from mechcore.paths.search import PATH_SCREENING
     from mechcore.paths.tables import PATH_INFORMATION, PATHS
@@ -118,9 +117,8 @@ def paths(
     from mechcore.tables import write_tables
 
     config = given.settings
-    needs_means = FILLS[config.analyses.fill].needs_means
     tested = TEST_ROLES[1:] if chosen.find else TEST_ROLES
-    inputs = load(given, ("train", *tested) if needs_means and means is None else tested)
+    inputs, averages = load_ablated(given, tested, means)
     cuts = sets.paths(
         senders,
         split(chosen.receivers),
@@ -134,11 +132,10 @@ def paths(
     if chosen.controls:
         work.check_controls()  # before means, which take time
     with progress.shown():
-        activations = means_of(inputs, means) if needs_means else None
         if chosen.find:
-            tables = work.found(activations, chosen.find, chosen.measured)
+            tables = work.found(averages(), chosen.find, chosen.measured)
         else:
-            tables = work.measured(activations, chosen.controls)
+            tables = work.measured(averages(), chosen.controls)
     write_tables(out, tables, (PATHS, PATH_INFORMATION, CORE_DEPENDENCE, PATH_SCREENING))
     for path in [*out.glob("sweep-*.safetensors*"), *out.glob("path-search.safetensors*")]:
         path.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
@@ -100,6 +101,17 @@ def means_of(inputs: Any, means: Path | None) -> Any:
     return MeanActivations.compute(inputs.model, inputs.data["train"])
 
 
+def load_ablated(
+    given: Given[StudyConfig], roles: tuple[str, ...], means: Path | None
+) -> tuple[Any, Callable[[], Any]]:
+    """The model and data, and what gives the means; None where the fill needs none."""
+    from mechcore.masking.fills import FILLS
+
+    needed = FILLS[given.settings.analyses.fill].needs_means
+    inputs = load(given, ("train", *roles) if needed and means is None else roles)
+    return inputs, lambda: means_of(inputs, means) if needed else None
+
+
 def mask_files(path: Path) -> list[Path]:
     """The mask files of a path."""
     if path.is_dir():
@@ -119,6 +131,14 @@ def must_not_exist(out: Path, *, file: bool = False) -> None:
     if out.exists() and (file or out.is_file() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another --out or remove it")
     check_can_write(out)
+
+
+def check_out(out: Path, state: Path, resume: bool) -> None:
+    """Refuse an output in use, or one to resume without the state that is written first."""
+    if not resume:
+        must_not_exist(out)
+    elif not state.is_file():
+        raise InputError(f"{out}: nothing to resume, there is no {state.name} in it")
 
 
 # -- output ---------------------------------------------------------------------------------------

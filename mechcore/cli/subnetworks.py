@@ -20,6 +20,7 @@ from mechcore.cli.shared import (
     AnyModel,
     Means,
     Resume,
+    check_out,
     load,
     mask_files,
     means_of,
@@ -79,7 +80,8 @@ def prune(
 
     config = given.settings
     check_methods([config.method])
-    state = _state_file(out, resume)
+    state = out / "pruning.safetensors"
+    check_out(out, state, resume)
     data = config.data
     untested = config.model.source is not None and data.id is None and data.ood is None
     inputs = load(given, ("train",) if untested else ("train", "id", "ood"))
@@ -130,7 +132,8 @@ def compare(
     from mechcore.tables import write_tables
 
     chosen = check_methods(split(methods))
-    state = _state_file(out, resume)
+    state = out / "pruning.safetensors"
+    check_out(out, state, resume)
     config = given.settings
     inputs = load(given, ("train", "id", "ood"))
     check_sparsities(chosen, config, inputs.model)
@@ -304,16 +307,6 @@ def export(
         allow_pickle=model.allow_pickle,
     )
     print(f"checkpoint: {out} ({len(values.kept)} components kept, {len(values.ablated)} folded)")
-
-
-def _state_file(out: Path, resume: bool) -> Path:
-    """Where masks in training are saved; ``out`` must be new, or be resumed."""
-    state = out / "pruning.safetensors"
-    if not resume:
-        must_not_exist(out)
-    elif not state.is_file():
-        raise InputError(f"{out}: nothing to resume, there is no {state.name} in it")
-    return state
 
 
 def _groups(texts: list[str]) -> dict[str, list[str]]:

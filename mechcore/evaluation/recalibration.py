@@ -66,15 +66,11 @@ _BLOCK = 2**22
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effect(Shown):
-    """A drop, as one value per example whose mean over examples is the drop.
+    """A drop of the full model's share, as values [set, example] whose mean over examples it is.
 
     The values of one label's examples vary about the drop as that label's own contributions do, so
     that the spread of their mean is that of a mean over labels, not of the labels' frequencies:
     bootstraps and t tests of the mean are those of the drop.
-
-    Attributes:
-        full: the full model's figure, a share.
-        values: [set, example].
     """
 
     full: float

@@ -62,12 +62,7 @@ from mechcore.tables import Schema
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lab(Shown):
-    """What `open` gives.
-
-    Attributes:
-        config: the settings of the main study of this model and data.
-        store: holds its results.
-    """
+    """What `open` gives: the settings of the main study of its model and data, and its store."""
 
     config: StudyConfig
     store: Store
@@ -214,7 +209,7 @@ class Lab(Shown):
     ) -> AttentionView:
         """The attention of heads on a text as it stands, or on a pair as the model reads it."""
         found = self._opened
-        (examples,) = [given_examples([text], "id", labelled=False)]
+        examples = given_examples([text], "id", labelled=False)
         assert examples is not None
         prompt = None if isinstance(text, str) else found.config.prompt
         encoded = encode_for(found.model, found.tokenizer, examples, prompt=prompt, words=True)

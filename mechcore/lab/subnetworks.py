@@ -26,13 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Pruned(Shown):
-    """Subnetworks of a lab's model.
-
-    Attributes:
-        lab: whose.
-        part: the plan that they come from.
-        subnetworks: by sparsity, then seed.
-    """
+    """Subnetworks of a lab's model, by sparsity, then seed."""
 
     lab: Lab
     part: Part
@@ -95,13 +89,7 @@ class Pruned(Shown):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Smallest(Shown):
-    """The smallest subnetwork within a loss.
-
-    Attributes:
-        lab: whose.
-        subnetwork: what it keeps.
-        losses: in domain and out of domain with intervals, a row of `SMALLEST`.
-    """
+    """The smallest subnetwork within a loss, and its losses with intervals, a row of `SMALLEST`."""
 
     lab: Lab
     subnetwork: Subnetwork

@@ -12,12 +12,7 @@ from mechcore.models.running import weights_of
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a model came from.
-
-    Attributes:
-        source: directory, hub id or GGUF file.
-        revision: of a hub id.
-    """
+    """Where a model came from: a directory, a hub id with its revision, or a GGUF file."""
 
     source: str
     revision: str | None = None

@@ -46,12 +46,7 @@ class InconclusiveError(Exception):
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a claim, or of a part of one.
-
-    Attributes:
-        met: whether its rule is.
-        figure: sentences with the numbers.
-    """
+    """What became of a claim, or of a part of one: its rule, and sentences with the numbers."""
 
     met: bool | None
     figure: str
@@ -64,12 +59,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Seeds:
-    """The seeds a claim is judged by.
-
-    Attributes:
-        kept: these, in order; at least one.
-        left_out: why others are not among them, a sentence each.
-    """
+    """The seeds a claim is judged by, at least one, and sentences on why others are left out."""
 
     kept: tuple[int, ...]
     left_out: tuple[str, ...] = ()
@@ -97,12 +87,7 @@ class Seeds:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The tables of a study.
-
-    Attributes:
-        study: whose they are, with its article.
-        columns: that are read, of each table, beside those that say what a row is of.
-        tables: by name.
+    """The tables of a study, by name, which have at least these columns.
 
     Raises:
         InputError: a table lacks a column.

@@ -217,14 +217,10 @@ def _placed(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _most_paired(pairs: pd.DataFrame) -> list[str]:
     """Components in order; of too many, those in the largest interactions."""
-    strength: dict[str, float] = {}
-    for side in ("first", "second"):
-        for name, value in (
-            pairs.groupby(side)["interaction"].apply(lambda v: v.abs().max()).items()
-        ):
-            strength[str(name)] = max(strength.get(str(name), 0.0), value)
-    kept = sorted(strength, key=lambda name: -strength[name])[:_MOST_PAIRED]
-    return sorted(kept, key=Component)
+    sizes = pairs["interaction"].abs()
+    strength = pd.concat([sizes.set_axis(pairs[side]) for side in ("first", "second")])
+    most = strength.groupby(level=0).max().sort_values(ascending=False, kind="stable")
+    return sorted(map(str, most.index[:_MOST_PAIRED]), key=Component)
 
 
 def _around_zero(values: np.ndarray) -> Normalize:

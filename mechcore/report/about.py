@@ -30,13 +30,9 @@ _JOINT = {
 
 @dataclass(frozen=True)
 class Part:
-    """One table of the facts of a component.
+    """One table of the facts of a component, with the columns that hold ``words``.
 
-    Attributes:
-        title: what it shows.
-        header: names of the columns.
-        words: columns of words; all others hold numbers.
-        rows: cells as text, or numbers of rows of `Facts.shared`.
+    Rows are cells as text, or numbers of rows of `Facts.shared`.
     """
 
     title: str

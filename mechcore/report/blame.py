@@ -120,7 +120,9 @@ def _drawing(run: RunFolder, roles: pd.DataFrame) -> tuple[Scatter | None, list[
     )
     if missing:
         caption += f" {missing} of {len(roles)} are not drawn, as their figures are missing."
-    return scatter(caption, (titles[0], titles[1]), spots, _legend(roles)), caveats
+    counts = roles["role"].value_counts()
+    legend = [(_LOOKS[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
+    return scatter(caption, (titles[0], titles[1]), spots, legend), caveats
 
 
 def _told(measure: _Measure, name: str, place: str) -> str:
@@ -130,11 +132,6 @@ def _told(measure: _Measure, name: str, place: str) -> str:
     )
     doubt = f", {CANNOT_TELL}" if measure.caveat else ""
     return f"{measure.name} {PLACES[place]} {value} points [{low}, {high}] without it{doubt}"
-
-
-def _legend(roles: pd.DataFrame) -> list[tuple[str, str]]:
-    counts = roles["role"].value_counts()
-    return [(_LOOKS[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
 
 
 def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
@@ -176,7 +173,11 @@ def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
     if categories is not None:
         rows = rows.merge(categories[["component", "category"]], how="left", on="component")
         rows = rows.fillna({"category": ""})
-    shown: list[Shown] = ["component", "role", "sure", *_figures()]
+    shown: list[Shown] = ["component", "role", "sure"]
+    for place in OUT_FIRST:
+        for figure in ("information", "threshold"):
+            column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
+            shown.append(column.called(f"{figure} {PLACES[place]}", negated=True))
     shown.append(Column("category", "text", header="attends to", optional=True))
     caption = (
         f"Components by what they do to information out of domain: {_CHANGE}, in points, with 95 % "
@@ -186,10 +187,3 @@ def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
     if len(rows) > OPEN_ROWS:
         more = f"The other {len(rows) - OPEN_ROWS} components"
         yield table_of(rows[OPEN_ROWS:], COMPONENT_ROLES, more, shown, folded=True)
-
-
-def _figures() -> Iterator[Column]:
-    for place in OUT_FIRST:
-        for figure in ("information", "threshold"):
-            column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
-            yield column.called(f"{figure} {PLACES[place]}", negated=True)

@@ -121,13 +121,14 @@ def _cut_texts(run: RunFolder, facts: Mapping[str, Mapping[str, Any]]) -> Iterat
 def _overview(table: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> Table:
     rows = []
     for role, data in _data_sets(table):
-        labels, known = _labels(table, role, data), facts[role]
+        labels = _labels(table, role, data)
+        counts: Iterator[Any] = map(facts[role].get, ("n_available", "n_cut"))
         subsets = [name for name in subsets_of(table, role, data) if name != ALL]
         rows.append(
             [
                 f"{data} ({role_name(role)})",
                 whole(labels.sum()),
-                *(_count_cell(known.get(name)) for name in ("n_available", "n_cut")),
+                *(whole(n) if _is_number(n) else DASH for n in counts),
                 whole(len(subsets)) if subsets else DASH,
                 _balance(labels),
             ]
@@ -158,10 +159,6 @@ def _balance(labels: pd.Series) -> str:
     if len(parts) <= _MOST_LABELS:
         return ", ".join(parts)
     return f"{', '.join(parts[:_MOST_LABELS])}; {len(parts) - _MOST_LABELS} more in data.csv"
-
-
-def _count_cell(value: Any) -> str:
-    return whole(value) if _is_number(value) else DASH
 
 
 def _is_number(value: Any) -> bool:

@@ -12,10 +12,12 @@ import matplotlib.style
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import Normalize, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,11 +99,7 @@ def legend_below(figure: Figure, handles: Sequence[Any], columns: int = 4) -> No
 def draw_over_seeds(
     ax: Axes, rows: pd.DataFrame, x: str, y: str, name: str, colour: str, marker: str
 ) -> dict[str, Any]:
-    """The mean over seeds as a thick line, and several seeds as thin ones.
-
-    Returns:
-        The thick line by its label, for the legend.
-    """
+    """The mean over seeds as a thick line, by its label, and several seeds as thin ones."""
     by_seed = rows.groupby([x, "seed"])[y].mean().unstack()
     n = by_seed.shape[1]
     if n > 1:
@@ -185,6 +183,28 @@ def offsets(n: int, spread: float = 0.56) -> list[float]:
 def intervals(rows: Any, low: pd.Series, high: pd.Series) -> np.ndarray:
     """Rows and interval ends as `Dots` takes them."""
     return np.column_stack([rows, low, high]).astype(float)
+
+
+# -- scatter plots: components coloured by their layer ------------------------------------------
+
+
+def layer_norm(layers: pd.Series) -> Normalize:
+    """The scale of colours for layers from 0 to the last one."""
+    return Normalize(0, max(layers.max(), 1))
+
+
+def draw_by_layer(ax: Axes, x: pd.Series, y: pd.Series, layers: pd.Series, norm: Normalize) -> None:
+    """A dot per component."""
+    look: dict[str, Any] = {"s": 24, "edgecolors": "#333333", "linewidths": 0.5, "zorder": 3}
+    ax.scatter(x, y, c=layers, cmap="viridis", norm=norm, **look)
+    ax.grid()
+
+
+def layer_bar(figure: Figure, axes: Any, norm: Normalize) -> None:
+    """The colours of the layers beside all panels."""
+    scale = ScalarMappable(norm, "viridis")
+    bar = figure.colorbar(scale, ax=axes, label="layer", fraction=0.04, aspect=22)
+    bar.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
 # -- cell grids: layer x head, the MLP column apart --------------------------------------------

@@ -15,14 +15,9 @@ _COLUMN, _ROW = 64, 46  # pixels of a column and of a node's room
 
 @dataclass(frozen=True)
 class Node:
-    """A component before it has a place.
+    """A component before it has a place; ``look`` is the CSS class of its colour.
 
-    Attributes:
-        name: of the component.
-        column: what comes further to the right is larger.
-        heading: of the column.
-        look: the CSS class of its colour.
-        words: what is told of it.
+    Of columns, each with its heading, the larger comes further to the right.
     """
 
     name: str

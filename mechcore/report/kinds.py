@@ -102,11 +102,7 @@ SECTIONS: Registry[AddedSection] = Registry("report section", "mechcore.sections
 
 
 def schemas_of(config: Mapping[str, Any]) -> dict[str, Schema]:
-    """The tables that a run with this ``config.json`` leaves, by name.
-
-    Raises:
-        InputError: see `report_of`.
-    """
+    """The tables that a run with this ``config.json`` leaves, by name, see `report_of`."""
     added = [schema for name in SECTIONS for schema in SECTIONS[name].tables]
     return {schema.name: schema for schema in (*report_of(config).tables, *added)}
 

@@ -31,7 +31,10 @@ def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> lis
     settings = dict(config.get("settings") or {})
     settings |= {name: config[name] for name in ("prune", "means") if name in config}
     origins = dict(config.get("origins") or {})
-    seconds = dict(config.get("seconds") or {})
+    seconds = {
+        name: number(value, 1) if isinstance(value, int | float) else value
+        for name, value in dict(config.get("seconds") or {}).items()
+    }
     groups: Sequence[tuple[str, Iterable[tuple[str, Any]], bool]] = [
         ("Run", _flat(run), False),
         ("Model", _flat(model), False),
@@ -39,11 +42,7 @@ def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> lis
         ("Settings", _flat(settings), True),
         ("Origins of settings that are not defaults", origins.items(), True),
         ("Versions", versions.items(), False),
-        (
-            "Time by step (s)",
-            _flat({name: _tenths(value) for name, value in seconds.items()}),
-            True,
-        ),
+        ("Time by step (s)", _flat(seconds), True),
     ]
     tables = []
     for caption, pairs, folded in groups:
@@ -51,10 +50,6 @@ def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> lis
         if rows:
             tables.append(Table(caption, ["name", "value"], rows, frozenset({0, 1}), folded))
     return tables
-
-
-def _tenths(value: Any) -> Any:
-    return number(value, 1) if isinstance(value, int | float) else value
 
 
 def _flat(mapping: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

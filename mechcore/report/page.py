@@ -73,9 +73,13 @@ def build_report(
     study = report_of(folder.config)
     opening = study.opening(folder, gallery)
     parts = [*study.sections(folder, gallery), *_added(folder, gallery)]
-    render = {"html": _html, "md": _markdown}
     for name in formats:
-        write_text(folder.path / REPORT_FILES[name], render[name](folder, opening, parts))
+        if name == "html":
+            text = _html(folder, opening, parts)
+        else:
+            config = folder.config
+            text = markdown(folder, opening, parts, title(config), subtitle(config))
+        write_text(folder.path / REPORT_FILES[name], text)
     return folder.path / REPORT_FILES[formats[0]]
 
 
@@ -85,10 +89,6 @@ def _added(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         section = SECTIONS[name].make(run, gallery)
         if section is not None:
             yield section
-
-
-def _markdown(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:
-    return markdown(run, opening, parts, title(run.config), subtitle(run.config))
 
 
 def _html(run: RunFolder, opening: Section | None, parts: Sequence[Section]) -> str:

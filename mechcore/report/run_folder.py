@@ -96,10 +96,9 @@ def read_run(path: str | Path) -> RunFolder:
         for name, schema in schemas_of(config).items()
         if (file := path / TABLES_FOLDER / f"{name}.csv").is_file()
     }
-    attention, flips = (
-        _read_attention(path / ATTENTION_FILE),
-        _read_flips(path / FLIPS_ATTENTION_FILE),
-    )
+    shown = path / ATTENTION_FILE
+    attention = _attention(shown, _read_json(shown)) if shown.is_file() else ()
+    flips = _read_flips(path / FLIPS_ATTENTION_FILE)
     return RunFolder(path, _visible(config), tables, attention, flips)
 
 
@@ -117,10 +116,6 @@ def _visible(content: Any) -> Any:
     if isinstance(content, dict):
         return {visible(key): _visible(value) for key, value in content.items()}
     return content
-
-
-def _read_attention(path: Path) -> tuple[AttentionExample, ...]:
-    return _attention(path, _read_json(path)) if path.is_file() else ()
 
 
 def _read_flips(path: Path) -> tuple[tuple[AttentionExample, ...], ...]:

@@ -32,16 +32,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Spot:
-    """A component before it has a place.
+    """A component before it has a place; ``look`` is a CSS class, hollow dots are not ``sure``.
 
-    Attributes:
-        name: of the component.
-        x: along the first axis.
-        y: along the second.
-        look: the CSS class of its colour.
-        sure: whether the dot is filled.
-        words: what is told of it.
-        labelled: whether its name is written beside it, where there is room.
+    Where there is room, names of those ``labelled`` are written beside them.
     """
 
     name: str

@@ -237,20 +237,17 @@ def mass_table(categories: pd.DataFrame, caption: str, folded: bool = False) -> 
         for column in map(str, categories.columns)
         if column.startswith("mass_")
     ]
+    unknown = pd.Series(math.nan, categories.index)
     masses = [
-        (name, [_mass_cell(*row) for row in zip(*_mass_and_ratio(categories, name), strict=True)])
+        (name, list(map(_mass_cell, categories[f"mass_{name}"], ratios)))
         for name in names
+        for ratios in [categories.get(f"ratio_{name}", unknown)]
     ]
     n = whole(categories["n_examples"].max())
     unit = "mass in % of attention (times the mass under uniform attention)"
     shown: list[Shown] = [COMPONENT.called("head"), "category", *masses, "entropy"]
     title = f"{caption}, over {n} examples: {unit}"
     return table_of(categories, HEAD_CATEGORIES, title, shown, folded=folded)
-
-
-def _mass_and_ratio(categories: pd.DataFrame, name: str) -> tuple[pd.Series, pd.Series]:
-    masses = categories[f"mass_{name}"]
-    return masses, categories.get(f"ratio_{name}", pd.Series(math.nan, masses.index))
 
 
 def _mass_cell(mass: float, ratio: float) -> str:

@@ -1,4 +1,4 @@
-"""Figures that compare subnetworks: overlap, methods and effective sizes."""
+"""Figures that compare subnetworks and methods: overlap, sizes, what they find of a known truth."""
 
 from __future__ import annotations
 
@@ -23,13 +23,22 @@ from mechcore.report.drawing import (
     SERIES_MARKERS,
     SKY,
     VERMILION,
+    Dots,
+    draw_dots,
     ink,
+    intervals,
     legend_below,
     new_figure,
     shorten,
     styled,
 )
 from mechcore.wording import number
+
+_TITLES = {
+    "auroc": "AUROC",
+    "cmd": "CMD (0 is best)",
+    "signs": "right signs of interactions (share)",
+}
 
 _METHOD_LOOK = {
     "l0": ("trained (L0)", BLUE, "o"),
@@ -167,4 +176,28 @@ def effective_sizes(means: pd.DataFrame) -> Figure:
         handles += [Line2D([], [], label="not faithful for every seed", **look)]
     long = sum(len(str(handle.get_label())) for handle in handles) > _LEGEND_ROOM
     legend_below(figure, handles, columns=3 if long else len(handles))
+    return figure
+
+
+@styled
+def recovery(table: pd.DataFrame, means: pd.DataFrame, columns: list[str]) -> Figure:
+    """Every case as a dot, and the mean over cases with its interval, one row per method.
+
+    ``means`` are of `mechcore.bench.recovery.over_cases`; there is one panel for each column.
+    """
+    methods = means["method"].tolist()
+    place = {method: row for row, method in enumerate(methods)}
+    figure = new_figure(1.6 + 3.2 * len(columns), 1.0 + 0.32 * len(methods))
+    for i, (ax, column) in enumerate(
+        zip(np.atleast_1d(figure.subplots(1, len(columns))), columns, strict=True)
+    ):
+        rows = table["method"].map(place).to_numpy()
+        jitter = np.random.default_rng(0).uniform(-0.22, 0.22, len(rows))
+        every = Dots("a case", GREY, ".", rows + jitter, table[column].to_numpy(), size=12)
+        at = np.arange(len(methods))
+        lines = intervals(at, means[f"{column}_low"], means[f"{column}_high"])
+        mean = Dots("mean over cases", BLUE, "o", at, means[column].to_numpy(), lines)
+        handles = draw_dots(ax, [every, mean], methods if i == 0 else [""] * len(methods))
+        ax.set_xlabel(_TITLES.get(column, column))
+    figure.legend(handles=handles, loc="outside lower center", ncols=2)
     return figure

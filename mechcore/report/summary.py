@@ -42,7 +42,7 @@ def tiles(run: RunFolder) -> list[Tile]:
     found: list[Tile] = []
     accuracy = run.table("accuracy")
     if accuracy is not None:
-        full = _full(accuracy)
+        full = accuracy[(accuracy["subnetwork"] == FULL) & (accuracy["subset"] == ALL)]
         for role, data in data_sets(full):
             row = of_data(full, role, data).iloc[0]
             label = f"Full model, {role_name(role)}"
@@ -82,10 +82,6 @@ def findings(run: RunFolder) -> list[Finding]:
         ("effective-size", size_sentences),
     ]
     return [Finding(text, section) for section, say in steps for text in say(run)]
-
-
-def _full(accuracy: pd.DataFrame) -> pd.DataFrame:
-    return accuracy[(accuracy["subnetwork"] == FULL) & (accuracy["subset"] == ALL)]
 
 
 def _over_subsets(accuracy: pd.DataFrame | None, role: str, data: str) -> str:

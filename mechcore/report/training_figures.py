@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
+from scipy.optimize import isotonic_regression
 
 from mechcore.report.drawing import (
     BLACK,
@@ -122,19 +123,8 @@ def spread(places: np.ndarray, gap: float, low: float, high: float) -> np.ndarra
     order = np.argsort(places, kind="stable")
     step = gap * np.arange(len(places))
     # Least squares with a smallest distance is a monotone fit of the places less their steps.
-    level = _monotone(places[order] - step)
+    level = isotonic_regression(places[order] - step).x
     moved = np.clip(level, low, max(low, high - (step[-1] if len(step) else 0))) + step
     found = np.empty(len(places))
     found[order] = moved
     return found
-
-
-def _monotone(values: np.ndarray) -> np.ndarray:
-    """The nearest non-decreasing values: neighbours out of order share their mean."""
-    pools: list[list[float]] = []
-    for value in values:
-        pools.append([float(value)])
-        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
-            last = pools.pop()
-            pools[-1] += last
-    return np.concatenate([np.full(len(pool), np.mean(pool)) for pool in pools] or [np.empty(0)])

@@ -65,10 +65,7 @@ CORE = 0.2
 class Ablating(MainStep):
     """What the steps that ablate sets of components have in common.
 
-    Attributes:
-        seed: of draws and of the bootstrap, where there is one.
-        batch_size: examples per batch.
-        fill: what replaces an ablated output.
+    ``fill`` is what replaces an ablated output.
     """
 
     seed: int
@@ -82,11 +79,7 @@ class Ablating(MainStep):
 
 @dataclass(frozen=True)
 class Sweep(Ablating):
-    """Every component of a kind ablated alone: the answers.
-
-    Attributes:
-        components: which kind.
-    """
+    """Every component of a kind ablated alone: the answers."""
 
     kind: ClassVar[str] = "sweep"
     needs: ClassVar[tuple[str, ...]] = ("means",)
@@ -110,14 +103,7 @@ class Sweep(Ablating):
 
 @dataclass(frozen=True)
 class Drops(MainStep):
-    """Tables of what every single component costs, from the answers of a sweep.
-
-    Attributes:
-        names: of the test data in tables, by role.
-        groups: out-of-domain subsets by the name of their group.
-        n_resamples: bootstrap resamples.
-        seed: of the bootstrap and the folds.
-    """
+    """Tables of what every single component costs, from the answers of a sweep."""
 
     kind: ClassVar[str] = "drops"
     schemas: ClassVar[tuple[Schema, ...]] = (SWEEP, INFORMATION, STABILITY)
@@ -140,11 +126,7 @@ class Drops(MainStep):
 
 @dataclass(frozen=True)
 class Roles(MainStep):
-    """What every component is needed for, from the drops in information.
-
-    Attributes:
-        judged: how roles are judged.
-    """
+    """What every component is needed for, from the drops in information."""
 
     kind: ClassVar[str] = "roles"
     schemas: ClassVar[tuple[Schema, ...]] = (COMPONENT_ROLES,)

@@ -59,12 +59,7 @@ from mechcore.tables import Schema
 
 @dataclass(frozen=True)
 class Answers(MainStep):
-    """What the full model, or the subnetworks that it needs, answer to test data.
-
-    Attributes:
-        role: of the data.
-        batch_size: examples per batch.
-    """
+    """What the full model, or the subnetworks that it needs, answer to test data."""
 
     kind: ClassVar[str] = "answers"
     role: str
@@ -93,12 +88,7 @@ class Answers(MainStep):
 
 @dataclass(frozen=True)
 class Accuracy(MainStep):
-    """Tables of accuracies, and of masks that are missing.
-
-    Attributes:
-        names: of the test data in tables, by role.
-        groups: out-of-domain subsets by the name of their group.
-    """
+    """Tables of accuracies, and of masks that are missing."""
 
     kind: ClassVar[str] = "accuracy"
     schemas: ClassVar[tuple[Schema, ...]] = (
@@ -126,14 +116,7 @@ class Accuracy(MainStep):
 
 @dataclass(frozen=True)
 class Answered:
-    """All that models answered that a job needs.
-
-    Attributes:
-        full: the full model's answers, by role.
-        subnetworks: by target and seed.
-        masked: their answers by role, in the same order.
-        folders: of the jobs that hold their masks.
-    """
+    """All that models answered that a job needs, by role; subnetworks by target and seed."""
 
     full: dict[str, Evaluation]
     subnetworks: list[Subnetwork]
@@ -165,13 +148,7 @@ def answers_of(work: Work) -> Answered:
 
 @dataclass(frozen=True)
 class Smallest(MainStep):
-    """The smallest subnetwork within a loss.
-
-    Attributes:
-        loss: accepted, as a share.
-        n_resamples: bootstrap resamples.
-        seed: of the bootstrap and the folds.
-    """
+    """The smallest subnetwork within a loss, accepted as a share."""
 
     kind: ClassVar[str] = "smallest"
     schemas: ClassVar[tuple[Schema, ...]] = (SMALLEST,)
@@ -220,12 +197,7 @@ class Core(MainStep):
 
 @dataclass(frozen=True)
 class Heads(MainStep):
-    """What every head attends to.
-
-    Attributes:
-        max_examples: in-domain examples on which attention is scored.
-        seed: of their draw.
-    """
+    """What every head attends to, on in-domain examples drawn by the seed."""
 
     kind: ClassVar[str] = "heads"
     roles: ClassVar[tuple[str, ...]] = ("id",)
@@ -281,12 +253,7 @@ RACED = 0.15
 
 @dataclass(frozen=True)
 class Search(Ablating):
-    """The sets that lose most beyond the sum of their members' losses.
-
-    Attributes:
-        n_resamples: bootstrap resamples.
-        how: they are searched for.
-    """
+    """The sets that lose most beyond the sum of their members' losses."""
 
     kind: ClassVar[str] = "search"
     packages: ClassVar[tuple[str, ...]] = ("scikit-learn",)
@@ -336,12 +303,9 @@ class Search(Ablating):
 
 @dataclass(frozen=True)
 class Sizes(MainStep):
-    """Effective sizes over checkpoints, of the masks that there are.
+    """Effective sizes over checkpoints, of the masks that there are; the tolerance is a share.
 
-    Attributes:
-        tolerance: accuracy (share) that a subnetwork may lose and still be faithful.
-        groups: out-of-domain subsets by the name of their group.
-        checkpoints: names of the needs that are their accuracies, in order.
+    ``checkpoints`` are the names of the needs that are their accuracies, in order.
     """
 
     kind: ClassVar[str] = "sizes"

@@ -69,6 +69,10 @@ class Size:
 class MainStep(Step):
     """A step of the main study; one that is added names what it reads.
 
+    In those of mechcore ``names`` are those of the data in tables, by role; ``groups`` are
+    out-of-domain subsets by the name of their group; ``n_resamples`` are of the bootstrap, ``seed``
+    is that of all draws.
+
     Attributes:
         needs: other steps of the study whose results it reads: ``"means"``, ``"core"``,
             ``"accuracy"`` or the name of an added one.

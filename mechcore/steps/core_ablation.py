@@ -31,13 +31,7 @@ class AblateCore(Ablating):
 
     What a sweep ablated that it needs is not ablated again.
 
-    Attributes:
-        names: of the test data in tables, by role.
-        n_resamples: bootstrap resamples.
-        max_joint: core heads to ablate in pairs, those that matter most out of domain.
-        max_non_core: heads outside the core to ablate for comparison, drawn from its layers.
-        controls: random sets of as many other heads of the same layers beside the whole core.
-        control_examples: of each kind of test data for these.
+    Settings are those of `mechcore.steps.analyses_config.AblationConfig`.
     """
 
     kind: ClassVar[str] = "ablate"

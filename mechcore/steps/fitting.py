@@ -27,16 +27,7 @@ from mechcore.training import (
 
 @dataclass(frozen=True, eq=False)
 class Fitting:
-    """Everything that a training reads, checked.
-
-    Attributes:
-        model: the untrained model.
-        objective: what it learns.
-        examples: training examples.
-        evaluations: test examples by role.
-        settings: see `TrainSettings`.
-        device: where the model is put.
-    """
+    """Everything that a training reads, checked; ``evaluations`` are test examples by role."""
 
     model: PreTrainedModel
     objective: Objective
@@ -105,10 +96,6 @@ class Fitting:
 
 
 def fitting_of(job: Job, settings: TrainSettings, device: str) -> Fitting:
-    """What a job of training reads.
-
-    Raises:
-        InputError: see `Fitting.of`.
-    """
+    """What a job of training reads, see `Fitting.of`."""
     data = next(iter(data_inputs(job).values())).data
     return Fitting.of(model_input(job).config, data, settings, device)

@@ -31,9 +31,6 @@ class Flips(MainStep):
     """Examples whose answer flips without a component, from the answers of the sweep.
 
     For heads that were found to do something it also leaves their attention on these.
-
-    Attributes:
-        names: of the test data in tables, by role.
     """
 
     kind: ClassVar[str] = "flips"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -29,12 +28,6 @@ GROUP_ACCURACY = Schema(
 )
 
 
-def with_exact_seeds(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """A table whose seeds, some of them missing, never were floating-point numbers."""
-    seeds = [None if pd.isna(row["seed"]) else int(row["seed"]) for row in rows]
-    return pd.DataFrame(rows).assign(seed=pd.array(seeds, dtype="Int64"))
-
-
 def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> pd.DataFrame:
     """Mean accuracy over subsets, each counting the same.
 
@@ -52,18 +45,11 @@ def group_table(accuracy: pd.DataFrame, groups: Mapping[str, Sequence[str]]) -> 
         for group, (role, members) in subset_groups(subsets, groups).items():
             found = part[(part["role"] == role) & part["subset"].isin(members)]
             missing = [each for each in members if each not in set(found["subset"])]
-            rows.append(
-                {
-                    **dict(zip(by, names, strict=True)),
-                    "role": role,
-                    "group": group,
-                    "accuracy": float("nan") if missing else found["accuracy"].mean(),
-                    "n_subsets": len(members),
-                    "subsets": "; ".join(members),
-                    "missing": "; ".join(missing),
-                }
-            )
-    return with_exact_seeds(rows)
+            mean = float("nan") if missing else found["accuracy"].mean()
+            told = (len(members), "; ".join(members), "; ".join(missing))
+            rows.append((*names, role, group, mean, *told))
+    table = pd.DataFrame(rows, columns=GROUP_ACCURACY.names, dtype=object)
+    return table.infer_objects().astype({"seed": "Int64"})
 
 
 def subset_groups(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -64,11 +64,7 @@ MISSING_GRID_MASKS = MISSING_MASKS.after(CHECKPOINT).named("missing_grid_masks")
 class Train(MainStep):
     """Train a model for the task, with checkpoints; interrupted, it goes on.
 
-    Attributes:
-        training: the schedule.
-        steps: optimiser steps in all.
-        names: of the data in tables, by role.
-        classes: of a new classifier, where neither model nor data name them.
+    ``classes`` are those of a new classifier, where neither model nor data name them.
     """
 
     kind: ClassVar[str] = "train"
@@ -97,11 +93,7 @@ class Train(MainStep):
 
 @dataclass(frozen=True)
 class Describe(MainStep):
-    """What the study works on, for ``config.json`` and the report.
-
-    Attributes:
-        names: of the data in tables, by role.
-    """
+    """What the study works on, for ``config.json`` and the report."""
 
     kind: ClassVar[str] = "describe"
     schemas: ClassVar[tuple[Schema, ...]] = (DATA_TABLE,)
@@ -157,12 +149,8 @@ class Means(MainStep):
 class FindMasks(MainStep):
     """Find masks of one sparsity, wherever they end; interrupted, from the step last saved.
 
-    Attributes:
-        method: how, see `mechcore.pruning.methods`.
-        target: sparsity.
-        seeds: one mask each.
-        schedule: of the training.
-        data_seed: of the order of examples.
+    The target is a sparsity, for which each seed gives a mask; ``data_seed`` is of the order of
+    examples.
     """
 
     kind: ClassVar[str] = "prune"
@@ -230,12 +218,7 @@ class FindMasks(MainStep):
 class AcceptMasks(MainStep):
     """The masks that reached their target; of the others, why they are missing.
 
-    Attributes:
-        method: how they were found.
-        target: sparsity.
-        seeds: one mask each.
-        tolerance: distance from the target (share of components) that is accepted.
-        discretisation: how zeros and ones are made of a trained mask.
+    The tolerance is the distance from the target (share of components) that is accepted.
     """
 
     kind: ClassVar[str] = "masks"
@@ -259,31 +242,17 @@ class AcceptMasks(MainStep):
         for name, why in missing.items():
             warnings.warn(f"{name} is missing: {why}", MechcoreWarning, stacklevel=2)
         names = {subnetwork_name(self.target, seed, self.method): seed for seed in self.seeds}
+        columns, target = MISSING_MASKS.required, self.target
         rows = [
-            {
-                "subnetwork": name,
-                "target_sparsity": self.target,
-                "seed": seed,
-                "reason": missing[name],
-            }
+            dict(zip(columns, (name, target, seed, missing[name]), strict=True))
             for name, seed in names.items()
             if name in missing
         ]
         write_json(work.folder / MISSING_FILE, rows)
 
 
-def reading_of(schedule: PruneSettings) -> dict[str, Any]:
-    """How a finished training is read."""
-    return {each.name: getattr(schedule, each.name) for each in fields(schedule)
-            if each.name in READING}  # fmt: skip
-
-
 def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
-    """The masks that jobs of `AcceptMasks` lack.
-
-    Returns:
-        The columns of `MISSING_MASKS`; subnetwork is the name it would have.
-    """
+    """The masks that jobs of `AcceptMasks` lack: the columns of `MISSING_MASKS`."""
     rows = [
         row
         for folder in folders

@@ -49,13 +49,9 @@ DOING = 0.3
 class Paths(Ablating):
     """What components lose that do not see the core, and what the answer that does not see them.
 
-    Attributes:
-        names: of the test data in tables, by role.
-        groups: out-of-domain subsets by the name of their group.
-        n_resamples: bootstrap resamples.
-        n_controls: random sets of heads beside the core, out of domain.
-        max_examples: of each kind of test data.
-        least: least effect of interest, a share of balanced accuracy.
+    ``n_controls`` random sets of heads stand beside the core, out of domain; ``max_examples`` are
+    of each kind of test data; ``least`` is the least effect of interest, a share of balanced
+    accuracy.
     """
 
     kind: ClassVar[str] = "paths"

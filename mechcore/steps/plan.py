@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.pruning.settings import PruneSettings
+from mechcore.pruning.settings import READING, PruneSettings
 from mechcore.registry import Registry
 from mechcore.steps.ablation import Drops, Roles, Sweep
 from mechcore.steps.analyses import (
@@ -40,7 +40,6 @@ from mechcore.steps.masks import (
     FindMasks,
     Means,
     Train,
-    reading_of,
 )
 from mechcore.steps.paths import Paths
 from mechcore.steps.sizes import checkpoint_series
@@ -57,13 +56,9 @@ STEPS: Registry[type[MainStep]] = Registry("step", "mechcore.steps")
 
 @dataclass(frozen=True)
 class Part:
-    """The study of one model.
+    """The study of one model; of no name if it is the only one.
 
-    Attributes:
-        name: of the model; empty if it is the only one.
-        config: the study of this model alone.
-        jobs: by what they are to its results: ``means``, ``accuracy``, ``core`` and so on.
-        masks: the jobs that hold its subnetworks.
+    Jobs are by what they are to its results: ``means``, ``accuracy``, ``core`` and so on.
     """
 
     name: str
@@ -133,8 +128,11 @@ class _Planner:
         if config.sparsities:
             pruned, masks = self._subnetworks(config.sparsities, config.seeds, config.prune)
             found |= pruned
-            found["smallest"] = self._smallest(found["accuracy"])
-            found["core"] = self._core(masks)
+            smallest = Smallest(config.analyses.loss, config.n_resamples, config.data.seed)
+            needs = found["accuracy"].needs
+            found["smallest"] = self._pure(smallest, "smallest subnetwork", needs)
+            needs = {f"{job.step.target!r} {job.step.seeds}": job for job in masks}  # type: ignore[attr-defined]
+            found["core"] = self._pure(Core(), "core", needs)
             if config.analyses.halves:
                 found["halves"] = self._halves(masks)
             found |= self._analyses(found)
@@ -245,21 +243,13 @@ class _Planner:
         method = self.config.method
         train = FindMasks(method, target, seeds, schedule, self.config.data.seed)
         trained = self._job(train, f"prune {name}{of}", ("train",), {"means": means})
-        step = AcceptMasks(method, target, seeds, **reading_of(schedule))
+        reading = {name: getattr(schedule, name) for name in READING}
+        step = AcceptMasks(method, target, seeds, **reading)
         return self._pure(step, f"masks {name}{of}", {"trained": trained})
 
     def _answers(self, name: str, role: str, of: str, needs: Mapping[str, Job]) -> Job:
         step = Answers(role, self.config.batch_size)
         return self._job(step, f"answers {role}, {name}{of}", (role,), needs)
-
-    def _core(self, masks: Sequence[Job]) -> Job:
-        needs = {f"{job.step.target!r} {job.step.seeds}": job for job in masks}  # type: ignore[attr-defined]
-        return self._pure(Core(), "core", needs)
-
-    def _smallest(self, accuracy: Job) -> Job:
-        config = self.config
-        step = Smallest(config.analyses.loss, config.n_resamples, config.data.seed)
-        return self._pure(step, "smallest subnetwork", accuracy.needs)
 
     def _analyses(self, found: Mapping[str, Job]) -> dict[str, Job]:
         config, wanted = self.config, self.config.analyses

@@ -35,12 +35,7 @@ class CheckpointInput:
 
 @dataclass(frozen=True)
 class TrainedInput:
-    """A model that a job of the study trains.
-
-    Attributes:
-        config: how it is used; it has no source.
-        checkpoint: which one of the training's.
-    """
+    """One checkpoint of a model that a job of the study trains; its config has no source."""
 
     config: ModelConfig
     checkpoint: str

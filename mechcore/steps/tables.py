@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from mechcore import progress
@@ -25,7 +26,7 @@ from mechcore.evaluation.intervals import share_interval
 from mechcore.masking.means import MeanActivations
 from mechcore.pruning import Subnetwork
 from mechcore.steps.config import TEST_ROLES
-from mechcore.steps.groups import SUBNETWORK, group_table, with_exact_seeds
+from mechcore.steps.groups import SUBNETWORK, group_table
 from mechcore.steps.inputs import Inputs
 from mechcore.subnetworks.core import (
     HeuristicCore,
@@ -220,41 +221,25 @@ def accuracy_table(
     Returns:
         The columns of `ACCURACY`; target_sparsity and seed are missing for the full model.
     """
-    rows: list[dict[str, Any]] = []
+    parts = []
     for role in TEST_ROLES:
-        named: list[tuple[str, float | None, int | None, Evaluation]]
-        named = [(FULL, None, None, full[role])]
-        named += [
-            (s.name, s.target, s.seed, e) for s, e in zip(subnetworks, masked[role], strict=True)
-        ]
-        for name, target, seed, evaluation in named:
-            for row in evaluation.table().to_dict("records"):
-                members = (evaluation.subsets == row["subset"]) | (row["subset"] == ALL)
-                interval = share_interval(evaluation.correct[members])
-                rows.append(
-                    {
-                        "subnetwork": name,
-                        "target_sparsity": target,
-                        "seed": seed,
-                        "data": names[role],
-                        "role": role,
-                        "subset": row["subset"],
-                        "n": row["n"],
-                        "accuracy": row["accuracy"],
-                        "accuracy_low": interval.low,
-                        "accuracy_high": interval.high,
-                        "margin": row["margin"],
-                    }
-                )
-    return with_exact_seeds(rows)
+        answered: list[tuple[str, float, int | None, Evaluation]]
+        answered = [(FULL, np.nan, None, full[role])]
+        for each, evaluation in zip(subnetworks, masked[role], strict=True):
+            answered.append((each.name, each.target, each.seed, evaluation))
+        for name, target, seed, evaluation in answered:
+            table = evaluation.table().assign(subnetwork=name, target_sparsity=target)
+            members = [(evaluation.subsets == s) | (s == ALL) for s in table["subset"]]
+            ends = [share_interval(evaluation.correct[rows]) for rows in members]
+            table["accuracy_low"] = [each.low for each in ends]
+            table["accuracy_high"] = [each.high for each in ends]
+            exact = pd.array([seed] * len(table), dtype="Int64")
+            parts.append(table.assign(seed=exact, data=names[role], role=role))
+    return pd.concat(parts, ignore_index=True)[ACCURACY.names]
 
 
 def data_table(data: Mapping[str, EncodedExamples]) -> pd.DataFrame:
-    """How many examples of each label every subset has.
-
-    Returns:
-        The columns of `DATA_TABLE`.
-    """
+    """How many examples of each label every subset has: the columns of `DATA_TABLE`."""
     tables = []
     for role, encoded in data.items():
         counts = encoded.examples.frame.groupby(["subset", "label"], sort=False).size()
@@ -271,11 +256,7 @@ def subnetwork_table(
     full: dict[str, Evaluation],
     masked: dict[str, list[Evaluation]],
 ) -> pd.DataFrame:
-    """What each subnetwork keeps and how well it does.
-
-    Returns:
-        The columns of `SUBNETWORKS`; kl of language models is over the answers.
-    """
+    """The columns of `SUBNETWORKS`; KL of language models is over the answers."""
     return pd.DataFrame(
         {
             "subnetwork": each.name,
@@ -330,18 +311,7 @@ def core_tables(
         names = [str(file) for file in files]
     frequency = head_frequency(masks, [each.target for each in subnetworks])
     core = heuristic_core(masks)
-    members = pd.DataFrame(
-        [
-            {
-                "component": str(head),
-                "layer": head.layer,
-                "head": head.head,
-                "n_subnetworks": core.n_subnetworks,
-            }
-            for head in core.heads
-        ],
-        columns=CORE.required,
-    )
+    members = [(str(head), head.layer, head.head, core.n_subnetworks) for head in core.heads]
     summary: dict[str, Any] = {
         "n_subnetworks": core.n_subnetworks,
         "n_heads": core.n_heads,
@@ -350,22 +320,18 @@ def core_tables(
         "p_value": core.p_value,
         "expected_uniform": core.expected_uniform,
         "p_uniform": core.p_uniform,
-        "spearman_rho": None,
-        "spearman_p": None,
-        "low_sparsity": None,
-        "high_sparsity": None,
     }
     tables = {
         "head_frequency": frequency,
         "head_overlap": head_overlap(masks, names),
-        "core": members,
+        "core": pd.DataFrame(members, columns=CORE.required),
     }
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)
         summary |= {"spearman_rho": agreement.rho, "spearman_p": agreement.p_value}
         summary |= {name: getattr(agreement, name) for name in ("low_sparsity", "high_sparsity")}
         tables["joint_frequency"] = joint_frequency(frequency)
-    return core, tables | {"core_summary": pd.DataFrame([summary])}
+    return core, tables | {"core_summary": pd.DataFrame([summary], columns=CORE_SUMMARY.names)}
 
 
 def head_scores(model: Any, texts: EncodedExamples, ignore: Collection[str] = ()) -> HeadScores:

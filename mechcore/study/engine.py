@@ -24,13 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What a finished study puts into a folder.
-
-    Attributes:
-        tables: by name, as CSV into ``tables/``.
-        files: where each further file lies in the store, by its path in the folder.
-        facts: for ``config.json``.
-    """
+    """What a finished study puts into a folder: tables, files of the store, and facts."""
 
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     files: Mapping[str, Path] = field(default_factory=dict)
@@ -72,11 +66,7 @@ class Failure:
 
 
 class StudyError(MechcoreError):
-    """Some jobs failed; the others are in the store.
-
-    Attributes:
-        failures: what failed, and why.
-    """
+    """Some jobs failed (``failures``); the others are in the store."""
 
     def __init__(self, failures: Sequence[Failure]) -> None:
         self.failures = list(failures)

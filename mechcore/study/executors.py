@@ -37,11 +37,7 @@ class Receipt:
 
 
 class Workers(Protocol):
-    """Those who do jobs, as long as an executor keeps them.
-
-    Attributes:
-        capacity: jobs that they can be given at the same time.
-    """
+    """Those who do jobs, ``capacity`` at the same time, as long as an executor keeps them."""
 
     capacity: int
 

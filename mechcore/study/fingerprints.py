@@ -71,12 +71,9 @@ class RememberedHashes:
 
 
 def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_file) -> Any:
-    """What a checkpoint holds, as a JSON value.
+    """Digests of a checkpoint's files by name; of a hub id its commit.
 
     ``source`` is a directory, GGUF file or hub id.
-
-    Returns:
-        Digests by file name; of a hub id its commit.
 
     Raises:
         InputError: there is no such checkpoint.

@@ -31,14 +31,7 @@ STORE = "store"
 
 @dataclass(frozen=True)
 class Opened:
-    """The study in a folder.
-
-    Attributes:
-        kind: of study.
-        settings: as they were read.
-        store: holds its results.
-        written: files that it wrote when it was last finished, relative to the folder.
-    """
+    """The study in a folder; ``written`` are the files of its last results, relative to it."""
 
     kind: str
     settings: Any

@@ -30,14 +30,7 @@ from mechcore.study.store import Damaged, Store
 
 @dataclass(frozen=True)
 class Prepared:
-    """A study that was checked.
-
-    Attributes:
-        study: the study.
-        store: holds its results.
-        jobs: those known by now, each after its needs.
-        pending: those of them that are not done.
-    """
+    """A study that was checked; jobs are those known by now, each after its needs."""
 
     study: Study
     store: Store
@@ -141,12 +134,9 @@ def run_here(
     store: str | Path | None = None,
     device: str = "cpu",
 ) -> Path:
-    """`run_study` of one model on this machine.
+    """`run_study` of one model on this machine; its report.
 
     See `mechcore.study.executors.Local` for ``workers``, ``threads`` (its ``cpus``) and ``device``.
-
-    Returns:
-        The report.
     """
     executor = Local(workers, threads, device)
     return run_study(settings, out, kind=kind, store=store, executor=executor)[0]

@@ -167,15 +167,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Work:
-    """What a job is done with.
-
-    Attributes:
-        job: the job.
-        folder: to fill with its results.
-        partial: where an interrupted job finds what it left.
-        store: holds the results of others.
-        device: where models are put.
-    """
+    """What a job is done with: a folder to fill, and a place for what an interrupted one left."""
 
     job: Job
     folder: Path

@@ -77,7 +77,7 @@ Pruned = tuple[float, int]
 
 
 def half_overlap(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
-    """Overlap of heads between halves beside that between seeds, for every target sparsity.
+    """The columns of `HALF_OVERLAP`: overlap of heads between halves beside that between seeds.
 
     Args:
         masks: by what they were pruned on, `WHOLE` and `HALVES`, then by target and seed.
@@ -124,7 +124,7 @@ def _compared(first: str, first_seed: int, second: str, second_seed: int) -> str
 
 
 def half_cores(masks: Mapping[str, Mapping[Pruned, Mask]]) -> pd.DataFrame:
-    """The cores of halves of the data and of all of it, compared two by two.
+    """The columns of `HALF_CORES`: cores of halves of the data and of all of it, two by two.
 
     Args:
         masks: see `half_overlap`; of the same targets and seeds.

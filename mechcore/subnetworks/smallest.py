@@ -65,7 +65,7 @@ def smallest_subnetworks(
     level: float = 0.95,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The sparsest subnetwork within a limit of accuracy, and of information.
+    """The columns of `SMALLEST`: the sparsest subnetwork within a limit of each measure of loss.
 
     Among equally sparse ones it is the one whose larger upper end is lower.
 

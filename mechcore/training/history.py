@@ -88,13 +88,7 @@ def best_step(out: str | Path) -> int | None:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a training stands after its latest evaluation.
-
-    Attributes:
-        best: step of the best evaluation.
-        accuracy: its accuracy, a share from 0 to 1.
-        waited: evaluations since then.
-    """
+    """The best step so far, its accuracy (a share), and how many evaluations came since."""
 
     best: int
     accuracy: float

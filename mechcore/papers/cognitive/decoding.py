@@ -167,14 +167,7 @@ def decoding_tables(
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """A variable that is to be decoded in some of the trials.
-
-    Attributes:
-        variable: one of `VARIABLES`.
-        subset: ``"all"`` or ``"balanced"``.
-        rows: the trials.
-        codes: of these trials, by variable.
-    """
+    """A variable that is to be decoded in some trials (``rows``); ``codes`` are of these alone."""
 
     variable: str
     subset: str
@@ -218,15 +211,15 @@ def _decoded(
         seed=SEED,
     )
     columns = [trials.landmarks.index(landmark) for _, landmark in states]
-    places = _places(trials)[problem.rows]
-    shares = share_read(trials)[problem.variable][problem.rows]
+    places = _places(trials)[problem.rows][:, columns]
+    shares = share_read(trials)[problem.variable][problem.rows][:, columns]
     return table.assign(
         column=columns,
         layer=[layer for layer, _ in states],
         position=[landmark for _, landmark in states],
-        place=pd.array([_common(places[:, i]) for i in columns], dtype="Int64"),
+        place=pd.Series(places[0], dtype="Int64").where((places == places[0]).all(0)),
         subset=problem.subset,
-        read=[_read(shares[:, i]) for i in columns],
+        read=np.select([(shares == 0).all(0), (shares == 1).all(0)], ["no", "yes"], "partly"),
     )
 
 
@@ -253,16 +246,6 @@ def share_read(trials: Trials) -> dict[str, Float[np.ndarray, "trial landmark"]]
 def _places(trials: Trials) -> Int[np.ndarray, "trial landmark"]:
     """How many landmarks come before each."""
     return trials.places[..., 0].argsort(1).argsort(1)
-
-
-def _common(values: np.ndarray) -> int | None:
-    return int(values[0]) if (values == values[0]).all() else None
-
-
-def _read(shares: np.ndarray) -> str:
-    if (shares == 0).all():
-        return "no"
-    return "yes" if (shares == 1).all() else "partly"
 
 
 def _states(

@@ -24,11 +24,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Evidence(Tables):
-    """The tables of a study of the cognitive task.
-
-    Attributes:
-        threshold_gap: largest difference of accuracy (a share) of arms that count as matched.
-    """
+    """The tables of a study of the cognitive task; arms match up to ``threshold_gap`` (a share)."""
 
     study: ClassVar[str] = "a cognitive study"
     columns: ClassVar[dict[str, list[str]]] = {

@@ -170,13 +170,10 @@ def tiny_base_model(seed: int) -> GPT2LMHeadModel:
 def train_tiny_base(
     out: str | Path, steps: int = BASE_STEPS, seed: int = SEED, progress: bool = True
 ) -> pd.DataFrame:
-    """Pretrain the decoder and write its run directory, with the final checkpoint alone.
+    """Pretrain the decoder and write its run directory, with the final checkpoint; its history.
 
     With the defaults this is the run under ``data/tiny_base``. The seed is that of the weights, of
     the texts and of their order.
-
-    Returns:
-        The history, see ``mechcore.training.read_history``.
 
     Raises:
         InputError: ``out`` holds something else, or an argument is out of its range.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 
 def common_ends(prompts: Sequence[Sequence[int]]) -> tuple[int, int]:
@@ -11,17 +12,11 @@ def common_ends(prompts: Sequence[Sequence[int]]) -> tuple[int, int]:
 
     They do not overlap in the shortest: what could be both is prefix.
     """
-    shortest = min(map(len, prompts))
-    first = prompts[0]
-    prefix = 0
-    while prefix < shortest and all(each[prefix] == first[prefix] for each in prompts):
-        prefix += 1
-    suffix = 0
-    while suffix < shortest - prefix and all(
-        each[-1 - suffix] == first[-1 - suffix] for each in prompts
-    ):
-        suffix += 1
-    return prefix, suffix
+    prefix, suffix = (
+        sum(1 for _ in takewhile(lambda tokens: len({*tokens}) == 1, zip(*each)))  # noqa: B905
+        for each in (prompts, [prompt[::-1] for prompt in prompts])
+    )
+    return prefix, min(suffix, min(map(len, prompts)) - prefix)
 
 
 def align(prompt: Sequence[int], other: Sequence[int]) -> list[int]:

@@ -78,7 +78,11 @@ def freezing(
     """
     n_layers = model.cfg.n_layers
     chosen = list(range(1, n_layers)) if cuts is None else list(cuts)
-    _check(chosen, n_layers)
+    if not chosen or any(not 0 < cut < n_layers for cut in chosen) or len({*chosen}) < len(chosen):
+        raise InputError(
+            f"freezing: the cuts are {chosen} in a model of {n_layers} layers; expected different "
+            f"numbers from 1 to {n_layers - 1}, the first of the late layers"
+        )
     rows: list[dict[str, Any]] = []
     untouched = measured(model, task.splits)
     delta = tuned(model, task.facts, settings)
@@ -101,11 +105,3 @@ def freezing(
                 tune(model, task.facts, settings, layers=free)
                 note(cut, frozen, "trained", measured(model, task.splits))
     return pd.DataFrame(rows).drop(columns="chance")
-
-
-def _check(cuts: Sequence[int], n_layers: int) -> None:
-    if not cuts or any(not 0 < cut < n_layers for cut in cuts) or len({*cuts}) < len(cuts):
-        raise InputError(
-            f"freezing: the cuts are {list(cuts)} in a model of {n_layers} layers; expected "
-            f"different numbers from 1 to {n_layers - 1}, the first of the late layers"
-        )

@@ -76,9 +76,9 @@ def localization(
     With W_F trained on the facts and W_FI on their implications after that:
 
     - informative: at W_F, for the change W_FI - W_F, on the first ``n_scored`` training
-    implications; - downstream: at W_FI, for the change that training the test facts makes from
-    there, on the test
-      implications.
+      implications;
+    - downstream: at W_FI, for the change that training the test facts makes from there, on the
+      test implications.
 
     The model's weights are as before afterwards. With ``compat`` the informative score is that of
     the published code.
@@ -100,8 +100,12 @@ def localization(
         new = tuned(model, task.test_facts, settings)
         downstream = _by_component(model, task.test_implications, new, "downstream", compat)
     table = informative.merge(downstream, on=_COMPONENT, validate="one_to_one")
-    rows = [{"kind": kind, **_squared(part)} for kind, part in table.groupby("kind", sort=False)]
-    squared = pd.DataFrame(rows)
+    rows = [
+        (kind, r * r, r, p, len(part))
+        for kind, part in table.groupby("kind", sort=False)
+        for r, p in [correlation(part["informative"], part["downstream"])]
+    ]
+    squared = pd.DataFrame(rows, columns=LOCALIZATION_R2.names[1:])
     for frame in (table, squared):
         frame.insert(0, "seed", settings.seed)
     return table, squared
@@ -118,8 +122,3 @@ def _by_component(
     table = scores.table()
     chosen = table[table["score"] == score]
     return chosen.groupby(_COMPONENT, sort=False)["value"].sum().reset_index(name=score)
-
-
-def _squared(part: pd.DataFrame) -> dict[str, float]:
-    r, p = correlation(part["informative"], part["downstream"])
-    return {"r2": r * r, "r": r, "p": p, "n": len(part)}

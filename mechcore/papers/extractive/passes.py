@@ -32,11 +32,7 @@ from mechcore.papers.extractive.ranks import option_logits, reward
 class Sites:
     """The hook points of a model that extractive structures are read from.
 
-    Attributes:
-        shape: layers and heads.
-        maps: the matrices of its layers.
-        group: query heads of each key-value head; 1 where every head has its own.
-        dtype: of the weights.
+    ``group`` is how many query heads each key-value head has.
     """
 
     shape: ModelShape
@@ -126,11 +122,7 @@ class Trace:
 class Question:
     """A batch of prompts, padded on the right, and what is asked of each.
 
-    Attributes:
-        batch: token ids and attention mask.
-        option_ids: first tokens of the options.
-        answers: index of the right option of every row.
-        points: numbers of the rows in the data, to name them in errors.
+    ``points`` are the numbers of the rows in the data, to name them in errors.
     """
 
     batch: Batch

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.models.running import Batch, forward, is_causal, is_classifier, last_real_position
@@ -25,12 +26,9 @@ BATCH_SIZE = 16
 
 def prompt_batch(prompts: Sequence[Sequence[int]]) -> dict[str, Int[Tensor, "row pos"]]:
     """Token ids padded on the right to the longest, and the attention mask."""
-    ids = torch.zeros(len(prompts), max(map(len, prompts)), dtype=torch.long)
-    mask = torch.zeros_like(ids)
-    for row, prompt in enumerate(prompts):
-        ids[row, : len(prompt)] = torch.tensor(list(prompt))
-        mask[row, : len(prompt)] = 1
-    return {"input_ids": ids, "attention_mask": mask}
+    ids = [torch.tensor(list(prompt), dtype=torch.long) for prompt in prompts]
+    columns = {"input_ids": ids, "attention_mask": list(map(torch.ones_like, ids))}
+    return {name: pad_sequence(rows, batch_first=True) for name, rows in columns.items()}
 
 
 def next_token_logits(model: Any, batch: Batch) -> Float[Tensor, "row pos word"]:

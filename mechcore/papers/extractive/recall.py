@@ -16,7 +16,7 @@ from mechcore.files import write_json
 from mechcore.papers.bases import WITH_GRADIENT
 from mechcore.papers.extractive.base import Base, Experiment
 from mechcore.papers.extractive.deltas import WeightDelta, delta_from, restored, trainable_names
-from mechcore.papers.extractive.encoded import EncodedFacts, EncodedTask
+from mechcore.papers.extractive.encoded import EncodedTask
 from mechcore.papers.extractive.fact_tables import CITIES
 from mechcore.papers.extractive.ranks import (
     CHANCE,
@@ -97,14 +97,7 @@ class Ocr(Experiment):
 
 @dataclass(frozen=True, eq=False)
 class Recall:
-    """What came of out-of-context reasoning on one task.
-
-    Attributes:
-        ranks: the columns of `RANKS`.
-        grid: the columns of `GRID`.
-        chosen: the setting that ``ranks`` are of.
-        delta: what it changed.
-    """
+    """What came of out-of-context reasoning on one task, with the setting chosen."""
 
     ranks: pd.DataFrame
     grid: pd.DataFrame
@@ -157,21 +150,12 @@ def recall(
 
 
 def _states(model: Any, task: EncodedTask, state: str, n_resamples: int) -> list[dict[str, Any]]:
-    return [
-        {"data": name, "state": state, **_measured(model, data, n_resamples)}
-        for name, data in task.splits.items()
-    ]
-
-
-def _measured(model: Any, data: EncodedFacts, n_resamples: int) -> dict[str, Any]:
-    interval = mean_interval(ranks(model, data).numpy(), n_resamples=n_resamples)
-    low, high = np.clip([interval.low, interval.high], 0, len(data.option_ids) - 1)
-    return {
-        "mean_rank": interval.mean,
-        "low": float(low),
-        "high": float(high),
-        "reward": float(rewards(model, data).double().mean()),
-        "n": len(data),
-        "n_options": len(data.option_ids),
-        "chance": data.chance,
-    }
+    rows = []
+    for name, data in task.splits.items():
+        n_options = len(data.option_ids)
+        interval = mean_interval(ranks(model, data).numpy(), n_resamples=n_resamples)
+        low, high = np.clip([interval.low, interval.high], 0, n_options - 1).tolist()
+        reward = float(rewards(model, data).double().mean())
+        row = (name, state, interval.mean, low, high, reward, len(data), n_options, data.chance)
+        rows.append(dict(zip(RANKS.names[2:11], row, strict=True)))
+    return rows

@@ -24,13 +24,15 @@ from mechcore.report.blocks import Block, Gallery, Shown, missing, table_of
 from mechcore.report.drawing import (
     GREY,
     MAX_WIDTH,
+    draw_by_layer,
     draw_over_seeds,
+    layer_bar,
+    layer_norm,
     legend_below,
     new_figure,
     styled,
 )
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.scatter import draw_by_layer, layer_bar, layer_norm
 from mechcore.report.seeds import rows_of, strongest
 from mechcore.tables import COMPONENT
 

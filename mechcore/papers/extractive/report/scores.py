@@ -37,9 +37,19 @@ from mechcore.report.blocks import (
     missing,
     table_of,
 )
-from mechcore.report.drawing import GREY, LIGHT_GREY, MAX_WIDTH, ink, new_figure, shorten, styled
+from mechcore.report.drawing import (
+    GREY,
+    LIGHT_GREY,
+    MAX_WIDTH,
+    draw_by_layer,
+    ink,
+    layer_bar,
+    layer_norm,
+    new_figure,
+    shorten,
+    styled,
+)
 from mechcore.report.run_folder import RunFolder
-from mechcore.report.scatter import draw_by_layer, layer_bar, layer_norm
 from mechcore.report.seeds import (
     SEEDS,
     in_order,
