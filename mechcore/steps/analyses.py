@@ -297,6 +297,7 @@ class Search(Ablating):
             class_names=inputs.config.class_names,
             batch_size=self.batch_size,
             role=how.role,
+            state=work.partial,
         )
         work.write_tables(found.tables)
 
