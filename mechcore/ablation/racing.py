@@ -31,6 +31,7 @@ from mechcore.components.paths import PathSet
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.intervals import share_at_most
+from mechcore.masking.counterfactual import of_rows, with_pairs
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
@@ -151,7 +152,7 @@ def race(
             wrong decisions: none of 60 leaves at most 5 % wrong. They may cost as much as the race.
         seed: of the order of the examples, the sets audited, and the fill.
         state: folder for files that keep what is finished; an interrupted race goes on from them.
-            They stay when all is finished, see `race_files`.
+            They stay when all is finished.
         options: see `mechcore.ablate`.
 
     Returns:
@@ -169,6 +170,7 @@ def race(
     check_goal(error, least, largest)
     _check_numbers(n_all, most_examples, n_audited)
     known = Effects(chosen, n_all, metric, effect, error / len(chosen))
+    fill = with_pairs(options.pop("fill", "mean"), data, seed)  # pairs do not depend on the looks
     generator = np.random.default_rng(seed)
     order = generator.permutation(n_all)
     audited = np.zeros(len(chosen), dtype=bool)
@@ -176,12 +178,13 @@ def race(
 
     def see(running: Bool[np.ndarray, " set"], start: int, stop: int, name: str) -> float:
         """Layer evaluations that it took for one example."""
-        rows = np.flatnonzero(running)
+        rows, drawn = np.flatnonzero(running), order[start:stop].tolist()
         found = ablate(
             model,
             known.needed(rows),
-            data.part(order[start:stop].tolist()),
+            data.part(drawn),
             means,
+            fill=of_rows(fill, drawn),
             seed=seed,
             state=None if state is None else Path(state) / f"race-{name}.safetensors",
             **options,

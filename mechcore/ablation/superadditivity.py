@@ -191,8 +191,9 @@ def _effect(drop: float, expected: float, full: float | None, unit: float = 1.0)
     floor = ceiling = False
     if full is not None:
         full, joint, single = full / unit, drop / unit, expected / unit
-        floor = full - joint < FLOOR or single > full
-        ceiling = (joint < 0 and full - joint > 1 - FLOOR) or full - single > 1
+        left, summed = full - joint, full - single
+        floor = left < FLOOR - _ROUNDING or summed < -_ROUNDING
+        ceiling = (joint < -_ROUNDING and left > 1 - FLOOR + _ROUNDING) or summed > 1 + _ROUNDING
     return {
         "joint_drop": drop,
         "sum_of_single_drops": expected,

@@ -8,6 +8,7 @@ the component's mean.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -180,7 +181,33 @@ def paired(data: EncodedExamples, seed: int = 0) -> EncodedExamples:
 
 
 def with_pairs(fill: FillMaker, data: Any, seed: int) -> FillMaker:
-    """``fill``; the counterfactual one by its name gets pairs made of encoded examples."""
-    if fill == "counterfactual" and isinstance(data, EncodedExamples):
+    """``fill``; the counterfactual one by its name gets pairs made of encoded examples.
+
+    Raises:
+        InputError: pairs cannot be made, see `paired`, or those given are those of other examples.
+    """
+    if not isinstance(data, EncodedExamples):
+        return fill
+    if fill == "counterfactual":
         return Counterfactual.of(paired(data, seed))
+    pairs = pairs_of(fill)
+    if pairs is not None and len(pairs) != len(data):
+        raise InputError(
+            f"fill 'counterfactual' has {len(pairs)} pairs for {len(data)} examples; expected one "
+            "pair for every example"
+        )
     return fill
+
+
+def of_rows(fill: FillMaker, rows: Sequence[int]) -> FillMaker:
+    """The fill for some of the examples: a counterfactual one with their pairs alone."""
+    pairs = pairs_of(fill)
+    return fill if pairs is None else Counterfactual.of(pairs.part(rows))
+
+
+def pairs_of(fill: FillMaker) -> EncodedExamples | None:
+    """The pairs of a fill that `Counterfactual.of` made; None of any other."""
+    if isinstance(fill, partial) and fill.func is Counterfactual:
+        pairs: EncodedExamples = fill.keywords["pairs"]
+        return pairs
+    return None

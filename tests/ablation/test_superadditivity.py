@@ -271,6 +271,30 @@ def test_a_floor_and_a_ceiling_by_hand() -> None:
     assert flags(0.97, 0.97, 0.97, 0.97) == (False, False)
 
 
+def test_what_is_left_exactly_is_no_floor_by_rounding() -> None:
+    # Single drops add up to all there is, 0.24 + 0.21 of 0.45, and no more; or 5 % are left, or
+    # 95 % are reached.
+    for percent, unit in ((False, 0.01), (True, 1)):
+        for full, first, second, joint in ((45, 21, 24, 30), (45, 42, 3, 30), (85, 80, 84, 5)):
+            table = interaction_from_accuracies(
+                {"s": full * unit},
+                {"a": {"s": first * unit}, "b": {"s": second * unit}},
+                {"s": joint * unit},
+                percent=percent,
+            )
+            assert not table.loc[0, ["floor", "ceiling"]].any()
+        for full in range(40, 95):
+            single = {"s": (full + 1) * unit}
+            for joint in (5, 95):
+                table = interaction_from_accuracies(
+                    {"s": full * unit},
+                    {"a": single, "b": single},
+                    {"s": joint * unit},
+                    percent=percent,
+                )
+                assert not table.loc[0, ["floor", "ceiling"]].any()
+
+
 def test_what_adds_up_is_not_superadditive_by_rounding() -> None:
     # 0.9 - 0.7 is more than (0.9 - 0.8) + (0.9 - 0.8) by the last digit, or less.
     for full, a, b in itertools.product((0.9, 0.83, 0.7), (0.69, 0.6, 0.55), (0.68, 0.5, 0.38)):

@@ -13,7 +13,7 @@ from pruning.oracles import encoded_for
 from torch import Tensor
 
 from mechcore import evaluate
-from mechcore.ablation import ablate
+from mechcore.ablation import ablate, race
 from mechcore.components import Mask
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
@@ -148,7 +148,39 @@ def test_by_its_name_a_sweep_takes_pairs_of_another_label(cases: Cases, tmp_path
         np.testing.assert_array_equal(drops, given.drops(other, "margin"))
         assert np.abs(drops).max() > 1e-4
     with pytest.raises(InputError, match="a state file tells fills by their names"):
-        ablate(*arguments, fill=Counterfactual.of(data), state=tmp_path / "other", **options)
+        ablate(*arguments, fill=lambda *_: None, state=tmp_path / "other", **options)
+
+
+def test_a_state_is_that_of_the_pairs(cases: Cases, tmp_path: Any) -> None:
+    case, data = cases.get("bert"), encoded_for("bert", 12)
+    arguments = case.model, ["L0.H0"], data, MeanActivations.compute(case.model, data)
+    options: dict[str, Any] = {"role": "ood", "state": tmp_path / "state"}
+    pairs = data.part([*range(5, 12), *range(5)])
+    first, again = (ablate(*arguments, fill=Counterfactual.of(pairs), **options) for _ in range(2))
+    for each in first.without:
+        np.testing.assert_array_equal(first.drops(each, "margin"), again.drops(each, "margin"))
+    with pytest.raises(InputError, match="another run: fill differ"):
+        ablate(*arguments, fill=Counterfactual.of(data), **options)
+    with pytest.raises(InputError, match="has 12 pairs for 5 examples"):
+        ablate(case.model, ["L0.H0"], data.part(range(5)), None, fill=Counterfactual.of(pairs))
+
+
+def test_in_a_race_an_example_has_the_pair_that_it_has_in_a_sweep(
+    cases: Cases, tmp_path: Any
+) -> None:
+    case = cases.get("bert")
+    data = labelled(encoded_for("bert", 40), ["entailment", "neutral"] * 20)
+    arguments = case.model, ["L0.H0", "L1.MLP"], data, MeanActivations.compute(case.model, data)
+    for fill in ("counterfactual", Counterfactual.of(data.part([*range(5, 40), *range(5)]))):
+        options: dict[str, Any] = {"fill": fill, "role": "ood", "seed": 4}
+        folder = tmp_path / f"race-{isinstance(fill, str)}"
+        found = race(*arguments, effect="drop", least=1e-9, state=folder, **options)
+        expected = ablate(*arguments, **options)
+        exact = found.decisions["exact"].to_numpy()
+        assert exact.any()
+        drops = np.array([expected.drops(each, "margin").mean() for each in expected.sets])
+        got = found.decisions["effect"].to_numpy()
+        np.testing.assert_allclose(got[exact], drops[exact], rtol=0, atol=1e-5)
 
 
 def test_pairs_have_another_label_and_the_nearest_length() -> None:
