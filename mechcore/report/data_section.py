@@ -28,8 +28,8 @@ _MOST_LABELS = 4
 _MOST_ROWS = 20
 
 _NO_SUBSETS = (
-    "The data have no subsets. Where a column divides them, such as by the kind of example, name it "
-    "with --columns subset=NAME, and every figure is given for each subset, too."
+    "The data have no subsets. Where a column divides them, such as by the kind of example, name "
+    "it with --columns subset=NAME, and every figure is given for each subset, too."
 )
 
 

@@ -93,7 +93,8 @@ def test_a_fill_of_another_shape_is_named(case: Case, engine: Any) -> None:
         ablate(case.model, ["L0.H1"], [data], means, fill=Samples, engine=engine, role="ood")
     assert str(caught.value) == (
         f"fill Samples: values('z', layer=0) gave (3, {heads}, {size}) for heads; expected a "
-        f"tensor ({heads}, {size}), [head, d_head], or one for every token, [batch, pos, head, d_head]"
+        f"tensor ({heads}, {size}), [head, d_head], or one for every token, [batch, pos, head, "
+        "d_head]"
     )
 
 
