@@ -130,22 +130,18 @@ def test_a_run_without_a_sweep_has_no_roles_to_show(
 
 
 @pytest.mark.parametrize(
-    ("n", "sentence"),
+    ("n", "subnetworks", "advice"),
     [
-        (
-            1,
-            "heuristic core of 1 subnetwork: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance "
-            "with as many heads of each layer, p = 1; one subnetwork is its own core: take "
-            "several seeds",
-        ),
-        (
-            3,
-            "heuristic core of 3 subnetworks: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance "
-            "with as many heads of each layer, p = 1",
-        ),
+        (1, "1 subnetwork", "; one subnetwork is its own core: take several seeds"),
+        (3, "3 subnetworks", ""),
     ],
 )
-def test_the_core_in_a_sentence(n: int, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_core_in_a_sentence(
+    n: int, subnetworks: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     facts = {"n_subnetworks": n, "n_heads": 8, "expected_by_chance": 2.0, "p_value": 1.0}
     show_core(pd.DataFrame({"component": ["L0.H1", "L1.H0"]}), pd.DataFrame([facts]))
-    assert capsys.readouterr().out == f"{sentence}\n"
+    assert capsys.readouterr().out == (
+        f"heuristic core of {subnetworks}: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance with as "
+        f"many heads of each layer, p = 1{advice}\n"
+    )
