@@ -97,6 +97,7 @@ class Sweep(Ablating):
         alone = [ComponentSet((each,)) for each in shape.kind(self.components)]
         for role in TEST_ROLES:
             options: dict[str, Any] = {"batch_size": self.batch_size, "seed": self.seed}
+            options["state"] = work.partial / SWEPT[role]
             found = ablate_on(inputs, means, alone, role, self.fill, **options)
             save_answers(work.folder / SWEPT[role], _by_name(found))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,12 @@ from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.ablation import (
     SWEEP_TABLES,
+    Sweep,
     known_groups,
     sweep_tables,
 )
+from mechcore.steps.analyses import Search
+from mechcore.steps.analyses_config import SearchConfig
 from mechcore.steps.inputs import Inputs
 
 NAMES = ("L0.H1", "L0.MLP", "L1.H2")
@@ -186,3 +190,36 @@ def test_groups_are_told_of_where_all_their_subsets_are_there(inputs: Inputs) ->
     information = tables["information"]
     assert set(information.loc[information["role"] == "ood", "subset"]) == {*whole, "both", "all"}
     assert "both" not in set(information.loc[information["role"] == "id", "subset"])
+
+
+@pytest.mark.filterwarnings("ignore:in-domain accuracy")
+@pytest.mark.parametrize("step", ["sweep", "search"])
+def test_a_job_of_a_study_keeps_what_an_interrupted_one_finds_again(
+    step: str,
+    inputs: Inputs,
+    means: MeanActivations,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    modules = {
+        "sweep": importlib.import_module("mechcore.steps.ablation"),
+        "search": importlib.import_module("mechcore.steps.analyses"),
+    }
+    module = modules[step]
+    monkeypatch.setattr(module, "inputs_of", lambda _: inputs)
+    monkeypatch.setattr(module, "means_of", lambda *_: means)
+    common = {"seed": 0, "batch_size": 8, "fill": "mean"}
+    made = {
+        "sweep": lambda: Sweep(**common, components="mlps"),
+        "search": lambda: Search(
+            **common, n_resamples=10, how=SearchConfig(role="id", components="mlps", max_size=2)
+        ),
+    }[step]()
+    folder, partial = tmp_path / "result", tmp_path / "partial"
+    folder.mkdir()
+    work: Any = SimpleNamespace(folder=folder, partial=partial, write_tables=lambda _: None)
+    made.run(work)
+    assert {path.name for path in partial.iterdir()} >= {
+        "sweep": {"sweep-id.safetensors", "sweep-ood.safetensors"},
+        "search": {"search.safetensors", "sweep-1.safetensors", "sweep-report.safetensors"},
+    }[step]
