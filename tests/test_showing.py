@@ -86,7 +86,10 @@ SHOWN: dict[str, tuple[Any, str]] = {
         AttentionExample("L0.H1", "next", ["[CLS]", "<a>"], [-1, 0], [[1.0, 0.0], [0.5, 0.5]]),
         "AttentionExample(L0.H1 (next), '[CLS] <a>')",
     ),
-    "effect": (Effect(0.75, np.zeros((2, 9))), "Effect(full=0.75, values=[2, 9])"),
+    "effect": (
+        Effect(0.75, np.zeros((2, 9))),
+        "Effect(full=0.75, values=[2, 9], unit=1.0, n_choices=1)",
+    ),
 }
 
 

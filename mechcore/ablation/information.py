@@ -10,8 +10,8 @@ import pandas as pd
 
 from mechcore.ablation.effects import SET, SIZE, Ablations, Cut, place
 from mechcore.errors import InputError
-from mechcore.evaluation.intervals import mean_intervals
-from mechcore.evaluation.p_values import corrected
+from mechcore.evaluation.intervals import mean_errors, mean_intervals
+from mechcore.evaluation.p_values import adjusted_p, paired_p
 from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
@@ -30,7 +30,9 @@ def _drop_columns(figure: str, meaning: str) -> tuple[Column, ...]:
     drop = f"{figure}_drop"
     return (
         *estimate(drop, "points", meaning, low=f"{drop}_low", high=f"{drop}_high"),
-        Column(f"{drop}_se", "share", f"standard error of {drop}", shown="bare"),
+        Column(
+            f"{drop}_se", "share", f"standard error of {drop}, as in its interval", shown="bare"
+        ),
         Column(f"{figure}_p", "number", f"p of {drop} being 0, paired t test", shown="small"),
         Column(
             f"{figure}_p_adjusted",
@@ -81,8 +83,9 @@ def information_table(
         (how much less often the label is said of which that changes most), and
         auc_drop, that of the area under the curve of the margin where there are two labels. Each
         has an interval, a standard error, the p of a paired t test of its being 0, and that p
-        corrected over the sets (Benjamini-Hochberg, within a subset and figure). ``reason`` says
-        why figures are missing, where they are.
+        corrected over the sets (Benjamini-Hochberg, within a subset and figure). Interval and p of
+        shift_drop are corrected for the labels among which it is the largest (Bonferroni).
+        ``reason`` says why figures are missing, where they are.
 
     Raises:
         InputError: a group names an unknown subset, or logits were not kept.
@@ -123,16 +126,23 @@ def _effects(parts: Decomposition) -> dict[str, Effect]:
 def _columns(
     figure: str, effect: Effect, n_resamples: int, level: float, seed: int
 ) -> dict[str, Sequence[float] | np.ndarray]:
-    values = effect.values
-    options: dict[str, Any] = {"n_resamples": n_resamples, "level": level, "seed": seed}
-    intervals = mean_intervals(values, answers=figure != "auc", **options)
-    p, adjusted = corrected(values, "benjamini-hochberg")
+    answers, n_choices = figure != "auc", effect.n_choices
+    unit = effect.unit if answers else 1.0
+    in_answers = effect.values / unit
+    intervals = mean_intervals(
+        in_answers,
+        answers=answers,
+        n_resamples=n_resamples,
+        level=1 - (1 - level) / n_choices,
+        seed=seed,
+    )
+    p = np.minimum(n_choices * paired_p(effect.values), 1)
     columns: tuple[Sequence[float] | np.ndarray, ...] = (
         effect.drops,
-        [each.low for each in intervals],
-        [each.high for each in intervals],
-        values.std(1, ddof=1) / np.sqrt(values.shape[1]),
+        [unit * each.low for each in intervals],
+        [unit * each.high for each in intervals],
+        unit * mean_errors(in_answers, answers=answers),
         p,
-        adjusted,
+        adjusted_p(p, "benjamini-hochberg"),
     )
     return dict(zip((figure + end for end in _OF_DROP), columns, strict=True))

@@ -102,6 +102,26 @@ def mean_intervals(
     return [Interval(*map(float, each)) for each in zip(means, low, high, strict=True)]
 
 
+def mean_errors(
+    values: Float[np.ndarray, "row example"], *, answers: bool = False
+) -> Float[np.ndarray, " row"]:
+    """Standard errors of the means of several rows, those that their intervals are made of.
+
+    For answers they are those after the two examples more of `mean_intervals`: that none of a few
+    answers changed does not say that none ever does.
+
+    Args:
+        values: one per example, in any unit; at least two.
+        answers: see `mean_intervals`.
+    """
+    n = values.shape[1]
+    if not answers:
+        return values.std(1, ddof=1) / np.sqrt(n)
+    centre = values.sum(1) / (n + 2)
+    errors: np.ndarray = np.sqrt((((values**2).sum(1) + 1) / (n + 2) - centre**2) / (n + 2))
+    return errors
+
+
 def share_interval(right: Bool[np.ndarray, " example"], *, level: float = 0.95) -> Interval:
     """A share with Wilson's score interval (JASA 22, 1927).
 
@@ -191,8 +211,7 @@ def _of_answers(
 ) -> tuple[Float[np.ndarray, " row"], Float[np.ndarray, " row"]]:
     n = values.shape[1]
     centre = values.sum(1) / (n + 2)
-    variance = ((values**2).sum(1) + 1) / (n + 2) - centre**2
-    reach = stats.t.ppf((1 + level) / 2, n - 1) * np.sqrt(variance / (n + 2))
+    reach = stats.t.ppf((1 + level) / 2, n - 1) * mean_errors(values, answers=True)
     lowest, highest = np.minimum(values.min(1), -1), np.maximum(values.max(1), 1)
     return np.maximum(centre - reach, lowest), np.minimum(centre + reach, highest)
 

@@ -71,10 +71,19 @@ class Effect(Shown):
     The values of one label's examples vary about the drop as that label's own contributions do, so
     that the spread of their mean is that of a mean over labels, not of the labels' frequencies:
     bootstraps and t tests of the mean are those of the drop.
+
+    Attributes:
+        full: the full model's figure, a share.
+        values: [set, example].
+        unit: what one answer counts in the values: the root mean square over labels, whose answers
+            count the more the rarer the label is; 1 where labels are equally frequent.
+        n_choices: of how many figures it is the one that changes most.
     """
 
     full: float
     values: Float[np.ndarray, "set example"]
+    unit: float = 1.0
+    n_choices: int = 1
 
     @property
     def drops(self) -> Float[np.ndarray, " set"]:
@@ -105,6 +114,7 @@ class Decomposition(Shown):
         return Effect(
             self.accuracy.full - self.information.full,
             self.accuracy.values - self.information.values,
+            self.accuracy.unit,
         )
 
 
@@ -178,7 +188,10 @@ def _shift(
     # Of labels that change alike, that which is said less often.
     most = (np.abs(drops) + 1e-12 * np.sign(drops)).argmax(0)
     every = np.stack([each.values for each in effects])
-    return Effect(float("nan"), every[most, np.arange(len(most))])
+    # Of two labels one is said less often by as much as the other is said more often.
+    mirrored = len(effects) == 2 and bool((said.sum(-1) == 1).all())
+    n_choices = 1 if mirrored else len(effects)
+    return Effect(float("nan"), every[most, np.arange(len(most))], effects[0].unit, n_choices)
 
 
 def _blocks(full: np.ndarray, without: np.ndarray) -> Iterator[np.ndarray]:
@@ -218,7 +231,8 @@ def _effect(
     within = np.stack([drops[:, label == i].mean(1) for i in range(n_labels)], axis=1)
     centred = weight * (drops - within[:, label])
     full = np.mean([values[0, label == i].mean() for i in range(n_labels)])
-    return Effect(float(full), within.mean(1, keepdims=True) + centred)
+    unit = float(np.sqrt(np.mean((len(label) / (counts * n_labels)) ** 2)))
+    return Effect(float(full), within.mean(1, keepdims=True) + centred, unit)
 
 
 # -- recalibration ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers as hf
 from ablation.planted import planted
+from scipy import stats
 
 from mechcore.ablation import (
     Ablations,
@@ -28,7 +29,8 @@ from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation, evaluate
-from mechcore.evaluation.recalibration import LEAST, ONE_LABEL
+from mechcore.evaluation.p_values import paired_p
+from mechcore.evaluation.recalibration import LEAST, ONE_LABEL, decompose
 from mechcore.models import load_model
 
 A, B = (ComponentSet.of([name]) for name in ("L0.H0", "L0.H1"))
@@ -81,6 +83,69 @@ def test_a_table_by_hand() -> None:
         assert low < 0.125 < high
         p = rows["information_p"]
         assert rows["information_p_adjusted"].tolist() == pytest.approx([1, 2 * p["L0.H1"]])
+
+
+def unchanged(label: np.ndarray) -> pd.Series:
+    """The row of a component without which every answer is as before, and right."""
+    logits, correct = torch.tensor(np.eye(2)[label]), torch.tensor(np.eye(2, dtype=bool)[label])
+    same = Evaluation(logits, correct, np.full(len(label), "all", dtype=object), "")
+    return information_table(Ablations.of(same, {A: same}, "made up", "ood")).iloc[0]
+
+
+def test_that_no_answer_changes_has_an_error_of_its_own() -> None:
+    for label in (np.repeat([0, 1], 50), np.repeat([0, 1], [50, 450])):
+        row, n, rare = unchanged(label), len(label), 50
+        # As if two examples more had changed by half an answer each, of which one of a rare label
+        # counts n / (2 * rare) times, one of the other n / (2 * (n - rare)) times.
+        weights = n / (2 * np.array([rare, n - rare]))
+        error = np.sqrt((weights**2).mean()) / (n + 2)
+        reach = stats.t.ppf(0.975, n - 1) * error
+        for figure in ("balanced_accuracy", "information", "threshold", "shift"):
+            drop, low, high, found, p = (
+                row[figure + end] for end in ("_drop", "_drop_low", "_drop_high", "_drop_se", "_p")
+            )
+            assert (drop, p) == (0, 1)
+            assert (low, high, found) == pytest.approx((-reach, reach, error))
+    assert unchanged(np.repeat([0, 1], 50))["information_drop_high"] > 0.019
+
+
+def test_an_unseen_change_of_a_rare_label_is_in_the_interval() -> None:
+    # One in fifty answers of the rare label changes: with 50 of it, a third of samples show none.
+    rng, label = np.random.default_rng(0), np.repeat([0, 1], [50, 450])
+    correct, right = torch.tensor(np.eye(2, dtype=bool)[label]), torch.tensor(np.eye(2)[label])
+    names = np.full(500, "all", dtype=object)
+    full = Evaluation(right, correct, names, "")
+    without = {}
+    for i in range(200):
+        wrong = torch.tensor((label == 0) & (rng.random(500) < 0.02))[:, None]
+        changed = torch.where(wrong, right.flip(1), right)
+        without[ComponentSet.of([f"L{i}.H0"])] = Evaluation(changed, correct, names, "")
+    table = information_table(Ablations.of(full, without, "made up", "ood"), n_resamples=2)
+    low, high = table["balanced_accuracy_drop_low"], table["balanced_accuracy_drop_high"]
+    assert ((low <= 0.01) & (high >= 0.01)).mean() >= 0.95
+
+
+def test_the_largest_of_several_shifts_is_corrected_for_the_choice() -> None:
+    rng, label = np.random.default_rng(0), np.arange(180) % 3
+    correct = torch.tensor(np.eye(3, dtype=bool)[label])
+    names = np.full(180, "all", dtype=object)
+    noise = rng.normal(size=(180, 3))
+
+    def evaluation(noise: np.ndarray) -> Evaluation:
+        return Evaluation(correct + torch.tensor(noise), correct, names, "")
+
+    without = {
+        ComponentSet.of([f"L{i}.H0"]): evaluation(0.8 * noise + 0.6 * rng.normal(size=(180, 3)))
+        for i in range(100)
+    }
+    found = Ablations.of(evaluation(noise), without, "made up", "id")
+    table = information_table(found)
+    assert (table["shift_p"] < 0.05).mean() <= 0.05
+    low, high = table["shift_drop_low"], table["shift_drop_high"]
+    assert ((low <= 0) & (high >= 0)).mean() >= 0.95
+    logits = np.stack([each.logits for each in found.without.values()])
+    parts = decompose(found.full.logits.numpy(), logits, correct.numpy())
+    np.testing.assert_allclose(table["shift_p"], np.minimum(3 * paired_p(parts.shift.values), 1))
 
 
 def test_a_threshold_is_one_for_all_subsets_of_a_group() -> None:
