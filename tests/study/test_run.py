@@ -723,9 +723,9 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
     ]
     own = tables["accuracy"].query("role == 'ood' and subset == 'prep' and seed.notna()")
     assert grid.query("sparsity == 0.3")["accuracy"].tolist() == own["accuracy"].tolist()
-    kept = 1 - tables["subnetworks"]["sparsity"]  # 11 of 36 components are pruned
+    kept = 1 - tables["subnetworks"]["sparsity"]  # 16 of 54 components are pruned
     assert grid.query("sparsity == 0.3")["kept"].tolist() == pytest.approx(kept.tolist())
-    assert kept.tolist() == pytest.approx([25 / 36] * 2)
+    assert kept.tolist() == pytest.approx([38 / 54] * 2)
     assert tables["mean_effective_size"]["checkpoint"].unique().tolist() == [700, 3500]
 
 
