@@ -23,6 +23,9 @@ OPEN = "open"
 BEYOND = 1.5
 """Times the largest effect seen on one example that others are taken to be at most, in margin."""
 
+_ROUNDING = 1e-9
+"""What a mean differs by at most from itself, as a share of it."""
+
 DECISIONS = Schema(
     "race",
     "What a race decided for every set.",
@@ -182,18 +185,24 @@ class Effects:
         )
 
     def audit(self, rows: Int[np.ndarray, " part"], goal: Goal) -> pd.DataFrame:
-        """The columns of `AUDIT`, for sets whose effects are known on all examples."""
+        """The columns of `AUDIT`, for sets whose effects are known on all examples.
+
+        Bounds that hold leave a decision standing, or a tie; where they do not and others' bounds
+        leave the decision open, it was made on bounds that were wrong.
+        """
         rows = rows[~self.open[rows]]
         low, high = self.low.copy(), self.high.copy()
         means = self.values[rows].mean(1, dtype=float)
         low[rows] = high[rows] = means
         decisions, now = self.decisions[rows], goal.decisions(low, high)[rows]
+        slack = _ROUNDING * np.maximum(1, np.abs(means))
+        held = (self.low[rows] - slack <= means) & (means <= self.high[rows] + slack)
         return pd.DataFrame(
             {
                 "set": [str(self.sets[row]) for row in rows],
                 "decision": decisions,
                 "n": self.n[rows],
                 "effect": means,
-                "right": (now == decisions) | (now == OPEN),
+                "right": (now == decisions) | ((now == OPEN) & held),
             }
         )

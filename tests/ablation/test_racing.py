@@ -121,6 +121,18 @@ def test_what_is_left_at_the_end_is_exact(monkeypatch: pytest.MonkeyPatch) -> No
     assert found.n_looks[-1] == n
 
 
+def test_an_audit_does_not_let_pass_what_wrong_bounds_decided() -> None:
+    # The second was thought to be under 0.2 and is 0.6; the first is somewhere from 0.5 to 0.7.
+    known = Effects(sets_of("L0.H0", "L0.H1"), 100, "margin", "drop", 0.05)
+    known.values[:] = [[0.65], [0.6]]
+    known.low[:], known.high[:] = [0.5, -0.2], [0.7, 0.2]
+    known.decisions[:] = ["top", "rest"]
+    audit = known.audit(np.array([1]), Goal(None, 1))
+    assert audit["right"].tolist() == [False]
+    known.high[1] = 0.61  # bounds that hold, and a tie that order decided
+    assert known.audit(np.array([1]), Goal(None, 1))["right"].tolist() == [True]
+
+
 def test_of_equals_the_first_is_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).normal(size=40)
     made_up(monkeypatch, {f"L0.H{i}": noise for i in range(4)} | {"L1.H0": noise + 9})
