@@ -29,7 +29,6 @@ STUDY = Study(
     size=(270, 30),
     sparsities=(0.7,),
 )
-N_PAIRS = 15
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -42,7 +41,6 @@ def tables(folder: Path) -> dict[str, str]:
         "core": STUDY.core(read["head_categories"], read["ablation"]),
         "categories": _categories(read["head_categories"]),
         "components": _components(read["sweep"], read["head_categories"]),
-        "pairs": _pairs(read["race"], read["superadditive"]),
     }
 
 
@@ -85,21 +83,6 @@ def _components(sweep: pd.DataFrame, categories: pd.DataFrame) -> str:
         rows.append(cells)
     drops = [f"margin drop, {each}" for each in (STUDY.id, STUDY.ood)]
     return markdown(["component", "category", *drops, *(f"{n} subjects" for n in NUMBERS)], rows)
-
-
-def _pairs(race: pd.DataFrame, found: pd.DataFrame) -> str:
-    """The largest interactions that the race found, those reported measured on the other half."""
-    top = race[race["decision"] == "top"].nlargest(N_PAIRS, "effect").set_index("set")
-    margins = found[(found["metric"] == "margin") & (where_of(found) == "ood:all")]
-    rows = []
-    for name, row in top.iterrows():
-        other = margins[margins["set"] == name]
-        cells = [str(name).replace("+", " + "), f"{row['effect']:.2f}"]
-        cells.append(points(other, "interaction", "low", "high", unit=1) if len(other) else "")
-        cells.append(f"{other['sum_of_single_drops'].item():.2f}" if len(other) else "")
-        rows.append(cells)
-    head = ["pair", "interaction, half raced on", "other half", "sum of single drops"]
-    return markdown(head, rows)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 from types import ModuleType
 
+import pandas as pd
 import pytest
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-WRITTEN = ("| base |", "| claim |")
-"""Tables of words: what was trained on what, and the verdicts."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +42,39 @@ def test_every_table_of_a_page_is_made_from_the_tables_of_its_studies(name: str)
     assert len(made) > 6
 
 
-def test_every_table_of_the_page_is_made_from_the_tables_of_the_study() -> None:
-    made = _module("minilm_mnli_hans").tables(DOCS / "tables" / "minilm-mnli-hans")
-    page = (DOCS / "results" / "minilm-mnli-hans.md").read_text()
-    shown = [table.strip() for table in _tables(page) if not any(w in table for w in WRITTEN)]
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [("minilm-mnli-hans", ("| base |", "| claim |")), ("smollm2-agreement", ("| model |",))],
+)
+def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(
+    name: str, written: tuple[str, ...]
+) -> None:
+    made = _module(name.replace("-", "_")).tables(DOCS / "tables" / name)
+    page = (DOCS / "results" / f"{name}.md").read_text()
+    shown = [table.strip() for table in _tables(page) if not any(w in table for w in written)]
     assert sorted(shown) == sorted(made.values())
-    assert len(_tables(page)) == len(made) + len(WRITTEN)
+    assert len(_tables(page)) == len(made) + len(written)
+
+
+def test_the_sentences_on_agreement_are_what_the_page_says(tmp_path: Path) -> None:
+    _module("agreement_texts").main(tmp_path)
+    files = {name: pd.read_csv(tmp_path / f"{name}.csv") for name in ("train", "id", "ood")}
+    assert {name: len(found) for name, found in files.items()} == {
+        "train": 800,
+        "id": 224,
+        "ood": 224,
+    }
+    texts = [set(found["text_a"]) for found in files.values()]
+    assert len(set.union(*texts)) == sum(map(len, texts)) == 1248
+    rows = {name: found.to_dict("records")[:2] for name, found in files.items()}
+    assert rows["id"] == [
+        {"text_a": "The key near the museum", "label": "singular", "subset": "near, singular"},
+        {"text_a": "The keys near the museums", "label": "plural", "subset": "near, plural"},
+    ]
+    assert [row["text_a"] for row in rows["ood"]] == [
+        "The plan near the castles",
+        "The plans near the castle",
+    ]
 
 
 def test_every_table_of_known_truth_is_made_from_the_tables_of_the_benchmark() -> None:
