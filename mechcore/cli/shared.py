@@ -182,7 +182,8 @@ def show_core(members: Any, summary: Any) -> None:
     from mechcore.wording import count
 
     facts = summary.iloc[0]
-    alone = "; one subnetwork is its own core: take several seeds" * (facts.n_subnetworks == 1)
+    one = facts.n_subnetworks == 1
+    alone = "; one subnetwork is its own core: take several seeds" if one else ""
     print(
         f"heuristic core of {count(facts.n_subnetworks, 'subnetwork')}: {len(members)} of "
         f"{facts.n_heads:.0f} heads ({' '.join(members['component']) or 'empty'}); "

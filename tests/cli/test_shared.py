@@ -142,6 +142,6 @@ def test_the_core_in_a_sentence(
     facts = {"n_subnetworks": n, "n_heads": 8, "expected_by_chance": 2.0, "p_value": 1.0}
     show_core(pd.DataFrame({"component": ["L0.H1", "L1.H0"]}), pd.DataFrame([facts]))
     assert capsys.readouterr().out == (
-        f"heuristic core of {subnetworks}: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance with as "
-        f"many heads of each layer, p = 1{advice}\n"
+        f"heuristic core of {subnetworks}: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance with "
+        f"as many heads of each layer, p = 1{advice}\n"
     )
