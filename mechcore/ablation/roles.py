@@ -353,5 +353,8 @@ def _open(row: Any, figure: str, place: str) -> str:
     if np.isnan(row[f"{figure}_drop_{place}"]):
         return f"{figure} {PLACES[place]}: {row[f'reason_{place}']}"
     drop, low, high = _drop(row, figure, place)
-    figures = f"{drop:.1f} points ({low:.1f} to {high:.1f})"
+    # An interval without 0 is that of one component alone.
+    apart = row[f"{figure}_drop_low_{place}"] > 0 or row[f"{figure}_drop_high_{place}"] < 0
+    p = f"; p = {row[f'{figure}_p_adjusted_{place}']:.2g} among all components" if apart else ""
+    figures = f"{drop:.1f} points ({low:.1f} to {high:.1f}{p})"
     return f"{figure} {PLACES[place]}: a drop of {figures} is neither shown nor ruled out"

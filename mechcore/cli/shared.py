@@ -202,12 +202,13 @@ def show_core(members: Any, summary: Any) -> None:
     from mechcore.wording import count
 
     facts = summary.iloc[0]
-    alone = "; one subnetwork is its own core: take several seeds"
+    one = facts.n_subnetworks == 1
+    alone = "; one subnetwork is its own core: take several seeds" if one else ""
     print(
         f"heuristic core of {count(facts.n_subnetworks, 'subnetwork')}: {len(members)} of "
         f"{facts.n_heads:.0f} heads ({' '.join(members['component']) or 'empty'}); "
         f"{facts.expected_by_chance:.2g} expected by chance with as many heads of each layer, "
-        f"p = {facts.p_value:.2g}{alone if facts.n_subnetworks == 1 else ''}"
+        f"p = {facts.p_value:.2g}{alone}"
     )
 
 

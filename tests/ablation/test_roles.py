@@ -101,6 +101,16 @@ def test_every_rule() -> None:
     )
 
 
+def test_an_interval_without_zero_that_shows_nothing_has_its_corrected_p() -> None:
+    row = all_cases().set_index("component").loc["L1.H4"]
+    p = row["information_p_adjusted_ood"]
+    assert p > 0.05
+    assert row["open"] == (
+        f"information out of domain: a drop of 2.0 points (0.0 to 4.0; p = {p:.2g} among all "
+        "components) is neither shown nor ruled out"
+    )
+
+
 def test_figures_are_those_of_the_tables_and_p_is_corrected_over_all_drops() -> None:
     names = ["L0.H0", "L0.H1"]
     inside = table(dict(zip(names, [(0.05, LARGE), (0.0, SMALL)], strict=True)))
