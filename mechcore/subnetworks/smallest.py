@@ -109,9 +109,11 @@ def smallest_subnetworks(
             ends = {"": found.mean, "_low": found.low, "_high": found.high}
             row |= {f"{role}_loss{end}": value for end, value in ends.items()}
         if not inside:
+            most = 100 * worst[best]  # with as many decimals as tell it from the limit
+            digits = next((d for d in range(1, 9) if round(most, d) > 100 * limit), 1)
             row["reason"] = (
                 f"{name} comes closest of {count(len(masks), 'mask')}, and loses up to "
-                f"{100 * worst[best]:.1f} points"
+                f"{most:.{digits}f} points"
             )
     return pd.DataFrame(rows, columns=SMALLEST.names)
 

@@ -91,6 +91,15 @@ def test_one_mask_is_one_mask() -> None:
     assert "of 1 mask, and" in smallest({"dense": 60}, 0.01).loc["accuracy", "reason"]
 
 
+def test_a_loss_just_above_the_limit_is_not_told_as_the_limit() -> None:
+    wrong = {"dense": 22, "middle": 50, "sparse": 70}
+    high = smallest(dict.fromkeys(wrong, 22), 0.5).loc["accuracy", "id_loss_high"]
+    limit = float(high) - 1e-5  # 1.3 points, were both rounded
+    row = smallest(wrong, limit).loc["accuracy"]
+    assert not row["within"]
+    assert float(row["reason"].split()[-2]) > 100 * limit
+
+
 def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
     masked = {role: {"dense": answers(20, shift=3.0)} for role in ("id", "ood")}
     full = {role: answers(20) for role in ("id", "ood")}
