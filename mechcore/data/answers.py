@@ -58,13 +58,16 @@ def answer_ids(
         tokens = tokenizer(words, add_special_tokens=False)["input_ids"]
         if not tokens or tokenizer.unk_token_id in tokens:
             raise InputError(
-                f"answer {words!r} of label {label!r}: is {len(tokens)} tokens "
-                f"({tokenizer.convert_ids_to_tokens(tokens)}); expected known tokens: choose other "
-                "words"
+                f"answer {words!r} of label {label!r}: its tokens are "
+                f"{tokenizer.convert_ids_to_tokens(tokens)}; expected known ones: choose other "
+                "words (--answers)"
             )
         ids[label] = tuple(tokens)
     if len(set(ids.values())) < len(ids) or len(ids) < 2:
-        raise InputError(f"answers {dict(answers)}: expected at least two of different tokens")
+        raise InputError(
+            f"answers {dict(answers)}: expected at least two of different tokens (--answers "
+            "LABEL=WORD,LABEL=WORD)"
+        )
     for label, tokens in ids.items():
         for other, longer in ids.items():
             if label != other and longer[: len(tokens)] == tokens:

@@ -273,10 +273,9 @@ def _prompt_spans(
     pieces = _PLACE.split(prompt)
     wanted = {"a", "b"} if two_segments else {"a"}
     if set(pieces[1::2]) != wanted or len(pieces[1::2]) != len(wanted):
-        raise InputError(
-            f"prompt {prompt!r}: expected the place{'s' * two_segments} "
-            f"{' and '.join(f'{{{place}}}' for place in sorted(wanted))}, each once"
-        )
+        pairs, single = "places {a} and {b}, each once, for pairs of", "place {a} once, for single"
+        places = pairs if two_segments else single
+        raise InputError(f"prompt {prompt!r}: expected the {places} texts (--prompt)")
     filled = []
     for a, b in zip(first, second, strict=True):
         text, ranges = "", {}

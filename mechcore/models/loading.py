@@ -276,8 +276,10 @@ def read_config(name: str, revision: str | None = None) -> Any:
         raise InputError(
             f"checkpoint {name}: is a file; expected a directory, a hub id or a .gguf file"
         )
-    if not path.exists() and (path.is_absolute() or name.startswith(".") or name.count("/") > 1):
-        raise InputError(f"checkpoint {name}: no such directory")
+    local = path.is_absolute() or name.startswith(".") or name.count("/") > 1
+    if not path.exists() and (local or path.suffix == ".gguf"):
+        kind = "file" if path.suffix == ".gguf" else "directory"
+        raise InputError(f"checkpoint {name}: no such {kind}")
     try:
         with _quiet_hub():
             if "gguf_file" not in where:

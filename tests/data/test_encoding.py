@@ -312,14 +312,18 @@ def test_a_prompt_for_one_segment(wordpiece: hf.PreTrainedTokenizerFast) -> None
     assert data.segments == [[-1, 0, 0, -1]]
 
 
+PAIRS_WANTED = "places {a} and {b}, each once, for pairs of texts"
+SINGLE_WANTED = "place {a} once, for single texts"
+
+
 @pytest.mark.parametrize(
     ("prompt", "second", "places"),
     [
-        ("{a} only", "b", "places {a} and {b}"),
-        ("none", "b", "places {a} and {b}"),
-        ("{a} {b} {a}", "b", "places {a} and {b}"),
-        ("{a} {b}", "", "place {a}"),
-        ("{b}", "", "place {a}"),
+        ("{a} only", "b", PAIRS_WANTED),
+        ("none", "b", PAIRS_WANTED),
+        ("{a} {b} {a}", "b", PAIRS_WANTED),
+        ("{a} {b}", "", SINGLE_WANTED),
+        ("{b}", "", SINGLE_WANTED),
     ],
 )
 def test_prompts_without_their_places(
@@ -327,7 +331,7 @@ def test_prompts_without_their_places(
 ) -> None:
     with pytest.raises(InputError) as caught:
         encode(examples(("a", second)), wordpiece, max_length=9, prompt=prompt)
-    assert f"expected the {places}, each once" in str(caught.value)
+    assert f"expected the {places} (--prompt)" in str(caught.value)
 
 
 def test_answers_become_their_tokens(wordpiece: hf.PreTrainedTokenizerFast) -> None:
@@ -345,12 +349,9 @@ def test_answers_become_their_tokens(wordpiece: hf.PreTrainedTokenizerFast) -> N
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"x": "yes", "y": "zebra"}, r"answer 'zebra' of label 'y'.*expected known tokens"),
-        (
-            {"x": "yes", "y": "no zebra"},
-            r"answer 'no zebra' .*'\[UNK\]'\]\); expected known",
-        ),
-        ({"x": "yes", "y": ""}, "is 0 tokens"),
+        ({"x": "yes", "y": "zebra"}, r"answer 'zebra' of label 'y': its tokens are \['\[UNK\]'\]"),
+        ({"x": "yes", "y": "no zebra"}, r"answer 'no zebra' .*'\[UNK\]'\]; expected known ones"),
+        ({"x": "yes", "y": ""}, r"its tokens are \[\]; expected known ones"),
         ({"x": "yes", "y": "Yes"}, "at least two of different tokens"),
         ({"x": "yes"}, "at least two of different tokens"),
         ({"x": "baker", "y": "bake"}, "the tokens of 'baker' begin with those of 'bake', so that"),

@@ -58,6 +58,10 @@ def test_a_missing_directory(name: str) -> None:
     assert refusal(name) == f"checkpoint {name}: no such directory"
 
 
+def test_a_missing_gguf_file_is_no_hub_id() -> None:
+    assert refusal("mine.gguf") == "checkpoint mine.gguf: no such file"
+
+
 def test_a_hub_id_that_cannot_be_reached() -> None:
     message = refusal("nobody/no-such-model")
     assert message.startswith("checkpoint nobody/no-such-model: neither a local checkpoint nor")
@@ -218,7 +222,7 @@ def test_a_gguf_file_that_is_none(tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="needs the gguf extra")
     (tmp_path / "broken.gguf").write_bytes(b"GGUF")
     assert "broken.gguf: " in refusal(tmp_path / "broken.gguf")
-    assert "no such directory" in refusal(tmp_path / "missing.gguf")
+    assert "missing.gguf: no such file" in refusal(tmp_path / "missing.gguf")
 
 
 def test_a_gguf_file_without_the_package_that_reads_it(
