@@ -57,7 +57,7 @@ def page_of(notebook: Path, target: str) -> dict[str, str | bytes]:
         nbformat.read(notebook, as_version=4), resources={"output_files_dir": pictures}
     )
     folder = posixpath.dirname(target)
-    page = f"{body}\n[Download this notebook]({notebook.name}).\n"
+    page = f'{body}\n<a href="{notebook.name}">Download this notebook</a>.\n'
     return {target: page} | {f"{folder}/{name}": data for name, data in found["outputs"].items()}
 
 

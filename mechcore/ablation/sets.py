@@ -100,10 +100,10 @@ def paths(
             cut = [path for path in possible if path.runs(shape, parallel=parallel)]
             found += [PathSet.of(cut)] * bool(cut) if together else map(PathSet.of, cut)
     if not found:
-        named = [shown(" ".join(map(str, each))) or "none" for each in (sending, receiving)]
+        ends = [shown(" ".join(map(str, each))) or "none" for each in (sending, receiving)]
         raise InputError(
-            f"paths: no sender runs before any receiver (senders: {named[0]}; receivers: "
-            f"{named[1]}); expected a receiver in a later layer, or the answer"
+            f"paths: no sender runs before any receiver (senders: {ends[0]}; receivers: "
+            f"{ends[1]}); expected a receiver in a later layer, or the answer"
         )
     return list(dict.fromkeys(found))
 

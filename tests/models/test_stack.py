@@ -240,9 +240,10 @@ def test_half_precision_is_that_of_the_layers_matrices_alone(subject: Subject) -
     assert half.head is stack.head
     assert found.x.dtype == found.logits.dtype == torch.float32
     assert torch.equal(half.embed(inputs), stack.embed(inputs))
-    close(found.logits, expected.logits, 0.03 * float(expected.logits.abs().max()))
+    # Logits of a random head can cancel, where rounding shows as much as it likes.
+    for rounded, exact in ((found.x, expected.x), (found.z[LAST].float(), expected.z[LAST])):
+        assert (rounded - exact).norm() < 0.03 * exact.norm()
     assert not torch.equal(found.logits, expected.logits)
-    close(found.z[LAST].float(), expected.z[LAST], 0.03 * float(expected.z[LAST].abs().max()))
 
 
 # -- written out ----------------------------------------------------------------------------------

@@ -510,7 +510,7 @@ def counted(function: Callable[..., Any], calls: list[Any]) -> Callable[..., Any
 
 DIVERGED = (
     r"the training of target 0\.6, seed 6 diverged: its loss or scores are not finite after "
-    r"step 3; lower lr or lr_lambda, or set clip"
+    r"step 3; lower lr or lr_lambda, or set clip \(such as --prune-settings clip=1\)"
 )
 
 

@@ -189,7 +189,8 @@ def test_a_mask_that_diverged_stays_failed(
         run(preset=preset, state=path)
     expected = (
         "pruning: 1 of 4 masks failed: the training of target 0.6, seed 5 diverged: its loss or "
-        f"scores are not finite after step {spoilt_at}; lower lr or lr_lambda, or set clip"
+        f"scores are not finite after step {spoilt_at}; lower lr or lr_lambda, or set clip "
+        "(such as --prune-settings clip=1)"
     )
     assert str(whole.value) == str(resumed.value) == expected
     assert [(each.target, each.seed) for each in resumed.value.finished] == [

@@ -88,7 +88,10 @@ def test_where_none_is_within_the_limit_the_closest_is_named() -> None:
 
 
 def test_one_mask_is_one_mask() -> None:
-    assert "of 1 mask, and" in smallest({"dense": 60}, 0.01).loc["accuracy", "reason"]
+    masked = {role: {"dense": answers(60)} for role in ("id", "ood")}
+    full = {role: answers(20) for role in masked}
+    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
+    assert "of 1 mask, and" in found.set_index("measure").loc["accuracy", "reason"]
 
 
 def test_a_loss_just_above_the_limit_is_not_told_as_the_limit() -> None:
