@@ -11,6 +11,7 @@ import pandas as pd
 
 from mechcore.ablation import find_superadditive
 from mechcore.ablation.deciding import DECISIONS
+from mechcore.ablation.hessian import N_POINTS
 from mechcore.ablation.predicting import INTERACTION_METHODS
 from mechcore.ablation.search import SCREENING, SUPERADDITIVE
 from mechcore.ablation.settings import SCREENING_EXAMPLES
@@ -32,6 +33,7 @@ from mechcore.steps.base import (
     ANSWERS_FILE,
     HEADS_FILE,
     SHARED,
+    WITH_GRADIENT,
     MainStep,
     Size,
     core_of,
@@ -276,11 +278,21 @@ class Search(Ablating):
         how, n_examples = self.how, size.examples[self.how.role]
         n = size.components(how.components)
         all_pairs = n * (n + 1) / 2
-        if how.options["guarantee"] is not None:
-            return SHARED * (all_pairs if how.all_pairs else how.n_pairs) * n_examples * RACED
-        sets = {"exact": all_pairs, "co-ablation": all_pairs, "proxy": n + how.screening_sets}
-        screened = sets.get(how.screening_by, 0) * min(SCREENING_EXAMPLES, n_examples / 2)
-        return SHARED * (how.n_pairs * (how.max_size - 1) * n_examples + screened)
+        if how.all_pairs:
+            return SHARED * all_pairs * n_examples * RACED
+        second_derivatives = 1 + (WITH_GRADIENT - 1) * (1 + 2 * n)
+        per_example = {
+            "screening": WITH_GRADIENT * (n + 1),
+            "hessian": second_derivatives,
+            "integrated-hessian": N_POINTS * second_derivatives,
+            "exact": SHARED * all_pairs,
+            "co-ablation": SHARED * all_pairs,
+            "proxy": SHARED * (n + how.screening_sets),
+        }
+        seen = min(SCREENING_EXAMPLES, n_examples / 2)
+        share = 1.0 if how.guarantee is None else RACED
+        measured = SHARED * how.n_pairs * (how.max_size - 1) * n_examples * share
+        return measured + per_example.get(how.screening_by, 0) * seen
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""

@@ -105,15 +105,28 @@ def test_sweeps_are_of_the_components_chosen(config: StudyConfig, sweep: Any, se
 
 
 @pytest.mark.parametrize(
-    ("by", "sets"), [("screening", 0), ("hessian", 0), ("exact", 45 * 44 / 2 + 45), ("proxy", 345)]
+    ("by", "passes"),
+    [
+        ("screening", 3 * 46),  # forward and back, of the full model and without each of 45
+        ("hessian", 1 + 2 * 91),  # a backward pass of the margin, two of each of 45 derivatives
+        ("integrated-hessian", 4 * 183),
+        ("exact", 0.5 * (45 * 44 / 2 + 45)),
+        ("proxy", 0.5 * 345),
+    ],
 )
-def test_a_search_ablates_what_its_screening_does(
-    config: StudyConfig, by: str, sets: float
+def test_a_search_costs_what_its_screening_does(
+    config: StudyConfig, by: str, passes: float
 ) -> None:
     search = SearchConfig(screening_by=by, screening_sets=300, n_pairs=8)
     changed = replace(config, analyses=replace(config.analyses, search=search))
     # Pairs and triples of all 50 examples out of domain; screening sees the half searched.
-    assert counted(changed, SIZE)["search"] == [0.5 * (8 * 2 * 50 + sets * 25)]
+    assert counted(changed, SIZE)["search"] == [0.5 * 8 * 2 * 50 + passes * 25]
+    raced = replace(search, guarantee=0.05, largest=3)
+    changed = replace(config, analyses=replace(config.analyses, search=raced))
+    assert counted(changed, SIZE)["search"] == [0.15 * 0.5 * 8 * 2 * 50 + passes * 25]
+    raced = replace(search, all_pairs=True)
+    changed = replace(config, analyses=replace(config.analyses, search=raced))
+    assert counted(changed, SIZE)["search"] == [0.15 * 0.5 * (45 * 46 / 2) * 50]
 
 
 def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> None:
