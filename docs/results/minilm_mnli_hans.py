@@ -9,12 +9,11 @@ entailed pairs, and as readers.csv the table core_dependence.csv of the second c
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import Study, drops, points, where_of
+from study_tables import Study, drops, where_of
 
 MAIN_TEXT = {
     "lexical_overlap_ln_subject/object_swap": "SO-Swap",
@@ -29,7 +28,6 @@ STUDY = Study(
     n_seeds=12,
     size=(72, 6),
 )
-N_READERS = 10
 
 
 def tables(folder: Path) -> dict[str, str]:
@@ -44,34 +42,9 @@ def tables(folder: Path) -> dict[str, str]:
         "heads": STUDY.heads(read["sweep"], read["head_categories"], read["head_frequency"]),
         "joint": STUDY.joint(read["interactions"]),
         "search": STUDY.search(read["superadditive"]),
-        "sizes": _sizes(read["mean_effective_size"]),
-        "readers": _readers(read["readers"]),
+        "sizes": STUDY.sizes(read["mean_effective_size"], {"main text": "main text"}),
+        "readers": STUDY.readers(read["readers"]),
     }
-
-
-def _readers(dependence: pd.DataFrame) -> str:
-    rows = dependence.query("subset == 'all' and metric == 'information'")
-    inside, outside = (rows[rows["role"] == role].set_index("receiver") for role in ("id", "ood"))
-    order = outside["blind_drop"].abs().sort_values(ascending=False, kind="stable").index
-    told = []
-    for name in order[:N_READERS]:
-        row, of_name = outside.loc[name], outside.loc[[name]]
-        share = ""
-        if row["share"] == row["share"]:
-            share = points(of_name, "share", "share_low", "share_high", unit=1)
-        ends = [f"blind_drop{end}" for end in ("", "_low", "_high")]
-        told.append(
-            [
-                name,
-                points(of_name, "drop", "drop_low", "drop_high"),
-                points(of_name, *ends),
-                share,
-                f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}",
-                points(inside.loc[[name]], *ends),
-            ]
-        )
-    head = ["receiver", "D(r), HANS", "blind to both, HANS", "share", "random heads"]
-    return markdown([*head, "blind, MNLI"], told)
 
 
 def _fine_tuning(training: pd.DataFrame) -> str:
@@ -107,22 +80,6 @@ def _entailed(entailed: pd.DataFrame, ablation: pd.DataFrame, sweep: pd.DataFram
             rows.append([title, *both, percent(mean)])
     titles = [f"drop, {n} ({b})" for n, b in zip(("non-entailed", "entailed"), before, strict=True)]
     return markdown(["without", *titles, "mean of both"], rows)
-
-
-def _sizes(sizes: pd.DataFrame) -> str:
-    groups: Mapping[str, str] = {"ID": "MNLI", "OOD": "HANS", "main text": "main text"}
-    rows = []
-    for step, part in sizes.groupby("checkpoint"):
-        by_group = part.set_index("group")
-        cells = [f"{int(str(step)):,}"]
-        for group in groups:
-            row = by_group.loc[group]
-            missing = int(row["n_seeds"] - row["n_faithful"])
-            cells += [percent(row["full_accuracy"])]
-            cells += [f"{percent(row['effective_size'])}" + f" [{missing}]" * bool(missing)]
-        rows.append(cells)
-    head = [f"{title}{what}" for title in groups.values() for what in ("", " size")]
-    return markdown(["step", *head], rows)
 
 
 if __name__ == "__main__":

@@ -131,6 +131,43 @@ class Study:
         head = ["set", "joint drop", "sum of single drops", "interaction", "p, adjusted"]
         return markdown([*head, "on accuracy, points"], rows)
 
+    def sizes(self, sizes: pd.DataFrame, groups: Mapping[str, str]) -> str:
+        """Accuracy and effective size over checkpoints, also of these groups, with their titles."""
+        titles = {"ID": self.id, "OOD": self.ood} | dict(groups)
+        rows = []
+        for step, part in sizes.groupby("checkpoint"):
+            by_group = part.set_index("group")
+            cells = [f"{int(str(step)):,}"]
+            for group in titles:
+                row = by_group.loc[group]
+                missing = int(row["n_seeds"] - row["n_faithful"])
+                cells += [percent(row["full_accuracy"])]
+                cells += [f"{percent(row['effective_size'])}" + f" [{missing}]" * bool(missing)]
+            rows.append(cells)
+        head = [f"{title}{what}" for title in titles.values() for what in ("", " size")]
+        return markdown(["step", *head], rows)
+
+    def readers(self, dependence: pd.DataFrame) -> str:
+        """Components that change most out of domain when they do not see the core."""
+        rows = dependence.query("subset == 'all' and metric == 'information'")
+        inside, outside = (
+            rows[rows["role"] == role].set_index("receiver") for role in ("id", "ood")
+        )
+        order = outside["blind_drop"].abs().sort_values(ascending=False, kind="stable").index
+        told = []
+        for name in order[:N_SETS]:
+            row, of_name = outside.loc[name], outside.loc[[name]]
+            share = ""
+            if row["share"] == row["share"]:
+                share = points(of_name, "share", "share_low", "share_high", unit=1)
+            ends = [f"blind_drop{end}" for end in ("", "_low", "_high")]
+            cells = [name, points(of_name, "drop", "drop_low", "drop_high")]
+            cells += [points(of_name, *ends), share]
+            cells += [f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}"]
+            told.append([*cells, points(inside.loc[[name]], *ends)])
+        head = ["receiver", f"D(r), {self.ood}", f"blind to both, {self.ood}", "share"]
+        return markdown([*head, "random heads", f"blind, {self.id}"], told)
+
     @property
     def _drops(self) -> list[str]:
         return [f"drop, {each}" for each in (self.id, self.ood)]
