@@ -14,6 +14,7 @@ from ablation.few import encoded, means_of
 from helpers import Cases
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from mechcore.ablation import Answers, ablate
 from mechcore.ablation.roles import BOTH, OUT, OUT_ONLY
@@ -94,6 +95,30 @@ def test_drops_and_shares_by_hand() -> None:
     assert whole.loc[("L1.H1", "threshold"), "drop"] == pytest.approx(0, abs=0.02)
     assert set(table["subset"]) == {"first", "second", "all"}
     assert set(table["n_controls"]) == {3}
+
+
+def test_answers_of_a_rare_label_weigh_more() -> None:
+    """One in ten examples has the second label, and no answer changes.
+
+    An answer counts 500 / 900 or 500 / 100 in balanced accuracy, whose root mean square is that of
+    the half answers that intervals add: they reach to Student's t times that over 502.
+    """
+    n = 500
+    label = (np.arange(n) >= 450).astype(int)
+    logits, correct = torch.tensor(np.eye(2)[label] * 2.0), torch.tensor(np.eye(2)[label] == 1)
+    full = Evaluation(logits, correct, np.full(n, "all", dtype=object), "")
+    same = Answers.of(full, full)
+    made = Readers(full, {A: same}, {A: same}, [], "x", "ood")
+    reach = stats.t.ppf(0.975, n - 1) / (n + 2)
+    weight = np.sqrt(((500 / 900) ** 2 + (500 / 100) ** 2) / 2)
+    table = core_dependence_table(made).set_index("metric")
+    for metric, unit in (("information", weight), ("threshold", weight), ("accuracy", 1)):
+        ends = table.loc[metric, ["drop_low", "drop_high", "blind_drop_low", "blind_drop_high"]]
+        assert ends.tolist() == pytest.approx([-unit * reach, unit * reach] * 2)
+    # 0.014, which is over the least effect of interest: without the weight it would be under.
+    found = core_dependence_verdict(made, roles(a=OUT), least=0.01)
+    assert found.blind_drop_high == pytest.approx(weight * reach)
+    assert found.verdict == INCONCLUSIVE
 
 
 def test_a_share_of_nothing_is_missing() -> None:
