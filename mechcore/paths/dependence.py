@@ -11,11 +11,12 @@ stands the drop when r alone does not see the core,
 
 their ratio, and the same drop for random heads: as many of each layer as the core has, none of them
 in it. ``p_control`` is the share of these, the core included, whose drop is at least as large in
-size.
+size. Sets of which the same heads run before r are one set to it, and count once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -84,7 +85,8 @@ class Readers:
         without: without each component.
         blind: with each component alone blind to the core.
         controls: with each component alone blind to random heads, for each set of these; of all
-            components, or of some that are the same for all sets.
+            components, or of some that are the same for all sets. Sets of which a component sees
+            the same heads have the same object, and count once.
         data: name of the data set.
         role: ``"id"`` or ``"ood"``.
     """
@@ -114,6 +116,14 @@ class Readers:
         parts = decompose(full.logits.numpy()[members], without, correct, seed=seed)
         return {name: getattr(parts, name) for name in _PARTS} | found
 
+    def different(self, receivers: Sequence[Component]) -> list[int]:
+        """Numbers of the controls of all these components, each once that is another to them."""
+        found: dict[tuple[Answers, ...], int] = {}
+        for i, each in enumerate(self.controls):
+            if all(receiver in each for receiver in receivers):
+                found.setdefault(tuple(each[receiver] for receiver in receivers), i)
+        return [*found.values()]
+
 
 def random_senders(
     core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
@@ -123,7 +133,7 @@ def random_senders(
     Args:
         core: heads.
         shape: of the model.
-        n_controls: how many sets.
+        n_controls: how many sets, all different; fewer where there are not as many.
         seed: of the draws.
 
     Raises:
@@ -134,20 +144,24 @@ def random_senders(
         if not head.is_head:
             raise InputError(f"core: found {head}; expected heads")
         layers[head.layer] = layers.get(head.layer, 0) + 1
+    pools: list[tuple[list[Component], int]] = []
+    for layer, n in sorted(layers.items()):
+        others = [c for h in range(shape.n_heads) if (c := Component(layer, h)) not in core]
+        if len(others) < n and n_controls:
+            raise InputError(
+                f"controls: layer {layer} has {len(others)} heads outside the core, which has "
+                f"{n} there; expected at least as many: leave controls out"
+            )
+        pools.append((others, n))
+    n_different = math.prod(math.comb(len(others), n) for others, n in pools)
     generator = np.random.default_rng(seed)
-    drawn: list[tuple[Component, ...]] = []
-    for _ in range(n_controls):
+    drawn: dict[tuple[Component, ...], None] = {}  # in order
+    while len(drawn) < min(n_controls, n_different):
         found: list[Component] = []
-        for layer, n in sorted(layers.items()):
-            others = [c for h in range(shape.n_heads) if (c := Component(layer, h)) not in core]
-            if len(others) < n:
-                raise InputError(
-                    f"controls: layer {layer} has {len(others)} heads outside the core, which has "
-                    f"{n} there; expected at least as many: leave controls out"
-                )
+        for others, n in pools:
             found += [others[i] for i in generator.choice(len(others), n, replace=False)]
-        drawn.append(tuple(sorted(found)))
-    return drawn
+        drawn[tuple(sorted(found))] = None
+    return [*drawn]
 
 
 def readers_of(
@@ -171,7 +185,8 @@ def readers_of(
         data: labelled examples of any form, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         receivers: components; by default all that run after a core head.
-        n_controls: how many random sets of heads stand beside the core.
+        n_controls: how many random sets of heads stand beside the core; fewer where there are
+            not as many.
         controlled: the components that have controls; by default all.
         role: whether the data is ``"id"`` or ``"ood"``.
         seed: of the controls and draws.
@@ -269,7 +284,8 @@ def core_dependence_table(
                 if row["drop_low"] > 0 or row["drop_high"] < 0:
                     row |= _estimate("share", shares[i])
                 if receiver in controlled:
-                    of_receiver = of_controls[:, controlled.index(receiver)]
+                    different = readers.different([receiver])
+                    of_receiver = of_controls[different, controlled.index(receiver)]
                     row |= among_controls(row["blind_drop"], of_receiver)
                 rows.append(row)
     return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)

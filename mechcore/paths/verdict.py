@@ -97,8 +97,7 @@ def core_dependence_verdict(
     total, low, high = interval.mean, interval.low, interval.high
     controls = [
         readers.effects((c[r] for r in names), everything, seed)["information"].drops.mean()
-        for c in readers.controls
-        if all(r in c for r in names)
+        for c in (readers.controls[i] for i in readers.different(names))
     ]
     p = (1 + sum(control >= total for control in controls)) / (1 + len(controls))
     mean = float(np.mean(controls)) if controls else math.nan

@@ -217,6 +217,13 @@ def test_random_senders_match_the_core(core: set[tuple[int, int]], seed: int) ->
     assert drawn == random_senders(heads, shape, 5, seed)
 
 
+def test_random_senders_are_different_sets() -> None:
+    core, shape = [Component(0, 0), Component(1, 1), Component(1, 2)], ModelShape(2, 4)
+    drawn = random_senders(core, shape, 39)
+    assert sorted(drawn) == [(Component(0, h), Component(1, 0), Component(1, 3)) for h in (1, 2, 3)]
+    assert random_senders(core, shape, 2) == drawn[:2]
+
+
 def test_cores_without_controls() -> None:
     with pytest.raises(InputError, match="layer 0 has 1 heads outside the core, which has 3"):
         random_senders([Component(0, h) for h in range(3)], ModelShape(2, 4), 1)
@@ -241,11 +248,42 @@ def test_readers_are_cut_one_by_one(cases: Cases) -> None:
         np.testing.assert_allclose(answers.margin, by_name[name].margin, atol=1e-5)
     alone = found.without[Component("L1.H3")]
     np.testing.assert_allclose(alone.margin, by_name["L1.H3"].margin, atol=1e-5)
-    [first, second] = random_senders([Component(0, 1), Component(0, 2)], ModelShape(2, 4), 2)
-    for senders, control in zip((first, second), found.controls, strict=True):
-        cut = PathSet.between(senders, "L1.MLP")
+    [control] = found.controls  # of four heads two are left
+    others = PathSet.between(["L0.H0", "L0.H3"], "L1.MLP")
+    answers = ablate(model, [others], data, means, role="ood", engine="reference").without[others]
+    np.testing.assert_allclose(control[Component("L1.MLP")].margin, answers.margin, atol=1e-5)
+
+
+def test_controls_that_are_the_same_to_a_receiver_count_once(cases: Cases) -> None:
+    """One core head in each layer of four: a head of layer 1 sees one of three others."""
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    found = readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=8, role="ood")
+    assert len(found.controls) == 8  # of 3 x 3
+    table = core_dependence_table(found)
+    whole = table[(table["subset"] == "all") & (table["metric"] == "margin")].set_index("receiver")
+    seen = whole["n_controls"].to_dict()
+    assert (seen.pop("L1.MLP"), set(seen.values())) == (8, {3})
+    drops = []
+    for head in ("L0.H0", "L0.H2", "L0.H3"):
+        cut = PathSet.between([head], "L1.H0")
         answers = ablate(model, [cut], data, means, role="ood", engine="reference").without[cut]
-        np.testing.assert_allclose(control[Component("L1.MLP")].margin, answers.margin, atol=1e-5)
+        drops.append(float((found.full.margin - answers.margin).mean()))
+    row = whole.loc["L1.H0"]
+    assert row["control_drop"] == pytest.approx(np.mean(drops), abs=1e-5)
+    reach = sum(abs(drop) >= abs(row["blind_drop"]) for drop in drops)
+    assert row["p_control"] == pytest.approx((1 + reach) / 4)
+
+
+def test_a_verdict_counts_equal_controls_once() -> None:
+    """Of one other head in a layer of two, drawn 39 times, p is 1/2 at least."""
+    made = readers([0.1, 0.2], [[0.0, 0.0]])
+    again = replace(made, controls=[dict(made.controls[0]) for _ in range(39)])
+    found = core_dependence_verdict(again, roles(a=OUT, b=OUT_ONLY))
+    assert (found.n_controls, found.p_control, found.verdict) == (1, 0.5, INCONCLUSIVE)
+    table = core_dependence_table(again)
+    assert set(table["n_controls"]) == {1}
+    assert table["p_control"].min() == 0.5
 
 
 def test_senders_that_run_too_late_to_be_seen_share_a_forward(cases: Cases) -> None:
