@@ -15,7 +15,7 @@ from mechcore.attention.tokens import TokenInfo
 from mechcore.data.encoding import SPECIAL, EncodedExamples, words_of
 from mechcore.data.given import EXPECTED
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.models.encoded import as_data
+from mechcore.models.encoded import as_data, tokenizer_of
 from mechcore.models.padding import real_tokens_first
 from mechcore.models.running import Batch, is_causal, model_inputs, weights_of
 
@@ -25,9 +25,9 @@ HeadData: TypeAlias = Any
 - `EncodedExamples` that were encoded with ``words=True``;
 - examples of any other form, see `mechcore.data.given`, and lists of texts or of pairs of texts;
   the tokenizer is that of the checkpoint that the model came from, unless another is passed;
-- plain batches, dicts of tokenizer outputs padded on either side. With the tokenizer (also that
-  of a HookedTransformer), pieces are joined to words; without it every token counts as a word.
-  Separators and special tokens are the tokenizer's, or those that the model's configuration names.
+- plain batches, dicts of tokenizer outputs padded on either side; the tokenizer is the same (also
+  that of a HookedTransformer). Where there is none, pieces are not joined to words, every token
+  counts as one, and separators and special tokens are those that the model's configuration names.
 """
 
 
@@ -44,7 +44,7 @@ def batches_of(
         tokenizer = getattr(model, "tokenizer", None)
     data = as_data(model, data, "id", labelled=False, tokenizer=tokenizer, words=True)
     if not isinstance(data, EncodedExamples):
-        yield from _plain(model, data, tokenizer, causal)
+        yield from _plain(model, data, tokenizer or _own_tokenizer(model), causal)
         return
     if data.words is None:
         raise InputError(
@@ -58,6 +58,14 @@ def batches_of(
 # -- plain batches --------------------------------------------------------------------------------
 
 
+def _own_tokenizer(model: Any) -> Any:
+    """That of the checkpoint that the model came from; None where there is none."""
+    try:
+        return tokenizer_of(model)
+    except InputError:
+        return None
+
+
 def _plain(
     model: Any, data: Any, tokenizer: Any, causal: bool
 ) -> Iterator[tuple[Batch, TokenInfo]]:
@@ -67,6 +75,14 @@ def _plain(
             f"tokenizer outputs), or examples: {EXPECTED}"
         )
     special, separators = _special_ids(model, tokenizer)
+    if tokenizer is None and not separators and not causal:
+        warnings.warn(
+            "attention scores: neither a tokenizer is known nor, from the model's configuration, "
+            "which tokens are separators, so that these count as words that are repeated; pass "
+            "the tokenizer (tokenizer=mechcore.load_tokenizer(path))",
+            MechcoreWarning,
+            stacklevel=2,
+        )
     vocabulary: dict[str, int] = {}
     start = 0
     for each in data:

@@ -41,6 +41,7 @@ from scipy import stats
 from scipy.ndimage import gaussian_filter1d
 
 from mechcore.errors import InputError
+from mechcore.evaluation.intervals import Interval, mean_intervals
 from mechcore.showing import Shown
 
 LEAST = 50
@@ -89,6 +90,33 @@ class Effect(Shown):
     def drops(self) -> Float[np.ndarray, " set"]:
         """Figure of the full model minus that of the model without each set."""
         return self.values.mean(1)
+
+    @property
+    def in_answers(self) -> Float[np.ndarray, "set example"]:
+        """The values, with 1 for what one answer counts: those that intervals are made of."""
+        return self.values / self.unit
+
+    def intervals(
+        self,
+        *,
+        answers: bool = True,
+        n_resamples: int = 1000,
+        level: float = 0.95,
+        seed: int = 0,
+    ) -> list[Interval]:
+        """Intervals of the drops, see `mean_intervals`.
+
+        Args:
+            answers: whether the values are made of answers that are right or wrong.
+            n_resamples: bootstrap resamples.
+            level: of the intervals.
+            seed: of the resamples.
+        """
+        found = mean_intervals(
+            self.in_answers, answers=answers, n_resamples=n_resamples, level=level, seed=seed
+        )
+        ends = [(self.unit * each.low, self.unit * each.high) for each in found]
+        return [Interval(float(d), *each) for d, each in zip(self.drops, ends, strict=True)]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -45,6 +45,7 @@ from mechcore.models.running import (
     hook_z,
     logits_of,
     model_inputs,
+    n_kv_heads,
 )
 
 _ANSWER = Receiver(None)
@@ -177,6 +178,7 @@ def blind(
     ...     logits = run(batch)
     """
     sets, several = _sets(paths)
+    sets = [_by_group(each, model) for each in sets]
     shape, parallel = ModelShape.of(model), runs_in_parallel(model)
     for each in sets:
         for path in each.paths:
@@ -199,6 +201,23 @@ def _sets(paths: PathSetLike | Iterable[PathSet]) -> tuple[list[PathSet], bool]:
     if sets:
         return sets, True
     return [PathSet.of([each for each in given if not isinstance(each, PathSet)])], False
+
+
+def _by_group(paths: PathSet, model: Any) -> PathSet:
+    """The same, where what one head's key or value does not see is hidden from its group's others.
+
+    Heads of a group read one key: two that are to be blind to different senders are to both.
+    """
+    size = ModelShape.of(model).n_heads // n_kv_heads(model)
+    of_group: dict[tuple[int, int, str], set[Component]] = {}
+    keys: dict[Receiver, tuple[int, int, str]] = {}
+    for receiver, senders in paths.senders.items():
+        to = receiver.component
+        if to is not None and to.head is not None and receiver.input in ("k", "v"):
+            keys[receiver] = to.layer, to.head // size, receiver.input
+            of_group.setdefault(keys[receiver], set()).update(senders)
+    more = [Path(sender, to) for to, key in keys.items() for sender in of_group[key]]
+    return PathSet.of([*paths.paths, *more], paths.name)
 
 
 def runs_in_parallel(model: Any) -> bool:

@@ -11,18 +11,19 @@ stands the drop when r alone does not see the core,
 
 their ratio, and the same drop for random heads: as many of each layer as the core has, none of them
 in it. ``p_control`` is the share of these, the core included, whose drop is at least as large in
-size.
+size. Sets of which the same heads run before r are one set to it, and count once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
+from jaxtyping import Bool
 
 from mechcore.ablation.controls import CONTROL_COLUMNS
 from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut, members_of
@@ -32,9 +33,9 @@ from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.intervals import Interval, mean_intervals, ratio_intervals
+from mechcore.evaluation.intervals import Interval, ratio_intervals
 from mechcore.evaluation.p_values import among_controls
-from mechcore.evaluation.recalibration import decompose, reason_against
+from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
@@ -84,7 +85,8 @@ class Readers:
         without: without each component.
         blind: with each component alone blind to the core.
         controls: with each component alone blind to random heads, for each set of these; of all
-            components, or of some that are the same for all sets.
+            components, or of some that are the same for all sets. Sets of which a component sees
+            the same heads have the same object, and count once.
         data: name of the data set.
         role: ``"id"`` or ``"ood"``.
     """
@@ -97,22 +99,30 @@ class Readers:
     role: str
 
     def effects(
-        self, answers: Iterable[Answers], members: np.ndarray, seed: int
-    ) -> dict[str, Float[np.ndarray, "set example"]]:
-        """Drops of each metric, as one value per example whose mean is the drop."""
+        self, answers: Iterable[Answers], members: Bool[np.ndarray, " example"], seed: int
+    ) -> dict[str, Effect]:
+        """Drops of each metric."""
         full, given = self.full, list(answers)
-        found: dict[str, np.ndarray] = {
-            metric: full.values(metric)[members]
-            - np.stack([each.values(metric)[members] for each in given])
-            for metric in METRICS
-        }
+        found: dict[str, Effect] = {}
+        for metric in METRICS:
+            own = full.values(metric)[members]
+            without = np.stack([each.values(metric)[members] for each in given])
+            found[metric] = Effect(float(own.mean()), own - without)
         correct = full.correct_classes.numpy()[members]
         logits = [each.logits for each in given]
         if reason_against(correct) or any(each is None for each in logits):
             return found
         without = np.stack([each[members] for each in logits if each is not None])
         parts = decompose(full.logits.numpy()[members], without, correct, seed=seed)
-        return {name: getattr(parts, name).values for name in _PARTS} | found
+        return {name: getattr(parts, name) for name in _PARTS} | found
+
+    def different(self, receivers: Sequence[Component]) -> list[int]:
+        """Numbers of the controls of all these components, each once that is another to them."""
+        found: dict[tuple[Answers, ...], int] = {}
+        for i, each in enumerate(self.controls):
+            if all(receiver in each for receiver in receivers):
+                found.setdefault(tuple(each[receiver] for receiver in receivers), i)
+        return [*found.values()]
 
 
 def random_senders(
@@ -123,7 +133,7 @@ def random_senders(
     Args:
         core: heads.
         shape: of the model.
-        n_controls: how many sets.
+        n_controls: how many sets, all different; fewer where there are not as many.
         seed: of the draws.
 
     Raises:
@@ -134,20 +144,24 @@ def random_senders(
         if not head.is_head:
             raise InputError(f"core: found {head}; expected heads")
         layers[head.layer] = layers.get(head.layer, 0) + 1
+    pools: list[tuple[list[Component], int]] = []
+    for layer, n in sorted(layers.items()):
+        others = [c for h in range(shape.n_heads) if (c := Component(layer, h)) not in core]
+        if len(others) < n and n_controls:
+            raise InputError(
+                f"controls: layer {layer} has {len(others)} heads outside the core, which has "
+                f"{n} there; expected at least as many: leave controls out"
+            )
+        pools.append((others, n))
+    n_different = math.prod(math.comb(len(others), n) for others, n in pools)
     generator = np.random.default_rng(seed)
-    drawn: list[tuple[Component, ...]] = []
-    for _ in range(n_controls):
+    drawn: dict[tuple[Component, ...], None] = {}  # in order
+    while len(drawn) < min(n_controls, n_different):
         found: list[Component] = []
-        for layer, n in sorted(layers.items()):
-            others = [c for h in range(shape.n_heads) if (c := Component(layer, h)) not in core]
-            if len(others) < n:
-                raise InputError(
-                    f"controls: layer {layer} has {len(others)} heads outside the core, which has "
-                    f"{n} there; expected at least as many: leave controls out"
-                )
+        for others, n in pools:
             found += [others[i] for i in generator.choice(len(others), n, replace=False)]
-        drawn.append(tuple(sorted(found)))
-    return drawn
+        drawn[tuple(sorted(found))] = None
+    return [*drawn]
 
 
 def readers_of(
@@ -171,7 +185,8 @@ def readers_of(
         data: labelled examples of any form, see `mechcore.evaluate`.
         means: the model's mean activations; not needed for ``fill="zero"``.
         receivers: components; by default all that run after a core head.
-        n_controls: how many random sets of heads stand beside the core.
+        n_controls: how many random sets of heads stand beside the core; fewer where there are
+            not as many.
         controlled: the components that have controls; by default all.
         role: whether the data is ``"id"`` or ``"ood"``.
         seed: of the controls and draws.
@@ -250,13 +265,16 @@ def core_dependence_table(
         ]
         for metric in own:
             drops, blind_drops = (
-                mean_intervals(each[metric], answers=metric != "margin", **statistics)
+                each[metric].intervals(answers=metric != "margin", **statistics)
                 for each in (own, blind)
             )
             shares = ratio_intervals(
-                blind[metric], own[metric], answers=metric != "margin", level=level
+                blind[metric].in_answers,
+                own[metric].in_answers,
+                answers=metric != "margin",
+                level=level,
             )
-            of_controls = np.array([each[metric].mean(1) for each in controls])
+            of_controls = np.array([each[metric].drops for each in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}
@@ -266,7 +284,8 @@ def core_dependence_table(
                 if row["drop_low"] > 0 or row["drop_high"] < 0:
                     row |= _estimate("share", shares[i])
                 if receiver in controlled:
-                    of_receiver = of_controls[:, controlled.index(receiver)]
+                    different = readers.different([receiver])
+                    of_receiver = of_controls[different, controlled.index(receiver)]
                     row |= among_controls(row["blind_drop"], of_receiver)
                 rows.append(row)
     return pd.DataFrame(rows, columns=CORE_DEPENDENCE.names)

@@ -16,7 +16,7 @@ from mechcore.attention import TokenInfo, attention_scores, categorize_heads
 from mechcore.attention.inputs import batches_of
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_model, load_tokenizer
 from mechcore.worlds import tiny_world
 
@@ -455,6 +455,26 @@ def test_texts_are_read_with_the_tokenizer_of_the_checkpoint(cases: helpers.Case
     for data in (TEXTS, PAIRS, examples(TEXTS)):
         expected = attention_scores(case.model, data, tokenizer=load_tokenizer(case.path))
         assert_same(attention_scores(case.model, data), expected)
+
+
+def test_plain_batches_are_read_with_the_tokenizer_of_the_checkpoint(cases: helpers.Cases) -> None:
+    """Without it, [SEP] would be a word that both texts have, and no token a separator."""
+    case = cases.get("bert")
+    pairs = [("the cat saw a dog", "a bird ran"), ("who ran", "yes and no"), ("a", "the dog")]
+    expected = attention_scores(case.model, pairs, **OPTIONS)
+    assert expected.loc[0, ["examples_separator", "examples_repeated"]].tolist() == [3, 1]
+    batches = plain(pairs, load_tokenizer(case.path), size=2)
+    loader = torch.utils.data.DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
+    assert_same(attention_scores(case.model, batches, **OPTIONS), expected)
+    assert_same(attention_scores(case.model, loader, **OPTIONS), expected)
+
+
+def test_an_encoder_whose_separators_are_not_known(tmp_path: Path) -> None:
+    helpers.hf_classifier("bert").save_pretrained(tmp_path)  # no tokenizer beside it
+    model = load_model(tmp_path)
+    with pytest.warns(MechcoreWarning, match=r"count as words that are repeated; pass the token"):
+        table = attention_scores(model, [helpers.padded(helpers.texts())], **OPTIONS)
+    assert table["mass_separator"].isna().all()
 
 
 def test_examples_without_words_are_an_error(encoder: Any) -> None:

@@ -458,6 +458,21 @@ def test_a_key_belongs_to_its_group(loaded: Callable[[str], Loaded]) -> None:
     assert torch.equal(one, both)
 
 
+@pytest.mark.parametrize("what", ["k", "v"])
+def test_a_group_is_blind_to_all_that_one_of_its_heads_is(
+    loaded: Callable[[str], Loaded], what: str
+) -> None:
+    of = loaded("llama")  # heads 2 and 3 share keys and values
+    apart, both = (
+        logits(of.model, paths, of.means, padded(texts()))
+        for paths in (
+            f"L0.H1>L1.H2.{what},L0.MLP>L1.H3.{what},L0.H2>L1.H3.q",
+            f"L0.H1+L0.MLP>L1.H2.{what},L0.H2>L1.H3.q",
+        )
+    )
+    torch.testing.assert_close(apart, both, rtol=0, atol=1e-6)
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_sets_side_by_side_are_each_alone(

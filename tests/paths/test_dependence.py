@@ -14,6 +14,7 @@ from ablation.few import encoded, means_of
 from helpers import Cases
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from mechcore.ablation import Answers, ablate
 from mechcore.ablation.roles import BOTH, OUT, OUT_ONLY
@@ -94,6 +95,30 @@ def test_drops_and_shares_by_hand() -> None:
     assert whole.loc[("L1.H1", "threshold"), "drop"] == pytest.approx(0, abs=0.02)
     assert set(table["subset"]) == {"first", "second", "all"}
     assert set(table["n_controls"]) == {3}
+
+
+def test_answers_of_a_rare_label_weigh_more() -> None:
+    """One in ten examples has the second label, and no answer changes.
+
+    An answer counts 500 / 900 or 500 / 100 in balanced accuracy, whose root mean square is that of
+    the half answers that intervals add: they reach to Student's t times that over 502.
+    """
+    n = 500
+    label = (np.arange(n) >= 450).astype(int)
+    logits, correct = torch.tensor(np.eye(2)[label] * 2.0), torch.tensor(np.eye(2)[label] == 1)
+    full = Evaluation(logits, correct, np.full(n, "all", dtype=object), "")
+    same = Answers.of(full, full)
+    made = Readers(full, {A: same}, {A: same}, [], "x", "ood")
+    reach = stats.t.ppf(0.975, n - 1) / (n + 2)
+    weight = np.sqrt(((500 / 900) ** 2 + (500 / 100) ** 2) / 2)
+    table = core_dependence_table(made).set_index("metric")
+    for metric, unit in (("information", weight), ("threshold", weight), ("accuracy", 1)):
+        ends = table.loc[metric, ["drop_low", "drop_high", "blind_drop_low", "blind_drop_high"]]
+        assert ends.tolist() == pytest.approx([-unit * reach, unit * reach] * 2)
+    # 0.014, which is over the least effect of interest: without the weight it would be under.
+    found = core_dependence_verdict(made, roles(a=OUT), least=0.01)
+    assert found.blind_drop_high == pytest.approx(weight * reach)
+    assert found.verdict == INCONCLUSIVE
 
 
 def test_a_share_of_nothing_is_missing() -> None:
@@ -192,6 +217,13 @@ def test_random_senders_match_the_core(core: set[tuple[int, int]], seed: int) ->
     assert drawn == random_senders(heads, shape, 5, seed)
 
 
+def test_random_senders_are_different_sets() -> None:
+    core, shape = [Component(0, 0), Component(1, 1), Component(1, 2)], ModelShape(2, 4)
+    drawn = random_senders(core, shape, 39)
+    assert sorted(drawn) == [(Component(0, h), Component(1, 0), Component(1, 3)) for h in (1, 2, 3)]
+    assert random_senders(core, shape, 2) == drawn[:2]
+
+
 def test_cores_without_controls() -> None:
     with pytest.raises(InputError, match="layer 0 has 1 heads outside the core, which has 3"):
         random_senders([Component(0, h) for h in range(3)], ModelShape(2, 4), 1)
@@ -216,11 +248,42 @@ def test_readers_are_cut_one_by_one(cases: Cases) -> None:
         np.testing.assert_allclose(answers.margin, by_name[name].margin, atol=1e-5)
     alone = found.without[Component("L1.H3")]
     np.testing.assert_allclose(alone.margin, by_name["L1.H3"].margin, atol=1e-5)
-    [first, second] = random_senders([Component(0, 1), Component(0, 2)], ModelShape(2, 4), 2)
-    for senders, control in zip((first, second), found.controls, strict=True):
-        cut = PathSet.between(senders, "L1.MLP")
+    [control] = found.controls  # of four heads two are left
+    others = PathSet.between(["L0.H0", "L0.H3"], "L1.MLP")
+    answers = ablate(model, [others], data, means, role="ood", engine="reference").without[others]
+    np.testing.assert_allclose(control[Component("L1.MLP")].margin, answers.margin, atol=1e-5)
+
+
+def test_controls_that_are_the_same_to_a_receiver_count_once(cases: Cases) -> None:
+    """One core head in each layer of four: a head of layer 1 sees one of three others."""
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    found = readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=8, role="ood")
+    assert len(found.controls) == 8  # of 3 x 3
+    table = core_dependence_table(found)
+    whole = table[(table["subset"] == "all") & (table["metric"] == "margin")].set_index("receiver")
+    seen = whole["n_controls"].to_dict()
+    assert (seen.pop("L1.MLP"), set(seen.values())) == (8, {3})
+    drops = []
+    for head in ("L0.H0", "L0.H2", "L0.H3"):
+        cut = PathSet.between([head], "L1.H0")
         answers = ablate(model, [cut], data, means, role="ood", engine="reference").without[cut]
-        np.testing.assert_allclose(control[Component("L1.MLP")].margin, answers.margin, atol=1e-5)
+        drops.append(float((found.full.margin - answers.margin).mean()))
+    row = whole.loc["L1.H0"]
+    assert row["control_drop"] == pytest.approx(np.mean(drops), abs=1e-5)
+    reach = sum(abs(drop) >= abs(row["blind_drop"]) for drop in drops)
+    assert row["p_control"] == pytest.approx((1 + reach) / 4)
+
+
+def test_a_verdict_counts_equal_controls_once() -> None:
+    """Of one other head in a layer of two, drawn 39 times, p is 1/2 at least."""
+    made = readers([0.1, 0.2], [[0.0, 0.0]])
+    again = replace(made, controls=[dict(made.controls[0]) for _ in range(39)])
+    found = core_dependence_verdict(again, roles(a=OUT, b=OUT_ONLY))
+    assert (found.n_controls, found.p_control, found.verdict) == (1, 0.5, INCONCLUSIVE)
+    table = core_dependence_table(again)
+    assert set(table["n_controls"]) == {1}
+    assert table["p_control"].min() == 0.5
 
 
 def test_senders_that_run_too_late_to_be_seen_share_a_forward(cases: Cases) -> None:
