@@ -33,9 +33,8 @@ from mechcore.models.running import (
     Batch,
     device_of,
     forward,
-    is_causal,
-    last_real_position,
     model_inputs,
+    read_position,
 )
 from mechcore.models.stack import Linear, Stack
 from mechcore.state import encoded_inputs
@@ -283,9 +282,7 @@ class SharingEngine(ABC):
             if len(pending) * logits.numel() > _PENDING:
                 flush()
 
-        read = inputs["input_ids"].new_zeros(len(inputs["input_ids"]))
-        if is_causal(self.job.model):
-            read = last_real_position(inputs["attention_mask"])
+        read = read_position(self.job.model, inputs)
         runner.fills.prepare({**inputs, "index": batch["index"]})
         runner.run(inputs, read, tree, emit)
         flush()

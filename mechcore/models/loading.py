@@ -26,7 +26,7 @@ from mechcore.components import ModelShape
 from mechcore.errors import InputError, reason
 from mechcore.models import Backend
 from mechcore.models.architectures.adapters import register
-from mechcore.models.architectures.base import ARCHITECTURES, Architecture, architecture_of
+from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.architectures.trial import Trial
 from mechcore.models.checkpoint_files import (
     Weights,
@@ -351,8 +351,7 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
             f"{', '.join(ARCHITECTURES)} and of the decoders whose language models TransformerLens "
             "bridges; docs/extend.md says how to add a family"
         )
-    tried = type(family) is not Architecture and architecture.endswith(_LANGUAGE_MODELS)
-    trial = None if tried else Trial(hf_model)
+    trial = Trial(hf_model)
     try:
         model = build_bridge_from_module(hf_model, architecture, hf_config=config, model_name=name)
     except InputError:
@@ -362,8 +361,7 @@ def _bridge(name: str, architecture: str, hf_model: Any, revision: str | None) -
             f"checkpoint {name}: TransformerLens cannot bridge {architecture}: {reason(error)}"
         ) from error
     model.cfg.n_devices = len(devices_of(model))
-    if trial is not None:
-        trial.check(name, model)
+    trial.check(name, model)
     return model
 
 

@@ -311,6 +311,22 @@ def last_real_position(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:
     return (positions * (mask != 0)).argmax(1)
 
 
+def read_position(model: Any, inputs: Mapping[str, Tensor]) -> Int[Tensor, " batch"]:
+    """Position of every row whose last state the logits of the answer are made of.
+
+    That is an encoder's first and a language model's last real one. A decoder's classification head
+    reads the last token that is not the padding token, as Hugging Face has it: a text that ends in
+    that token, which may be the end of text, too, is read before it.
+    """
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    if not is_causal(model):
+        return ids.new_zeros(len(ids))
+    if is_classifier(model):
+        pad_id = model.original_model.config.get_text_config().pad_token_id
+        mask = mask if pad_id is None else mask * (ids != pad_id)
+    return last_real_position(mask)
+
+
 def check_hooks(model: Any, names: Iterable[str]) -> None:
     """Make sure the model has these hook points.
 

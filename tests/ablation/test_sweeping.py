@@ -789,3 +789,21 @@ def test_agreement_is_the_share_of_equal_answers_on_a_sample(
     found = ablate(**bert, precision="bfloat16", batch_size=64)
     assert found.agreement == 0
     assert asked == [(size, size), (6, 7)]  # some sets and examples, then all
+
+
+@pytest.mark.parametrize("engine", ["tree", "restart"])
+@pytest.mark.parametrize("architecture", ["gpt2", "llama"])
+def test_texts_that_end_in_the_padding_token(architecture: str, engine: Any, cases: Cases) -> None:
+    """As where the end of text serves for padding; the head passes over it, as Hugging Face's."""
+    case = cases.get(architecture)
+    rows = helpers.texts((6,) * 8)
+    rows[6][-1:] = rows[7][-2:] = helpers.PAD  # not among those that engines are checked on
+    batch = helpers.padded(rows) | {"labels": torch.arange(8) % 3}
+    means = MeanActivations.compute(case.model, [batch], n_samples=0)
+    found = ablate(case.model, [["L0.H1"]], [batch], means, engine=engine)
+    edited = helpers.edited(case.reference, {(0, 1): means.z[0, 1]}, {})
+    (without,) = found.without.values()
+    for model, answers in ((case.reference, found.full), (edited, without)):
+        np.testing.assert_allclose(
+            answers.logits, helpers.reference_logits(model, rows), rtol=0, atol=1e-5
+        )

@@ -352,6 +352,13 @@ def test_a_language_model_gives_hugging_face_logits_at_every_position(cases: Cas
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
 
 
+def test_a_language_model_that_is_bridged_otherwise_is_refused(tmp_path: Path) -> None:
+    """TransformerLens scales attention scores even where the configuration says not to."""
+    helpers.gpt2_language_model(scale_attn_weights=False).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"its logits are not those of Hugging Face"):
+        load_model(tmp_path)
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_padding_never_changes_a_language_models_last_logits(cases: Cases, side: str) -> None:
     case = cases.get("gpt2-lm")
