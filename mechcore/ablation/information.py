@@ -10,7 +10,7 @@ import pandas as pd
 
 from mechcore.ablation.effects import SET, SIZE, Ablations, Cut, place
 from mechcore.errors import InputError
-from mechcore.evaluation.intervals import mean_errors, mean_intervals
+from mechcore.evaluation.intervals import mean_errors
 from mechcore.evaluation.p_values import adjusted_p, paired_p
 from mechcore.evaluation.recalibration import Decomposition, Effect, decompose, reason_against
 from mechcore.tables import PLACE, Column, N, Schema, estimate
@@ -128,20 +128,15 @@ def _columns(
 ) -> dict[str, Sequence[float] | np.ndarray]:
     answers, n_choices = figure != "auc", effect.n_choices
     unit = effect.unit if answers else 1.0
-    in_answers = effect.values / unit
-    intervals = mean_intervals(
-        in_answers,
-        answers=answers,
-        n_resamples=n_resamples,
-        level=1 - (1 - level) / n_choices,
-        seed=seed,
+    intervals = effect.intervals(
+        answers=answers, n_resamples=n_resamples, level=1 - (1 - level) / n_choices, seed=seed
     )
     p = np.minimum(n_choices * paired_p(effect.values), 1)
     columns: tuple[Sequence[float] | np.ndarray, ...] = (
         effect.drops,
-        [unit * each.low for each in intervals],
-        [unit * each.high for each in intervals],
-        unit * mean_errors(in_answers, answers=answers),
+        [each.low for each in intervals],
+        [each.high for each in intervals],
+        unit * mean_errors(effect.values / unit, answers=answers),
         p,
         adjusted_p(p, "benjamini-hochberg"),
     )

@@ -41,6 +41,7 @@ from scipy import stats
 from scipy.ndimage import gaussian_filter1d
 
 from mechcore.errors import InputError
+from mechcore.evaluation.intervals import Interval, mean_intervals
 from mechcore.showing import Shown
 
 LEAST = 50
@@ -89,6 +90,30 @@ class Effect(Shown):
     def drops(self) -> Float[np.ndarray, " set"]:
         """Figure of the full model minus that of the model without each set."""
         return self.values.mean(1)
+
+    def intervals(
+        self,
+        *,
+        answers: bool = True,
+        n_resamples: int = 1000,
+        level: float = 0.95,
+        seed: int = 0,
+    ) -> list[Interval]:
+        """Intervals of the drops, see `mean_intervals`.
+
+        The two examples more that answers are given count what one answer does, `unit`.
+
+        Args:
+            answers: whether the figure is made of answers that are right or wrong.
+            n_resamples: bootstrap resamples, where it is not.
+            level: of the intervals.
+            seed: of the resamples.
+        """
+        unit = self.unit if answers else 1.0
+        found = mean_intervals(
+            self.values / unit, answers=answers, n_resamples=n_resamples, level=level, seed=seed
+        )
+        return [Interval(unit * each.mean, unit * each.low, unit * each.high) for each in found]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

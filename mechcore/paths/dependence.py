@@ -22,7 +22,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from mechcore.ablation.controls import CONTROL_COLUMNS
 from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut, members_of
@@ -32,9 +31,9 @@ from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.intervals import Interval, mean_intervals, ratio_intervals
+from mechcore.evaluation.intervals import Interval, ratio_intervals
 from mechcore.evaluation.p_values import among_controls
-from mechcore.evaluation.recalibration import decompose, reason_against
+from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
@@ -98,21 +97,21 @@ class Readers:
 
     def effects(
         self, answers: Iterable[Answers], members: np.ndarray, seed: int
-    ) -> dict[str, Float[np.ndarray, "set example"]]:
+    ) -> dict[str, Effect]:
         """Drops of each metric, as one value per example whose mean is the drop."""
         full, given = self.full, list(answers)
-        found: dict[str, np.ndarray] = {
-            metric: full.values(metric)[members]
-            - np.stack([each.values(metric)[members] for each in given])
-            for metric in METRICS
-        }
+        found: dict[str, Effect] = {}
+        for metric in METRICS:
+            own = full.values(metric)[members]
+            others = np.stack([each.values(metric)[members] for each in given])
+            found[metric] = Effect(float(own.mean()), own - others)
         correct = full.correct_classes.numpy()[members]
         logits = [each.logits for each in given]
         if reason_against(correct) or any(each is None for each in logits):
             return found
         without = np.stack([each[members] for each in logits if each is not None])
         parts = decompose(full.logits.numpy()[members], without, correct, seed=seed)
-        return {name: getattr(parts, name).values for name in _PARTS} | found
+        return {name: getattr(parts, name) for name in _PARTS} | found
 
 
 def random_senders(
@@ -249,14 +248,14 @@ def core_dependence_table(
             for each in (readers.controls if controlled else [])
         ]
         for metric in own:
+            answers, unit = metric != "margin", own[metric].unit
             drops, blind_drops = (
-                mean_intervals(each[metric], answers=metric != "margin", **statistics)
-                for each in (own, blind)
+                each[metric].intervals(answers=answers, **statistics) for each in (own, blind)
             )
             shares = ratio_intervals(
-                blind[metric], own[metric], answers=metric != "margin", level=level
+                blind[metric].values / unit, own[metric].values / unit, answers=answers, level=level
             )
-            of_controls = np.array([each[metric].mean(1) for each in controls])
+            of_controls = np.array([each[metric].drops for each in controls])
             for i, receiver in enumerate(names):
                 row: dict[str, Any] = {"receiver": str(receiver), "data": readers.data}
                 row |= {"role": readers.role, "subset": subset, "n": int(members.sum())}

@@ -16,13 +16,12 @@ perhaps), and T the mean over R of D(core -> r) in information out of domain.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from mechcore.ablation.roles import OUT, OUT_ONLY
-from mechcore.evaluation.intervals import mean_interval
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.paths.dependence import Readers
 from mechcore.tables import Column, Schema, estimate
@@ -92,11 +91,12 @@ def core_dependence_verdict(
     if "information" not in values:
         reason = reason_against(readers.full.correct_classes.numpy())
         return Verdict(INCONCLUSIVE, reason or "the logits were not kept", len(names))
-    each = values["information"].mean(0)  # over receivers
-    interval = mean_interval(each, answers=True)
+    each = values["information"]
+    over_receivers = each.values.mean(0, keepdims=True)
+    (interval,) = replace(each, values=over_receivers).intervals()
     total, low, high = interval.mean, interval.low, interval.high
     controls = [
-        readers.effects((c[r] for r in names), everything, seed)["information"].mean()
+        readers.effects((c[r] for r in names), everything, seed)["information"].values.mean()
         for c in readers.controls
         if all(r in c for r in names)
     ]

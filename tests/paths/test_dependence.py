@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -94,6 +95,29 @@ def test_drops_and_shares_by_hand() -> None:
     assert whole.loc[("L1.H1", "threshold"), "drop"] == pytest.approx(0, abs=0.02)
     assert set(table["subset"]) == {"first", "second", "all"}
     assert set(table["n_controls"]) == {3}
+
+
+def test_a_rare_label_counts_as_much_as_the_other() -> None:
+    """Nothing changes, but of the rare label there are 50 examples only.
+
+    One answer of 50 is 1 / 100 of the balanced accuracy, one of 450 is 1 / 900. With half an answer
+    changed of either the error of n = 500 is sqrt(((n / 100)^2 + (n / 900)^2) / 2) / (n + 2).
+    """
+    label = np.repeat([0, 1], [50, 450])
+    logits = torch.tensor(np.eye(2)[label])
+    correct = torch.tensor(np.eye(2, dtype=bool)[label])
+    full = Evaluation(logits, correct, np.full(500, "all", dtype=object), "")
+    same = {A: Answers.of(full, full)}
+    made = Readers(full, same, same, [same] * 20, "made up", "ood")
+    whole = core_dependence_table(made).set_index("metric").loc["information"]
+    reach = 1.96473 * math.sqrt(((500 / 100) ** 2 + (500 / 900) ** 2) / 2) / 502
+    for name in ("drop", "blind_drop"):
+        assert whole[name] == 0
+        assert whole[[f"{name}_low", f"{name}_high"]].tolist() == pytest.approx([-reach, reach])
+    verdict = core_dependence_verdict(made, roles(a=OUT))
+    assert verdict.blind_drop_high == pytest.approx(reach)
+    assert reach > 0.01  # so that less than a point is not certain
+    assert verdict.verdict == INCONCLUSIVE
 
 
 def test_a_share_of_nothing_is_missing() -> None:
