@@ -115,8 +115,8 @@ def test_a_rare_label_counts_as_much_as_the_other() -> None:
     """Nothing changes, but of the rare label there are 50 examples only.
 
     As if two examples more had changed by half an answer each: one of 50 of a label is 1 / 100 of
-    the balanced accuracy, one of 2000 is 1 / 4000. So the error of n = 2050 examples is
-    sqrt(((n / 100)^2 + (n / 4000)^2) / 2) / (n + 2) = 0.00707, and the upper end 1.961 times that.
+    the balanced accuracy. So the error of n = 2050 examples is n / 100 / (n + 2) = 0.00999, and the
+    upper end 1.961 times that.
     """
     label = np.repeat([0, 1], [50, 2000])
     logits = torch.tensor(np.eye(2)[label])
@@ -130,7 +130,7 @@ def test_a_rare_label_counts_as_much_as_the_other() -> None:
     assert not information["within"]
     assert information["id_loss"] == 0
     assert -information["id_loss_low"] == information["id_loss_high"]
-    assert information["id_loss_high"] == pytest.approx(1.9611 * 0.0070649, rel=1e-3)
+    assert information["id_loss_high"] == pytest.approx(1.9611 * 0.0099903, rel=1e-3)
 
 
 def test_one_example_has_no_interval_to_be_within() -> None:
