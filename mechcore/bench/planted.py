@@ -110,7 +110,7 @@ class Planted:
             fillers = np.random.default_rng([seed, i]).integers(0, 3, len(values))
             texts = as_texts(role, values, labels, fillers)
             data[role] = encode(texts, tokenizer_of(), max_length=LONGEST)
-            opposite = as_texts(role, -values, -labels, fillers)
+            opposite = as_texts(role, self.population.opposite(values), -labels, fillers)
             pairs[role] = encode(opposite, tokenizer_of(), max_length=LONGEST)
         return Case(name, load_model(folder, device=device), data, self.truth(), pairs)
 

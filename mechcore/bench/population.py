@@ -53,6 +53,19 @@ class Population:
             values[:, second] = values[:, first] * labels
         return values, labels
 
+    def opposite(self, values: Int[np.ndarray, "text slot"]) -> Int[np.ndarray, "text slot"]:
+        """Slots of texts of the other label, as likely as these.
+
+        Every slot is turned, but for the second of two that agree or differ with the label.
+
+        Args:
+            values: of the slots of texts.
+        """
+        turned = -values
+        for first, second in self.agreeing:
+            turned[:, second] = turned[:, first] * -values[:, first] * values[:, second]
+        return turned
+
     def examples(self, name: str, n: int, domain: Domain, seed: int) -> Examples:
         """Texts drawn at random, with words that say nothing between the slots and the end."""
         values, labels = self.draw(n, domain, seed)

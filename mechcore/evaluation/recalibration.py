@@ -76,8 +76,8 @@ class Effect(Shown):
     Attributes:
         full: the full model's figure, a share.
         values: [set, example].
-        unit: what one answer counts in the values: the root mean square over labels, whose answers
-            count the more the rarer the label is; 1 where labels are equally frequent.
+        unit: what one answer counts in the values, of the rarest label, whose answers count most;
+            1 where labels are equally frequent.
         n_choices: of how many figures it is the one that changes most.
     """
 
@@ -105,6 +105,8 @@ class Effect(Shown):
         seed: int = 0,
     ) -> list[Interval]:
         """Intervals of the drops, see `mean_intervals`.
+
+        The two examples more that answers are given count what one answer does, `unit`.
 
         Args:
             answers: whether the values are made of answers that are right or wrong.
@@ -259,7 +261,7 @@ def _effect(
     within = np.stack([drops[:, label == i].mean(1) for i in range(n_labels)], axis=1)
     centred = weight * (drops - within[:, label])
     full = np.mean([values[0, label == i].mean() for i in range(n_labels)])
-    unit = float(np.sqrt(np.mean((len(label) / (counts * n_labels)) ** 2)))
+    unit = len(label) / (int(counts.min()) * int(n_labels))
     return Effect(float(full), within.mean(1, keepdims=True) + centred, unit)
 
 

@@ -15,12 +15,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float
 
 from mechcore.components import Mask
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.evaluation.intervals import mean_intervals
-from mechcore.evaluation.recalibration import decompose, reason_against
+from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.tables import Column, Schema, estimate
 from mechcore.wording import PLACES, count, number
 
@@ -92,10 +90,8 @@ def smallest_subnetworks(
             continue
         losses = {}
         for role in PLACES:
-            values = _losses(measure, full[role], [masked[role][n] for n in masks], seed)
-            losses[role] = mean_intervals(
-                values, answers=measure != "margin", n_resamples=n_resamples, level=level, seed=seed
-            )
+            effect = _losses(measure, full[role], [masked[role][n] for n in masks], seed)
+            losses[role] = effect.intervals(n_resamples=n_resamples, level=level, seed=seed)
         worst = [max(losses[role][i].high for role in PLACES) for i in range(len(masks))]
         sparsity = [mask.sparsity for mask in masks.values()]
         inside = [i for i, high in enumerate(worst) if high <= limit]
@@ -120,17 +116,18 @@ def smallest_subnetworks(
 
 def _reason(measure: str, full: Evaluation, place: str) -> str:
     found = reason_against(full.correct_classes.numpy()) if measure == "information" else ""
+    if len(full.subsets) == 1:
+        found = "one example, which has no interval"
     return found and f"{place}: {found}"
 
 
-def _losses(
-    measure: str, full: Evaluation, masked: list[Evaluation], seed: int
-) -> Float[np.ndarray, "mask example"]:
+def _losses(measure: str, full: Evaluation, masked: list[Evaluation], seed: int) -> Effect:
     if measure == "accuracy":
-        return np.stack([full.correct.astype(float) - each.correct for each in masked])
+        drops = np.stack([full.correct.astype(float) - each.correct for each in masked])
+        return Effect(full.accuracy, drops)
     without = np.stack([each.logits.numpy() for each in masked])
     parts = decompose(full.logits.numpy(), without, full.correct_classes.numpy(), seed=seed)
-    return parts.information.values
+    return parts.information
 
 
 def explain_smallest(row: Mapping[Any, Any]) -> str:

@@ -100,8 +100,8 @@ def test_drops_and_shares_by_hand() -> None:
 def test_answers_of_a_rare_label_weigh_more() -> None:
     """One in ten examples has the second label, and no answer changes.
 
-    An answer counts 500 / 900 or 500 / 100 in balanced accuracy, whose root mean square is that of
-    the half answers that intervals add: they reach to Student's t times that over 502.
+    An answer of it counts 500 / 100 in balanced accuracy, and so do the half answers that intervals
+    add: they reach to Student's t times that over 502.
     """
     n = 500
     label = (np.arange(n) >= 450).astype(int)
@@ -110,12 +110,12 @@ def test_answers_of_a_rare_label_weigh_more() -> None:
     same = Answers.of(full, full)
     made = Readers(full, {A: same}, {A: same}, [], "x", "ood")
     reach = stats.t.ppf(0.975, n - 1) / (n + 2)
-    weight = np.sqrt(((500 / 900) ** 2 + (500 / 100) ** 2) / 2)
+    weight = 500 / 100
     table = core_dependence_table(made).set_index("metric")
     for metric, unit in (("information", weight), ("threshold", weight), ("accuracy", 1)):
         ends = table.loc[metric, ["drop_low", "drop_high", "blind_drop_low", "blind_drop_high"]]
         assert ends.tolist() == pytest.approx([-unit * reach, unit * reach] * 2)
-    # 0.014, which is over the least effect of interest: without the weight it would be under.
+    # 0.020, which is over the least effect of interest: without the weight it would be under.
     found = core_dependence_verdict(made, roles(a=OUT), least=0.01)
     assert found.blind_drop_high == pytest.approx(weight * reach)
     assert found.verdict == INCONCLUSIVE

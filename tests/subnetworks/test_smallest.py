@@ -111,6 +111,36 @@ def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
     assert found["id_loss"].tolist() == [pytest.approx(0.45), pytest.approx(0.0)]
 
 
+def test_a_rare_label_counts_as_much_as_the_other() -> None:
+    """Nothing changes, but of the rare label there are 50 examples only.
+
+    As if two examples more had changed by half an answer each: one of 50 of a label is 1 / 100 of
+    the balanced accuracy. So the error of n = 2050 examples is n / 100 / (n + 2) = 0.00999, and the
+    upper end 1.961 times that.
+    """
+    label = np.repeat([0, 1], [50, 2000])
+    logits = torch.tensor(np.eye(2)[label])
+    correct = torch.tensor(np.eye(2, dtype=bool)[label])
+    same = Evaluation(logits, correct, np.full(len(label), "all", dtype=object), "")
+    full, masked = {"id": same, "ood": same}, {"id": {"dense": same}, "ood": {"dense": same}}
+    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
+    accuracy, information = found.to_dict("records")
+    assert accuracy["within"]
+    assert accuracy["id_loss_high"] < 0.001
+    assert not information["within"]
+    assert information["id_loss"] == 0
+    assert -information["id_loss_low"] == information["id_loss_high"]
+    assert information["id_loss_high"] == pytest.approx(1.9611 * 0.0099903, rel=1e-3)
+
+
+def test_one_example_has_no_interval_to_be_within() -> None:
+    full = {"id": answers(20), "ood": answers(20).part(np.array([N - 1]))}
+    masked = {role: {"dense": each} for role, each in full.items()}
+    found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.1)
+    assert found["within"].tolist() == [False, False]
+    assert set(found["reason"]) == {"out of domain: one example, which has no interval"}
+
+
 def test_one_label_has_accuracy_alone() -> None:
     full = {"id": answers(20), "ood": answers(20, labels=np.ones(N, dtype=int))}
     masked = {role: {"dense": each} for role, each in full.items()}
