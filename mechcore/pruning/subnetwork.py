@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -138,6 +139,19 @@ class Subnetwork(Shown):
 
     def _rows(self) -> pd.DataFrame | None:
         return self.mask._rows()
+
+
+def rankings_of(subnetworks: Sequence[Subnetwork]) -> list[int]:
+    """Which ranking each subnetwork is cut from: the number of the first with the same scores.
+
+    Subnetworks of one ranking and several sparsities hold one another, as do those of
+    ``"attribution"`` or of one seed of ``"random"``. Masks of ``"l0"`` are trained apart, each with
+    scores of its own.
+    """
+    scores = [each.scores for each in subnetworks]
+    return [
+        next(i for i, other in enumerate(scores) if torch.equal(each, other)) for each in scores
+    ]
 
 
 def subnetwork_name(target: float, seed: int, method: Method = "l0") -> str:

@@ -125,17 +125,11 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
     """How alike the subnetworks of different seeds are, in heads and in accuracy."""
     overlap = run.table("head_overlap")
     if overlap is not None and len(overlap):
-        columns = ["jaccard", "expected", "expected_uniform"]
-        mean, chance, uniform = map(number, overlap[columns].mean())
-        beyond = int((overlap["p_value"] < SIGNIFICANT).sum())
         yield gallery.add(
             subnetwork_figures.head_overlap(overlap),
             "head-overlap",
             "Overlap of the heads of every two subnetworks (Jaccard index: shared heads as a share "
-            f"of the heads of either). On average {mean}; as many random heads of each layer would "
-            f"share {chance}, and of any layer {uniform}. Of {count(len(overlap), 'pair')}, "
-            f"{whole(beyond)} share more than by chance with as many heads of each layer (p < "
-            f"{SIGNIFICANT:g}, not corrected for how many pairs there are).",
+            f"of the heads of either).{_by_chance(overlap)}",
             "Heatmap of the Jaccard index of every two subnetworks; the numbers are in "
             "head_overlap.csv.",
         )
@@ -145,6 +139,29 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
         shown: list[Shown] = [PLACED, "subset", "target_sparsity", "n_seeds", "full", "low"]
         shown += ["mean", "high", "spread"]
         yield table_of(placed(spread), run.schemas["accuracy_spread"], caption, shown, folded=True)
+
+
+def _by_chance(overlap: pd.DataFrame) -> str:
+    """How far pairs of subnetworks are alike beside random ones."""
+    apart = overlap[overlap["p_value"].notna()]
+    nested = len(overlap) - len(apart)
+    text = ""
+    if len(apart):
+        columns = ["jaccard", "expected", "expected_uniform"]
+        mean, chance, uniform = map(number, apart[columns].mean())
+        beyond = int((apart["p_value"] < SIGNIFICANT).sum())
+        text = (
+            f" On average {mean}; as many random heads of each layer would share {chance}, and of "
+            f"any layer {uniform}. Of {count(len(apart), 'pair')}, {whole(beyond)} share more than "
+            f"by chance with as many heads of each layer (p < {SIGNIFICANT:g}, not corrected for "
+            "how many pairs there are)."
+        )
+    if nested:
+        text += (
+            f" {count(nested, 'pair')} cut from one ranking, where the sparser one is part of the "
+            "other, cannot be compared with chance."
+        )
+    return text
 
 
 def _core(run: RunFolder, gallery: Gallery) -> Section:
@@ -162,8 +179,9 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
         )
         text = (
             f"How often each head is kept at the lowest target sparsity{low} and at the highest"
-            f"{high} correlates with Spearman's rho = {rho} ({p_value(p)})."
+            f"{high} correlates with Spearman's rho = {rho}"
         )
+        text += f" ({p_value(p)})." if pd.notna(p) else ": both are cut from one ranking."
         if pd.notna(p) and p >= SIGNIFICANT:
             text += " That p-value is not small: the two need not be related."
         blocks.append(Paragraph(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.evaluation.intervals import share_interval
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import Subnetwork
+from mechcore.pruning import Subnetwork, rankings_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.groups import SUBNETWORK, group_table
 from mechcore.steps.inputs import Inputs
@@ -115,7 +116,12 @@ CORE_SUMMARY = Schema(
         Column("expected_uniform", "number", "heads that random sets of any layer would share"),
         Column("p_uniform", "number", "of so large a core by that chance", shown="small"),
         Column("spearman_rho", "number", "of the frequencies at the lowest and highest target"),
-        Column("spearman_p", "number", "its p-value", shown="small"),
+        Column(
+            "spearman_p",
+            "number",
+            "its p-value; missing where both targets are cut from one ranking",
+            shown="small",
+        ),
         TARGET.alike("low_sparsity", "the lowest target sparsity", optional=True),
         TARGET.alike("high_sparsity", "the highest target sparsity", optional=True),
     ),
@@ -310,7 +316,8 @@ def core_tables(
     if files and len(set(names)) < len(names):
         names = [str(file) for file in files]
     frequency = head_frequency(masks, [each.target for each in subnetworks])
-    core = heuristic_core(masks)
+    rankings = rankings_of(subnetworks)
+    core = heuristic_core(masks, rankings)
     members = [(str(head), head.layer, head.head, core.n_subnetworks) for head in core.heads]
     summary: dict[str, Any] = {
         "n_subnetworks": core.n_subnetworks,
@@ -323,13 +330,23 @@ def core_tables(
     }
     tables = {
         "head_frequency": frequency,
-        "head_overlap": head_overlap(masks, names),
+        "head_overlap": head_overlap(masks, names, rankings),
         "core": pd.DataFrame(members, columns=CORE.required),
     }
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)
-        summary |= {"spearman_rho": agreement.rho, "spearman_p": agreement.p_value}
-        summary |= {name: getattr(agreement, name) for name in ("low_sparsity", "high_sparsity")}
+        ends = (agreement.low_sparsity, agreement.high_sparsity)
+        low, high = (
+            {
+                ranking
+                for ranking, each in zip(rankings, subnetworks, strict=True)
+                if each.target == s
+            }
+            for s in ends
+        )
+        p = math.nan if low & high else agreement.p_value
+        summary |= {"spearman_rho": agreement.rho, "spearman_p": p}
+        summary |= dict(zip(("low_sparsity", "high_sparsity"), ends, strict=True))
         tables["joint_frequency"] = joint_frequency(frequency)
     return core, tables | {"core_summary": pd.DataFrame([summary], columns=CORE_SUMMARY.names)}
 

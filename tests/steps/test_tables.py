@@ -7,8 +7,8 @@ import torch
 
 from mechcore.components import Mask, ModelShape
 from mechcore.evaluation.evaluate import Evaluation
-from mechcore.pruning import Subnetwork
-from mechcore.steps.tables import answer_tables
+from mechcore.pruning import Subnetwork, random_subnetworks
+from mechcore.steps.tables import answer_tables, core_tables
 from mechcore.subnetworks.core import ACCURACY_SPREAD
 
 
@@ -40,3 +40,24 @@ def test_methods_are_not_seeds_of_each_other() -> None:
         ["l0", 2, 0.75, 1.0, 0.25, 1.0],
         ["random", 2, 0.0, 0.25, 0.25, 1.0],
     ]
+
+
+def test_a_core_of_one_ranking_is_no_evidence() -> None:
+    shape = ModelShape(4, 6)
+    found = random_subnetworks(shape, sparsity=[0.4, 0.6], seeds=3)
+    tables = core_tables(found)[1]
+    summary = tables["core_summary"].iloc[0]
+    n_heads = sum(c.is_head for c in found[1].mask.kept)
+    assert summary["core_size"] == summary["expected_by_chance"] == n_heads
+    assert summary["p_value"] == summary["p_uniform"] == 1
+    assert summary["spearman_rho"] > 0
+    assert np.isnan(summary["spearman_p"])
+    assert tables["head_overlap"]["p_value"].isna().all()
+    # Seeds of their own are found apart, at one sparsity or at two.
+    found = [
+        *random_subnetworks(shape, sparsity=0.4, seeds=3),
+        *random_subnetworks(shape, sparsity=0.6, seeds=4),
+    ]
+    summary = core_tables(found)[1]["core_summary"].iloc[0]
+    assert summary["expected_by_chance"] < n_heads
+    assert summary["spearman_p"] > 0

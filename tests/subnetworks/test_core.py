@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
+from mechcore.pruning import random_subnetworks, rankings_of
 from mechcore.subnetworks.core import (
     accuracy_spread,
     frequency_agreement,
@@ -491,6 +492,40 @@ def test_the_core_by_chance_is_that_of_random_subnetworks() -> None:
         for p, drawn in zip(found, (shared >= 3).mean(1), strict=True):
             assert 0 < p < 1
             assert drawn == pytest.approx(p, abs=4 * math.sqrt(p * (1 - p) / n_draws))
+
+
+def test_subnetworks_of_one_ranking_are_one_random_subnetwork() -> None:
+    """The sparser mask is part of the other, whatever is ranked: that both keep it is certain."""
+    large, small, other = by_layer("01 12", "0 12", "01 12")
+    nested = heuristic_core([large, small], [7, 7])
+    assert (len(nested.heads), nested.n_subnetworks) == (3, 2)
+    assert (nested.expected, nested.expected_uniform) == (3, 3)
+    assert (nested.p_value, nested.p_uniform) == (1, 1)
+    # With one of another ranking: 1 of 3 heads by 2 of 3, and 2 of 3 by 2 of 3.
+    apart, two = heuristic_core([large, small, other], [0, 0, 2]), heuristic_core([small, other])
+    assert apart.expected == pytest.approx(1 * 2 / 3 + 2 * 2 / 3)
+    assert (apart.p_value, apart.p_uniform) == (two.p_value, two.p_uniform)
+    # All three are shared if 2 of 3 hold one (2/3) and are the same two of three (1/3).
+    assert apart.p_value == pytest.approx(2 / 9)
+    table = head_overlap([large, small, other], "abc", [0, 0, 2]).set_index(["first", "second"])
+    figures = table[["expected", "p_value", "expected_uniform", "p_uniform"]]
+    assert figures.loc[("a", "b")].isna().all()
+    assert figures.drop(("a", "b")).notna().all(axis=None)
+    assert table.loc[("a", "b"), "jaccard"] == 3 / 4
+    with pytest.raises(InputError, match="2 masks but 1 rankings"):
+        heuristic_core([large, small], [0])
+
+
+def test_nested_random_subnetworks_are_no_surprise() -> None:
+    """By chance p is under 0.1 in a tenth of the draws at most, of two seeds of two sparsities."""
+    shape, p, apart = ModelShape(4, 6), [], []
+    for seed in range(0, 200, 2):
+        found = random_subnetworks(shape, sparsity=[0.4, 0.6], seeds=[seed, seed + 1])
+        masks = [each.mask for each in found]
+        p.append(heuristic_core(masks, rankings_of(found)).p_value)
+        apart.append(heuristic_core(masks).p_value)
+    assert np.mean(np.array(p) < 0.1) < 0.2
+    assert np.mean(np.array(apart) < 0.1) > 0.5  # as if one seed's two were found apart
 
 
 @given(st.data())
