@@ -53,14 +53,14 @@ ABLATION = Schema(
         FILL,
         *PART,
         _TRIALS,
-        *estimate("drop", "points", "accuracy lost", over="bootstrap over trials"),
+        *estimate("drop", "points", "accuracy lost", over="over trials"),
         *estimate(
             "incongruent_drop",
             "points",
             "the same on incongruent trials",
             low="incongruent_low",
             high="incongruent_high",
-            over="bootstrap over trials",
+            over="over trials",
             header="incongruent",
         ),
         Column("margin_drop", "number", "margin lost", "nats", header="margin", signed=True),
@@ -138,8 +138,9 @@ def ablation_tables(
 ) -> dict[str, pd.DataFrame]:
     """Ablate every head alone, and say which layers the model depends on.
 
-    Accuracy is restricted to the two answers. Intervals are 95 % bootstraps over trials, paired,
-    and all heads see the same resamples. Of ``fills`` and ``precision`` see `mechcore.ablate`; the
+    Accuracy is restricted to the two answers. Intervals are of 95 %, over trials and paired: those
+    of drops are of `mechcore.evaluation.intervals.mean_intervals` for answers, those of centres are
+    from resamples, which all heads share. Of ``fills`` and ``precision`` see `mechcore.ablate`; the
     means are not needed for ``fills=("zero",)``.
 
     Returns:

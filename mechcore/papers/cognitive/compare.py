@@ -24,7 +24,8 @@ _INCONGRUENT = Column("incongruent", "share", "the same on incongruent trials")
 _CONGRUENT = Column("congruent", "share", "the same on congruent trials")
 _UNRESTRICTED = Column("unrestricted", "share", "the same of all tokens")
 _N_TEST = Column("n_test", "whole", "test trials")
-_INTERVAL = estimate("accuracy", "share", _ACCURACY.meaning, over="bootstrap over trials")
+_WILSON = "Wilson's score interval over trials"
+_INTERVAL = estimate("accuracy", "share", _ACCURACY.meaning, over=_WILSON)
 TRAINING = Schema(
     "cognitive_training",
     "Every training run, of all learning rates.",
@@ -61,7 +62,7 @@ CURVE = Schema(
             _INCONGRUENT.meaning,
             low="incongruent_low",
             high="incongruent_high",
-            over="bootstrap over trials",
+            over=_WILSON,
         ),
         _CONGRUENT,
         _UNRESTRICTED,

@@ -45,7 +45,7 @@ RANKS = Schema(
         SEED,
         SPLIT,
         Column("state", "text", "``before`` or ``after`` the training", header="training"),
-        *estimate("mean_rank", "number", MEAN_RANK.meaning, over="bootstrap over prompts"),
+        *estimate("mean_rank", "number", MEAN_RANK.meaning, over="over prompts"),
         Column("reward", "number", "mean reward, in logits", signed=True),
         POINTS,
         Column("n_options", "whole", "answers to choose from", header="options"),

@@ -64,7 +64,7 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
     1. and 2. *Out-of-context reasoning* (``extractive_ranks``), first-hop and second-hop. Every
        seed: after training on the facts the implications' rank is below 2 / 9.5 of chance (below
-       2 of 20 options), its bootstrap interval ends below chance, and below where that of before
+       2 of 20 options), its interval over prompts ends below chance, and below where that of before
        begins. Contradicted where the interval is above that limit; not supported if it is in more
        than half of the seeds.
     3. *First-hop map* (``extractive_scores``, MLPs, positive values). Differences: the share of

@@ -5,8 +5,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from mechcore.papers.cognitive.arms import Run
+from mechcore.papers.cognitive.arms import Run, accuracies_with_intervals
 from mechcore.papers.cognitive.compare import (
+    CURVE,
     best_rate,
     compared,
     curve_table,
@@ -124,3 +125,16 @@ def test_an_arm_alone_is_taken_at_its_largest_number() -> None:
     assert found["n"].tolist() == [400]
     assert not found["matched"].any()
     assert found["gap"].isna().all()
+
+
+def test_intervals_are_said_to_be_what_they_are() -> None:
+    right = [True] * 30 + [False] * 10
+    answers = {"restricted": right, "unrestricted": right, "congruent": [True, False] * 20}
+    found = accuracies_with_intervals(pd.DataFrame(answers))
+    z, n = 1.959964, 40  # Wilson's score interval by hand
+    centre, half = 30 + z**2 / 2, z * (30 * 10 / n + z**2 / 4) ** 0.5
+    assert found["low"] == pytest.approx((centre - half) / (n + z**2))
+    assert found["high"] == pytest.approx((centre + half) / (n + z**2))
+    ends = [column for column in CURVE.columns if column.name in ("low", "incongruent_low")]
+    assert len(ends) == 2
+    assert all("(Wilson's score interval over trials)" in column.meaning for column in ends)
