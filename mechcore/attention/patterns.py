@@ -21,7 +21,14 @@ from mechcore.attention.tokens import TokenInfo
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.models.measuring import hooked
-from mechcore.models.running import check_hooks, device_of, forward, hook_pattern, is_causal
+from mechcore.models.running import (
+    check_hooks,
+    device_of,
+    forward,
+    hook_pattern,
+    is_causal,
+    reach_of,
+)
 
 RESAMPLES = 1000
 
@@ -79,7 +86,8 @@ def categorize_heads(
 def attention_scores(model: Any, data: HeadData, **options: Any) -> pd.DataFrame:
     """Attention mass of every head on every category of keys.
 
-    Queries and keys are real tokens; in causal models keys lie at or before the query. Which keys
+    Queries and keys are real tokens; in causal models keys lie at or before the query, and in
+    layers that attend to a window (ModernBERT, Mistral) within that. Which keys
     belong to a category is stated in `mechcore.attention.categories`. A category is *defined* for
     a query that has at least one such key: a query whose word is not repeated does not count for
     ``repeated``, nor the first token for ``previous``.
@@ -146,9 +154,11 @@ def score_heads(
     shape = ModelShape.of(model)
     names = [hook_pattern(layer) for layer in range(shape.n_layers)]
     check_hooks(model, names)
+    reach = [reach_of(model, layer) for layer in range(shape.n_layers)]
     scores = HeadScores(shape, is_causal(model), resamples, seed, ignore)
     for batch, tokens in batches_of(model, data, tokenizer, batch_size):
-        patterns = BatchPatterns(tokens.to(device_of(model)), shape.n_heads, scores.ignore)
+        there = tokens.to(device_of(model))
+        patterns = BatchPatterns(there, shape.n_heads, scores.ignore, reach)
         hooks = [(name, patterns.adder(layer)) for layer, name in enumerate(names)]
         with torch.no_grad(), hooked(model, hooks):
             forward(model, batch)

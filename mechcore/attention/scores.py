@@ -39,19 +39,19 @@ class Tally:
 
     Attributes:
         mass: attention on each category, [*group layer head category].
-        uniform: the same under uniform attention, [*group category].
-        defined: queries with a key of the category, [*group category].
+        uniform: the same under uniform attention, [*group layer category].
+        defined: queries with a key of the category in reach, [*group layer category].
     """
 
     mass: Float[Tensor, "*group layer head category"]
-    uniform: Float[Tensor, "*group category"]
-    defined: Float[Tensor, "*group category"]
+    uniform: Float[Tensor, "*group layer category"]
+    defined: Float[Tensor, "*group layer category"]
 
     @classmethod
     def zeros(cls, group: Sequence[int], shape: ModelShape, n: int) -> Tally:
         """Nothing counted yet."""
         heads = (shape.n_layers, shape.n_heads)
-        sizes = ((*group, *heads, n), (*group, n), (*group, n))
+        sizes = ((*group, *heads, n), *[(*group, shape.n_layers, n)] * 2)
         return cls(*(torch.zeros(*size, dtype=torch.float64) for size in sizes))
 
     def add(self, weights: Float[Tensor, "*group example"], examples: Tally) -> None:
@@ -65,8 +65,8 @@ class Tally:
 
         Both are means over the queries for which the category is defined.
         """
-        mass = self.mass / self.defined[..., None, None, :]
-        ratio = self.mass / self.uniform[..., None, None, :]
+        mass = self.mass / self.defined[..., None, :]
+        ratio = self.mass / self.uniform[..., None, :]
         return mass.numpy(), ratio.numpy()
 
 
@@ -83,14 +83,14 @@ class HeadScores:
     Attributes:
         names: the categories, ``other`` last.
         n_examples: examples.
-        n_queries: their real tokens that have a key to attend to.
+        n_queries: their real tokens that have a key to attend to, [layer].
         tally: over all examples.
         halves: over the examples of even and of odd number.
         resamples: over the resamples.
         share: sums of attention by disjoint category, [layer, head, category].
         kept, distance, entropy: sums over queries, [layer, head]; ``kept`` is the attention that
             is not on keys left out.
-        n_defined: examples for which a category is defined, [category].
+        n_defined: examples for which a category is defined, [layer, category].
         example_sum, example_squares: sums of the examples' own mean masses and of their squares,
             [layer, head, category].
 
@@ -122,7 +122,7 @@ class HeadScores:
         self.shape, self.seed, self.ignore = shape, seed, frozenset(ignore)
         self.names = [*(name for name in known if name not in self.ignore), OTHER]
         n, heads = len(self.names), (shape.n_layers, shape.n_heads)
-        self.n_examples = self.n_queries = 0
+        self.n_examples, self.n_queries = 0, torch.zeros(shape.n_layers, dtype=torch.long)
         self.tally = Tally.zeros((), shape, n)
         self.halves = Tally.zeros((2,), shape, n)
         self.resamples = Tally.zeros((resamples,), shape, n)
@@ -132,7 +132,7 @@ class HeadScores:
         self.kept, self.distance, self.entropy = (
             torch.zeros(*heads, dtype=torch.float64) for _ in range(3)
         )
-        self.n_defined = torch.zeros(n, dtype=torch.float64)
+        self.n_defined = torch.zeros(shape.n_layers, n, dtype=torch.float64)
 
     def count(self, patterns: BatchPatterns, index: Sequence[int]) -> None:
         """Count a batch, whose examples have these numbers in the data.
@@ -151,7 +151,7 @@ class HeadScores:
         self.share += share.sum(0)
         for place, total in enumerate((self.kept, self.distance, self.entropy), start=-3):
             total += sums[..., place].sum(0)
-        own = (mass / patterns.defined[:, None, None]).nan_to_num(0.0)  # undefined: 0 / 0
+        own = (mass / patterns.defined[:, :, None]).nan_to_num(0.0)  # undefined: 0 / 0
         self.example_sum += own.sum(0)
         self.example_squares += own.square().sum(0)
         self.n_defined += (patterns.defined > 0).double().sum(0)
@@ -171,31 +171,32 @@ class HeadScores:
 
     def table(self) -> pd.DataFrame:
         """The table that `mechcore.attention.attention_scores` describes."""
-        heads = self.shape.heads
+        heads, n_queries = self.shape.heads, self.n_queries[:, None]
         columns: dict[str, Any] = {
             "component": [str(head) for head in heads],
             "layer": [head.layer for head in heads],
             "head": [head.head for head in heads],
             "n_examples": self.n_examples,
-            "n_queries": self.n_queries,
-            "entropy": (self.entropy / self.n_queries).flatten().numpy(),
-            "distance": (self.distance / self.n_queries).flatten().numpy(),
+            "n_queries": n_queries.expand_as(self.kept).flatten().numpy(),
+            "entropy": (self.entropy / n_queries).flatten().numpy(),
+            "distance": (self.distance / n_queries).flatten().numpy(),
         }
         if self.ignore:
-            left_out = 1 - self.kept / self.n_queries
+            left_out = 1 - self.kept / n_queries
             columns["left_out"] = left_out.clamp(min=0).flatten().numpy()
         mass, ratio = self.tally.means()
         low, high = self._interval()
-        uniform = (self.tally.uniform / self.tally.defined).expand_as(self.tally.mass).numpy()
+        uniform = (self.tally.uniform / self.tally.defined)[:, None]
+        examples = self.n_defined.long()[:, None]
         measures = {
             "mass": mass,
             "low": low,
             "high": high,
-            "uniform": uniform,
+            "uniform": uniform.expand_as(self.tally.mass).numpy(),
             "ratio": ratio,
             "sd": self._spread(),
-            "share": (self.share / self.n_queries).numpy(),
-            "examples": np.broadcast_to(self.n_defined.long().numpy(), mass.shape),
+            "share": (self.share / n_queries[..., None]).numpy(),
+            "examples": examples.expand_as(self.tally.mass).numpy(),
         }
         for measure, values in measures.items():
             for i, name in enumerate(self.names):
@@ -209,7 +210,7 @@ class HeadScores:
         head the same label.
         """
         table = categorise(self.table(), thresholds)
-        drawn = (self.resamples.defined.sum(-1) > 0).numpy()  # few examples: some draw none
+        drawn = (self.resamples.defined.sum((-1, -2)) > 0).numpy()  # few examples: some draw none
         same = self._labels(self.resamples, thresholds)[drawn] == table["category"].to_numpy()
         known = self.n_examples > 1 and len(same) > 0
         place = 1 + list(table.columns).index("also")
@@ -234,18 +235,19 @@ class HeadScores:
 
     def _interval(self) -> tuple[np.ndarray, np.ndarray]:
         """Of the masses; NaN for what fewer than two examples define."""
-        undefined = self.n_defined.numpy() < 2
+        several = self.n_defined.numpy() > 1
         mass = self.resamples.means()[0]
         if len(mass) == 0:
             return (np.full(mass.shape[1:], np.nan),) * 2
         ends = np.full((2, *mass.shape[1:]), np.nan)
-        for i in np.flatnonzero(~undefined):
-            drawn = (self.resamples.defined[:, i] > 0).numpy()
+        for layer, i in np.argwhere(several):
+            drawn = (self.resamples.defined[:, layer, i] > 0).numpy()
             if drawn.any():
-                ends[..., i] = np.quantile(mass[drawn, ..., i], QUANTILES, axis=0)
+                of_heads = mass[drawn, layer, :, i]
+                ends[:, layer, :, i] = np.quantile(of_heads, QUANTILES, axis=0)
         return ends[0], ends[1]
 
     def _spread(self) -> np.ndarray:
-        n = self.n_defined
+        n = self.n_defined[:, None]
         variance = (self.example_squares - self.example_sum**2 / n) / (n - 1)
         return variance.clamp(min=0).sqrt().where(n > 1, torch.nan).numpy()

@@ -88,6 +88,14 @@ def is_causal(model: Any) -> bool:
     return architecture_of(model.original_model.config).causal
 
 
+def reach_of(model: Any, layer: int) -> int | None:
+    """How many tokens away the furthest key is that a layer attends to; None where all are."""
+    if kind_of(model) == "bridge":
+        return architecture_of(model.original_model.config).reach(layer)
+    types = getattr(model.cfg, "attn_types", None)
+    return int(model.cfg.window_size) - 1 if types and types[layer] == "local" else None
+
+
 def n_kv_heads(model: Any) -> int:
     """How many heads have keys and values of their own; fewer than heads where they are grouped."""
     if kind_of(model) == "bridge":

@@ -45,19 +45,19 @@ def test_counts_by_hand() -> None:
     # "[CLS] a b [SEP] a [SEP]", and "[CLS] a" with padding
     batch = BatchPatterns(stacked(PAIR, tokens_of("^a", "-0")), 1)
     # first, separator, self, previous, next, repeated, other
-    assert batch.defined.tolist() == [[6, 6, 6, 5, 5, 2, 5], [2, 0, 2, 1, 1, 0, 0]]
+    assert batch.defined[:, 0].tolist() == [[6, 6, 6, 5, 5, 2, 5], [2, 0, 2, 1, 1, 0, 0]]
     # Other: CLS to b and a; the first a to none; b to a; SEP to a; a to b; SEP to a and b.
     expected = [[6, 12, 6, 5, 5, 2, 2 + 1 + 1 + 1 + 2], [2, 0, 2, 1, 1, 0, 0]]
-    np.testing.assert_allclose(batch.uniform, np.array(expected) / [[6], [2]])
+    np.testing.assert_allclose(batch.uniform[:, 0], np.array(expected) / [[6], [2]])
     assert batch.n_queries == 8
 
 
 def test_uniform_attention_of_a_causal_model_is_over_keys_in_reach() -> None:
     batch = BatchPatterns(tokens_of("aba", "000", causal=True), 1)
     # first, separator, self, previous, next, repeated, induction, other
-    assert batch.defined.tolist() == [[3, 0, 3, 2, 0, 1, 1, 0]]
+    assert batch.defined[:, 0].tolist() == [[3, 0, 3, 2, 0, 1, 1, 0]]
     expected = [1 + 1 / 2 + 1 / 3, 0, 1 + 1 / 2 + 1 / 3, 1 / 2 + 1 / 3, 0, 1 / 3, 1 / 3, 0]
-    np.testing.assert_allclose(batch.uniform, [expected])
+    np.testing.assert_allclose(batch.uniform[:, 0], [expected])
 
 
 @given(token_infos(), st.integers(0, 100))
@@ -123,9 +123,9 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, chunk: int) -> N
     calls: list[int] = []
     reduce = BatchPatterns._reduce
 
-    def counting(self: BatchPatterns, pattern: torch.Tensor, rows: slice) -> torch.Tensor:
+    def counting(self: BatchPatterns, pattern: torch.Tensor, rows: slice, of: Any) -> torch.Tensor:
         calls.append(len(pattern))
-        return reduce(self, pattern, rows)
+        return reduce(self, pattern, rows, of)
 
     monkeypatch.setattr(BatchPatterns, "_reduce", counting)
     monkeypatch.setattr(reduction, "_CHUNK", chunk)

@@ -97,6 +97,21 @@ class Architecture:
             return None
         return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind)
 
+    def reach(self, layer: int) -> int | None:
+        """How many tokens away the furthest key is that a layer attends to; None where all are.
+
+        Args:
+            layer: number of the layer, whose window configurations of Hugging Face name.
+        """
+        if getattr(self.config, "attention_layers", None):  # GPT-Neo
+            local = self.config.attention_layers[layer] == "local"
+            return int(self.config.window_size) - 1 if local else None
+        types = getattr(self.config, "layer_types", None)
+        window = getattr(self.config, "sliding_window", None)
+        if not window or (types is not None and types[layer] != "sliding_attention"):
+            return None
+        return int(window) - 1
+
     def stack(self, model: Any) -> Stack:
         """The layers as functions of the weights, for the engine that shares prefixes.
 

@@ -74,6 +74,11 @@ class ModernBert(Encoder):
         "ln_final": "final_norm",
     }
 
+    def reach(self, layer: int) -> int | None:
+        """See `Architecture.reach`: the window is named by its half, without the query itself."""
+        reach = super().reach(layer)
+        return None if reach is None else reach + 1
+
     def with_biases(self, model: Any, *, attention: bool, mlp: bool) -> Any:
         """See `Architecture.with_biases`."""
         config = copy.deepcopy(self.config)

@@ -201,7 +201,7 @@ def _number_categories(data: EncodedExamples, numbers: Bool[Tensor, "trial pos"]
 def _ratio_interval(scores: HeadScores) -> tuple[np.ndarray, np.ndarray]:
     """Of the ratio for numbers, by head; missing for one trial and without resamples."""
     category = scores.names.index(NUMBER)
-    drawn = (scores.resamples.defined[:, category] > 0).numpy()
+    drawn = (scores.resamples.defined[..., category] > 0).all(1).numpy()
     ratios = scores.resamples.means()[1][drawn, ..., category].reshape(-1, len(scores.shape.heads))
     if scores.n_examples < 2 or not len(ratios):
         return (np.full(ratios.shape[1], np.nan),) * 2
