@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -12,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.data.given import EXPECTED, given_examples
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models.loading import load_tokenizer
 from mechcore.models.origin import origin_of
 from mechcore.models.running import Batch, longest_input, n_token_types, name_of
@@ -124,10 +125,28 @@ def encode_for(
         answers=answers,
         words=words,
     )
+    if prompt is not None:
+        _check_beginning(encoded, tokenizer)
     types = encoded.token_type_ids
     if types is not None and any(map(any, types)) and n_token_types(model) == 1:
         encoded = replace(encoded, token_type_ids=None)
     return encoded
+
+
+def _check_beginning(encoded: EncodedExamples, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Warn of prompts without the token that the tokenizer begins every text with."""
+    first = list(tokenizer("a")["input_ids"][:1])
+    n = sum(list(ids[:1]) != first for ids in encoded.input_ids)
+    if first == [tokenizer.bos_token_id] and n:
+        token = tokenizer.bos_token
+        warnings.warn(
+            f"prompt: {n} of {len(encoded)} do not begin with {token!r}, with which the tokenizer "
+            "begins texts, and nothing is added to a prompt: models that were trained with it "
+            f"answer otherwise without it; write {token} at the beginning of the prompt (--prompt),"
+            " unless the model was fine-tuned without it",
+            MechcoreWarning,
+            stacklevel=3,
+        )
 
 
 def tokenizer_of(model: Any) -> PreTrainedTokenizerBase:

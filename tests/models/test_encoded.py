@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from mechcore import MeanActivations, as_encoded, categorize_heads, evaluate, fi
 from mechcore.attention import attention_examples
 from mechcore.data.encoding import encode
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.models import load_tokenizer
 from mechcore.models.encoded import tokenizer_of
 from mechcore.probing import activations_at
@@ -139,6 +140,20 @@ def test_a_prompt_and_answers_for_a_language_model(cases: helpers.Cases) -> None
     ids = load_tokenizer(case.path)("the cat saw a dog . a dog ran", add_special_tokens=False)
     assert found.input_ids[0] == ids["input_ids"]
     assert evaluate(case.model, found, in_domain=False).logits.shape == (5, 2)
+
+
+def test_a_prompt_without_the_token_that_texts_begin_with(cases: helpers.Cases) -> None:
+    tokenizer = helpers.word_tokenizer(segments=False)
+    tokenizer.bos_token = "[CLS]"  # which its layout begins with
+    frame = FRAME.assign(label=["yes", "no", "yes", "no", "no"])
+    options: dict[str, Any] = {"tokenizer": tokenizer, "answers": {"yes": "yes", "no": "no"}}
+    with pytest.warns(MechcoreWarning, match=r"5 of 5 do not begin with '\[CLS\]'"):
+        without = as_encoded(cases.get("gpt2-lm").model, frame, prompt="{a} . {b}", **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = as_encoded(cases.get("gpt2-lm").model, frame, prompt="[CLS] {a} . {b}", **options)
+    bos = tokenizer.bos_token_id
+    assert list(found.input_ids) == [[bos, *ids] for ids in without.input_ids]
 
 
 def test_texts_that_are_too_long_are_cut_when_asked(model: Any) -> None:
