@@ -43,7 +43,7 @@ def tables(folder: Path) -> dict[str, str]:
         "joint": STUDY.joint(read["interactions"]),
         "search": STUDY.search(read["superadditive"]),
         "sizes": STUDY.sizes(read["mean_effective_size"], {"main text": "main text"}),
-        "readers": STUDY.readers(read["readers"]),
+        "readers": STUDY.readers(read["readers"], "both"),
     }
 
 

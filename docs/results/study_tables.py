@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 from as_markdown import markdown, percent
@@ -23,6 +23,7 @@ class Study:
         n_seeds: of pruning.
         size: heads and MLPs of the model.
         sparsities: of the subnetworks.
+        drops: titles of the data that drops are shown on; else both as a whole.
     """
 
     id: str
@@ -31,6 +32,11 @@ class Study:
     n_seeds: int
     size: tuple[int, int]
     sparsities: tuple[float, ...] = (0.5, 0.7)
+    drops: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.drops:
+            object.__setattr__(self, "drops", {"id:all": self.id, "ood:all": self.ood})
 
     def subnetworks(self, spread: pd.DataFrame, subnetworks: pd.DataFrame) -> str:
         """Accuracies of the subnetworks over seeds."""
@@ -70,14 +76,20 @@ class Study:
     def core(self, categories: pd.DataFrame, ablation: pd.DataFrame) -> str:
         """Core heads, what they attend to, and what the model loses without each."""
         core = categories.loc[categories["in_core"], "component"]
-        rows = [[head, *category(categories, head), *drops(ablation, head)] for head in core]
+        rows = [[head, *category(categories, head), *self._of(ablation, head)] for head in core]
         others = ablation.loc[ablation["kind"] == "non-core", "set"].unique()
-        rows += [[name, "", "", *drops(ablation, name)] for name in others]
+        rows += [[name, "", "", *self._of(ablation, name)] for name in others]
         return markdown(["head", "category", "most attention", *self._drops], rows)
 
-    def heads(self, sweep: pd.DataFrame, categories: pd.DataFrame, frequency: pd.DataFrame) -> str:
-        """The heads and MLPs whose loss costs most out of domain."""
-        single = sweep[(sweep["kind"] == "single") & (where_of(sweep) == "ood:all")]
+    def heads(
+        self,
+        sweep: pd.DataFrame,
+        categories: pd.DataFrame,
+        frequency: pd.DataFrame,
+        by: str = "ood:all",
+    ) -> str:
+        """The heads and MLPs whose loss costs most on these data."""
+        single = sweep[(sweep["kind"] == "single") & (where_of(sweep) == by)]
         worst = single.nlargest(N_SETS, "accuracy_drop", keep="all")["set"]
         kept = frequency.pivot(index="component", columns="target_sparsity", values="count")
         rows = []
@@ -85,7 +97,7 @@ class Study:
             is_head = name in set(categories["component"])
             label = category(categories, name)[0] if is_head else "MLP"
             rows.append([name, label, *(str(kept.loc[name, each]) for each in self.sparsities)])
-            rows[-1] += drops(sweep, name)
+            rows[-1] += self._of(sweep, name)
         counts = [f"kept of {self.n_seeds}, {100 * each:.0f} %" for each in self.sparsities]
         return markdown(["component", "category", *counts, *self._drops], rows)
 
@@ -94,7 +106,7 @@ class Study:
         where = where_of(frame)
         for name in sets:
             cells = [name.replace("+", " + ")]
-            for data in ("id:all", "ood:all"):
+            for data in self.drops:
                 here = frame[(frame["set"] == name) & (where == data)]
                 accuracy, margin = (here[here["metric"] == each] for each in ("accuracy", "margin"))
                 limited = bool(accuracy[["floor", "ceiling"]].any(axis=None))
@@ -103,12 +115,10 @@ class Study:
             rows.append(cells)
         return rows
 
-    def joint(self, interactions: pd.DataFrame) -> str:
-        """The largest interactions of core heads."""
-        on_ood = interactions[
-            (where_of(interactions) == "ood:all") & (interactions["metric"] == "margin")
-        ]
-        largest = on_ood.nlargest(N_SETS, "interaction")["set"]
+    def joint(self, interactions: pd.DataFrame, by: str = "ood:all") -> str:
+        """The largest interactions of core heads, by the margin on these data."""
+        there = interactions[(where_of(interactions) == by) & (interactions["metric"] == "margin")]
+        largest = there.nlargest(N_SETS, "interaction")["set"]
         return markdown(["set", *self._measures], self._interaction_rows(interactions, largest))
 
     def search(self, found: pd.DataFrame) -> str:
@@ -147,8 +157,8 @@ class Study:
         head = [f"{title}{what}" for title in titles.values() for what in ("", " size")]
         return markdown(["step", *head], rows)
 
-    def readers(self, dependence: pd.DataFrame) -> str:
-        """Components that change most out of domain when they do not see the core."""
+    def readers(self, dependence: pd.DataFrame, senders: str) -> str:
+        """Components that change most out of domain when they do not see ``senders``."""
         rows = dependence.query("subset == 'all' and metric == 'information'")
         inside, outside = (
             rows[rows["role"] == role].set_index("receiver") for role in ("id", "ood")
@@ -165,17 +175,20 @@ class Study:
             cells += [points(of_name, *ends), share]
             cells += [f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}"]
             told.append([*cells, points(inside.loc[[name]], *ends)])
-        head = ["receiver", f"D(r), {self.ood}", f"blind to both, {self.ood}", "share"]
+        head = ["receiver", f"D(r), {self.ood}", f"blind to {senders}, {self.ood}", "share"]
         return markdown([*head, "random heads", f"blind, {self.id}"], told)
+
+    def _of(self, ablation: pd.DataFrame, which: str) -> list[str]:
+        return drops(ablation, which, tuple(self.drops))
 
     @property
     def _drops(self) -> list[str]:
-        return [f"drop, {each}" for each in (self.id, self.ood)]
+        return [f"drop, {each}" for each in self.drops.values()]
 
     @property
     def _measures(self) -> list[str]:
         return [
-            f"{data}, {what}" for data in (self.id, self.ood) for what in ("accuracy", "margin")
+            f"{data}, {what}" for data in self.drops.values() for what in ("accuracy", "margin")
         ]
 
 
@@ -192,12 +205,14 @@ def where_of(frame: pd.DataFrame) -> pd.Series:
     return frame["role"] + ":" + frame["subset"]
 
 
-def drops(ablation: pd.DataFrame, which: str) -> list[str]:
-    """Drops in accuracy without a set, in and out of domain, in points."""
+def drops(
+    ablation: pd.DataFrame, which: str, wheres: Iterable[str] = ("id:all", "ood:all")
+) -> list[str]:
+    """Drops in accuracy without a set, in points, on each of these data."""
     part = ablation[ablation["set"] == which]
     where = where_of(part)
     drop = ("accuracy_drop", "accuracy_drop_low", "accuracy_drop_high")
-    return [points(part[where == name], *drop) for name in ("id:all", "ood:all")]
+    return [points(part[where == name], *drop) for name in wheres]
 
 
 def category(categories: pd.DataFrame, component: str) -> list[str]:

@@ -44,7 +44,11 @@ def test_every_table_of_a_page_is_made_from_the_tables_of_its_studies(name: str)
 
 @pytest.mark.parametrize(
     ("name", "written"),
-    [("minilm-mnli-hans", ("| base |", "| claim |")), ("smollm2-agreement", ("| model |",))],
+    [
+        ("minilm-mnli-hans", ("| base |", "| claim |")),
+        ("minilm-qqp-paws", ("| base |", "| claim |")),
+        ("smollm2-agreement", ("| model |",)),
+    ],
 )
 def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(
     name: str, written: tuple[str, ...]

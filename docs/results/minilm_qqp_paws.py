@@ -1,0 +1,93 @@
+"""The tables of docs/results/minilm-qqp-paws.md, made from those of the study.
+
+Usage: python docs/results/minilm_qqp_paws.py FOLDER
+
+FOLDER has the tables of the study (study/tables).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+from as_markdown import markdown, percent
+from study_tables import Study, where_of
+
+OTHER_TASK = Path(__file__).parents[1] / "tables" / "minilm-mnli-hans"
+HALVES = {"ood:not equivalent": "not equivalent", "ood:equivalent": "equivalent"}
+STUDY = Study(
+    id="QQP",
+    ood="PAWS",
+    sets={"id:all": "QQP", "ood:all": "PAWS, both halves", **HALVES},
+    n_seeds=12,
+    size=(72, 6),
+    sparsities=(0.3, 0.6),
+    drops={"id:all": "QQP", **HALVES},
+)
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Every table of the page, in Markdown, by what it shows."""
+    read = {path.stem: pd.read_csv(path) for path in folder.glob("*.csv")}
+    categories = read["head_categories"]
+    return {
+        "fine-tuning": _fine_tuning(read["training"]),
+        "subnetworks": STUDY.subnetworks(read["accuracy_spread"], read["subnetworks"]),
+        "seeds": _seeds(read["subnetworks"], read["accuracy"]),
+        "core": STUDY.core(categories, read["ablation"]),
+        "heads": STUDY.heads(read["sweep"], categories, read["head_frequency"], "id:all"),
+        "tasks": _tasks(read["head_frequency"], pd.read_csv(OTHER_TASK / "head_frequency.csv")),
+        "joint": STUDY.joint(read["interactions"], "id:all"),
+    }
+
+
+def _tasks(here: pd.DataFrame, there: pd.DataFrame) -> str:
+    """Heads that are in the core of either task, and in how many subnetworks they are."""
+    counts = {}
+    for name, frequency in (("QQP", here), ("MNLI", there)):
+        heads = frequency[~frequency["component"].str.endswith("MLP")]
+        counts[name] = heads.groupby("component")["count"].sum()
+    wide = pd.DataFrame(counts)
+    n_masks = len(STUDY.sparsities) * STUDY.n_seeds
+    rows = [
+        [str(head), *("core" if row[task] == n_masks else str(row[task]) for task in wide)]
+        for head, row in wide[wide.max(axis=1) == n_masks].iterrows()
+    ]
+    return markdown(["head", *(f"{task}: kept of {n_masks}" for task in wide)], rows)
+
+
+def _fine_tuning(training: pd.DataFrame) -> str:
+    wide = training.assign(set=where_of(training)).pivot(
+        index="step", columns="set", values="accuracy"
+    )
+    loss = training.groupby("step")["loss"].first()
+    rows = [
+        [f"{step:,}", f"{loss[step]:.3f}", *(percent(wide.loc[step, each]) for each in STUDY.sets)]
+        for step in wide.index
+    ]
+    return markdown(["step", "loss", *STUDY.sets.values()], rows)
+
+
+def _seeds(subnetworks: pd.DataFrame, accuracy: pd.DataFrame) -> str:
+    """Every seed, on QQP and on both halves of PAWS."""
+    of_masks = accuracy.assign(set=where_of).pivot(
+        index="subnetwork", columns="set", values="accuracy"
+    )
+    rows = []
+    for seed, part in subnetworks.groupby("seed"):
+        cells = [str(int(str(seed)))]
+        for sparsity in STUDY.sparsities:
+            (row,) = part[part["target_sparsity"] == sparsity].to_dict("records")
+            cells += [f"{row['heads_kept']}, {row['mlps_kept']}", f"{row['kl']:.3f}"]
+            cells += [percent(of_masks.loc[row["subnetwork"], each]) for each in STUDY.drops]
+        rows.append(cells)
+    what = ("kept", "KL", *STUDY.drops.values())
+    return markdown(
+        ["seed", *(f"{100 * s:.0f} %: {each}" for s in STUDY.sparsities for each in what)], rows
+    )
+
+
+if __name__ == "__main__":
+    for title, text in tables(Path(sys.argv[1])).items():
+        print(f"<!-- {title} -->\n\n{text}\n")
