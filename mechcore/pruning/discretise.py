@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.components import Mask, ModelShape
+from mechcore.errors import InputError
 from mechcore.pruning import hard_concrete
 from mechcore.pruning.settings import check_keeps_some, check_runs
 
@@ -28,10 +29,11 @@ def discretise(
         shape: of the model.
 
     Raises:
-        InputError: the sparsity is outside [0, 1), or keeps no component.
+        InputError: the sparsity is outside [0, 1), or keeps no component; or a score is NaN.
     """
     check_runs([0], [sparsity])
     check_keeps_some([sparsity], shape)
+    _check_scores(scores, shape)
     flat = scores.flatten()
     n_kept = len(flat) - round(sparsity * len(flat))
     kept = flat.argsort(descending=True, stable=True)[:n_kept]
@@ -55,12 +57,25 @@ def discretise_by_threshold(
         shape: of the model.
 
     Raises:
-        InputError: the sparsity is outside [0, 1).
+        InputError: the sparsity is outside [0, 1), or a score is NaN.
     """
     check_runs([0], [sparsity])
+    _check_scores(log_alpha, shape)
     values = hard_concrete.deterministic(log_alpha)
     masks = [
         Mask((values > STRIDE * i).to(values), has_mlps=shape.has_mlps)
         for i in range(round(1 / STRIDE))
     ]
     return min(masks, key=lambda mask: round(abs(float(mask.sparsity) - sparsity), 9))
+
+
+def _check_scores(scores: Float[Tensor, "layer component"], shape: ModelShape) -> None:
+    """Refuse scores that have no rank."""
+    missing = scores.isnan().flatten().tolist()
+    without = [str(c) for c, bad in zip(shape.components, missing, strict=True) if bad]
+    if without:
+        raise InputError(
+            f"scores: NaN for {len(without)} of {len(missing)} components, first {without[0]}; "
+            "expected a number for each: check that the model's logits are finite, in float32, "
+            "too"
+        )

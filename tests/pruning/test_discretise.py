@@ -31,6 +31,13 @@ def test_discretising_by_hand() -> None:
     assert names(without) == {"L0.H0", "L1.H1", "L0.H2"}
 
 
+@pytest.mark.parametrize("to_mask", [discretise, discretise_by_threshold])
+def test_scores_that_are_no_numbers_have_no_rank(to_mask: Any) -> None:
+    scores = torch.tensor([[3.0, -1.0, 0.5], [0.0, math.nan, math.nan]])
+    with pytest.raises(InputError, match=r"NaN for 2 of 6 components, first L1\.H1; expected"):
+        to_mask(scores, 0.5, SHAPE)
+
+
 def test_ties_are_pruned_from_the_end() -> None:
     mask = discretise(torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), 0.5, SHAPE)
     assert mask.values.tolist() == [[1, 1, 0], [0, 0, 1]]
