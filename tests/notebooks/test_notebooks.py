@@ -140,7 +140,7 @@ def test_outputs_of_other_code_are_noticed(keeping: ModuleType) -> None:
     before = keeping.digest(notebook)
     notebook["cells"][1]["outputs"] = []
     assert keeping.digest(notebook) == before
-    notebook["cells"][1]["source"] += ["\n1"]
+    notebook["cells"][1]["source"] = [*notebook["cells"][1]["source"], "\n1"]
     assert keeping.digest(notebook) != before
 
 
