@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
@@ -77,7 +77,11 @@ def validated(kind: type[Settings], content: Any, name: str) -> Settings:
 
 def _described(error: ValidationError, kind: Any) -> str:
     found = []
-    for each in error.errors(include_url=False):
+    errors = error.errors(include_url=False)
+    places = {each["loc"] for each in errors}
+    for each in errors:
+        if each["loc"][2:] and each["loc"][2:] in places:
+            continue  # said of the whole, from which a named part took it
         place = ".".join(str(part) for part in each["loc"])
         value = shown(repr(each["input"]), 60)
         message = shown(each["msg"].removeprefix("Value error, "), 300)
@@ -94,10 +98,14 @@ def _described(error: ValidationError, kind: Any) -> str:
 
 def _beside(place: tuple[int | str, ...], owner: Any) -> str:
     """Names of the settings beside the one at a place in those of a dataclass."""
+    named = False  # whether the next part is a name that the user chose
     for part in place[:-1]:
         hints = get_type_hints(owner)
-        if part in hints:  # others are names of models, places in lists, choices between types
-            owner = _dataclass_in(hints[part]) or owner
+        if named or part not in hints:  # others are places in lists, choices between types
+            named = False
+            continue
+        named = get_origin(hints[part]) is Mapping
+        owner = _dataclass_in(hints[part]) or owner
     return ", ".join(field.name for field in fields(owner))
 
 

@@ -93,6 +93,9 @@ def run(
         how.do(kind, base, used, out=out, origins=origins(*stages))
         return
     study = given.over(base)
+    if base.variants:
+        variants = {name: given.over(each) for name, each in base.variants.items()}
+        study = replace(study, variants=variants)
     check_embedded(given, study.model)
     _do(study, resources, how, out, stages)
 

@@ -75,9 +75,9 @@ def open(
             f"mechcore: {' or '.join(map(repr, EMBEDDED))}"
         )
     config = settings or StudyConfig()
-    if config.models or config.training is not None:
+    if config.variants or config.training is not None:
         raise InputError(
-            "open: settings have several models, or a training; expected one trained model: "
+            "open: settings have variants, or a training; expected one trained model: "
             "mechcore.study.run.run_study does such studies"
         )
     given = {"train": train, "id": id, "ood": ood}

@@ -32,7 +32,7 @@ RESERVED = (
     *("store", "masks", "tables", "figures", "study.json", "config.json", "report.html"),
     *("report.md", "means.safetensors", "attention_examples.json", "flips_attention.json"),
 )
-"""What a study's folder holds beside those of its models; no model has such a name."""
+"""What a study's folder holds beside those of its variants; no variant has such a name."""
 
 _FORBID = ConfigDict(extra="forbid")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -247,10 +247,11 @@ class StudyConfig:
     __pydantic_config__ = _FORBID
 
     model: ModelConfig = setting(ModelConfig(), "Which model, and how to read its answers.")
-    models: Mapping[str, ModelConfig] = setting(
+    variants: Mapping[str, StudyConfig] = setting(
         {},
-        "Several models instead, by name; everything else holds for each of them.",
-        example="{base: {source: my-bert-mnli}, large: {source: my-bert-large-mnli}}",
+        "Several studies instead, by name, each with what differs in it: other models, seeds of "
+        "training, data or anything else. What is not named holds for all of them.",
+        example="{base: {model: {source: my-bert}}, large: {model: {source: my-large-bert}}}",
     )
     training: Annotated[TrainSettings | None, BeforeValidator(TrainSettings.presets.read)] = (
         setting(
@@ -315,30 +316,17 @@ class StudyConfig:
                 "study trains none beside it; mechcore compare does"
             )
         check(self, "study")
-        for name in self.models:
-            check_name("models", name)
-            if name.lower() in RESERVED:
-                raise InputError(
-                    f"models: {name!r} is a name of the study's own files; choose another"
-                )
-        if len({name.lower() for name in self.models}) < len(self.models):
-            raise InputError(
-                f"models: the names {', '.join(self.models)} differ by capital letters only, which "
-                "folders cannot everywhere; choose others"
-            )
-        if self.models and self.model != ModelConfig():
-            raise InputError("model and models exclude each other; put all of them under models")
-        if self.models and self.checkpoints not in ((), (TRAINED,)):
-            raise InputError(
-                "models and checkpoints exclude each other: a series belongs to one model; write "
-                "one study for each series"
-            )
+        if self.variants:
+            self._check_variants()
+            same = {n: replace(each, resources=self.resources) for n, each in self.variants.items()}
+            object.__setattr__(self, "variants", same)
+            return
         if self.checkpoints == (EMBEDDED,) and self.model.source is not None:
             raise InputError(
                 "checkpoints: embedded stands for those of the embedded encoder, but model: source "
                 f"is {shown(repr(self.model.source))}; name the checkpoints of its training"
             )
-        if self.training is not None and self.model.source is None and not self.models:
+        if self.training is not None and self.model.source is None:
             raise InputError(
                 "training: begins at a model of yours; name it as model: source (a pretrained "
                 "checkpoint, or with from_scratch one whose configuration and tokenizer to take)"
@@ -355,6 +343,21 @@ class StudyConfig:
         if self.training is not None and self.training.patience is not None:
             self._check_patience(self.training)
 
+    def _check_variants(self) -> None:
+        for name, variant in self.variants.items():
+            check_name("variants", name)
+            if name.lower() in RESERVED:
+                raise InputError(
+                    f"variants: {name!r} is a name of the study's own files; choose another"
+                )
+            if variant.variants:
+                raise InputError(f"variants: {name!r} has variants itself; list all of them once")
+        if len({name.lower() for name in self.variants}) < len(self.variants):
+            raise InputError(
+                f"variants: the names {', '.join(self.variants)} differ by capital letters only, "
+                "which folders cannot everywhere; choose others"
+            )
+
     def _check_patience(self, training: TrainSettings) -> None:
         if self.checkpoints == (TRAINED,):
             raise InputError(
@@ -368,8 +371,6 @@ class StudyConfig:
                 f"{' or '.join(TEST_ROLES)}, the roles of a study's test data"
             )
 
-    def each_model(self) -> dict[str, StudyConfig]:
-        """The study of each model by name; of one model alone, by an empty name."""
-        if not self.models:
-            return {"": self}
-        return {name: replace(self, model=model, models={}) for name, model in self.models.items()}
+    def each_variant(self) -> dict[str, StudyConfig]:
+        """The studies by name; one alone, by an empty name. All have the same resources."""
+        return dict(self.variants) or {"": self}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError
+from mechcore.settings import entries
 from mechcore.steps.config import EMBEDDED, TRAINED, DataConfig, ModelConfig, StudyConfig
 from mechcore.study.kinds import DEFAULT, read_study
-from mechcore.yaml_file import YAML, located_path
+from mechcore.yaml_file import YAML, located_path, validated
 
 
 def read_config(path: str | Path) -> StudyConfig:
@@ -25,12 +27,61 @@ def read_config(path: str | Path) -> StudyConfig:
     return config
 
 
+def read_content(content: Any, name: str) -> StudyConfig:
+    """Settings from plain values; variants take from the study what they do not name.
+
+    Args:
+        content: settings by name.
+        name: of where they come from, for messages.
+
+    Raises:
+        InputError: they are not such settings.
+    """
+    variants = content.get("variants") if isinstance(content, dict) else None
+    if isinstance(variants, dict):
+        common = {key: value for key, value in content.items() if key != "variants"}
+        whole = {
+            each: _with_changes(common, own, f"{name}: variants: {each!r}")
+            for each, own in variants.items()
+        }
+        content = {**common, "variants": whole}
+    return validated(StudyConfig, content, name)
+
+
+def _with_changes(common: Mapping[str, Any], own: Any, what: str) -> Any:
+    if not isinstance(own, dict):
+        return own
+    if "resources" in own and own["resources"] != common.get("resources"):
+        raise InputError(
+            f"{what} has resources of its own; they are the same for all jobs of a study, so "
+            "write them beside variants"
+        )
+    return _changed(StudyConfig, common, own)
+
+
+def _changed(kind: type, before: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain settings of a class with changes: groups setting by setting, anything else whole."""
+    known = entries(kind)
+    merged = dict(before)
+    for key, value in changes.items():
+        group = known[key].group if key in known else None
+        old = before.get(key)
+        if isinstance(old, str) and hasattr(group, "presets"):
+            old = {"preset": old}
+        if group is not None and isinstance(old, dict) and isinstance(value, dict):
+            # Another preset is another beginning, so changes to the one before go with it.
+            begin = {} if "preset" in value else old
+            value = _changed(group, begin, value)
+        merged[key] = value
+    return merged
+
+
 def located(config: StudyConfig, folder: Path) -> StudyConfig:
     """The same study with relative paths made absolute, beginning at ``folder``."""
     return replace(
         config,
         model=_located_model(config.model, folder),
-        models={name: _located_model(each, folder) for name, each in config.models.items()},
+        variants={name: located(each, folder) for name, each in config.variants.items()},
         checkpoints=tuple(
             path if path in (EMBEDDED, TRAINED) else located_path(path, folder)
             for path in config.checkpoints

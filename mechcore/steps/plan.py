@@ -56,7 +56,7 @@ STEPS: Registry[type[MainStep]] = Registry("step", "mechcore.steps")
 
 @dataclass(frozen=True)
 class Part:
-    """The study of one model; of no name if it is the only one.
+    """One variant of a study; of no name if it is the only one.
 
     Jobs are by what they are to its results: ``means``, ``accuracy``, ``core`` and so on.
     """
@@ -88,7 +88,7 @@ def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
         InputError: a file or checkpoint is missing, or settings contradict each other.
     """
     once = cache(hash_file)
-    parts = [_Planner(name, each, once).part() for name, each in config.each_model().items()]
+    parts = [_Planner(name, each, once).part() for name, each in config.each_variant().items()]
     return Plan(config, parts, in_order([job for part in parts for job in part.results]))
 
 
@@ -105,7 +105,7 @@ class _Model:
 
 
 class _Planner:
-    """Makes the jobs of one model's study."""
+    """Makes the jobs of one variant."""
 
     def __init__(self, name: str, config: StudyConfig, hash_file: Hasher) -> None:
         self.name, self.config, self.hash_file = name, config, hash_file

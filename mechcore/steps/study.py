@@ -11,7 +11,7 @@ from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.comparison import check_sparsities
 from mechcore.steps.config import StudyConfig
-from mechcore.steps.config_file import located
+from mechcore.steps.config_file import located, read_content
 from mechcore.steps.fitting import fitting_of
 from mechcore.steps.inputs import check_names, resolved
 from mechcore.steps.masks import Train
@@ -44,7 +44,7 @@ class MainStudy:
 
     @property
     def folders(self) -> Sequence[str]:
-        """One for each of several models."""
+        """One for each of several variants."""
         return [part.name for part in self.plan.parts]
 
     def check(self, pending: Sequence[Job], device: str) -> None:
@@ -93,7 +93,12 @@ class MainStudy:
         }
 
 
-STUDY = StudyKind(
+class _Kind(StudyKind[StudyConfig]):
+    def read(self, content: Any, name: str) -> StudyConfig:
+        return read_content(content, name)
+
+
+STUDY = _Kind(
     StudyConfig,
     MainStudy,
     located,

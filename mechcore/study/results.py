@@ -78,8 +78,8 @@ def check_folders(out: Path, names: Iterable[str]) -> None:
         taken = [file for file in (STUDY, CONFIG_FILE) if (out / name / file).exists()]
         if taken and (taken[0] == STUDY or f"{name}/{CONFIG_FILE}" not in own):
             raise InputError(
-                f"models: {out / name} holds the results of another study, which those of model "
-                f"{name!r} would replace; choose another name for the model, or another --out"
+                f"variants: {out / name} holds the results of another study, which those of "
+                f"{name!r} would replace; choose another name for the variant, or another --out"
             )
 
 

@@ -87,7 +87,7 @@ def run_study(
 
     Args:
         settings: of the study.
-        out: folder for the results; of several models each gets a folder in it.
+        out: folder for the results; of several variants each gets a folder in it.
         kind: of study, a name in `mechcore.study.kinds.STUDIES`.
         store: folder of the run store, which studies can share; None is ``store`` in ``out``.
         executor: where jobs are done; None is this process, with what the settings say of it.

@@ -200,6 +200,18 @@ def test_settings_of_other_kinds_come_from_a_base_and_quick(
     assert "precision" not in found
 
 
+def test_options_hold_for_every_variant(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "\nvariants: {a: {seeds: [1], prune: {steps: 40}}, b: {training: null}}\n"
+    (here / "v.yaml").write_text(FILE + text)
+    study: StudyConfig = settings_of(monkeypatch, "run v.yaml --prune-steps 5 --cpus 1")
+    a, b = study.each_variant().values()
+    assert (a.seeds, b.seeds) == ((1,), (7,))
+    assert a.prune == b.prune == replace(b.prune, steps=5)
+    assert a.resources.cpus == b.resources.cpus == study.resources.cpus == 1
+    study = settings_of(monkeypatch, "run v.yaml --seeds 2,3")
+    assert [each.seeds for each in study.each_variant().values()] == [(2, 3)] * 2
+
+
 # -- how studies are done --------------------------------------------------------------------------
 
 

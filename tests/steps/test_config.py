@@ -99,8 +99,8 @@ def test_a_value_out_of_range_is_refused_by_name(
 
 @pytest.mark.parametrize("name", ["a", "bert-base_v1.5", "0", "x" * 100])
 def test_names_of_folders(name: str) -> None:
-    check_name("models", name)
-    assert StudyConfig(models={name: ModelConfig()}).each_model().keys() == {name}
+    check_name("variants", name)
+    assert StudyConfig(variants={name: StudyConfig()}).each_variant().keys() == {name}
 
 
 @pytest.mark.parametrize(
@@ -108,32 +108,24 @@ def test_names_of_folders(name: str) -> None:
 )
 def test_names_that_would_lead_elsewhere_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="expected at most 100 letters"):
-        StudyConfig(models={name: ModelConfig()})
+        StudyConfig(variants={name: StudyConfig()})
 
 
-def test_models_cannot_take_the_names_of_the_study_s_own_files() -> None:
+def test_variants_cannot_take_the_names_of_the_study_s_own_files() -> None:
     steps = {MASKS, MEANS_FILE, ATTENTION_FILE, FLIPS_ATTENTION_FILE}
     report = {"report.html", "report.md", "figures"}
     assert {STORE, STUDY_FILE, CONFIG_FILE, TABLES_FOLDER, *steps, *report} == set(RESERVED)
     for name in [*RESERVED, "Store", "MASKS"]:
         with pytest.raises(InputError, match="study's own files; choose another"):
-            StudyConfig(models={name: ModelConfig()})
+            StudyConfig(variants={name: StudyConfig()})
 
 
-def test_models_differ_by_more_than_capital_letters() -> None:
+def test_variants_differ_by_more_than_capital_letters() -> None:
     with pytest.raises(InputError, match="base, Base differ by capital letters only"):
-        StudyConfig(models={"base": ModelConfig(), "Base": ModelConfig(source="x")})
+        StudyConfig(variants={"base": StudyConfig(), "Base": StudyConfig(seeds=(1,))})
 
 
-# -- models and checkpoints -----------------------------------------------------------------------
-
-
-def test_models_model_and_checkpoints_exclude_each_other() -> None:
-    models = {"a": ModelConfig()}
-    with pytest.raises(InputError, match="model and models exclude each other"):
-        StudyConfig(model=ModelConfig(max_length=7), models=models)
-    with pytest.raises(InputError, match="models and checkpoints exclude each other"):
-        StudyConfig(models=models, checkpoints=("x",))
+# -- checkpoints ----------------------------------------------------------------------------------
 
 
 def test_the_embedded_checkpoints_are_those_of_no_other_model() -> None:
@@ -161,16 +153,16 @@ def test_without_sparsities_there_must_be_checkpoints() -> None:
         replace(config, seeds=(1, 1))
 
 
-def test_each_model_has_its_study() -> None:
+def test_each_variant_has_its_study() -> None:
     alone = StudyConfig(seeds=(1,))
-    assert alone.each_model() == {"": alone}
-    small, large = ModelConfig(checkpoint="step-0500"), ModelConfig(source="large")
-    both = replace(alone, models={"small": small, "large": large})
-    assert both.each_model() == {
-        "small": StudyConfig(seeds=(1,), model=small),
-        "large": StudyConfig(seeds=(1,), model=large),
-    }
-    assert list(both.each_model()) == ["small", "large"]
+    assert alone.each_variant() == {"": alone}
+    small, large = (replace(alone, model=ModelConfig(source=name)) for name in ("small", "large"))
+    both = replace(alone, variants={"small": small, "large": large})
+    assert both.each_variant() == {"small": small, "large": large}
+    assert list(both.each_variant()) == ["small", "large"]
+    # Jobs have the resources of the whole study.
+    both = replace(both, resources=Resources(cpus=3))
+    assert {each.resources.cpus for each in both.each_variant().values()} == {3}
 
 
 @pytest.mark.parametrize(
@@ -292,14 +284,9 @@ configs = st.builds(
         device=st.sampled_from([None, "cpu", "mps", "cuda", "cuda:3"]),
     ),
 )
-studies = (
+single = (
     configs
     | st.builds(replace, configs, model=models)
-    | st.builds(
-        replace,
-        configs,
-        models=st.dictionaries(names.map(str.lower), models, min_size=1, max_size=3),
-    )
     | st.builds(
         replace,
         configs,
@@ -320,6 +307,11 @@ studies = (
         sparsities=st.just(()) | grids,
     )
 )
+studies = single | st.builds(
+    replace,
+    configs,
+    variants=st.dictionaries(names.map(str.lower), single, min_size=1, max_size=2),
+)
 
 
 @given(studies)
@@ -331,7 +323,7 @@ def test_a_study_comes_back_from_a_file(config: StudyConfig) -> None:
 def test_every_setting_is_drawn_above() -> None:
     """Or the property would not hold for what it leaves at its default."""
     drawn = {
-        StudyConfig: "model models training checkpoints data method prune seeds "
+        StudyConfig: "model variants training checkpoints data method prune seeds "
         "sparsities "
         "seeds_per_job analyses batch_size n_resamples resources",
         ModelConfig: "source embedded checkpoint revision backend class_names prompt "

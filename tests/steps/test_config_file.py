@@ -16,8 +16,10 @@ from mechcore.errors import InputError
 from mechcore.pruning.settings import prune_settings
 from mechcore.steps.analyses_config import AblationConfig, Analyses, SizesConfig
 from mechcore.steps.config import DataConfig, ModelConfig, StudyConfig
-from mechcore.steps.config_file import located, read_config
+from mechcore.steps.config_file import located, read_config, read_content
 from mechcore.steps.study import STUDY
+from mechcore.study.step import plain
+from mechcore.training.settings import train_settings
 from mechcore.yaml_file import parse_yaml
 
 
@@ -157,8 +159,7 @@ def test_what_is_read_is_what_stands_there(tmp_path: Path) -> None:
     text = """
         seeds: [1, 2]
         sparsities: [0.25]
-        models:
-          base: {source: no such folder, answers: {yes: " Yes", no: " No"}}
+        model: {source: no such folder, answers: {yes: " Yes", no: " No"}}
         data: {train: a.csv, id: b.csv, ood: c.csv, label_map: {0: x}}
         prune: {preset: paper, lr: 1}
         analyses: {sweep: mlps, heads: {max_examples: 9}}
@@ -167,7 +168,7 @@ def test_what_is_read_is_what_stands_there(tmp_path: Path) -> None:
     assert (config.seeds, config.sparsities) == ((1, 2), (0.25,))
     assert config.data.label_map == {"0": "x"}
     assert config.prune == prune_settings("paper", lr=1.0)
-    assert config.models["base"].answers == {"yes": " Yes", "no": " No"}
+    assert config.model.answers == {"yes": " Yes", "no": " No"}
     assert config.analyses == replace(
         Analyses(), sweep="mlps", heads=replace(HEADS, max_examples=9)
     )
@@ -197,10 +198,17 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sedes: [1]", "sedes: no such setting; expected model, models, .*resources"),
+        ("sedes: [1]", "sedes: no such setting; expected model, variants, .*resources"),
         ("model: {sorce: x}", "model.sorce: no such setting; expected source, embedded"),
-        ("models: {a: {sorce: x}}", "models.a.sorce: no such setting; expected source"),
-        ("models: {models: {x: 1}}", "models.models.x: no such setting; expected source"),
+        ("variants: {a: {sedes: x}}", "variants.a.sedes: no such setting; expected model, var"),
+        ("variants: {model: {sorce: x}}", "variants.model.sorce: no such setting; expected model"),
+        ("variants: {a: {model: {x: 1}}}", "variants.a.model.x: no such setting; expected source"),
+        ("variants: [1]", "variants: found .1.; expected an object"),
+        ("variants: {a: 5}", "variants.a: found 5; expected an object"),
+        ("variants: {a: {variants: {b: {}}}}", "'a' has variants itself; list all of them once"),
+        ("variants: {a: {resources: {cpus: 1}}}", "variants: 'a' has resources of its own"),
+        ("seeds: x\nvariants: {a: {}, b: {}}", "yaml: seeds: found 'x'; expected a valid array$"),
+        ("training: {}\nvariants: {a: {}}", "variants.a: training: begins at a model of yours"),
         ("data: {trian: x}", "data.trian: no such setting; expected task, folder, train, id"),
         ("analyses: {head: {}}", "analyses.head: no such setting; expected heads, ablation"),
         ("analyses: {heads: {n: 1}}", "analyses.heads.n: no such setting; expected max_examples"),
@@ -230,8 +238,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("model: null", "model: found None"),
         ("model: {max_length: 0}", "model: model: max_length is 0|model: max_length is 0"),
         ('model: {source: "\\0"}', "model: source .* control characters"),
-        ("models: {../x: {}}", "the name '../x' cannot be used"),
-        ("models: {a: {}}\nmodel: {max_length: 3}", "exclude each other"),
+        ("variants: {../x: {}}", "the name '../x' cannot be used"),
         ("data: {train: ~nobody-of-that-name/x}", "nobody-of-that-name"),
         ('data: {ood_label: "\\ud800"}', "surrogate"),
     ],
@@ -301,8 +308,43 @@ def test_what_is_no_folder_is_the_id_of_a_hub(tmp_path: Path) -> None:
     (tmp_path / "org" / "name").mkdir(parents=True)
     here = str(tmp_path / "org" / "name")
     assert read(tmp_path, "model: {source: org/name}").model.source == here
-    models = read(tmp_path, "models: {a: {source: org/name}, b: {source: other}, c: {}}").models
-    assert [models[name].source for name in "abc"] == [here, "other", None]
+    text = "variants: {a: {model: {source: org/name}}, b: {model: {source: other}}, c: {}}"
+    variants = read(tmp_path, text).variants
+    assert [variants[name].model.source for name in "abc"] == [here, "other", None]
+
+
+def test_variants_take_what_they_do_not_name_from_the_study(tmp_path: Path) -> None:
+    text = """
+        model: {source: org/name, max_length: 7}
+        training: {preset: quick, steps: 900}
+        prune: fast
+        data: {train: a.csv, label_map: {x: y}}
+        resources: {cpus: 1}
+        variants:
+          same: {}
+          seed: {training: {seed: 1}, prune: {steps: 9}}
+          data: {data: {train: b.csv, label_map: {p: q}}}
+          preset: {training: {preset: bert-mnli}}
+          none: {training: null, analyses: {heads: null}}
+        """
+    study = read(tmp_path, text)
+    alone = read(tmp_path, text.partition("variants:")[0])
+    named = study.each_variant()
+    assert named["same"] == alone
+    assert named["seed"] == replace(
+        alone,
+        training=train_settings("quick", steps=900, seed=1),
+        prune=prune_settings("fast", steps=9),
+    )
+    assert named["data"].data == replace(
+        alone.data, train=str(tmp_path / "b.csv"), label_map={"p": "q"}
+    )
+    assert named["preset"].training == train_settings("bert-mnli")
+    assert named["none"] == replace(
+        alone, training=None, analyses=replace(alone.analyses, heads=None)
+    )
+    # What a study's folder notes of its settings is read as what they were.
+    assert read_content(plain(study), "study.json") == study
 
 
 def test_embedded_checkpoints_are_no_path(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_halves_are_pruned_beside_what_there_is(config: StudyConfig) -> None:
 
 
 def test_every_job_comes_after_those_that_it_needs(config: StudyConfig) -> None:
-    both = replace(config, models={"a": config.model, "b": config.model}, model=ModelConfig())
+    both = replace(config, variants={"a": config, "b": config})
     for each in (config, both, embedded(checkpoints=("embedded",))):
         seen: set[str] = set()
         for job in make_plan(each).jobs:
@@ -336,14 +336,17 @@ def test_sparsities_that_look_alike_are_kept_apart(config: StudyConfig) -> None:
     assert masks <= {need.key for need in accuracy.needs.values()}
 
 
-# -- several models, and checkpoints --------------------------------------------------------------
+# -- variants, and checkpoints --------------------------------------------------------------
 
 
 def test_equal_models_share_their_jobs(config: StudyConfig, tmp_path: Path) -> None:
     same = shutil.copytree(tmp_path / "model", tmp_path / "same")
     other = checkpoint_like(tmp_path / "other", "else")
-    models = {name: ModelConfig(source=str(tmp_path / name)) for name in ("model", "same")}
-    study = replace(config, model=ModelConfig(), models=models)
+    variants = {
+        name: replace(config, model=ModelConfig(source=str(tmp_path / name)))
+        for name in ("model", "same")
+    }
+    study = replace(config, variants=variants)
     alone = make_plan(config)
     plan = make_plan(study)
     assert same.is_dir()
@@ -351,7 +354,8 @@ def test_equal_models_share_their_jobs(config: StudyConfig, tmp_path: Path) -> N
     assert keys(plan) == keys(alone)
     first, second = ({job.key for job in part.results} for part in plan.parts)
     assert first == second
-    plan = make_plan(replace(study, models={**models, "other": ModelConfig(source=str(other))}))
+    third = replace(config, model=ModelConfig(source=str(other)))
+    plan = make_plan(replace(study, variants={**variants, "other": third}))
     # Tables of other masks are other jobs, and so is everything else.
     assert len(plan.jobs) == 2 * len(alone.jobs)
 

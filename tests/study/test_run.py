@@ -643,25 +643,25 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Ca
     assert not (tmp_path / "run").exists()
 
 
-# -- several models, and checkpoints ---------------------------------------------------------------
+# -- variants, and checkpoints -------------------------------------------------------------------
 
 
-def test_several_models_get_a_folder_each(tmp_path: Path, tiny: Path, calls: Calls) -> None:
-    models = {"a": ModelConfig(), "b": ModelConfig(checkpoint="step-0700")}
-    reports = run_study(replace(TINY, models=models), tmp_path / "both")
+def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, calls: Calls) -> None:
+    variants = {"a": TINY, "b": replace(TINY, model=ModelConfig(checkpoint="step-0700"))}
+    reports = run_study(replace(TINY, variants=variants), tmp_path / "both")
     assert reports == [tmp_path / "both" / name / "report.html" for name in "ab"]
     assert calls == WHOLE + WHOLE
     assert results(tmp_path / "both" / "a") == results(tiny)
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
     assert facts["model"]["source"].endswith("step-0700")
-    assert {facts["origins"][name] for name in ("models", "seeds", "prune.steps")} == {"Python"}
+    assert {facts["origins"][name] for name in ("variants", "seeds", "prune.steps")} == {"Python"}
     assert "method" not in facts["origins"]
-    # A model that is no longer part of it goes; a folder of someone else stays.
+    # A variant that is no longer part of it goes; a folder of someone else stays.
     (tmp_path / "both" / "mine").mkdir()
     (tmp_path / "both" / "mine" / "config.json").write_text("{}")
     calls.clear()
-    run_study(replace(TINY, models={"c": models["a"]}), tmp_path / "both")
-    assert not calls, "the same model by another name"
+    run_study(replace(TINY, variants={"c": TINY}), tmp_path / "both")
+    assert not calls, "the same study by another name"
     assert {path.name for path in (tmp_path / "both").iterdir()} == {
         *("c", "mine", "store", "study.json")
     }
@@ -678,12 +678,12 @@ def test_other_studies_in_the_folder_stay_as_they_are(done: Path, calls: Calls) 
     before = {name: contents(done / name) for name in ("inner", "cog", "figures/mine")}
     assert len(before["cog"]) > 5
     run_study(replace(TINY, analyses=replace(TINY.analyses, ablation=None)), done)
-    run_study(replace(TINY, models={"a": ModelConfig()}), done)
+    run_study(replace(TINY, variants={"a": TINY}), done)
     assert {name: contents(done / name) for name in before} == before
-    # Nor is another study's folder taken for a model.
+    # Nor is another study's folder taken for a variant.
     for name in ("inner", "cog"):
         with pytest.raises(InputError, match=rf"{name} holds the results of another study"):
-            run_study(replace(TINY, models={name: ModelConfig()}), done)
+            run_study(replace(TINY, variants={name: TINY}), done)
     run_study(TINY, done)
     assert {name: contents(done / name) for name in before} == before
     assert not (done / "a").exists()
