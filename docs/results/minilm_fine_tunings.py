@@ -1,0 +1,115 @@
+"""The tables of docs/results/minilm-fine-tunings.md, made from those of the studies.
+
+Usage: python docs/results/minilm_fine_tunings.py FOLDER
+
+FOLDER has the tables of every variant of the study in a folder of its name. The first fine-tuning
+and the one on another task are read from the tables of their own studies.
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import combinations
+from pathlib import Path
+
+import pandas as pd
+from as_markdown import markdown, percent
+from scipy.stats import hypergeom
+from study_tables import drops, where_of
+
+STUDIES = Path(__file__).parents[1] / "tables"
+VARIANTS = {"seed-1": "MNLI + HANS, seed 1", "no-hans": "MNLI alone, seed 0"}
+OTHERS = {"minilm-mnli-hans": "MNLI + HANS, seed 0", "minilm-qqp-paws": "QQP"}
+SETS = {"id:all": "MNLI", "ood:not entailed": "not entailed", "ood:entailed": "entailed"}
+N_HEADS = 72
+
+
+def tables(folder: Path) -> dict[str, str]:
+    """Every table of the page, in Markdown, by what it shows."""
+    kept = {title: _kept(STUDIES / name) for name, title in OTHERS.items()}
+    kept |= {title: _kept(folder / name) for name, title in VARIANTS.items()}
+    order = [*list(kept)[:1], *VARIANTS.values(), "QQP"]
+    kept = {title: kept[title] for title in order}
+    return {
+        "fine-tuning": _fine_tuning(folder),
+        "subnetworks": _subnetworks(folder),
+        "cores": _cores(kept),
+        "shared": _shared(kept),
+        "drops": _drops(folder),
+    }
+
+
+def _kept(study: Path) -> pd.Series:
+    """In how many subnetworks every head is, as a share."""
+    frequency = pd.read_csv(study / "head_frequency.csv")
+    heads = frequency[~frequency["component"].str.endswith("MLP")]
+    sums = heads.groupby("component")[["count", "n_seeds"]].sum()
+    return sums["count"] / sums["n_seeds"]
+
+
+def _fine_tuning(folder: Path) -> str:
+    wide = {}
+    for name in VARIANTS:
+        training = pd.read_csv(folder / name / "training.csv")
+        training["set"] = where_of(training)
+        wide[name] = training.pivot(index="step", columns="set", values="accuracy")
+    rows = [
+        [f"{step:,}", *(percent(each.loc[step, data]) for each in wide.values() for data in SETS)]
+        for step in wide["seed-1"].index
+    ]
+    heads = [f"{title}: {data}" for title in VARIANTS.values() for data in SETS.values()]
+    return markdown(["step", *heads], rows)
+
+
+def _subnetworks(folder: Path) -> str:
+    rows = []
+    for name, title in VARIANTS.items():
+        spread = pd.read_csv(folder / name / "accuracy_spread.csv")
+        spread = spread.assign(set=where_of(spread)).set_index(["set", "target_sparsity"])
+        for data, which in SETS.items():
+            cells = [title, which, percent(spread.loc[(data, 0.5), "full"])]
+            for sparsity in (0.5, 0.7):
+                row = spread.loc[(data, sparsity)]
+                cells.append(", ".join(percent(row[key]) for key in ("low", "mean", "high")))
+            rows.append(cells)
+    ranges = [f"{each} %: lowest, mean, highest" for each in (50, 70)]
+    return markdown(["model", "data", "full", *ranges], rows)
+
+
+def _cores(kept: dict[str, pd.Series]) -> str:
+    """Heads that are in the core of some model, with the share of its subnetworks they are in."""
+    wide = pd.DataFrame(kept)
+    rows = [
+        [str(head), *("core" if share == 1 else f"{100 * share:.0f} %" for share in row)]
+        for head, row in wide[(wide == 1).any(axis=1)].iterrows()
+    ]
+    return markdown(["head", *wide], rows)
+
+
+def _shared(kept: dict[str, pd.Series]) -> str:
+    """Heads in the cores of two models, with the hypergeometric test against equal chances."""
+    cores = {title: set(shares.index[shares == 1]) for title, shares in kept.items()}
+    rows = []
+    for first, second in combinations(cores, 2):
+        a, b, both = len(cores[first]), len(cores[second]), len(cores[first] & cores[second])
+        p = hypergeom.sf(both - 1, N_HEADS, a, b)
+        rho = kept[first].corr(kept[second], method="spearman")
+        cells = [f"{a} and {b}", str(both), f"{a * b / N_HEADS:.1f}", f"{p:.1g}", f"{rho:.2f}"]
+        rows.append([first, second, *cells])
+    return markdown(["", "", "cores", "shared", "by chance", "p", "rho over all heads"], rows)
+
+
+def _drops(folder: Path) -> str:
+    rows = []
+    for name, title in VARIANTS.items():
+        ablation = pd.read_csv(folder / name / "ablation.csv")
+        core = "+".join(pd.read_csv(folder / name / "core.csv")["component"])
+        named = {"L1.H1": "L1.H1", "L2.H9": "L2.H9", "L1.H1+L2.H9": "both"}
+        for which, text in {**named, core: f"all {core.count('+') + 1} of the core"}.items():
+            rows.append([title, text, *drops(ablation, which, tuple(SETS))])
+    return markdown(["model", "without", *(f"drop, {data}" for data in SETS.values())], rows)
+
+
+if __name__ == "__main__":
+    for title, text in tables(Path(sys.argv[1])).items():
+        print(f"<!-- {title} -->\n\n{text}\n")
