@@ -19,17 +19,17 @@ from study_tables import drops, where_of
 
 STUDIES = Path(__file__).parents[1] / "tables"
 VARIANTS = {"seed-1": "MNLI + HANS, seed 1", "no-hans": "MNLI alone, seed 0"}
-OTHERS = {"minilm-mnli-hans": "MNLI + HANS, seed 0", "minilm-qqp-paws": "QQP"}
 SETS = {"id:all": "MNLI", "ood:not entailed": "not entailed", "ood:entailed": "entailed"}
 N_HEADS = 72
 
 
 def tables(folder: Path) -> dict[str, str]:
     """Every table of the page, in Markdown, by what it shows."""
-    kept = {title: _kept(STUDIES / name) for name, title in OTHERS.items()}
-    kept |= {title: _kept(folder / name) for name, title in VARIANTS.items()}
-    order = [*list(kept)[:1], *VARIANTS.values(), "QQP"]
-    kept = {title: kept[title] for title in order}
+    kept = {
+        "MNLI + HANS, seed 0": _kept(STUDIES / "minilm-mnli-hans"),
+        **{title: _kept(folder / name) for name, title in VARIANTS.items()},
+        "QQP": _kept(STUDIES / "minilm-qqp-paws"),
+    }
     return {
         "fine-tuning": _fine_tuning(folder),
         "subnetworks": _subnetworks(folder),
