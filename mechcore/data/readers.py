@@ -1,59 +1,45 @@
-"""Reading users' files: csv, tsv, jsonl and parquet, plain or compressed.
+"""Examples from users' tables.
 
 Official files are read as they come: GLUE's ``.tsv``, the ``.jsonl`` and tab-separated ``.txt`` of
 MultiNLI and HANS, whose parses are passed over, and PAWS-QQP as its script builds it. That script
 is one for Python 2; with the changes that make it run on Python 3 it writes texts as bytes
 literals, ``b'How ...'``, which are taken for the texts they stand for where a whole column has
 them. What PAWS-QQP is built from has numbers of tokens for texts, and is refused.
-
-Quotes in a ``.csv`` enclose cells. In a tab-separated file they do so where every cell of every
-line can be read that way, or where only that reading gives every row as many cells as the header
-has, as in what pandas writes of texts with tabs and line breaks. Else they are plain characters.
 """
 
 from __future__ import annotations
 
 import ast
-import csv
-import gzip
-import json
 import os
 import re
 import warnings
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from mechcore.data.examples import ALL, Examples
-from mechcore.errors import InputError, MechcoreWarning, reason, shown
+from mechcore.data.formats import listed, read_table
+from mechcore.errors import InputError, MechcoreWarning, shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
 KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
     "text_a": ("text_a", "premise", "sentence1", "question1", "question", "sentence", "text"),
-    "text_b": ("text_b", "hypothesis", "sentence2", "question2", "sentence"),
+    "text_b": ("text_b", "hypothesis", "sentence2", "question2", "sentence", "passage"),
     "label": ("gold_label", "label", "labels", "is_duplicate"),
     "subset": ("subset", "subcase"),
 }
-"""Column names of GLUE, HANS, PAWS and Hugging Face data, the first that occurs is used."""
+"""Column names of GLUE, SuperGLUE, HANS, PAWS and the Hugging Face hub; the first found is used."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
 _BYTES = re.compile(r"""b(?:'.*'|".*")""", re.DOTALL)
-_ENCLOSED = re.compile(r'(?:^|(?<=\t))"[^"]*(?:""[^"]*)*"(?=\t|$)', re.MULTILINE)
-"""A cell in quotes, which may hold tabs and line breaks."""
+_WORDS_OF_TEXT = 4
+"""Words that a cell must have on average for its column to be taken for texts."""
 
 UNDECIDED = "-"
 """Gold label of MNLI and SNLI examples on which the annotators did not agree."""
-
-_KINDS: Mapping[str, str] = {
-    **{kind: kind for kind in (".csv", ".tsv", ".jsonl", ".parquet")},
-    ".txt": ".tsv",
-    ".ndjson": ".jsonl",
-}
-"""How a file is read, by the ending of its name."""
 
 
 def read_examples(
@@ -117,6 +103,8 @@ def examples_of(
     import pandas as pd
 
     chosen = _choose_columns(path, table, columns or {}, labelled)
+    if not {"text_a", "text_b"} & {*(columns or {})} and "text_b" not in chosen:
+        _warn_of_texts_left_out(path, table, chosen)
     used = table[list(dict.fromkeys(chosen.values()))]
     if skip_empty:
         used = _without_empty(path, used)
@@ -149,141 +137,13 @@ def data_name(path: str | Path) -> str:
     return os.fsencode(Path(path).name.split(".")[0]).decode("utf-8", "replace")
 
 
-def kind_of_file(path: Path) -> str:
-    """How a file is read, by the endings of its name, such as ``".tsv"`` or ``".tsv.gz"``.
-
-    Raises:
-        InputError: there is no such file, or it is of no kind that is read.
-    """
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    zipped = path.suffix == ".gz"
-    ending = path.suffixes[-1 - zipped :][:1]
-    kind = _KINDS.get(ending[0], "") if ending else ""
-    if not kind or (zipped and kind == ".parquet"):
-        raise InputError(
-            f"{path}: unknown kind of file; expected .csv, .tsv, .jsonl or .parquet, or a .txt "
-            "that is separated by tabs (text files also with .gz)"
-        )
-    return kind + ".gz" * zipped
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """A table of any of the formats, as it is.
-
-    Raises:
-        InputError: there is no such file, or it cannot be read.
-    """
-    import pyarrow.parquet
-
-    kind = kind_of_file(path).removesuffix(".gz")
-    try:
-        if kind == ".jsonl":
-            return _read_json_lines(path)
-        if kind == ".parquet":
-            # What pandas may have noted beside the columns is not looked at.
-            return pyarrow.parquet.ParquetFile(path).read().to_pandas(ignore_metadata=True)
-        return _read_delimited(path, "\t" if kind == ".tsv" else ",")
-    except (ValueError, OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
-        why = reason(error) if path.stat().st_size else "the file is empty"
-        raise InputError(f"{path}: cannot be read as {kind}: {why}") from error
-
-
-def _read_json_lines(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    rows = []
-    with _open_text(path) as file:
-        for number, line in enumerate(file, 1):
-            if line.strip():
-                try:
-                    rows.append(json.loads(line, object_pairs_hook=without_repeats))
-                    if not isinstance(rows[-1], dict):
-                        raise ValueError(f"found a {type(rows[-1]).__name__}; expected an object")
-                except (ValueError, RecursionError) as error:
-                    raise ValueError(f"line {number}: {error}") from error
-    return pd.DataFrame(rows, dtype=object)
-
-
-def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The object of JSON with these keys and values, of which each key must be there once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"a key occurs twice among {_list(key for key, _ in pairs)}")
-    return found
-
-
-def _open_text(path: Path) -> IO[str]:
-    """A text file, compressed or not; a byte order mark is no part of it."""
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
-
-
-def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
-    """Read csv or tsv text."""
-    import pandas as pd
-
-    plain = separator == "\t" and not _has_enclosed_cells(path)
-    quoting = csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL
-    options: dict[str, Any] = {"sep": separator, "quoting": quoting, "keep_default_na": False}
-    table = pd.read_csv(path, dtype=str, **options)
-    if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first fields for an index
-        raise ValueError(
-            f"the rows have {table.index.nlevels} more field(s) than the header, which has "
-            f"{len(table.columns)}"
-        )
-    # As the file has them; pandas makes them different.
-    header = pd.read_csv(path, dtype=str, header=None, nrows=1, **options).iloc[0]
-    return table.set_axis(header.tolist(), axis=1)
-
-
-def _has_enclosed_cells(path: Path) -> bool:
-    """Whether quotes in a tab-separated file enclose cells, see the module's docstring.
-
-    Official GLUE and MultiNLI files have texts that begin or end with a quote. Two such texts look
-    like one cell with line breaks in it, so that lines of equal length are taken as they are; but
-    lines of a single column are of equal length whatever they mean.
-    """
-    with _open_text(path) as file:
-        text = file.read()
-    if all(_is_whole_field(field) for line in text.split("\n") for field in line.split("\t")):
-        return True
-    rest = _ENCLOSED.sub("", text)
-    if '"' in rest or not _is_even(rest):
-        return False
-    if "\t" not in rest or not _is_even(text):
-        return True
-    warnings.warn(
-        f"{path}: read with quotes as plain characters, one example per line; they could also "
-        "enclose cells with tabs and line breaks: if they do, save the table as .csv, .jsonl or "
-        ".parquet",
-        MechcoreWarning,
-        stacklevel=2,
-    )
-    return False
-
-
-def _is_even(text: str) -> bool:
-    """Whether all lines but empty ones have as many cells as the first."""
-    return len({line.count("\t") for line in text.split("\n") if line}) <= 1
-
-
-def _is_whole_field(field: str) -> bool:
-    """Whether csv quoting reads a field of one line as it was meant."""
-    if not field.startswith('"'):
-        return True
-    inside = field[1:-1].replace('""', "")
-    return len(field) > 1 and field.endswith('"') and '"' not in inside
-
-
 def _choose_columns(
     path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
 ) -> dict[str, str]:
     found = [str(column) for column in table.columns]
     unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
     if unknown:
-        raise InputError(f"columns: unknown role {unknown[0]!r}; roles are {_list(KNOWN_COLUMNS)}")
+        raise InputError(f"columns: unknown role {unknown[0]!r}; roles are {listed(KNOWN_COLUMNS)}")
     if not found:
         raise InputError(f"{path}: is empty; expected at least one row")
     if not labelled:  # a mapping for several files names what this one need not have
@@ -293,8 +153,8 @@ def _choose_columns(
     for role, names in KNOWN_COLUMNS.items():
         if role in mapped and mapped[role] not in found:
             raise InputError(
-                f"{path}: no column {mapped[role]!r} for {role}; found {_list(found)}: name one of "
-                f"them with --columns {role}=NAME (columns= in Python)"
+                f"{path}: no column {mapped[role]!r} for {role}; found {listed(found)}: name one "
+                f"of them with --columns {role}=NAME (columns= in Python)"
             )
         taken = {*mapped.values(), *chosen.values()}
         free = [name for name in names if name in found and name not in taken]
@@ -312,10 +172,35 @@ def _choose_columns(
             if len(found) == 1 and set(found[0]) & set(",;\t|"):
                 remedy = "is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
             raise InputError(
-                f"{path}: no column for {role} (looked for {_list(KNOWN_COLUMNS[role])}); found "
-                f"{_list(found)}: {remedy}"
+                f"{path}: no column for {role} (looked for {listed(KNOWN_COLUMNS[role])}); found "
+                f"{listed(found)}: {remedy}"
             )
     return chosen
+
+
+def _warn_of_texts_left_out(
+    path: Path | str, table: pd.DataFrame, chosen: Mapping[str, str]
+) -> None:
+    """Say so where a text is read alone beside a column that may be its second half."""
+    others = [name for name in table.columns if name not in chosen.values()]
+    texts = [name for name in others if _looks_like_texts(table[name])]
+    if texts:
+        alone = chosen["text_a"]
+        warnings.warn(
+            f"{path}: texts are those of column {shown(alone, 40)} alone, and {listed(texts)} "
+            f"{'holds' if len(texts) == 1 else 'hold'} texts too: for pairs, add --columns "
+            f"text_b={shown(texts[0], 40)}; if single texts are meant, --columns "
+            f"text_a={shown(alone, 40)} (columns= in Python)",
+            MechcoreWarning,
+            stacklevel=4,
+        )
+
+
+def _looks_like_texts(column: pd.Series | pd.DataFrame, among: int = 100) -> bool:
+    """Whether a column, one of its name, has nothing but strings, most of them of several words."""
+    values = column.to_numpy()[:among].tolist() if column.ndim == 1 else []
+    words = [len(value.split()) for value in values if isinstance(value, str)]
+    return 0 < len(words) == len(values) and sum(words) >= _WORDS_OF_TEXT * len(words)
 
 
 def _without_empty(path: Path | str, table: pd.DataFrame) -> pd.DataFrame:
@@ -392,9 +277,3 @@ def _text(value: Any) -> str:
     if not text.isascii() and _SURROGATE.search(text):
         raise ValueError(f"found half a character in {shown(text)!r}; expected Unicode text")
     return text
-
-
-def _list(names: Iterable[object], most: int = 20) -> str:
-    found = [shown(name, 40) for name in names]
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more

@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ConfigDict
 
 from mechcore.data.examples import ALL, Examples
+from mechcore.data.formats import kind_of_file
 from mechcore.data.labels import normal_name
 from mechcore.data.official import DICT_FILE, STATE_FILE, files_instead
-from mechcore.data.readers import (
-    KNOWN_COLUMNS,
-    UNDECIDED,
-    data_name,
-    examples_of,
-    kind_of_file,
-    read_examples,
-)
+from mechcore.data.readers import KNOWN_COLUMNS, UNDECIDED, data_name, examples_of, read_examples
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
 
 if TYPE_CHECKING:

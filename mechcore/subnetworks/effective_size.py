@@ -18,7 +18,8 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_integer_dtype
 
-from mechcore.data.readers import read_table, texts_of, without_repeats
+from mechcore.data.formats import read_table, without_repeats
+from mechcore.data.readers import texts_of
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
 from mechcore.files import unguarded
 from mechcore.tables import CHECKPOINT, SEED, Column, Schema

@@ -1,7 +1,6 @@
 """Users' files: every format, every known name of a column, and nothing dropped in silence."""
 
 import csv
-import gzip
 import json
 import os
 import warnings
@@ -17,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mechcore.data.examples import Examples
-from mechcore.data.readers import data_name, kind_of_file, read_examples, read_table
+from mechcore.data.readers import data_name, read_examples
 from mechcore.errors import InputError, MechcoreWarning
 
 ROWS = [
@@ -25,17 +24,6 @@ ROWS = [
     {"premise": "Zwölf Äpfel", "hypothesis": "NA", "label": "neutral"},
     {"premise": "2020-01-01", "hypothesis": "007", "label": "contradiction"},
 ]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
-    def write(name: str, content: str | bytes) -> Path:
-        path = tmp_path / name
-        data = content if isinstance(content, bytes) else content.encode()
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return path
-
-    return write
 
 
 Write = Callable[[str, "str | bytes"], Path]
@@ -103,86 +91,6 @@ def test_quoted_csv_may_hold_newlines_separators_and_quotes(write: Write) -> Non
     assert columns(read_examples(path))["text_b"] == ['say "d"', "g"]
 
 
-def test_official_tsv_has_quotes_that_are_plain_characters(write: Write) -> None:
-    rows = ['"Well\tsaid "no"\tneutral', 'b\tc"\tneutral', '"d" e\t"\tneutral', "f\tg\tneutral"]
-    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
-    found = columns(read_examples(path))
-    assert found["text_a"] == ['"Well', "b", '"d" e', "f"]
-    assert found["text_b"] == ['said "no"', 'c"', '"', "g"]
-
-
-def test_tsv_with_proper_quoting_is_unquoted(write: Write) -> None:
-    path = write("dev.tsv.gz", 'premise\thypothesis\tlabel\n"a ""b"" c"\t"d"\te\n')
-    found = columns(read_examples(path))
-    assert (found["text_a"], found["text_b"]) == (['a "b" c'], ["d"])
-
-
-@pytest.mark.parametrize("ending", ["tsv", "tsv.gz", "txt"])
-def test_what_pandas_writes_with_tabs_and_line_breaks_reads_back(
-    tmp_path: Path, ending: str
-) -> None:
-    table = pd.DataFrame(
-        {
-            "premise": ["a\tb", "one\ntwo", '"Well, well', 'he said "no"\n\n"yes"', "plain", "\n"],
-            "hypothesis": ["c", "d\t\t", "e", '""', "f\n", '"'],
-            "label": ["x", "y", "x", "y", "x", "y"],
-        }
-    )
-    table.to_csv(tmp_path / f"x.{ending}", sep="\t", index=False)
-    pd.testing.assert_frame_equal(read_table(tmp_path / f"x.{ending}"), table)
-    # A single column says nothing by the lengths of its lines.
-    table[["premise"]].to_csv(tmp_path / f"y.{ending}", sep="\t", index=False)
-    pd.testing.assert_frame_equal(read_table(tmp_path / f"y.{ending}"), table[["premise"]])
-
-
-CELLS = st.text(alphabet='ab "\t\n', max_size=6)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=st.lists(st.tuples(CELLS, CELLS, st.sampled_from("xy")), min_size=1, max_size=5))
-def test_any_table_that_pandas_writes_reads_back_or_is_warned_of(
-    tmp_path: Path, rows: list[tuple[str, str, str]]
-) -> None:
-    table = pd.DataFrame(rows, columns=["premise", "hypothesis", "label"])
-    table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
-    lines = (tmp_path / "x.tsv").read_text().split("\n")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        found = read_table(tmp_path / "x.tsv")
-    if told:  # as if each line were an example, with three cells everywhere
-        assert {line.count("\t") for line in lines if line} == {2}
-        assert len(lines) - lines.count("") > len(table) + 1
-    else:
-        assert found.to_numpy().tolist() == table.to_numpy().tolist()
-
-
-def test_two_texts_with_a_quote_each_are_two_texts(write: Write) -> None:
-    rows = ['"Well\tno\tneutral', "b\tc\tneutral", 'she said"\td\tneutral']
-    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
-    with pytest.warns(
-        MechcoreWarning, match=r"dev\.tsv: read with quotes as plain characters, one"
-    ):
-        found = columns(read_examples(path))
-    assert found["text_a"] == ['"Well', "b", 'she said"']
-    assert found["text_b"] == ["no", "c", "d"]
-
-
-@pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(
-    "rows",
-    [
-        ['"Well\tno\tneutral', "b\tc\tneutral"],  # never closed
-        ['"Well\tno\tneutral', 'said" he\tc\tneutral'],  # closed within a text
-        ['"Well\tno\tneutral', 'said"\tc\tneutral', 'd "e" f\tg\tneutral'],  # one in a bare text
-        ['"Well\tno\tneutral', 'b\tc"\tneutral'],  # in another column
-    ],
-)
-def test_unbalanced_quotes_are_plain_characters(write: Write, rows: list[str]) -> None:
-    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
-    found = read_examples(path).frame[["text_a", "text_b", "label"]]
-    assert found.to_numpy().tolist() == [row.split("\t") for row in rows]
-
-
 def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:
     for name, separator in (("x.csv", ","), ("x.tsv", "\t")):
         text = f"premise{separator}label\r\na{separator}e\r\n".encode("utf-8-sig")
@@ -213,6 +121,7 @@ def test_a_byte_order_mark_and_windows_line_ends(write: Write) -> None:
         ),
         (["idx", "question1", "question2", "label"], ("question1", "question2", "label", None)),
         (["index", "question", "sentence", "label"], ("question", "sentence", "label", None)),
+        (["question", "passage", "idx", "label"], ("question", "passage", "label", None)),  # BoolQ
         (["idx", "sentence", "label"], ("sentence", None, "label", None)),  # SST-2, CoLA
         (["text", "label"], ("text", None, "label", None)),  # IMDB and many others
         (["text_a", "text_b", "label", "subset"], ("text_a", "text_b", "label", "subset")),
@@ -231,6 +140,27 @@ def test_other_columns_are_named_by_the_user(write: Write) -> None:
     given = {"text_a": "left", "text_b": "right", "label": "gold", "subset": "kind"}
     found = columns(read_examples(path, columns=given))
     assert found == {"text_a": ["a"], "text_b": ["b"], "label": ["e"], "subset": ["k"]}
+
+
+def test_texts_that_are_not_read_are_named(write: Write) -> None:
+    path = write("x.csv", "question,context,date,label\nis it,it is so in most cases,6 May,e\n")
+    with pytest.warns(MechcoreWarning) as told:
+        assert columns(read_examples(path))["text_b"] == [""]
+    assert [str(each.message) for each in told] == [
+        f"{path}: texts are those of column question alone, and context holds texts too: for "
+        "pairs, add --columns text_b=context; if single texts are meant, --columns "
+        "text_a=question (columns= in Python)"
+    ]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("role", ["text_a", "text_b"])
+def test_nothing_is_said_where_a_text_was_chosen(write: Write, role: str) -> None:
+    path = write("x.csv", "text,context,label\nis it,it is so in most cases,e\n")
+    chosen, text = {"text_a": ("text", "is it"), "text_b": ("context", "it is so in most cases")}[
+        role
+    ]
+    assert columns(read_examples(path, columns={role: chosen}))[role] == [text]
 
 
 def test_a_column_serves_one_role(write: Write) -> None:
@@ -401,29 +331,6 @@ def test_broken_files(write: Write, name: str, content: str | bytes, message: st
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
-@pytest.mark.parametrize("damage", ["cut", "changed", "plain"])
-def test_broken_compression(tmp_path: Path, kind: str, damage: str) -> None:
-    whole = gzip.compress(b"premise,label\na,b\n" * 1000)
-    path = tmp_path / f"x.{kind}.gz"
-    changed = whole[:40] + b"zzzzzz" + whole[46:]
-    path.write_bytes({"cut": whole[:-12], "changed": changed, "plain": b"premise,label"}[damage])
-    with pytest.raises(InputError, match=rf"cannot be read as \.{kind}: "):
-        read_examples(path)
-
-
-@pytest.mark.parametrize("name", ["x.text", "x", "x.gz", "x.csv.zip", "x.json", "x.parquet.gz"])
-def test_unknown_kinds_of_files(write: Write, name: str) -> None:
-    with pytest.raises(InputError, match=r"expected \.csv, \.tsv, \.jsonl or \.parquet"):
-        read_examples(write(name, "premise,label\na,b\n"))
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    for path in (tmp_path / "no.csv", tmp_path):
-        with pytest.raises(InputError, match="no such file"):
-            read_examples(path)
-
-
 # -- real files -----------------------------------------------------------------------------------
 
 
@@ -483,27 +390,6 @@ def test_an_index_of_pandas_is_a_column_like_others(tmp_path: Path) -> None:
     path = tmp_path / "data.parquet"
     pd.DataFrame({"text": ["a"], "label": ["x"]}).set_index("label").to_parquet(path)
     assert columns(read_examples(path))["label"] == ["x"]
-
-
-def test_keys_that_occur_twice(write: Write) -> None:
-    path = write("data.jsonl", '{"text": "a", "label": "x"}\n{"text": "a", "label": 0, "label": 1}')
-    with pytest.raises(InputError, match=r"line 2: a key occurs twice among text, label, label"):
-        read_examples(path)
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("[1]", "line 2: found a list; expected an object"),
-        ("5", "line 2: found a int; expected an object"),
-        ("[" * 100_000, "line 2: "),
-        ("{", "line 2: Expecting property name"),
-    ],
-)
-def test_lines_that_are_no_objects(write: Write, line: str, message: str) -> None:
-    path = write("data.jsonl", f'{{"text": "a", "label": "x"}}\n{line}')
-    with pytest.raises(InputError, match=rf"cannot be read as \.jsonl: {message}"):
-        read_examples(path)
 
 
 def test_json_lines_with_a_byte_order_mark_and_empty_lines(write: Write) -> None:
@@ -710,21 +596,6 @@ def test_paws_without_its_texts(write: Write) -> None:
         read_examples(path)
     built = write("built.tsv", header + "1\t7\tHow old ?\t8\tOld how ?\t0\n")
     assert columns(read_examples(built))["text_a"] == ["How old ?"]
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("a.csv", ".csv"),
-        ("a.b.tsv.gz", ".tsv.gz"),
-        ("a.txt", ".tsv"),
-        ("a.ndjson", ".jsonl"),
-        ("a.jsonl.gz", ".jsonl.gz"),
-        ("a.parquet", ".parquet"),
-    ],
-)
-def test_kinds_of_files(write: Write, name: str, kind: str) -> None:
-    assert kind_of_file(write(name, "")) == kind
 
 
 def test_names_of_data() -> None:

@@ -1,0 +1,156 @@
+"""Tables in users' files: every format, quotes and tabs, and files that are broken."""
+
+import gzip
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mechcore.data.formats import kind_of_file, read_table
+from mechcore.data.readers import read_examples
+from mechcore.errors import InputError, MechcoreWarning
+
+Write = Callable[[str, "str | bytes"], Path]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.csv", ".csv"),
+        ("a.b.tsv.gz", ".tsv.gz"),
+        ("a.txt", ".tsv"),
+        ("a.ndjson", ".jsonl"),
+        ("a.jsonl.gz", ".jsonl.gz"),
+        ("a.parquet", ".parquet"),
+    ],
+)
+def test_kinds_of_files(write: Write, name: str, kind: str) -> None:
+    assert kind_of_file(write(name, "")) == kind
+
+
+@pytest.mark.parametrize("name", ["x.text", "x", "x.gz", "x.csv.zip", "x.json", "x.parquet.gz"])
+def test_unknown_kinds_of_files(write: Write, name: str) -> None:
+    with pytest.raises(InputError, match=r"expected \.csv, \.tsv, \.jsonl or \.parquet"):
+        read_examples(write(name, "premise,label\na,b\n"))
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    for path in (tmp_path / "no.csv", tmp_path):
+        with pytest.raises(InputError, match="no such file"):
+            read_examples(path)
+
+
+def test_official_tsv_has_quotes_that_are_plain_characters(write: Write) -> None:
+    rows = ['"Well\tsaid "no"\tneutral', 'b\tc"\tneutral', '"d" e\t"\tneutral', "f\tg\tneutral"]
+    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
+    found = read_table(path).to_dict("list")
+    assert found["sentence1"] == ['"Well', "b", '"d" e', "f"]
+    assert found["sentence2"] == ['said "no"', 'c"', '"', "g"]
+
+
+def test_tsv_with_proper_quoting_is_unquoted(write: Write) -> None:
+    path = write("dev.tsv.gz", 'premise\thypothesis\tlabel\n"a ""b"" c"\t"d"\te\n')
+    found = read_table(path).to_dict("list")
+    assert (found["premise"], found["hypothesis"]) == (['a "b" c'], ["d"])
+
+
+@pytest.mark.parametrize("ending", ["tsv", "tsv.gz", "txt"])
+def test_what_pandas_writes_with_tabs_and_line_breaks_reads_back(
+    tmp_path: Path, ending: str
+) -> None:
+    table = pd.DataFrame(
+        {
+            "premise": ["a\tb", "one\ntwo", '"Well, well', 'he said "no"\n\n"yes"', "plain", "\n"],
+            "hypothesis": ["c", "d\t\t", "e", '""', "f\n", '"'],
+            "label": ["x", "y", "x", "y", "x", "y"],
+        }
+    )
+    table.to_csv(tmp_path / f"x.{ending}", sep="\t", index=False)
+    pd.testing.assert_frame_equal(read_table(tmp_path / f"x.{ending}"), table)
+    # A single column says nothing by the lengths of its lines.
+    table[["premise"]].to_csv(tmp_path / f"y.{ending}", sep="\t", index=False)
+    pd.testing.assert_frame_equal(read_table(tmp_path / f"y.{ending}"), table[["premise"]])
+
+
+CELLS = st.text(alphabet='ab "\t\n', max_size=6)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(CELLS, CELLS, st.sampled_from("xy")), min_size=1, max_size=5))
+def test_any_table_that_pandas_writes_reads_back_or_is_warned_of(
+    tmp_path: Path, rows: list[tuple[str, str, str]]
+) -> None:
+    table = pd.DataFrame(rows, columns=["premise", "hypothesis", "label"])
+    table.to_csv(tmp_path / "x.tsv", sep="\t", index=False)
+    lines = (tmp_path / "x.tsv").read_text().split("\n")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = read_table(tmp_path / "x.tsv")
+    if told:  # as if each line were an example, with three cells everywhere
+        assert {line.count("\t") for line in lines if line} == {2}
+        assert len(lines) - lines.count("") > len(table) + 1
+    else:
+        assert found.to_numpy().tolist() == table.to_numpy().tolist()
+
+
+def test_two_texts_with_a_quote_each_are_two_texts(write: Write) -> None:
+    rows = ['"Well\tno\tneutral', "b\tc\tneutral", 'she said"\td\tneutral']
+    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
+    with pytest.warns(
+        MechcoreWarning, match=r"dev\.tsv: read with quotes as plain characters, one"
+    ):
+        found = read_table(path).to_dict("list")
+    assert found["sentence1"] == ['"Well', "b", 'she said"']
+    assert found["sentence2"] == ["no", "c", "d"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ['"Well\tno\tneutral', "b\tc\tneutral"],  # never closed
+        ['"Well\tno\tneutral', 'said" he\tc\tneutral'],  # closed within a text
+        ['"Well\tno\tneutral', 'said"\tc\tneutral', 'd "e" f\tg\tneutral'],  # one in a bare text
+        ['"Well\tno\tneutral', 'b\tc"\tneutral'],  # in another column
+    ],
+)
+def test_unbalanced_quotes_are_plain_characters(write: Write, rows: list[str]) -> None:
+    path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
+    found = read_examples(path).frame[["text_a", "text_b", "label"]]
+    assert found.to_numpy().tolist() == [row.split("\t") for row in rows]
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "plain"])
+def test_broken_compression(tmp_path: Path, kind: str, damage: str) -> None:
+    whole = gzip.compress(b"premise,label\na,b\n" * 1000)
+    path = tmp_path / f"x.{kind}.gz"
+    changed = whole[:40] + b"zzzzzz" + whole[46:]
+    path.write_bytes({"cut": whole[:-12], "changed": changed, "plain": b"premise,label"}[damage])
+    with pytest.raises(InputError, match=rf"cannot be read as \.{kind}: "):
+        read_examples(path)
+
+
+def test_keys_that_occur_twice(write: Write) -> None:
+    path = write("data.jsonl", '{"text": "a", "label": "x"}\n{"text": "a", "label": 0, "label": 1}')
+    with pytest.raises(InputError, match=r"line 2: a key occurs twice among text, label, label"):
+        read_examples(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "line 2: found a list; expected an object"),
+        ("5", "line 2: found a int; expected an object"),
+        ("[" * 100_000, "line 2: "),
+        ("{", "line 2: Expecting property name"),
+    ],
+)
+def test_lines_that_are_no_objects(write: Write, line: str, message: str) -> None:
+    path = write("data.jsonl", f'{{"text": "a", "label": "x"}}\n{line}')
+    with pytest.raises(InputError, match=rf"cannot be read as \.jsonl: {message}"):
+        read_examples(path)
