@@ -314,6 +314,13 @@ def _task_of(name: str, architecture: str, config: Any, head: bool) -> str:
                 "expected at least two classes, without which there is no accuracy: fine-tune it "
                 "to tell classes apart"
             )
+        if config.problem_type == "multi_label_classification":
+            raise InputError(
+                f"checkpoint {name}: its problem_type is multi_label_classification: any number of "
+                f"its {config.num_labels} labels can hold for a text; expected classes of which "
+                "one does: fine-tune it to tell classes apart, or, where only one ever holds, set "
+                "problem_type to single_label_classification in its config.json"
+            )
         return CLASSIFICATION
     if architecture.endswith(_LANGUAGE_MODELS) and architecture != "BertLMHeadModel":
         return LANGUAGE_MODEL

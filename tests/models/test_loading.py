@@ -163,6 +163,17 @@ def test_a_regression(tmp_path: Path, architecture: str) -> None:
     assert "two classes, without which there is no accuracy" in message
 
 
+def test_labels_of_which_several_hold(tmp_path: Path) -> None:
+    model = helpers.hf_classifier("bert", ["angry", "sad", "glad"])
+    model.config.problem_type = "multi_label_classification"
+    model.save_pretrained(tmp_path)
+    message = refusal(tmp_path)
+    assert "multi_label_classification: any number of its 3 labels can hold for a text" in message
+    model.config.problem_type = "single_label_classification"
+    model.save_pretrained(tmp_path)
+    assert is_classifier(load_model(tmp_path))
+
+
 def save_gguf(path: Path) -> None:
     """A random Llama of one layer, with a byte-level tokenizer of the letters a and b."""
     gguf = pytest.importorskip("gguf", reason="needs the gguf extra")
