@@ -28,13 +28,14 @@ from mechcore.steps.bench import (
     model_input,
 )
 from mechcore.steps.config import DataConfig
-from mechcore.steps.fitting import fitting_of
+from mechcore.steps.fitting import Fitting, fitting_of
 from mechcore.steps.inputs import Inputs, open_model, read_role
 from mechcore.steps.masks import FindMasks, Train
 from mechcore.study.step import Job
 from mechcore.training.run_folder import publish
 
 _PRUNE_STEPS = 3
+_TRAIN_STEPS = 5
 _EXAMPLES = 64
 _BATCH = 16
 _REPEATS = 3
@@ -69,11 +70,11 @@ def estimate(jobs: Sequence[Job], all_jobs: Sequence[Job], bench: Workbench) -> 
         if model not in measured:
             measured[model] = _measure(job, all_jobs, bench)
         found = measured[model]
-        training = isinstance(step, (FindMasks, Train))
-        rate = found.training if training else found.forward
-        cost = step.passes(job, found.size) / (WITH_GRADIENT if training else 1)
-        memory = found.memory_training if training else found.memory
-        rows.append((step.kind, job.name, cost * rate, memory))
+        passes, rate = step.passes(job, found.size), found.forward
+        if isinstance(step, (FindMasks, Train)):
+            passes /= WITH_GRADIENT
+            rate = found.pruning if isinstance(step, FindMasks) else found.training
+        rows.append((step.kind, job.name, passes * rate.seconds, rate.memory))
     return pd.DataFrame(rows, columns=["kind", "name", "seconds", "memory"])
 
 
@@ -86,14 +87,21 @@ def _model_of(job: Job) -> str:
 
 
 @dataclass(frozen=True)
+class _Rate:
+    """Seconds per example, and GiB."""
+
+    seconds: float
+    memory: float
+
+
+@dataclass(frozen=True)
 class _Measured:
-    """Seconds per example and pass, and GiB."""
+    """What one pass costs, and one there and back in pruning and in training."""
 
     size: Size
-    forward: float
-    training: float
-    memory: float
-    memory_training: float
+    forward: _Rate
+    pruning: _Rate
+    training: _Rate
 
 
 def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
@@ -104,6 +112,7 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
         if MODEL in each.inputs and not isinstance(each.step, Train) and _model_of(each) == about
     ]
     training = next((each for each in jobs if each.key == about), None)
+    fitting = None
     if training is None or bench.store.has(training.key):
         roles = {
             role: each
@@ -114,8 +123,19 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
         inputs = Inputs.merged([bench.inputs(each) for each in dict.fromkeys(roles.values())])
     else:
         source = next(data for each in of_model for data in data_inputs(each).values())
-        inputs = _untrained(training, source.data, bench.device)
-    model, size = inputs.model, Size.of(inputs)
+        assert isinstance(training.step, Train)
+        fitting = fitting_of(training, training.step.training, bench.device)
+        inputs = _untrained(training, fitting, source.data, bench.device)
+    size = Size.of(inputs)
+    forward = _forward(inputs)
+    assumed = replace(forward, seconds=WITH_GRADIENT * forward.seconds)
+    steps = [each.step for each in of_model if isinstance(each.step, FindMasks)]
+    pruning = _pruning(inputs, steps[0]) if steps else assumed
+    return _Measured(size, forward, pruning, assumed if fitting is None else _training(fitting))
+
+
+def _forward(inputs: Inputs) -> _Rate:
+    model = inputs.model
     role = next(role for role in ("id", "ood", "train") if role in inputs.data)
     data = inputs.data[role]
     part = data.part(_typical(data))
@@ -124,27 +144,49 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
     def run() -> None:
         evaluate(model, part, class_names=labels, in_domain=False, batch_size=_BATCH)
 
-    forward = min(_seconds(run) for _ in range(_REPEATS)) / len(part)
-    memory = _peak(model)
-    pruning = next((each.step for each in of_model if isinstance(each.step, FindMasks)), None)
-    if pruning is None:
-        return _Measured(size, forward, WITH_GRADIENT * forward, memory, memory)
+    seconds = min(_seconds(run) for _ in range(_REPEATS))
+    return _Rate(seconds / len(part), _peak(device_of(model)))
+
+
+def _pruning(inputs: Inputs, step: FindMasks) -> _Rate:
+    model = inputs.model
     schedule = replace(
-        pruning.schedule,
+        step.schedule,
         steps=_PRUNE_STEPS, steps_per_percent=0.0, ramp_per_percent=0.0, tolerance=1.0,
     )  # fmt: skip
     train = inputs.data["train"]
     longest = sorted(range(len(train)), key=lambda i: -len(train.input_ids[i]))
     sample = train.part(longest[:: max(1, len(train) // (schedule.batch_size * _PRUNE_STEPS))])
     means = MeanActivations.compute(model, sample)
-    seeds = pruning.seeds
 
-    def train_masks() -> None:
-        prune(model, sample, means, sparsity=0.5, seeds=seeds, preset=schedule)
+    def run() -> None:
+        prune(model, sample, means, sparsity=0.5, seeds=step.seeds, preset=schedule)
 
-    seconds = min(_seconds(train_masks) for _ in range(2))
-    with_gradient = seconds / (_PRUNE_STEPS * schedule.batch_size * len(seeds))
-    return _Measured(size, forward, with_gradient, memory, _peak(model))
+    seconds = min(_seconds(run) for _ in range(2))
+    n = _PRUNE_STEPS * schedule.batch_size * len(step.seeds)
+    return _Rate(seconds / n, _peak(device_of(model)))
+
+
+def _training(fitting: Fitting) -> _Rate:
+    """Some steps on a sample; what a run of one step takes too, such as its start, is left out."""
+    settings = fitting.settings
+    n = settings.batch_size * settings.accumulate
+    sample = fitting.examples.sample(min(_TRAIN_STEPS * n, len(fitting.examples)), 0)
+    evaluations = {role: data.sample(1, 0) for role, data in fitting.evaluations.items()}
+
+    def run(steps: int) -> float:
+        changed = replace(
+            settings,
+            epochs=None, steps=steps, warmup_steps=0, evaluate_every=steps, checkpoint_every=steps,
+            patience=None, min_delta=0.0, watch=None,
+        )  # fmt: skip
+        with tempfile.TemporaryDirectory() as folder:
+            short = replace(fitting, examples=sample, evaluations=evaluations, settings=changed)
+            return _seconds(lambda: short.run(folder, progress=False))
+
+    one, more = (min(run(steps) for _ in range(_REPEATS)) for steps in (1, _TRAIN_STEPS))
+    seconds = max(more - one, more / _TRAIN_STEPS)  # the difference of short times may be noise
+    return _Rate(seconds / ((_TRAIN_STEPS - 1) * n), _peak(fitting.model.device))
 
 
 def _typical(data: EncodedExamples) -> list[int]:
@@ -155,10 +197,8 @@ def _typical(data: EncodedExamples) -> list[int]:
     return sorted({row for start in starts for row in order[start : start + _BATCH]})
 
 
-def _untrained(training: Job, data: DataConfig, device: str) -> Inputs:
+def _untrained(training: Job, fitting: Fitting, data: DataConfig, device: str) -> Inputs:
     """What a training begins with, in place of what will come of it."""
-    assert isinstance(training.step, Train)
-    fitting = fitting_of(training, training.step.training, device)
     base = model_input(training).config
     with tempfile.TemporaryDirectory() as folder:
         publish(fitting.model, fitting.objective.tokenizer, Path(folder) / "untrained")
@@ -176,10 +216,10 @@ def _seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _peak(model: object) -> float:
+def _peak(device: torch.device) -> float:
     """The most memory that this process ever used, in GiB; on a GPU what was allocated there."""
-    if device_of(model).type == "cuda":
-        return torch.cuda.max_memory_allocated(device_of(model)) / 2**30
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**30
     status = Path("/proc/self/status")
     if status.exists():  # getrusage begins with the peak of the process that started this one
         return float(status.read_text().split("VmHWM:")[1].split()[0]) / 2**20

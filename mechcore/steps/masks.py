@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -81,7 +82,10 @@ class Train(MainStep):
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
         schedule = self.training
-        return WITH_GRADIENT * self.steps * schedule.batch_size * schedule.accumulate
+        trained = self.steps * schedule.batch_size * schedule.accumulate
+        evaluations = math.ceil(self.steps / schedule.evaluate_every)
+        tested = sum(size.examples[role] for role in TEST_ROLES if role in size.examples)
+        return WITH_GRADIENT * trained + evaluations * tested
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""

@@ -22,6 +22,7 @@ from mechcore.steps.plan import make_plan
 from mechcore.study.run import prepare
 from mechcore.study.step import Job
 from mechcore.study.store import Store
+from mechcore.training import TrainSettings
 
 SIZE = Size({"train": 100, "id": 30, "ood": 50}, n_heads=40, n_mlps=5)
 
@@ -170,6 +171,36 @@ def test_an_estimate_measures_and_leaves_nothing(config: StudyConfig, tmp_path: 
             if MODEL in job.inputs and (job.step.kind == "prune") is training
         ]
         assert rates == pytest.approx([rates[0]] * len(rates))
+
+
+TRAINING = TrainSettings(
+    steps=25, batch_size=4, accumulate=2, evaluate_every=10, checkpoint_every=10
+)
+
+
+def test_passes_of_a_training_are_those_counted_by_hand(config: StudyConfig) -> None:
+    found = counted(replace(config, training=TRAINING), SIZE)
+    # Forward and back for 25 steps of 8 examples; evaluations after 10, 20 and 25 steps.
+    assert found["train"] == [3 * 25 * 8 + 3 * (30 + 50)]
+
+
+@pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
+def test_a_training_is_measured_by_steps_of_its_own(
+    config: StudyConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    prepared = prepare(replace(config, training=TRAINING), tmp_path / "out")
+    before = sorted(tmp_path.rglob("*"))
+    table = estimate(prepared.pending, prepared.jobs, bench_of(prepared.store, "cpu"))
+    assert sorted(tmp_path.rglob("*")) == before
+    assert "step" not in capfd.readouterr().err
+    kinds = table["kind"].tolist()
+    size = Size({"train": 12, "id": 9, "ood": 14}, N_LAYERS * N_HEADS, N_LAYERS)
+    costs = [passes(job, size) for job in prepared.pending]
+    rates = dict(zip(kinds, table["seconds"] / costs, strict=True))
+    assert rates["train"] > 0
+    assert len({rates["train"], rates["prune"], rates["means"]}) == 3
+    memory = dict(zip(kinds, table["memory"], strict=True))
+    assert memory["train"] >= memory["prune"] >= memory["means"] > 0
 
 
 @pytest.mark.filterwarnings("ignore::mechcore.errors.MechcoreWarning")
