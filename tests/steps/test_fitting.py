@@ -258,9 +258,11 @@ def test_what_a_study_costs_is_told_before_its_model_is_trained(
     assert (seconds[["train", "prune", "answers", "search", "heads"]] > 0).all()
     assert not out.exists()
     training = next(job for job in prepared.pending if isinstance(job.step, Train))
-    assert training.step.cost(training) == 3 * 4 * 4  # forward and back, 4 steps of 4 examples
+    # Forward and back, 4 steps of 4 examples, and 2 evaluations; 2000 examples are assumed ood.
+    passes = 3 * 4 * 4 + 2 * (9 + 2000)
+    assert training.step.cost(training) == passes
     assert isinstance(training.step, Train)
-    assert replace(training.step, steps=8).cost(training) == 2 * 3 * 4 * 4
+    assert replace(training.step, steps=8).cost(training) == 2 * passes
 
 
 # -- the published study --------------------------------------------------------------------------
