@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-import io
 import os
 import re
-import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from helpers import undrawn
+from page_code import DOCS, FILES, TOUR, Block, blocks, rewrite, run_page, uses_files
 
-from mechcore.cli import main
-from mechcore.steps.config_file import read_config
-
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-_FENCE = re.compile(
-    r"(?:<!-- (?P<note>[^\n]*?) -->\n+)?^```(?P<language>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.M
-)
-_SHORTER = re.compile(r"^<!-- in tests: (?P<old>.*) => (?P<new>.*) -->$", re.M)
 _NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 
 _DURATION = re.compile(r"#(?:\.#)? (?:h|min|s)\b(?: # (?:min|s)\b)?")
@@ -39,80 +25,6 @@ AS_PRINTED = os.environ.get("MECHCORE_DOCS") == "as-printed"
 
 DRAWN = ("heuristic-core",)
 """Pages whose report is drawn; the others have one of the same kind."""
-
-
-@dataclass(frozen=True)
-class Block:
-    """One fenced block.
-
-    Attributes:
-        language: python, bash, yaml or text; text is what the block before it prints.
-        body: without the fences.
-        note: of the comment just before it. For output ``approximate``, where figures, heads and
-            order depend on training, which tests shorten and processors round, and ``last line``;
-            for others ``file: NAME``, to be saved, and ``needs PACKAGE``, else passed over. Other
-            yaml is the configuration of a study, and has to be one that is accepted.
-        line: of the page, from 1.
-    """
-
-    language: str
-    body: str
-    note: str
-    line: int
-
-
-def blocks(page: Path) -> list[Block]:
-    """Of a page, in tests with the changes that its comments ``in tests: OLD => NEW`` ask for."""
-    text = page.read_text(encoding="utf-8")
-    changes = [] if AS_PRINTED else [(m["old"], m["new"]) for m in _SHORTER.finditer(text)]
-    found = []
-    for m in _FENCE.finditer(text):
-        body, line = m["body"], text.count("\n", 0, m.start("body")) + 1
-        for old, new in changes if m["language"] != "text" else []:
-            body = body.replace(old, new)
-        found.append(Block(m["language"], body, m["note"] or "", line))
-    return found
-
-
-def run_page(page: Path) -> Iterator[tuple[Block, str, str]]:
-    """Run a page's blocks in order, in one namespace and the current folder.
-
-    Yields every block of output with what the page shows and what the code printed.
-    """
-    namespace: dict[str, Any] = {"__name__": "__page__"}
-    printed = ""
-    for block in blocks(page):
-        kind, _, name = block.note.partition(" ")
-        if block.language == "text":
-            shown, lines = block.body.strip("\n"), printed.strip("\n").splitlines()
-            yield block, shown, "\n".join(lines[-1:] if kind == "last" else lines)
-        elif kind == "file:":
-            Path(name).write_text(block.body, encoding="utf-8")
-        elif block.language == "yaml":
-            Path("shown.yaml").write_text(block.body, encoding="utf-8")
-            read_config(Path("shown.yaml"))
-        elif kind != "needs" or importlib.util.find_spec(name) is not None:
-            out = io.StringIO()
-            with contextlib.redirect_stdout(out):
-                if block.language == "python":
-                    # Blank lines before the code make the line numbers of errors those of the page.
-                    source = "\n" * (block.line - 1) + block.body
-                    exec(compile(source, str(page), "exec"), namespace)
-                elif block.language == "bash":
-                    run_commands(block.body)
-            printed = out.getvalue()
-
-
-def run_commands(body: str) -> None:
-    """Run the commands of a shell block; all of them are mechcore's."""
-    for line in body.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        if not words:
-            continue
-        assert words[0] == "mechcore", f"not a command of mechcore: {line}"
-        with pytest.raises(SystemExit) as end:
-            main(words[1:])
-        assert end.value.code in (0, None), f"{line}: exit code {end.value.code}"
 
 
 def differences(block: Block, shown: str, printed: str) -> str | None:
@@ -136,10 +48,6 @@ def shape(text: str) -> list[str]:
     return sorted(" ".join(line.replace("NaN", "#").split()) for line in lines)
 
 
-FILES = DOCS / "how-to" / "index.md"
-"""Makes the files that the other guides beside it use, and the tour of Python."""
-TOUR = DOCS / "python.md"
-
 RUN = sorted(
     path
     for path in [
@@ -151,7 +59,7 @@ RUN = sorted(
             for path in (DOCS / folder).glob("*.md")
         ),
     ]
-    if any(block.language in ("python", "bash") for block in blocks(path))
+    if any(block.language in ("python", "bash") for block in blocks(path, full=AS_PRINTED))
 )
 
 
@@ -163,8 +71,40 @@ def test_a_page_runs_and_prints_what_it_shows(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     drawn = AS_PRINTED or page.stem in DRAWN
     with contextlib.nullcontext() if drawn else undrawn():
-        if page == TOUR or (page.parent == FILES.parent and page != FILES):
-            assert not list(run_page(FILES))
-        for block, shown, printed in run_page(page):
+        if uses_files(page):
+            assert not list(run_page(FILES, full=AS_PRINTED))
+        for block, shown, printed in run_page(page, full=AS_PRINTED):
             problem = differences(block, shown, printed)
             assert problem is None, f"{page.name}, line {block.line}: {problem}"
+
+
+def test_outputs_are_written_where_they_are_shown(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = """# Page
+
+<!-- in tests: 3 => 2 -->
+
+```python
+print("first")
+print(1 + 3)
+```
+
+<!-- last line -->
+```text
+OLD
+```
+
+Between.
+
+```python
+print("as before\\n")
+```
+
+```text
+as before
+```
+"""
+    page.write_text(text.replace("OLD", "5 old\nlines"))
+    assert rewrite(page) == 1
+    assert page.read_text() == text.replace("OLD", "4")
+    assert rewrite(page) == 0
