@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mechcore.settings import changed
 from mechcore.steps.base import FACTS_FILE, MISSING_FILE
 from mechcore.steps.bench import CHECKPOINTS, bench_of, trained_path
 from mechcore.steps.comparison import check_sparsities
@@ -63,9 +64,18 @@ class MainStudy:
     def results(self) -> Mapping[str, Results]:
         """See `mechcore.study.engine.Study`."""
         return {
-            part.name: Results(files=self._files(part), facts=self._facts(part))
+            part.name: Results(
+                files=self._files(part),
+                facts=self._facts(part),
+                set_by=dict.fromkeys(self._own_settings(part), "variants"),
+            )
             for part in self.plan.parts
         }
+
+    def _own_settings(self, part: Part) -> list[str]:
+        """Names of the settings in which a variant differs from the rest of its file."""
+        differ = changed(self.plan.config, part.config)
+        return [name for name in differ if name.split(".")[0] not in ("variants", "resources")]
 
     def _files(self, part: Part) -> dict[str, Path]:
         found: dict[str, Path] = {}

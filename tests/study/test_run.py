@@ -654,8 +654,11 @@ def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, calls: Calls) ->
     assert results(tmp_path / "both" / "a") == results(tiny)
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
     assert facts["model"]["source"].endswith("step-0700")
-    assert {facts["origins"][name] for name in ("variants", "seeds", "prune.steps")} == {"Python"}
-    assert "method" not in facts["origins"]
+    own = {"model.checkpoint", "seeds", "prune.steps"}
+    assert {facts["origins"][name] for name in own} == {"Python"}
+    assert not {"method", "variants"} & set(facts["origins"])
+    facts = json.loads((tmp_path / "both" / "a" / "config.json").read_text())
+    assert "model.checkpoint" not in facts["origins"]
     # A variant that is no longer part of it goes; a folder of someone else stays.
     (tmp_path / "both" / "mine").mkdir()
     (tmp_path / "both" / "mine" / "config.json").write_text("{}")
