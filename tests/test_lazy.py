@@ -62,6 +62,15 @@ def test_settings_need_no_library_of_models(package: str) -> None:
     assert output_of(f"import mechcore.{package}.settings\n{check}") == "[]"
 
 
+def test_a_family_may_be_asked_for_before_anything_is_loaded() -> None:
+    program = (
+        "from transformers import BertConfig\n"
+        "from mechcore.models.architectures.base import architecture_of\n"
+        "print(architecture_of(BertConfig()).encoder)"
+    )
+    assert output_of(program) == "True"
+
+
 @pytest.mark.parametrize("package", LAZY)
 def test_every_name_of_a_package_is_that_of_its_module(package: str) -> None:
     module = importlib.import_module(package)

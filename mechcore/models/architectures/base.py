@@ -7,6 +7,7 @@ configuration. A package offers one as an entry point in the group ``mechcore.ar
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -183,6 +184,8 @@ def architecture_of(config: Any) -> Architecture:
     kind = getattr(config, "model_type", "")
     if kind not in ARCHITECTURES:
         return Architecture(config)
+    # TransformerLens gets all families when it is imported, which must not be from within one.
+    import_module("transformer_lens")
     return ARCHITECTURES[kind](config)
 
 
