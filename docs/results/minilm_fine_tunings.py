@@ -18,7 +18,11 @@ from scipy.stats import hypergeom
 from study_tables import drops, where_of
 
 STUDIES = Path(__file__).parents[1] / "tables"
-VARIANTS = {"seed-1": "MNLI + HANS, seed 1", "no-hans": "MNLI alone, seed 0"}
+VARIANTS = {
+    "seed-1": "MNLI + HANS, seed 1",
+    "seed-2": "MNLI + HANS, seed 2",
+    "no-hans": "MNLI alone, seed 0",
+}
 SETS = {"id:all": "MNLI", "ood:not entailed": "not entailed", "ood:entailed": "entailed"}
 N_HEADS = 72
 
