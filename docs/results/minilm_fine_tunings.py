@@ -58,11 +58,13 @@ def _fine_tuning(folder: Path) -> str:
         training["set"] = where_of(training)
         wide[name] = training.pivot(index="step", columns="set", values="accuracy")
     rows = [
-        [f"{step:,}", *(percent(each.loc[step, data]) for each in wide.values() for data in SETS)]
+        [
+            f"{step:,}",
+            *(", ".join(percent(each.loc[step, d]) for d in SETS) for each in wide.values()),
+        ]
         for step in wide["seed-1"].index
     ]
-    heads = [f"{title}: {data}" for title in VARIANTS.values() for data in SETS.values()]
-    return markdown(["step", *heads], rows)
+    return markdown(["step", *VARIANTS.values()], rows)
 
 
 def _subnetworks(folder: Path) -> str:
