@@ -3,6 +3,8 @@
 Every message names the thing, what was found, what was expected and what to do.
 """
 
+from collections.abc import Collection
+
 
 class MechcoreError(Exception):
     """Base of every error that mechcore raises on purpose."""
@@ -28,6 +30,16 @@ def shown(text: object, longest: int = 80) -> str:
     """A text for a message, cut where it is long."""
     text = str(text)
     return text if len(text) <= longest else f"{text[:longest]}..."
+
+
+def first_names(names: Collection[object], most: int = 20, longest: int = 40) -> str:
+    """Names one after another, for a message: the first of many, each cut where it is long.
+
+    >>> first_names(["id", "premise", "label"], most=2, longest=4)
+    'id, prem... and 1 more'
+    """
+    found = ", ".join(shown(name, longest) for name in [*names][:most])
+    return f"{found} and {len(names) - most} more" if len(names) > most else found
 
 
 def reason(error: BaseException) -> str:

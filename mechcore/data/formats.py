@@ -13,11 +13,11 @@ import json
 import re
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from mechcore.errors import InputError, MechcoreWarning, reason, shown
+from mechcore.errors import InputError, MechcoreWarning, first_names, reason
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """The object of JSON with these keys and values, of which each key must be there once."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError(f"a key occurs twice among {listed(key for key, _ in pairs)}")
+        raise ValueError(f"a key occurs twice among {first_names([key for key, _ in pairs])}")
     return found
 
 
@@ -159,10 +159,3 @@ def _is_whole_field(field: str) -> bool:
         return True
     inside = field[1:-1].replace('""', "")
     return len(field) > 1 and field.endswith('"') and '"' not in inside
-
-
-def listed(names: Iterable[object], most: int = 20) -> str:
-    """Names one after another, for messages; of many the first ones."""
-    found = [shown(name, 40) for name in names]
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return ", ".join(found[:most]) + more

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechcore.data.examples import ALL, Examples
-from mechcore.data.formats import listed, read_table
-from mechcore.errors import InputError, MechcoreWarning, shown
+from mechcore.data.formats import read_table
+from mechcore.errors import InputError, MechcoreWarning, first_names, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,7 +143,9 @@ def _choose_columns(
     found = [str(column) for column in table.columns]
     unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
     if unknown:
-        raise InputError(f"columns: unknown role {unknown[0]!r}; roles are {listed(KNOWN_COLUMNS)}")
+        raise InputError(
+            f"columns: unknown role {unknown[0]!r}; roles are {first_names(KNOWN_COLUMNS)}"
+        )
     if not found:
         raise InputError(f"{path}: is empty; expected at least one row")
     if not labelled:  # a mapping for several files names what this one need not have
@@ -153,8 +155,8 @@ def _choose_columns(
     for role, names in KNOWN_COLUMNS.items():
         if role in mapped and mapped[role] not in found:
             raise InputError(
-                f"{path}: no column {mapped[role]!r} for {role}; found {listed(found)}: name one "
-                f"of them with --columns {role}=NAME (columns= in Python)"
+                f"{path}: no column {mapped[role]!r} for {role}; found {first_names(found)}: "
+                f"name one of them with --columns {role}=NAME (columns= in Python)"
             )
         taken = {*mapped.values(), *chosen.values()}
         free = [name for name in names if name in found and name not in taken]
@@ -172,8 +174,8 @@ def _choose_columns(
             if len(found) == 1 and set(found[0]) & set(",;\t|"):
                 remedy = "is this one column? Commas separate those of .csv, tabs of .tsv and .txt"
             raise InputError(
-                f"{path}: no column for {role} (looked for {listed(KNOWN_COLUMNS[role])}); found "
-                f"{listed(found)}: {remedy}"
+                f"{path}: no column for {role} (looked for {first_names(KNOWN_COLUMNS[role])}); "
+                f"found {first_names(found)}: {remedy}"
             )
     return chosen
 
@@ -187,7 +189,7 @@ def _warn_of_texts_left_out(
     if texts:
         alone = chosen["text_a"]
         warnings.warn(
-            f"{path}: texts are those of column {shown(alone, 40)} alone, and {listed(texts)} "
+            f"{path}: texts are those of column {shown(alone, 40)} alone, and {first_names(texts)} "
             f"{'holds' if len(texts) == 1 else 'hold'} texts too: for pairs, add --columns "
             f"text_b={shown(texts[0], 40)}; if single texts are meant, --columns "
             f"text_a={shown(alone, 40)} (columns= in Python)",

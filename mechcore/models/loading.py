@@ -23,7 +23,7 @@ from transformers import (
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError, reason
+from mechcore.errors import InputError, first_names, reason
 from mechcore.models import Backend
 from mechcore.models.architectures.adapters import register
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
@@ -175,9 +175,8 @@ def _load(
         **(architecture_of(config).body_options if kind == BODY else {}),
     )
     if missing := sorted(report["missing_keys"]):
-        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
         raise InputError(
-            f"checkpoint {name}: its files lack the weights {', '.join(missing[:4])}{more} of "
+            f"checkpoint {name}: its files lack the weights {first_names(missing, 4, 400)} of "
             f"{architecture}, which would be random; save the whole fine-tuned model again"
         )
     if isinstance(device_map, Mapping):

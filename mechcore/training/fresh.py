@@ -22,7 +22,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from mechcore.data.labels import are_generic, normal_name
-from mechcore.errors import InputError, MechcoreWarning, reason
+from mechcore.errors import InputError, MechcoreWarning, first_names, reason
 from mechcore.models.architectures.base import ARCHITECTURES, architecture_of
 from mechcore.models.checkpoint_files import find_weights, read_weights
 from mechcore.models.loading import load_tokenizer, read_config
@@ -197,8 +197,7 @@ def _pretrained(
     missing = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     if lacking := sorted(key for key in missing if not (classifier and _is_new(key, model))):
         raise InputError(
-            f"checkpoint {base}: its files lack the weights {', '.join(lacking[:4])}"
-            f"{f' and {len(lacking) - 4} more' if len(lacking) > 4 else ''} of "
+            f"checkpoint {base}: its files lack the weights {first_names(lacking, 4, 400)} of "
             f"{type(model).__name__}, or have them in other sizes; expected all but a "
             "classification head; or train from scratch"
         )
