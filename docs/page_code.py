@@ -107,11 +107,16 @@ def run_commands(body: str) -> None:
         if not words:
             continue
         assert words[0] == "mechcore", f"not a command of mechcore: {line}"
-        try:
-            main(words[1:])
-        except SystemExit as end:
-            if end.code not in (0, None):
-                raise RuntimeError(f"{line}: exit code {end.code}") from end
+        if (code := _exit_code(words[1:])) not in (0, None):
+            raise RuntimeError(f"{line}: exit code {code}")
+
+
+def _exit_code(arguments: list[str]) -> object:
+    try:
+        main(arguments)
+    except SystemExit as end:
+        return end.code
+    return "missing"
 
 
 def uses_files(page: Path) -> bool:
@@ -127,13 +132,18 @@ def rewrite(page: Path) -> int:
     """
     text, place, changed = page.read_text(encoding="utf-8"), 0, 0
     parts = []
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        if uses_files(page):
-            list(run_page(FILES, full=True))
-        for block, shown, printed in run_page(page, full=True):
-            parts += [text[place : block.start], f"{printed.rstrip()}\n"]
-            place = block.start + len(block.body)
-            changed += shown != printed
+    before = Path.cwd()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        try:
+            if uses_files(page):
+                list(run_page(FILES, full=True))
+            for block, shown, printed in run_page(page, full=True):
+                parts += [text[place : block.start], f"{printed.rstrip()}\n"]
+                place = block.start + len(block.body)
+                changed += shown != printed
+        finally:
+            os.chdir(before)
     write_text(page, "".join(parts) + text[place:])
     return changed
 

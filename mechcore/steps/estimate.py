@@ -36,6 +36,8 @@ from mechcore.training.run_folder import publish
 
 _PRUNE_STEPS = 3
 _TRAIN_STEPS = 5
+_STANDSTILL = 1e-12
+"""A learning rate at which the weights, and with them the loss, stay as they are."""
 _EXAMPLES = 64
 _BATCH = 16
 _REPEATS = 3
@@ -96,7 +98,7 @@ class _Rate:
 
 @dataclass(frozen=True)
 class _Measured:
-    """What one pass costs, and one there and back in pruning and in training."""
+    """Cost of a forward pass, and of a forward and backward pass in pruning and in training."""
 
     size: Size
     forward: _Rate
@@ -171,7 +173,7 @@ def _training(fitting: Fitting) -> _Rate:
     """Some steps on a sample; what a run of one step takes too, such as its start, is left out."""
     settings = fitting.settings
     n = settings.batch_size * settings.accumulate
-    sample = fitting.examples.sample(min(_TRAIN_STEPS * n, len(fitting.examples)), 0)
+    sample = fitting.examples.sample(_TRAIN_STEPS * n, 0)
     evaluations = {role: data.sample(1, 0) for role, data in fitting.evaluations.items()}
 
     def run(steps: int) -> float:
@@ -179,6 +181,7 @@ def _training(fitting: Fitting) -> _Rate:
             settings,
             epochs=None, steps=steps, warmup_steps=0, evaluate_every=steps, checkpoint_every=steps,
             patience=None, min_delta=0.0, watch=None,
+            learning_rate=_STANDSTILL,
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             short = replace(fitting, examples=sample, evaluations=evaluations, settings=changed)

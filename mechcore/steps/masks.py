@@ -84,8 +84,7 @@ class Train(MainStep):
         schedule = self.training
         trained = self.steps * schedule.batch_size * schedule.accumulate
         evaluations = math.ceil(self.steps / schedule.evaluate_every)
-        tested = sum(size.examples[role] for role in TEST_ROLES if role in size.examples)
-        return WITH_GRADIENT * trained + evaluations * tested
+        return WITH_GRADIENT * trained + evaluations * size.tested
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""

@@ -65,9 +65,8 @@ def test_the_sample_report_is_one_small_file_without_paths_of_a_machine() -> Non
     assert [each for each in links if not each.startswith(("#", "data:"))] == []
 
 
-def test_the_code_map_is_that_of_the_import_contracts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_map_is_that_of_the_import_contracts() -> None:
     pytest.importorskip("tomllib", reason="Python 3.10 has no tomllib")
-    monkeypatch.syspath_prepend(str(REPOSITORY / "docs"))
     import code_map
 
     shown = code_map.shown(code_map.PAGE.read_text(encoding="utf-8"))
