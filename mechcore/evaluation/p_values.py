@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
@@ -47,6 +48,17 @@ def corrected(
     if correction == "westfall-young":
         return p, np.maximum(p, step_down_p(differences, n_resamples=n_resamples, seed=seed))
     return p, adjusted_p(p, correction)
+
+
+def attained_level(alpha: float, draws: int) -> float:
+    """How often p is at most ``alpha`` where there is nothing to find, with so many random draws.
+
+    Such a p is a multiple of 1 / (1 + draws), and all of these are equally likely.
+
+    >>> attained_level(0.05, 19), attained_level(0.05, 38)
+    (0.05, 0.02564...)
+    """
+    return math.floor(alpha * (1 + draws) + 1e-9) / (1 + draws)
 
 
 def step_down_p(

@@ -31,6 +31,7 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.evaluation.p_values import attained_level
 from mechcore.probing.projection import standardised
 from mechcore.showing import Shown
 
@@ -93,6 +94,11 @@ class Selectivity(Shown):
     permutations: int
     seed: int
 
+    @property
+    def level(self) -> float:
+        """How often a test finds a unit selective that follows nothing: alpha or less."""
+        return attained_level(self.alpha, self.permutations)
+
     def units(self, terms: Sequence[str] | None = None) -> pd.DataFrame:
         """Kind of every unit; ``terms`` are the main effects to look at, by default all.
 
@@ -123,8 +129,8 @@ class Selectivity(Shown):
             (the same share if no unit followed anything); with_interaction (those of ``units``
             that are also selective for an interaction).
 
-            Both take every test as exact, and constant units as never selective.
-            expected_by_chance is Binomial(number of terms, alpha), which expects too few mixed
+            Both take every test as exact, at `level`, and constant units as never selective.
+            expected_by_chance is Binomial(number of terms, `level`), which expects too few mixed
             units where terms are correlated, as choice and evidence are. expected_correlated knows
             the correlations of the terms, and that a unit's tests share an estimate of its error;
             it takes errors as normal, and comes from seeded draws. Both are for units that follow
@@ -142,7 +148,7 @@ class Selectivity(Shown):
         columns = {"n_variables": sizes, "units": found, "share": found / self.n_units}
         still = len(self.constant) / self.n_units
         for name, chance in (
-            ("expected_by_chance", binom.pmf(sizes, len(chosen), self.alpha)),
+            ("expected_by_chance", binom.pmf(sizes, len(chosen), self.level)),
             ("expected_correlated", self._chance(chosen)),
         ):
             columns[name] = (1 - still) * chance + still * (sizes == 0)
@@ -155,7 +161,7 @@ class Selectivity(Shown):
         correlations = self.correlations.loc[terms, terms].to_numpy()
         null = multivariate_t(shape=correlations, df=freedom, allow_singular=True, seed=self.seed)
         draws = np.abs(null.rvs(_DRAWS)).reshape(_DRAWS, len(terms))
-        selective = (draws > student_t.isf(self.alpha / 2, freedom)).sum(axis=1)
+        selective = (draws > student_t.isf(self.level / 2, freedom)).sum(axis=1)
         return np.bincount(selective, minlength=len(terms) + 1) / _DRAWS
 
     def _main_effects(self, terms: Sequence[str] | None) -> list[str]:

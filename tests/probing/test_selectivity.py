@@ -216,6 +216,17 @@ def test_the_share_expected_by_chance_of_uncorrelated_terms() -> None:
     assert largest_z(counts, "expected_by_chance") < 3
 
 
+def test_the_share_expected_by_chance_knows_which_p_there_can_be() -> None:
+    # Of 38 permutations p is a multiple of 1 / 39: it is at most 0.05 only where it is 1 / 39.
+    signs = cognitive(320, graded=False)
+    del signs["choice"]
+    counts = selectivity(noise(320, 3000), signs, permutations=38, alpha=0.05).counts()
+    expected = [(38 / 39) ** 3, 3 * 38**2 / 39**3, 3 * 38 / 39**3, 1 / 39**3]
+    np.testing.assert_allclose(counts["expected_by_chance"], expected)
+    np.testing.assert_allclose(counts["expected_correlated"], expected, atol=0.002)
+    assert largest_z(counts, "expected_by_chance") < 3
+
+
 def test_the_share_expected_by_chance_of_correlated_terms(of_noise: Selectivity) -> None:
     counts = of_noise.counts()
     assert largest_z(counts, "expected_correlated") < 3

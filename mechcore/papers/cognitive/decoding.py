@@ -32,6 +32,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.evaluation.p_values import attained_level
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.svm import DECODED, FOLDS, SEED, SVM, svm_table
@@ -310,11 +311,10 @@ def _check(
     holds = p > CHECK_LEVEL
     if not holds:
         _warn(rows[int(excess.argmax())], len(rows), p)
-    attainable = np.floor(CHECK_ALPHA * (1 + shuffles) + 1e-9) / (1 + shuffles)
     facts = {
         "n_rows": len(rows),
         "n_above": int((unread["p"] <= CHECK_ALPHA).sum()),
-        "expected": len(rows) * attainable,
+        "expected": len(rows) * attained_level(CHECK_ALPHA, shuffles),
         "p": p,
         "holds": holds,
     }

@@ -199,7 +199,7 @@ def selectivity_tables(
     terms = [*VARIABLES, *found.interactions]
     units = found.table.groupby("term")["selective"].sum().reindex(terms).astype(int)
     varying = 1 - len(found.constant) / found.n_units
-    columns = {"units": units, "share": units / found.n_units, "expected": alpha * varying}
+    columns = {"units": units, "share": units / found.n_units, "expected": found.level * varying}
     return {
         "cognitive_selectivity": found.counts(VARIABLES).assign(**facts)[SELECTIVITY.names],
         "cognitive_terms": pd.DataFrame(columns).rename_axis("term").reset_index(),

@@ -160,6 +160,8 @@ def test_units_that_are_constant_are_never_selective() -> None:
     states = np.column_stack([noise(64, 2), np.ones((64, 2))])
     tables = selectivity_tables(states, trials, permutations=99, alpha=0.05)
     assert tables["cognitive_terms"]["expected"].tolist() == [0.025] * 7
+    few = selectivity_tables(states, trials, permutations=38, alpha=0.05)["cognitive_terms"]
+    np.testing.assert_allclose(few["expected"], 1 / 39 / 2)  # no other p is at most 0.05
     assert tables["cognitive_selectivity"]["units"].iloc[0] >= 2
 
 
