@@ -52,10 +52,10 @@ class Decoding(Shown):
         labels: of every example, as a number in ``classes``.
         predictions: of every example while it was held out, as a number in ``classes``.
         folds: the fold in which every example was held out.
-        interval: of the accuracy, 95 %, by the bootstrap over held-out examples, or over groups if
-            there are any. It holds the classifiers fixed: how much they would change with other
-            training data is not in it, nor that the folds share training data; it has no width
-            where all examples are right.
+        interval: of the accuracy, 95 %, Wilson's over held-out examples; with groups by the
+            bootstrap over these, which has no width where all examples are right. It holds the
+            classifiers fixed: how much they would change with other training data is not in it, nor
+            that the folds share training data.
         shuffled_accuracies: of fits to shuffled labels.
     """
 

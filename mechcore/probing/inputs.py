@@ -62,9 +62,9 @@ def label_values(name: str, values: Any, n: int | None = None) -> list[Hashable]
 def _can_be_told_apart(value: Any) -> bool:
     try:
         hash(value)
-    except TypeError:
+        return bool(value == value)  # NaN does not
+    except TypeError:  # nor does pandas' NA, which is neither true nor false
         return False
-    return bool(value == value)  # NaN does not
 
 
 def coded(

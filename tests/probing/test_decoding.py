@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from helpers import PAD, Cases, padded
@@ -453,6 +454,10 @@ LABELS = ["a", "b"] * 6
             "class 'rare' has 3 examples for 5 folds; expected at least 5: use fewer folds",
         ),
         ({"labels": [*LABELS[:11], float("nan")]}, "labels: found nan in row 11; expected"),
+        (
+            {"labels": pd.Series([*LABELS[:11], None], dtype="string")},
+            "labels: found <NA> in row 11; expected something hashable that equals itself",
+        ),
         ({"labels": [*LABELS[:11], (1, [2])]}, "labels: found (1, [2]) in row 11; expected"),
         ({"groups": LABELS}, "class 'a' has 1 groups for 5 folds"),
         ({"groups": [1, 2]}, "groups: found 2 values; expected 12"),
