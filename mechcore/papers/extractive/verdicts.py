@@ -193,7 +193,9 @@ def ordering(evidence: Evidence, *, replay: bool) -> Finding:
         }
 
     learned = ranks(seeds, "test facts")
-    seeds = seeds.keep(lambda seed: _missed({order: each[seed] for order, each in learned.items()}))
+    seeds = seeds.keep(
+        lambda seed: _missed("test", {order: each[seed] for order, each in learned.items()})
+    )
     found = ranks(seeds, "test implications")
     last = found["implications first"]
     parts = [
@@ -208,7 +210,7 @@ def grafting(evidence: Evidence) -> Finding:
     name, data = "extractive_grafting", "other implications"
     seeds = evidence.seeds(name)
     facts = evidence.values(name, "mean_rank", seeds, model="other facts", data="other facts")
-    seeds = seeds.keep(lambda seed: _missed({"before grafting": facts[seed]}))
+    seeds = seeds.keep(lambda seed: _missed("other", {"before grafting": facts[seed]}))
     found = {
         model: evidence.values(name, "mean_rank", seeds, model=model, data=data)
         for model in ("other facts", "graft", "control graft")
@@ -221,9 +223,9 @@ def grafting(evidence: Evidence) -> Finding:
     return judged_by(parts, seeds, _all_ranks("what follows from the other facts", found, rows))
 
 
-def _missed(ranks: Mapping[str, float]) -> str | None:
+def _missed(which: str, ranks: Mapping[str, float]) -> str | None:
     missed = [f"{order} {number(rank)}" for order, rank in ranks.items() if not rank < LEARNED]
-    return f"the test facts are not learned, mean rank {', '.join(missed)}" if missed else None
+    return f"the {which} facts are not learned, mean rank {', '.join(missed)}" if missed else None
 
 
 def _all_ranks(what: str, found: Mapping[str, pd.Series[float]], rows: pd.DataFrame) -> str:

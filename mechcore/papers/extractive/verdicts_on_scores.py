@@ -15,6 +15,7 @@ from mechcore.papers.evidence import (
     Finding,
     InconclusiveError,
     Seeds,
+    beside,
     over_seeds,
     percent,
     ruled,
@@ -113,14 +114,19 @@ def _mapped(maps: list[tuple[str, pd.DataFrame]], parts: list[Finding], seeds: S
 def localization(evidence: Evidence) -> Finding:
     """Claim 10."""
     seeds = evidence.seeds("extractive_localization_r2", {"kind": "mlp"})
-    found = {kind: _correlated(evidence, seeds, kind) for kind in ("mlp", "head")}
+    mlps = _correlated(evidence, seeds, "mlp")
     return seeds.finding(
-        found["mlp"].met,
+        mlps.met,
         "Correlation over components of informative scores, where implications are learned, and "
         "downstream ones, where new facts are read out.",
-        f"MLPs: {found['mlp'].figure}",
-        f"Heads, which decide nothing: {found['head'].figure}",
+        f"MLPs: {mlps.figure}",
+        _heads_too(evidence, seeds),
     )
+
+
+@beside
+def _heads_too(evidence: Evidence, seeds: Seeds) -> str:
+    return f"Heads, which decide nothing: {_correlated(evidence, seeds, 'head').figure}"
 
 
 def _correlated(evidence: Evidence, seeds: Seeds, kind: str) -> Finding:

@@ -416,6 +416,16 @@ def test_grafting_no_better_than_the_control() -> None:
     assert found(tables, 9)[0] == OPEN  # -1, 1, 4
 
 
+def test_grafting_needs_the_other_facts() -> None:
+    tables = study()
+    where = {"model": "other facts", "data": "other facts", "seed": 0}
+    put(tables["extractive_grafting"], "mean_rank", 3.0, **where)
+    verdict, figure = found(tables, 9)
+    assert verdict == OPEN  # 5 and 4 in the others: with two seeds an interval is wide
+    told = "Seed 0 is left out: the other facts are not learned, mean rank before grafting 3.00."
+    assert told in figure
+
+
 # -- 10: localisation -----------------------------------------------------------------------------
 
 
@@ -448,6 +458,14 @@ def test_localization_without_a_correlation() -> None:
     verdict, figure = found(tables, 10)
     assert verdict == OPEN
     assert figure == "A correlation over mlps is missing: too few, or all are equal."
+
+
+def test_heads_without_a_correlation_decide_nothing() -> None:
+    tables = study()
+    put(tables["extractive_localization_r2"], "r", np.nan, kind="head", seed=2)
+    verdict, figure = found(tables, 10)
+    assert verdict == SUPPORTED
+    assert figure.endswith("(p 0.040, 4 of them), r: 0.80 [0.55, 1.05].")
 
 
 # -- 11: the linear estimate ----------------------------------------------------------------------
