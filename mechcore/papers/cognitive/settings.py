@@ -38,10 +38,10 @@ class ArmTraining:
         1500, "Most optimiser steps; the rate falls linearly to zero there.", "--steps", least=1
     )
     epochs: int = setting(
-        100, "Most passes over the trials, where these are fewer steps.", "--epochs"
+        100, "Most passes over the trials, where these are fewer steps.", "--epochs", least=1
     )
     batch_size: int = setting(
-        32, "Trials in a step; all of them where there are fewer.", "--batch-size"
+        32, "Trials in a step; all of them where there are fewer.", "--batch-size", least=1
     )
     warmup_steps: int = setting(
         100,
@@ -69,10 +69,10 @@ class ArmTraining:
         Raises:
             InputError: a value is out of its range.
         """
-        size = max(1, min(self.batch_size, n))
-        steps = min(self.steps, max(1, self.epochs) * n // size)
+        size = min(self.batch_size, n)
+        steps = min(self.steps, self.epochs * n // size)
         # A state to go on from only where there is much to lose: it is three times the weights.
-        every = self.evaluate_every * max(1, steps // max(1, self.evaluate_every) // 4)
+        every = self.evaluate_every * max(1, steps // self.evaluate_every // 4)
         return TrainSettings(
             steps=steps,
             learning_rate=learning_rate,
@@ -157,8 +157,12 @@ class CognitiveSettings:
         None,
         "Layers whose states are decoded, from 0; else all. The verdicts read the last.",
         "--decoded-layers",
+        least=0,
+        distinct=True,
     )
-    shuffles: int = setting(20, "Shuffles of labels, for decoding.", least=1)
+    shuffles: int = setting(
+        20, "Shuffles of labels, for decoding; with fewer than 19 no p is at most 0.05.", least=19
+    )
     permutations: int = setting(1000, "Permutations for selectivity of units.", least=1)
     alpha: float = setting(
         0.01,
@@ -188,6 +192,7 @@ class CognitiveSettings:
                 training.learning_rates
             ):
                 _refuse(f"{arm}.learning_rates", list(training.learning_rates), "different rates")
+            check(training, f"cognitive study: {arm}")
             for rate in training.learning_rates:
                 training.settings(self.sizes[0], self.seeds[0], rate)
 

@@ -90,7 +90,7 @@ class CognitiveStudy:
 
         Raises:
             InputError: it cannot be loaded, for training or by TransformerLens, cannot read or
-                answer the trials; or UMAP is asked for and not installed.
+                answer the trials, or has no such layer; or UMAP is asked for and not installed.
         """
         if not pending:
             return
@@ -100,7 +100,12 @@ class CognitiveStudy:
                 "cognitive study: projection is 'umap', and umap-learn is not installed; install "
                 "mechcore[umap], or use 'pca'"
             )
-        load_model(self.base.source)
+        n_layers = load_model(self.base.source).cfg.n_layers
+        if max(settings.decoded_layers or (0,)) >= n_layers:
+            raise InputError(
+                f"cognitive study: decoded_layers is {list(settings.decoded_layers or ())}; the "
+                f"base has {n_layers} layers: expected 0 to {n_layers - 1}"
+            )
         model, tokenizer = make_model(self.base, Run("fine_tuned", seed=settings.seeds[0]), device)
         objective = answering(model, tokenizer, PROMPT, ANSWERS)
         encode_trials(settings.task.held_out(8), tokenizer, max_length=objective.max_length)

@@ -50,7 +50,7 @@ def small(base: Path) -> CognitiveSettings:
         n_test=48,
         n_analysis=40,
         n_resamples=50,
-        shuffles=2,
+        shuffles=19,
         permutations=100,
         projection="pca",
     )

@@ -98,10 +98,20 @@ def test_own_bases_train_at_lower_rates() -> None:
         ({"n_test": 100}, "n_test is 100; expected a multiple of 8"),
         ({"n_test": 80}, r"n_analysis is 800; expected from 40 to n_test \(80\)"),
         ({"n_analysis": 32}, "n_analysis is 32; expected from 40"),
-        ({"shuffles": 0}, "shuffles is 0; expected a whole number from 1"),
+        ({"shuffles": 18}, "shuffles is 18; expected a whole number from 19"),  # p from 1 / 19
+        ({"decoded_layers": ()}, r"decoded_layers is \[\]; expected different values, at least"),
+        ({"decoded_layers": (-1,)}, r"decoded_layers is \[-1\]; expected .* from 0"),
         ({"permutations": 50}, r"alpha is 0.01; expected from 1 / \(1 \+ permutations\)"),
         ({"scratch": ArmTraining(())}, r"scratch.learning_rates is \[\]"),
         ({"scratch": ArmTraining((1e-3, 1e-3))}, "scratch.learning_rates is .* different rates"),
+        (
+            {"scratch": ArmTraining((1e-3,), batch_size=0)},
+            "cognitive study: scratch: batch_size is 0; expected a whole number from 1",
+        ),
+        (
+            {"fine_tuned": ArmTraining((1e-3,), epochs=0)},
+            "cognitive study: fine_tuned: epochs is 0; expected a whole number from 1",
+        ),
         ({"scratch": ArmTraining((-1.0,))}, "learning_rate is -1.0; expected a number above 0"),
     ],
 )

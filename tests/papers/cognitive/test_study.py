@@ -338,7 +338,7 @@ ALL = {"model", "ablation", "decoding", "units"}
         ({"fine_tuned": ArmTraining((1e-3,), steps=5, warmup_steps=0)}, set()),
         ({"n_analysis": 48}, ALL - {"model"}),
         ({"sweep_precision": "bfloat16"}, {"ablation"}),
-        ({"shuffles": 3}, {"decoding"}),
+        ({"shuffles": 20}, {"decoding"}),
         ({"decoded_layers": (1,)}, {"decoding"}),
         ({"alpha": 0.05}, {"units"}),
         ({"projection": "auto"}, {"units"}),
@@ -382,6 +382,16 @@ def test_keys_are_of_what_computes(small: CognitiveSettings, tmp_path: Path) -> 
     assert {f"{room}.ablation", f"{room}.attention"} <= recipes["ablation"]["code"].keys()
     assert f"{room}.decoding" not in recipes["ablation"]["code"]
     assert f"{room}.ablation" not in recipes["decoding"]["code"]
+
+
+def test_layers_that_the_base_lacks_are_refused_before_any_training(
+    least: CognitiveSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MakeModel, "run", never)
+    settings = replace(least, decoded_layers=(0, 2))
+    told = r"decoded_layers is \[0, 2\]; the base has 2 layers: expected 0 to 1"
+    with pytest.raises(InputError, match=told):
+        run(settings, tmp_path / "out")
 
 
 def test_a_base_that_changes_meanwhile_stops_the_study(
