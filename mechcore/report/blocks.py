@@ -60,7 +60,10 @@ class Table:
 
 @dataclass(frozen=True)
 class OverSeeds:
-    """In a table of means over seeds, the range of a column; see `means_over_seeds`."""
+    """In a table of `means_over_seeds`, the range of a column, and which share of the seeds has it.
+
+    The share is left out where all have it or none.
+    """
 
     name: str
 
@@ -93,8 +96,7 @@ def table_of(
         if isinstance(each, tuple):
             title, texts = each
         elif isinstance(each, OverSeeds):
-            shown, ends = schema[each.name], (f"{each.name}_least", f"{each.name}_most")
-            title, texts = "over seeds", list(map(shown.between, *(frame[end] for end in ends)))
+            title, texts = "over seeds", _ranges(frame, schema[each.name])
         else:
             column = schema[each] if isinstance(each, str) else each
             if column.optional and column.name not in frame:
@@ -105,6 +107,14 @@ def table_of(
         cells.append(texts)
     rows = [list(row) for row in zip(*cells, strict=True)]
     return Table(caption, header, rows, frozenset(words), folded)
+
+
+def _ranges(frame: pd.DataFrame, column: Column) -> list[str]:
+    parts = (frame[f"{column.name}_{part}"] for part in ("least", "most", "seeds"))
+    return [
+        column.between(least, most) + (f" ({n:.0f} of {n_seeds:.0f})" if 0 < n < n_seeds else "")
+        for least, most, n, n_seeds in zip(*parts, frame["seeds"], strict=True)
+    ]
 
 
 @dataclass(frozen=True)

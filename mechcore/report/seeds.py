@@ -56,12 +56,14 @@ def means_over_seeds(
 
     Returns:
         The keys, ``seeds`` (how many), and for every value its mean over the seeds that have one
-        under its own name, and the smallest and largest as ``_least`` and ``_most``.
+        under its own name, the smallest and largest as ``_least`` and ``_most``, and how many have
+        one as ``_seeds``.
     """
     grouped = table.groupby(list(keys), sort=False, dropna=False)
     of_values = grouped[list(values)]
     parts = [of_values.mean(), of_values.min().add_suffix("_least")]
-    parts += [of_values.max().add_suffix("_most"), grouped["seed"].nunique().to_frame("seeds")]
+    parts += [of_values.max().add_suffix("_most"), of_values.count().add_suffix("_seeds")]
+    parts.append(grouped["seed"].nunique().to_frame("seeds"))
     return pd.concat(parts, axis=1).reset_index()
 
 

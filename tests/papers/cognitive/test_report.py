@@ -242,6 +242,20 @@ def test_a_model_without_any_drop_has_no_centre(least: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_drawing")
+def test_a_mean_over_some_of_the_seeds_says_so(copied: Path) -> None:
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        scratch = frame["arm"] == "scratch"
+        frame.loc[scratch, ["centre", "centre_significant"]] = [1.0, 0.5]
+        frame.loc[scratch & (frame["seed"] == 0), "centre"] = 2.0
+        frame.loc[scratch & (frame["seed"] > 0), "centre_significant"] = None
+        return frame
+
+    TABLES.edit(copied, "mass", change)
+    text = page_of(copied).text
+    assert "from scratch mean all 3 1.33 1.00 to 2.00 0.50 0.50 (1 of 3)" in text
+
+
+@pytest.mark.usefixtures("no_drawing")
 def test_seeds_that_are_not_matched_are_listed(copied: Path) -> None:
     TABLES.edit(copied, "models", lambda t: t.assign(matched=False))
     assert "In seeds 0, 1 and 2 the accuracies differ too much" in page_of(copied).text

@@ -144,9 +144,10 @@ def _centres(gallery: Gallery, mass: pd.DataFrame, n_layers: int | None) -> Iter
     keys = ["fill", "subset"]
     means = over_seeds(mass, keys, ["centre", SURE, "first_layer_share", "total_drop"])
     caption = "Centre of mass of the drops (layers from 0), the same of those heads alone whose "
-    caption += "drop is surely above 0, and the share of drops in the first layer: means over seeds"
-    shown: list[Shown] = ["arm", *keys, SEEDS, "centre", OverSeeds("centre"), SURE]
-    shown += ["first_layer_share", "total_drop"]
+    caption += "drop is surely above 0, and the share of drops in the first layer: means over the "
+    caption += "seeds that have one, in brackets how many where not all do"
+    shown: list[Shown] = ["arm", *keys, SEEDS, "centre", OverSeeds("centre")]
+    shown += [SURE, OverSeeds(SURE), "first_layer_share", "total_drop"]
     yield table_of(means, of_models(MASS), caption, shown)
     caption = "Every seed: centre with its interval; in how many resamples there is none; the "
     caption += "same of those heads alone whose drop is surely above 0, and how many they are"
