@@ -131,6 +131,20 @@ class Tables:
             raise InconclusiveError(f"Table {name} has no row of {_values(where)}.")
         return table
 
+    def rows_by(self, name: str, *keys: str, **where: object) -> pd.DataFrame:
+        """The rows of a table that have these values, one for each value of the keys.
+
+        Raises:
+            InconclusiveError: there is no such table or row.
+            InputError: there are several of one value.
+        """
+        rows = self.rows(name, **where)
+        again = rows[rows.duplicated([*keys])]
+        if len(again):
+            which = _values({**where, **again.iloc[0][[*keys]]})
+            raise InputError(f"table {name}: several rows of {which}; expected one")
+        return rows
+
     def row(self, name: str, **where: object) -> pd.Series[Any]:
         """The one row of a table that has these values.
 

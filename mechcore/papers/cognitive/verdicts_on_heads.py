@@ -222,7 +222,8 @@ def responses(evidence: Evidence) -> Finding:
 
 
 def _heads(evidence: Evidence, target: str, seed: int) -> pd.DataFrame:
-    rows = evidence.rows("cognitive_svm", arm=FINE_TUNED, seed=seed, target=target)
+    where = {"arm": FINE_TUNED, "seed": seed, "target": target}
+    rows = evidence.rows_by("cognitive_svm", "component", **where)
     found = rows[rows["accuracy"].notna()].reset_index(drop=True)
     if found.empty:
         raise InconclusiveError(

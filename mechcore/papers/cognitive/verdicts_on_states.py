@@ -150,7 +150,7 @@ def _base_seed(evidence: Evidence, name: str) -> int:
 
 def _mixed(evidence: Evidence, arm: str, seed: int) -> tuple[float, float]:
     """Share of units that follow two variables or more, and that expected of noise."""
-    rows = evidence.rows("cognitive_selectivity", arm=arm, seed=seed)
+    rows = evidence.rows_by("cognitive_selectivity", "n_variables", arm=arm, seed=seed)
     several = rows[rows["n_variables"] >= 2]
     return float(several["share"].sum()), float(several["expected_correlated"].sum())
 

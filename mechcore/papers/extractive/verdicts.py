@@ -42,7 +42,7 @@ from mechcore.papers.extractive.verdicts_on_scores import (
     localization,
     second_hop,
 )
-from mechcore.wording import number
+from mechcore.wording import count, number
 
 LIMIT = 2 / 9.5
 """Implications are known below this share of the mean rank of guessing: below 2 of 20 options."""
@@ -76,9 +76,10 @@ def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
        first-hop.
     5. and 6. *Freezing* (``extractive_freezing``), weights reverted after training, and a group
        not trained at all. The area between two curves, ranks of implications with early and with
-       late layers frozen, as a mean over all cuts. It is above 0 for first-hop and below for
-       second-hop in every seed, and the difference of the two areas is met. Contradicted if these
-       signs are not found in more than half of the seeds, or the difference is.
+       late layers frozen, as a mean over the cuts that were tried, by default all. It is above 0
+       for first-hop and below for second-hop in every seed, and the difference of the two areas is
+       met. Contradicted if these signs are not found in more than half of the seeds, or the
+       difference is.
     7. and 8. *Ordering* (``extractive_ordering``), without and with replay of the first phase's
        data in the second. Differences of the rank of test implications: implications first minus
        facts first, and minus joint. The facts that must be learned are the test facts, in all
@@ -146,6 +147,7 @@ def freezing(evidence: Evidence, way: str) -> Finding:
     """Claims 5 and 6."""
     seeds = evidence.learned_seeds(FIRST, SECOND)
     areas = {task: _area(evidence, seeds, way, task) for task in (FIRST, SECOND)}
+    n_cuts = evidence.rows("extractive_freezing", way=way)["cut"].nunique()
     apart = difference("First-hop minus second-hop", areas[FIRST] - areas[SECOND])
     right = (areas[FIRST] > 0) & (areas[SECOND] < 0)
     signs = ruled(right.all(), 2 * int(right.sum()) < len(right) and len(right) > 1)
@@ -157,7 +159,7 @@ def freezing(evidence: Evidence, way: str) -> Finding:
     return seeds.finding(
         all_of([signs, apart.met]),
         f"Mean rank of the implications with early layers frozen minus that with late ones, mean "
-        f"over all cuts (in each seed): {means}.",
+        f"over {count(n_cuts, 'cut')} (in each seed): {means}.",
         apart.figure,
         f"Above 0 for first-hop and below for second-hop in {int(right.sum())} of {len(right)}.",
         one_seed(seeds),
@@ -166,7 +168,8 @@ def freezing(evidence: Evidence, way: str) -> Finding:
 
 def _area(evidence: Evidence, seeds: Seeds, way: str, task: str) -> pd.Series[float]:
     """Area between the curves of early and late layers frozen, as a mean over cuts, by seed."""
-    rows = evidence.rows("extractive_freezing", way=way, task=task, data="implications")
+    where = {"way": way, "task": task, "data": "implications"}
+    rows = evidence.rows_by("extractive_freezing", "seed", "cut", "frozen", **where)
     rows = rows[rows["frozen"].isin(["early", "late"]) & rows["seed"].isin(seeds.kept)]
     curves = rows.pivot(index=["seed", "cut"], columns="frozen", values="mean_rank").astype(float)
     if {*curves.columns} != {"early", "late"} or bool(curves.isna().to_numpy().any()):

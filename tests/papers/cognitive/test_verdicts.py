@@ -364,12 +364,23 @@ def test_a_table_without_a_column_is_refused() -> None:
         ("cognitive_samples", r"thresholds \[0.9\]; expected one, and a row for each arm"),
         ("cognitive_mass", r"2 rows of arm fine_tuned, fill mean, subset all for 1 seed; expected"),
         ("cognitive_attention", r"3 and 6 rows of layer 0 of the model from scratch of"),
+        ("cognitive_svm", "several rows of .*target choice, component L0.H0; expected one"),
         ("cognitive_silhouette", r"6 rows of .*variable context for 3 seeds; expected one each"),
     ],
 )
 def test_rows_that_come_twice_are_refused(name: str, message: str) -> None:
     tables = study()
     tables[name] = pd.concat([tables[name]] * 2)
+    with pytest.raises(InputError, match=message):
+        verdicts(tables)
+
+
+def test_tables_of_two_studies_with_one_base_are_refused() -> None:
+    # Its shares of units would be added up.
+    tables = study()
+    table = tables["cognitive_selectivity"]
+    tables["cognitive_selectivity"] = pd.concat([table, table[table["arm"] == BASE]])
+    message = "several rows of arm base, seed 0, n_variables 0; expected one"
     with pytest.raises(InputError, match=message):
         verdicts(tables)
 

@@ -300,7 +300,7 @@ def test_freezing_says_both_areas() -> None:
     # Their difference: 12, 14, 16 with a standard deviation of 2.
     assert found(study(), 5)[1] == (
         "Mean rank of the implications with early layers frozen minus that with late ones, mean "
-        "over all cuts (in each seed): first-hop 8.00 [5.52, 10.48] (7.00, 8.00, 9.00), second-hop "
+        "over 2 cuts (in each seed): first-hop 8.00 [5.52, 10.48] (7.00, 8.00, 9.00), second-hop "
         "\u22126.00 [\u22128.48, \u22123.52] (\u22125.00, \u22126.00, \u22127.00). First-hop minus "
         "second-hop: 14.00 [9.03, 18.97]. Above 0 for first-hop and below for second-hop in 3 of 3."
     )
@@ -531,8 +531,9 @@ def test_a_table_without_a_column_is_refused() -> None:
         verdicts(tables)
 
 
-def test_a_row_that_is_there_twice_is_refused() -> None:
+@pytest.mark.parametrize("name", ["extractive_ranks", "extractive_freezing"])
+def test_a_row_that_is_there_twice_is_refused(name: str) -> None:
     tables = study()
-    tables["extractive_ranks"] = pd.concat([tables["extractive_ranks"]] * 2)
+    tables[name] = pd.concat([tables[name]] * 2)
     with pytest.raises(InputError, match="expected one"):
         verdicts(tables)
