@@ -198,9 +198,9 @@ def decode(
 
 def decode_table(
     states: Mapping[Any, States],
-    labels: Mapping[str, Sequence[Hashable]],
+    labels: Mapping[str, Sequence[Hashable]] | pd.DataFrame,
     *,
-    given: Mapping[str, Sequence[Hashable]] | None = None,
+    given: Mapping[str, Sequence[Hashable]] | pd.DataFrame | None = None,
     **options: Any,
 ) -> pd.DataFrame:
     """`decode` every variable from every site.
@@ -223,20 +223,21 @@ def decode_table(
         InputError: see `decode`; or there is no site or variable.
         MechcoreError: a fit did not converge.
     """
-    if not states or not labels:
+    variables: dict[Any, Any] = dict(labels.items())
+    if not states or not variables:
         raise InputError(
-            f"decode_table: {len(states)} sites and {len(labels)} variables; expected at least one "
-            "of each"
+            f"decode_table: {len(states)} sites and {len(variables)} variables; expected at least "
+            "one of each"
         )
-    others = labels if given is None else given
+    others: dict[Any, Any] = variables if given is None else dict(given.items())
     floors = {
         name: [correlation_floor(wanted, other) for key, other in others.items() if key != name]
-        for name, wanted in labels.items()
+        for name, wanted in variables.items()
     }
     rows = []
-    with progress.bar("decoding", len(states) * len(labels)) as advance:
+    with progress.bar("decoding", len(states) * len(variables)) as advance:
         for site, values in states.items():
-            for name, wanted in labels.items():
+            for name, wanted in variables.items():
                 try:
                     found = decode(values, wanted, **options)
                 except MechcoreError as error:

@@ -209,8 +209,10 @@ def selectivity(
     """
     _check_settings(permutations, alpha)
     values, constant = standardised(states)
-    if not len(list(variables)):
-        raise InputError("variables: found none; expected at least one")
+    names = [str(name) for name in variables]
+    if not names or len(set(names)) < len(names):
+        found = ", ".join(names) or "none"
+        raise InputError(f"variables: found {found}; expected at least one, each once")
     n = len(values)
     main = {str(name): _standard(str(name), column, n) for name, column in variables.items()}
     products = _products(main, interactions)
@@ -226,9 +228,9 @@ def selectivity(
     inflation = precision.diagonal()
     correlations = precision / np.sqrt(np.outer(inflation, inflation))
     _warn_inflation(names, inflation)
-    found = _regress(values, design, permutations, seed)
+    results = _regress(values, design, permutations, seed)
     return Selectivity(
-        table=_table(names, *found, permutations, alpha, constant),
+        table=_table(names, *results, permutations, alpha, constant),
         vif=pd.DataFrame({"term": names, "vif": inflation}),
         correlations=pd.DataFrame(correlations, index=names, columns=names),
         variables=tuple(main),

@@ -363,6 +363,7 @@ def test_the_table_has_a_row_per_site_and_variable() -> None:
         found = decode(sites[row["site"]], labels[row["variable"]], **options)
         for name in set(table.columns) - {"site", "variable", "floor"}:
             assert row[name] == getattr(found, name)
+    pd.testing.assert_frame_equal(decode_table(sites, pd.DataFrame(labels), **options), table)
     motion, choice = table["accuracy"][2:]
     assert motion == 1.0
     assert choice < 0.8  # not linear in the two signs: at most 3 of 4

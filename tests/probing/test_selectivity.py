@@ -464,6 +464,10 @@ def test_the_result_says_what_was_done() -> None:
         ({"alpha": 0}, r"alpha: found 0"),
         ({"alpha": 1}, r"alpha: found 1"),
         ({"variables": {}}, r"variables: found none"),
+        (
+            {"variables": pd.DataFrame(np.stack([X1, X2, W], axis=1), columns=["a", "b", "a"])},
+            r"variables: found a, b, a; expected at least one, each once",
+        ),
         ({"variables": {"a": [1, 2]}}, r"variable 'a': shape \(2,\).*each of the 8 examples"),
         ({"variables": {"a": ["x"] * 8}}, r"variable 'a': found <U1 values; expected numbers"),
         ({"variables": {"a": [None] * 8}}, r"variable 'a': found object values"),
