@@ -39,6 +39,8 @@ from mechcore.worlds import tiny_world
 
 ENCODER_STEPS = 3500
 DECODER_STEPS = 2500
+SMALL_LAYERS = 4
+"""Of `small_gpt2`."""
 SEED = 0
 TRAINING_PAIRS = 200_000
 HEURISTIC_ACCURACY = 0.9
@@ -143,7 +145,7 @@ def small_gpt2(
             vocab_size=len(tokenizer),
             n_positions=48,
             n_embd=width,
-            n_layer=4,
+            n_layer=SMALL_LAYERS,
             n_head=n_heads,
             activation_function="gelu_new",
             initializer_range=0.08,

@@ -32,6 +32,7 @@ from mechcore.study.kinds import StudyKind
 from mechcore.study.run import run_here
 from mechcore.study.step import Input, Job, Step
 from mechcore.study.store import Store
+from mechcore.worlds.tiny_world_training import SMALL_LAYERS
 
 KIND = "extractive"
 """What ``kind`` is called in the file of such a study, and in its ``config.json``."""
@@ -86,22 +87,22 @@ class ExtractiveStudy:
         return sum(job.step.cost(job) for job in jobs)
 
     def check(self, pending: Sequence[Job], device: str) -> None:
-        """Load the base and read all facts with it, before hours of training; not of a tiny one.
+        """Load the base and read all facts with it, before hours of training.
+
+        A tiny base, which is yet to be made, can do so; its layers are known.
 
         Raises:
             InputError: it cannot be loaded, has no such cut, or its tokenizer does not tell options
                 apart.
         """
         settings = self.settings
-        if settings.base is None or not pending:
+        if not pending:
+            return
+        if settings.base is None:
+            _check_cuts(settings, SMALL_LAYERS)
             return
         base = self._base(settings.base, device)
-        n_layers = base.model.cfg.n_layers
-        if settings.cuts is not None and max(settings.cuts) >= n_layers:
-            raise InputError(
-                f"extractive study: cuts is {list(settings.cuts)}; the base has {n_layers} layers: "
-                f"expected 1 to {n_layers - 1}"
-            )
+        _check_cuts(settings, base.model.cfg.n_layers)
         for seed in settings.seeds:
             if set(settings.experiments) & set(BY_TASK):
                 base.tasks(seed)
@@ -151,6 +152,19 @@ class ExtractiveStudy:
     def _job(self, step: Step, seed: int, what: str = "") -> Job:
         needs = {BASE: self._bases[seed]} if seed in self._bases else {}
         return Job(step, f"{step.kind}{what} seed={seed}", needs, self._inputs, self._contents)
+
+
+def _check_cuts(settings: ExtractiveSettings, n_layers: int) -> None:
+    if max(settings.cuts or (0,)) >= n_layers:
+        raise InputError(
+            f"extractive study: cuts is {list(settings.cuts or ())}; the base has {n_layers} "
+            f"layers: expected 1 to {n_layers - 1}"
+        )
+    if n_layers < 2 and "freezing" in settings.experiments:
+        raise InputError(
+            "extractive study: the base has a single layer, and freezing needs early and late "
+            "ones; leave it out of experiments"
+        )
 
 
 def located(settings: ExtractiveSettings, folder: Path) -> ExtractiveSettings:

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from mechcore.errors import InputError, MechcoreError
 from mechcore.papers.extractive.facts import city_ordering, city_tasks, facts_table
@@ -376,6 +376,13 @@ def test_other_folders_and_bases_are_refused(small: ExtractiveSettings, tmp_path
         run(replace(small, base=str(tmp_path / "no such base")), out)
     with pytest.raises(InputError, match=r"cuts is \[2\]; the base has 2 layers: expected 1 to 1"):
         run(replace(small, cuts=(2,)), out)
+    with pytest.raises(InputError, match=r"cuts is \[4\]; the base has 4 layers: expected 1 to 3"):
+        run(replace(small, base=None, cuts=(4,)), out)  # before a tiny base is pretrained
+    tokenizer, single = AutoTokenizer.from_pretrained(small.base), tmp_path / "single"
+    helpers.gpt2_language_model(vocab_size=len(tokenizer), n_layer=1).save_pretrained(single)
+    tokenizer.save_pretrained(single)
+    with pytest.raises(InputError, match="the base has a single layer, and freezing needs"):
+        run(replace(small, base=str(single), cuts=None), out)
     with pytest.raises(InputError, match="does not know a word of"):
         run(replace(small, seeds=(11,)), out)  # other people
     assert not out.exists()
