@@ -210,9 +210,7 @@ def _last(batch: Mapping[str, Tensor]) -> tuple[Int[Tensor, " batch"], Int[Tenso
 def _length(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> int:
-    config: Any = model.config
-    positions = int(config.max_position_embeddings) - architecture_of(config).first_position
-    limit = min(positions, int(tokenizer.model_max_length))
+    limit = min(architecture_of(model.config).longest_text, int(tokenizer.model_max_length))
     if max_length is not None and not 1 <= max_length <= limit:
         raise InputError(
             f"max_length {max_length}: expected 1 to {limit}, the positions that the model has"
