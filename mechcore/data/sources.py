@@ -301,7 +301,7 @@ def table_of_dataset(data: Any) -> pd.DataFrame:
     import pandas as pd
 
     table = data.to_pandas()
-    for column, feature in data.features.items():
+    for column, feature in (data.features or {}).items():  # a stream may have none
         names = getattr(feature, "names", None)
         if names is not None:
             values = table[column].tolist()
