@@ -102,7 +102,7 @@ def examples_of(
     """
     import pandas as pd
 
-    table = table.set_axis(map(str, table.columns), axis=1)  # a DataFrame's may be numbers
+    table = table.set_axis([*map(str, table.columns)], axis=1)  # a DataFrame's may be numbers
     columns = {role: str(column) for role, column in (columns or {}).items()}
     chosen = _choose_columns(path, table, columns, labelled)
     if not {"text_a", "text_b"} & {*columns} and "text_b" not in chosen:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ConfigDict
 
@@ -163,10 +164,10 @@ def read_task(path: str | Path) -> Task:
             for each in (found if isinstance(found, list) else [found])
         ]
     task = validated(Task, settings, str(path))
+    placed: dict[str, Any] = {}
     for role in ROLES:
         try:
-            placed = [each.located(path.resolve().parent) for each in getattr(task, role)]
+            placed[role] = [each.located(path.resolve().parent) for each in getattr(task, role)]
         except InputError as error:
             raise InputError(f"{path}: {role}: {error}") from error
-        task = replace(task, **{role: tuple(placed)})
-    return task
+    return replace(task, **placed)
