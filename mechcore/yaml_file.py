@@ -183,3 +183,13 @@ def located_path(text: str, folder: Path) -> str:
         return str(folder / Path(filled).expanduser())
     except RuntimeError as error:  # no such user
         raise InputError(f"path {text!r}: {error}") from error
+
+
+def located_folder(text: str, folder: Path) -> str:
+    """The same for a folder that may be the id of something on a hub, where there is none.
+
+    Raises:
+        InputError: see `located_path`.
+    """
+    place = located_path(text, folder)
+    return place if Path(place).exists() else text

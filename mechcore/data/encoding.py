@@ -175,9 +175,9 @@ def encode(
             f"{'texts' if prompt is None else 'prompts'} are longer than {max_length} tokens"
         )
         if prompt is not None:
+            remedy = "remove them" + ", or raise --max-length if the model takes more" * truncate
             raise InputError(
-                f"{found}, and cutting them would cut off the place of the answer; raise "
-                "--max-length or remove them"
+                f"{found}, and cutting them would cut off the place of the answer; {remedy}"
             )
         whole = [[each[row] for row in too_long] for each in (first, second)]
         ids = tokenizer(*whole[: 1 + examples.two_segments], verbose=False)["input_ids"]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mechcore.data.examples import ALL, Examples
-from mechcore.data.readers import examples_of
+from mechcore.data.readers import examples_of, with_meanings
 from mechcore.data.sources import NONE_GIVEN, Source, read_sources, table_of_dataset
 from mechcore.data.task import TASKS, find_task
 from mechcore.errors import InputError, shown
@@ -57,7 +57,7 @@ def given_examples(
         InputError: they cannot be read.
     """
     if isinstance(data, Examples):
-        frame = data.frame.assign(label=data.frame["label"].replace(dict(label_map or {})))
+        frame = data.frame.assign(label=with_meanings(data.frame["label"], label_map))
         return Examples(data.name, frame)
     if sources := given_sources(data, role, columns, label_map):
         return read_sources(sources, labelled=labelled)

@@ -102,8 +102,10 @@ def examples_of(
     """
     import pandas as pd
 
-    chosen = _choose_columns(path, table, columns or {}, labelled)
-    if not {"text_a", "text_b"} & {*(columns or {})} and "text_b" not in chosen:
+    table = table.set_axis([*map(str, table.columns)], axis=1)  # a DataFrame's may be numbers
+    columns = {role: str(column) for role, column in (columns or {}).items()}
+    chosen = _choose_columns(path, table, columns, labelled)
+    if not {"text_a", "text_b"} & {*columns} and "text_b" not in chosen:
         _warn_of_texts_left_out(path, table, chosen)
     used = table[list(dict.fromkeys(chosen.values()))]
     if skip_empty:
@@ -114,7 +116,7 @@ def examples_of(
         frame[role] = _from_bytes(frame[role])
     for role, default in (("text_b", ""), ("label", ""), ("subset", ALL)):
         frame[role] = frame.get(role, default)
-    frame["label"] = frame["label"].replace(dict(label_map or {}))
+    frame["label"] = with_meanings(frame["label"], label_map)
     undecided = (frame["label"] == UNDECIDED) & labelled
     if undecided.any():
         warnings.warn(
@@ -140,7 +142,7 @@ def data_name(path: str | Path) -> str:
 def _choose_columns(
     path: Path | str, table: pd.DataFrame, mapped: Mapping[str, str], labelled: bool
 ) -> dict[str, str]:
-    found = [str(column) for column in table.columns]
+    found = list(table.columns)
     unknown = sorted(set(mapped) - set(KNOWN_COLUMNS))
     if unknown:
         raise InputError(
@@ -245,6 +247,11 @@ def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> Non
             "; expected texts: build them with qqp_generate_data.py of PAWS, from the original "
             "Quora file"
         )
+
+
+def with_meanings(labels: pd.Series, meanings: Mapping[str, str] | None) -> pd.Series:
+    """Labels with what some of them mean in their place; those that are numbers may be given so."""
+    return labels.replace({str(label): meaning for label, meaning in (meanings or {}).items()})
 
 
 def texts_of(path: Path | str, column: pd.Series) -> pd.Series:

@@ -19,6 +19,7 @@ from mechcore.data.labels import normal_name
 from mechcore.data.official import DICT_FILE, STATE_FILE, files_instead
 from mechcore.data.readers import KNOWN_COLUMNS, UNDECIDED, data_name, examples_of, read_examples
 from mechcore.errors import InputError, MechcoreWarning, reason, shown
+from mechcore.yaml_file import located_folder, located_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,6 +111,12 @@ class Source:
         else:
             parts = [self.config or data_name(str(self.dataset))]
         return "-".join([*parts, self.split] if self.split else parts)
+
+    def located(self, folder: Path) -> Source:
+        """The same with a relative path made absolute, beginning at ``folder``."""
+        if self.path is not None:
+            return replace(self, path=located_path(self.path, folder))
+        return replace(self, dataset=located_folder(str(self.dataset), folder))
 
     @property
     def place(self) -> str:
@@ -301,7 +308,7 @@ def table_of_dataset(data: Any) -> pd.DataFrame:
     import pandas as pd
 
     table = data.to_pandas()
-    for column, feature in data.features.items():
+    for column, feature in (data.features or {}).items():  # a stream may have none
         names = getattr(feature, "names", None)
         if names is not None:
             values = table[column].tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source
 from mechcore.errors import InputError, shown
 from mechcore.registry import Registry
-from mechcore.yaml_file import YAML, located_path, read_plain, validated
+from mechcore.yaml_file import YAML, read_plain, validated
 
 ROLES = ("train", "id", "ood")
 """Roles of examples: training, in-domain test and out-of-domain test."""
@@ -160,19 +160,14 @@ def read_task(path: str | Path) -> Task:
             raise InputError(f"{path}: has no {role}; expected a path, or the settings of sources")
         found = settings[role]
         settings[role] = [
-            _located(each, path.resolve().parent, f"{path}: {role}")
+            {"path": each} if isinstance(each, str) else each
             for each in (found if isinstance(found, list) else [found])
         ]
-    return validated(Task, settings, str(path))
-
-
-def _located(source: Any, folder: Path, where: str) -> Any:
-    """The settings of a source with its path made absolute."""
-    if isinstance(source, str):
-        source = {"path": source}
-    if not isinstance(source, Mapping) or not isinstance(source.get("path"), str):
-        return source
-    try:
-        return {**source, "path": located_path(source["path"], folder)}
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from error
+    task = validated(Task, settings, str(path))
+    placed: dict[str, Any] = {}
+    for role in ROLES:
+        try:
+            placed[role] = [each.located(path.resolve().parent) for each in getattr(task, role)]
+        except InputError as error:
+            raise InputError(f"{path}: {role}: {error}") from error
+    return replace(task, **placed)

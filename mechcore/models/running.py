@@ -309,8 +309,9 @@ def _as_tensor(name: str, values: Any) -> Tensor:
 
 def longest_input(model: Any) -> int:
     """How many tokens the model has positions for."""
-    config = getattr(weights_of(model), "config", None)
-    return int(model.cfg.n_ctx) - architecture_of(config).first_position
+    if kind_of(model) != "bridge":
+        return int(model.cfg.n_ctx)
+    return architecture_of(model.original_model.config).longest_text
 
 
 def last_real_position(mask: Int[Tensor, "batch pos"]) -> Int[Tensor, " batch"]:

@@ -16,7 +16,7 @@ from mechcore.study.fingerprints import Hasher, checkpoint_content
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Job, Work
 from mechcore.study.store import Store
-from mechcore.yaml_file import located_path
+from mechcore.yaml_file import located_folder
 
 BASE = "base"
 """What the base is to a job: an input of the user's, or another job's result."""
@@ -53,10 +53,7 @@ def checkpoint_of(work: Work, made: str = BASE) -> str:
 
 def located_base(source: str | None, folder: Path) -> str | None:
     """A directory made absolute, beginning at ``folder``; what is none there is a hub id."""
-    if source is None:
-        return None
-    place = located_path(source, folder)
-    return place if Path(place).exists() else source
+    return None if source is None else located_folder(source, folder)
 
 
 def model_facts(model: Any, source: str) -> dict[str, Any]:

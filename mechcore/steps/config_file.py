@@ -12,7 +12,7 @@ from mechcore.errors import InputError
 from mechcore.settings import entries
 from mechcore.steps.config import EMBEDDED, TRAINED, DataConfig, ModelConfig, StudyConfig
 from mechcore.study.kinds import DEFAULT, read_study
-from mechcore.yaml_file import YAML, located_path, validated
+from mechcore.yaml_file import YAML, located_folder, located_path, validated
 
 
 def read_config(path: str | Path) -> StudyConfig:
@@ -97,7 +97,7 @@ def _located_data(data: DataConfig, folder: Path) -> DataConfig:
     def sources(value: Any) -> Any:
         if not isinstance(value, tuple):
             return placed(value)
-        return tuple(replace(source, path=placed(source.path)) for source in value)
+        return tuple(source.located(folder) for source in value)
 
     task = data.task
     if task is not None and Path(task).suffix in YAML:
@@ -107,8 +107,6 @@ def _located_data(data: DataConfig, folder: Path) -> DataConfig:
 
 
 def _located_model(model: ModelConfig, folder: Path) -> ModelConfig:
-    """A source that is no folder there is the id of a hub."""
     if model.source is None:
         return model
-    place = located_path(model.source, folder)
-    return replace(model, source=place) if Path(place).exists() else model
+    return replace(model, source=located_folder(model.source, folder))

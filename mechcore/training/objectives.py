@@ -36,7 +36,7 @@ class Objective:
             its answer.
         prompt: for language models, the text with ``{a}`` and ``{b}``, else None.
         answers: for language models, the answer word of each class, else None.
-        truncate: whether longer inputs are cut, with a warning, or refused.
+        truncate: whether longer inputs are cut, with a warning, or refused, as prompts always are.
         whole: for language models, whether the loss is over every token of prompt and answer but
             the first, as in pretraining, and not over the answer alone.
     """
@@ -186,7 +186,8 @@ def answering(
     columns = single_tokens(answers, answer_ids(answers, tokenizer, prompt))
     length = _length(model, tokenizer, max_length)
     classes = tuple(answers)
-    return Objective(tokenizer, length, classes, columns, prompt, dict(answers), whole=whole)
+    truncate = max_length is not None
+    return Objective(tokenizer, length, classes, columns, prompt, dict(answers), truncate, whole)
 
 
 def _all_logits(
@@ -210,9 +211,7 @@ def _last(batch: Mapping[str, Tensor]) -> tuple[Int[Tensor, " batch"], Int[Tenso
 def _length(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, max_length: int | None
 ) -> int:
-    config: Any = model.config
-    positions = int(config.max_position_embeddings) - architecture_of(config).first_position
-    limit = min(positions, int(tokenizer.model_max_length))
+    limit = min(architecture_of(model.config).longest_text, int(tokenizer.model_max_length))
     if max_length is not None and not 1 <= max_length <= limit:
         raise InputError(
             f"max_length {max_length}: expected 1 to {limit}, the positions that the model has"

@@ -260,6 +260,9 @@ def test_prompts_are_never_cut(wordpiece: hf.PreTrainedTokenizerFast) -> None:
     data = examples(("the cat slept the cat", "a"), ("a", "b"))
     with pytest.raises(InputError, match=r"1 of 2 prompts are longer than 6 tokens.*--max-length"):
         encode(data, wordpiece, max_length=6, prompt="{a} , {b} say")
+    # Where the limit is the model's own, no option raises it.
+    with pytest.raises(InputError, match=r"6 tokens.*the place of the answer; remove them$"):
+        encode(data, wordpiece, max_length=6, truncate=False, prompt="{a} , {b} say")
 
 
 # -- prompts and answers --------------------------------------------------------------------------

@@ -76,6 +76,28 @@ def test_a_data_set_that_knows_the_names_of_its_labels() -> None:
     assert found.name == "ood"
 
 
+def test_a_stream_that_knows_nothing_of_its_columns() -> None:
+    stream = datasets.IterableDataset.from_generator(lambda: iter(ROWS))
+    assert stream.features is None
+    found = given_examples(stream, "id", columns=COLUMNS, label_map=NAMES)
+    assert found is not None
+    pd.testing.assert_frame_equal(found.frame, EXPECTED, check_dtype=False)
+
+
+@pytest.mark.parametrize("kind", [str, int])
+def test_columns_and_labels_that_are_numbers(kind: Callable[[str], Any]) -> None:
+    data = pd.DataFrame([["a b", "c", 1], ["d", "e f", 0]])
+    columns: Any = {"text_a": kind("0"), "text_b": kind("1"), "label": kind("2")}
+    names: Any = {kind(label): name for label, name in NAMES.items()}
+    found = given_examples(data, "id", columns=columns, label_map=names)
+    assert found is not None
+    expected = EXPECTED.assign(subset="all")
+    pd.testing.assert_frame_equal(found.frame, expected, check_dtype=False)
+    again = given_examples(Examples("id", expected.assign(label=["1", "0"])), "id", label_map=names)
+    assert again is not None
+    pd.testing.assert_frame_equal(again.frame, expected, check_dtype=False)
+
+
 def test_the_role_says_which_examples_of_a_task(tmp_path: Path) -> None:
     files = {role: tmp_path / f"{role}.csv" for role in ("train", "id", "ood")}
     for role, path in files.items():

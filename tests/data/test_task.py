@@ -66,6 +66,18 @@ def test_a_file_is_read_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert read_task(written(tmp_path, f"name: other\n{YAML}", "x.yml")).name == "other"
 
 
+def test_a_data_set_in_a_folder_begins_at_the_folder_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, label in (("tasks", "mine"), ("elsewhere", "theirs")):
+        (tmp_path / place / "rows").mkdir(parents=True)
+        (tmp_path / place / "rows" / "test.csv").write_text(f"text,label\na,{label}\n")
+    text = "".join(f"{role}: {{dataset: rows, split: test}}\n" for role in ("train", "id", "ood"))
+    path = written(tmp_path / "tasks", text)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert read_sources(find_task(path).id).label_names == ["mine"]
+
+
 def test_its_examples_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\nx,0\ny,1\n")
     text = "{train: a.csv, ood: a.csv, id: {path: a.csv, label_map: {0: no}}}"

@@ -18,8 +18,9 @@ from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.interventions import masked
 from mechcore.models import load_model
+from mechcore.models.encoded import as_encoded
 from mechcore.models.running import forward, hook_pattern, is_causal, is_classifier, model_classes
-from mechcore.training import new_model
+from mechcore.training import classification, new_model
 
 SIZES: dict[str, Any] = {
     "hidden_size": helpers.D_MODEL,
@@ -159,6 +160,27 @@ def test_language_models_of_the_family_load_and_get_a_classification_head(
     weights, given = classifier.base_model.state_dict(), reference.base_model.state_dict()
     assert all(torch.equal(weights[name], given[name]) for name in given)
     assert classifier.config.num_labels == 2
+
+
+@pytest.mark.parametrize(
+    ("family", "own", "longest"),
+    [("Mpt", {"max_seq_len": 12}, 12), ("Bloom", {"seq_length": 30}, 30), ("Bloom", {}, 2048)],
+)
+def test_models_without_position_embeddings_have_a_longest_text(
+    family: str,
+    own: dict[str, Any],
+    longest: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(SIZES, "max_position_embeddings")
+    saved(family, tmp_path, **own)
+    model, text = load_model(tmp_path), ["the " * (longest + 1)]
+    with pytest.raises(InputError, match=f"longer than {longest} tokens"):
+        as_encoded(model, text, labelled=False)
+    assert len(as_encoded(model, text, labelled=False, max_length=longest).input_ids[0]) == longest
+    base, tokenizer = new_model(tmp_path, classes=["no", "yes"], seed=0)
+    assert classification(base, tokenizer).max_length == longest
 
 
 @pytest.mark.parametrize("family", FAMILIES)

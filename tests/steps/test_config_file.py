@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mechcore.data.sources import Source
 from mechcore.errors import InputError
 from mechcore.pruning.settings import prune_settings
 from mechcore.steps.analyses_config import AblationConfig, Analyses, SizesConfig
@@ -308,6 +309,8 @@ def test_what_is_no_folder_is_the_id_of_a_hub(tmp_path: Path) -> None:
     (tmp_path / "org" / "name").mkdir(parents=True)
     here = str(tmp_path / "org" / "name")
     assert read(tmp_path, "model: {source: org/name}").model.source == here
+    train = read(tmp_path, "data: {train: [{dataset: org/name}, {dataset: other}]}").data.train
+    assert train == (Source(dataset=here), Source(dataset="other"))
     text = "variants: {a: {model: {source: org/name}}, b: {model: {source: other}}, c: {}}"
     variants = read(tmp_path, text).variants
     assert [variants[name].model.source for name in "abc"] == [here, "other", None]

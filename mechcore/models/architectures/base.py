@@ -61,6 +61,14 @@ class Architecture:
         """Row of the position embeddings of a text's first token."""
         return 0
 
+    @property
+    def longest_text(self) -> int:
+        """Tokens of a text at most; 2048 where the configuration names no number, as with ALiBi."""
+        config = self.config.get_text_config()
+        names = ("max_position_embeddings", "max_seq_len", "seq_length")  # the others: MPT, Bloom
+        found = (getattr(config, name, None) for name in names)
+        return int(next(filter(None, found), 2048)) - self.first_position
+
     @classmethod
     def adapter(cls, name: str, kind: str) -> type[ArchitectureAdapter] | None:
         """The TransformerLens adapter of a Hugging Face class of the family.

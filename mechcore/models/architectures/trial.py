@@ -33,8 +33,7 @@ class Trial:
     @torch.no_grad()
     def __init__(self, hf_model: Any) -> None:
         embedding, config = hf_model.get_input_embeddings().weight, hf_model.config
-        places = getattr(config, "max_position_embeddings", None) or 512
-        longest = places - architecture_of(config).first_position - _PADDING
+        longest = architecture_of(config).longest_text - _PADDING
         self.pad = config.pad_token_id or 0
         ids = [i for i in range(min(len(embedding), 7)) if i != self.pad][: max(longest, 1)]
         self.rows = torch.tensor([ids, ids[::-1]], device=embedding.device)
