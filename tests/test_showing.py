@@ -71,7 +71,7 @@ SHOWN: dict[str, tuple[Any, str]] = {
     ),
     "core": (
         heuristic_core([MASK]),
-        "HeuristicCore(L0.H0 L0.H1 L1.H1; 3 heads in 1 subnetworks, 3 of 4 expected by chance "
+        "HeuristicCore(L0.H0 L0.H1 L1.H1; 3 heads in 1 subnetwork, 3 of 4 expected by chance "
         "with as many heads of each layer, p=1)",
     ),
     "ablations": (

@@ -278,18 +278,18 @@ def members_of(
     """Member flags of every subset and of all examples, each once; then of groups of subsets.
 
     Raises:
-        InputError: a group names an unknown subset, or is called as a subset is.
+        InputError: a group names an unknown subset, or is called as a subset or all examples are.
     """
     names = full.subset_names
     found = {name: full.subsets == name for name in names}
     found[ALL] = np.ones(len(full.subsets), dtype=bool)
     for group, members in (groups or {}).items():
         unknown = [name for name in members if name not in names]
-        if unknown or not members or group in names:
+        if unknown or not members or group in (*names, ALL):
             wrong = f"subset {unknown[0]!r}" if unknown else f"{len(members)} subsets"
             raise InputError(
                 f"group {group!r}: found {wrong}; expected some of {', '.join(names)}, under a "
-                "name that is none of theirs"
+                f"name that is none of theirs, nor {ALL!r}, the name for all examples"
             )
         found[group] = np.isin(full.subsets.astype(str), list(members))
     return [*found.items()]

@@ -47,6 +47,7 @@ class Race(Shown):
     """What was decided, and what it took.
 
     Attributes:
+        sets: what was ablated.
         decisions: the columns of `DECISIONS`, in the order of the sets.
         audit: the columns of `AUDIT`, of the sets that went on to the end.
         metric: of the effects.
@@ -59,6 +60,7 @@ class Race(Shown):
         exact_layers: what all sets on all examples would have taken.
     """
 
+    sets: tuple[ComponentSet, ...]
     decisions: pd.DataFrame
     audit: pd.DataFrame
     metric: Metric
@@ -72,15 +74,14 @@ class Race(Shown):
 
     def decided(self, decision: str) -> list[ComponentSet]:
         """The sets with a decision, largest effects first."""
-        table = self.decisions[self.decisions["decision"] == decision]
-        names = table.sort_values("effect", ascending=False, kind="stable")["set"]
-        return [ComponentSet.of(name.split("+")) for name in names]
+        made, effects = self.decisions["decision"], self.effects
+        found = [each for each, its in zip(self.sets, made, strict=True) if its == decision]
+        return sorted(found, key=lambda each: -effects[each])
 
     @property
     def effects(self) -> dict[ComponentSet, float]:
         """Mean effect of every set over the examples that it was seen on."""
-        names, means = self.decisions["set"], self.decisions["effect"]
-        return {ComponentSet.of(n.split("+")): m for n, m in zip(names, means, strict=True)}
+        return dict(zip(self.sets, self.decisions["effect"], strict=True))
 
     @property
     def wrong(self) -> tuple[int, float]:
@@ -206,6 +207,7 @@ def race(
     if audited.any() and after[-1] < n_all:
         layers += see(audited, after[-1], n_all, "audit") * (n_all - after[-1])
     return Race(
+        tuple(chosen),
         known.table(data.examples.name, options.get("role", "id")),
         known.audit(np.flatnonzero(audited), goal),
         metric,

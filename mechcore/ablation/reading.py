@@ -11,6 +11,7 @@ import pandas as pd
 
 from mechcore.ablation.effects import ComponentSet
 from mechcore.components import Component, Mask, parse_components
+from mechcore.data.formats import without_repeats
 from mechcore.errors import InputError, MismatchError, reason, shown
 from mechcore.files import read_csv
 from mechcore.models.model_identity import check_masks
@@ -68,7 +69,8 @@ def read_sets(
 def _named(path: Path) -> list[tuple[str, str | None, Any]]:
     """Place in the file, name and components of every set."""
     if path.suffix == ".json":
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")  # a byte order mark is no part of it
+        content = json.loads(text, object_pairs_hook=without_repeats)
         if isinstance(content, dict):
             return [(name, name, parts) for name, parts in content.items()]
         if not isinstance(content, list):
@@ -83,7 +85,7 @@ def _named(path: Path) -> list[tuple[str, str | None, Any]]:
             rows.setdefault(text, i)
         return [(f"row {i}", None, text) for text, i in rows.items()]
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1):
         text = line.split("#")[0].strip()
         if text:
             name, colon, rest = text.rpartition(":")

@@ -217,9 +217,11 @@ def verdict(roles: pd.DataFrame) -> str:
             verb = "is" if len(inside) == 1 else "are"
             parts.append(f"{len(inside)} {verb} {IN_ONLY} ({listed(named)})")
         idle = roles[(roles["role"] == NONE) & roles["sure"]]
-        drops = idle[[f"information_drop_{place}" for place in PLACES]].to_numpy(dtype=float)
-        most = max([0.0, *drops.ravel().tolist()])
-        cost = f"each costs at most {100 * most:.1f} points in domain or out of domain"
+        drop, high = (
+            100 * max(0.0, *(idle[f"information_{end}_{place}"].max() for place in PLACES))
+            for end in ("drop", "drop_high")
+        )
+        cost = f"costs up to {drop:.1f} points in domain or out of domain, intervals to {high:.1f}"
         gone = f"{len(idle)} can go, one at a time ({cost})"
         parts.append(gone if len(idle) else "none is shown to be idle")
     parts += [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]

@@ -46,7 +46,12 @@ SUPERADDITIVE = INTERACTIONS.named(
     "superadditive",
     "The sets that a search found, measured on the half of the data that it did not see; as "
     "``interactions``.",
-    Column("interaction_in_search", "number", "on the half that the search saw", optional=True),
+    Column(
+        "interaction_in_search",
+        "number",
+        "over all examples that the search saw, also in rows of single subsets",
+        optional=True,
+    ),
 )
 SCREENING = Schema(
     "screening",

@@ -18,7 +18,7 @@ from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, Com
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.intervals import mean_intervals
-from mechcore.evaluation.p_values import Correction, corrected
+from mechcore.evaluation.p_values import Correction, corrected, only_rounding
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
 FLOOR = 0.05
@@ -50,7 +50,7 @@ INTERACTIONS = Schema(
         ),
         *estimate("interaction", "number", "joint drop less that sum", signed=True),
         *P_VALUES,
-        Column("superadditive", "flag", "whether the interaction is above 0"),
+        Column("superadditive", "flag", "whether the interaction is above 0, but for rounding"),
         Column("floor", "flag", "whether accuracy has next to nothing left to lose"),
         Column("ceiling", "flag", "the same at the other end, where ablating helps"),
     ),
@@ -94,6 +94,7 @@ def interactions(
             joint, alone = (np.compress(members, each, axis=1) for each in drops[metric])
             intervals = mean_intervals(joint - alone, answers=metric == "accuracy", **statistics)
             p, adjusted = corrected(joint - alone, correction, seed=seed)
+            nothing = only_rounding(joint - alone)
             accuracy = float(ablations.full.correct[members].mean())
             bounded = accuracy if metric == "accuracy" else None
             for i, each in enumerate(sets):
@@ -107,6 +108,7 @@ def interactions(
                     "p": p[i],
                     "p_adjusted": adjusted[i],
                 }
+                row["superadditive"] &= not nothing[i]
                 rows.append(row)
     return pd.DataFrame(rows, columns=INTERACTIONS.required)
 

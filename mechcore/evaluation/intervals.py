@@ -54,7 +54,7 @@ def mean_interval(
         seed: of the resamples.
 
     Raises:
-        InputError: there is no value.
+        InputError: there is no value or resample, or the level is not between 0 and 1.
     """
     row = np.asarray(values, dtype=float)[None]
     (found,) = mean_intervals(row, answers=answers, n_resamples=n_resamples, level=level, seed=seed)
@@ -86,8 +86,9 @@ def mean_intervals(
         seed: of the resamples.
 
     Raises:
-        InputError: there is no value.
+        InputError: there is no value or resample, or the level is not between 0 and 1.
     """
+    _check(level, n_resamples)
     values = np.asarray(values, dtype=float)
     n = values.shape[1]
     if n == 0:
@@ -130,8 +131,9 @@ def share_interval(right: Bool[np.ndarray, " example"], *, level: float = 0.95) 
         level: of the interval.
 
     Raises:
-        InputError: there is no example.
+        InputError: there is no example, or the level is not between 0 and 1.
     """
+    _check(level)
     n = len(right)
     if n == 0:
         raise InputError("interval: no example; at least one is needed")
@@ -144,7 +146,11 @@ def share_at_most(n_found: int, n: int, *, level: float = 0.95) -> float:
     """Upper bound of a share of which ``n_found`` were found among ``n`` drawn at random.
 
     One-sided, by Clopper and Pearson (Biometrika 26, 1934); missing where none were drawn.
+
+    Raises:
+        InputError: the level is not between 0 and 1.
     """
+    _check(level)
     if n == 0:
         return float("nan")
     return 1.0 if n_found == n else float(stats.beta.ppf(level, n_found + 1, n - n_found))
@@ -171,8 +177,9 @@ def ratio_intervals(
         level: of the intervals.
 
     Raises:
-        InputError: there is no value.
+        InputError: there is no value, or the level is not between 0 and 1.
     """
+    _check(level)
     top, bottom = (np.asarray(each, dtype=float) for each in (values, over))
     n, more = top.shape[1], 2 if answers else 0
     if n == 0:
@@ -204,6 +211,13 @@ def bootstrap_weights(
 ) -> Float[np.ndarray, "example resample"]:
     """Weights of examples in resamples of them: ``values @ weights`` are the resampled means."""
     return _counts(np.random.default_rng(seed), n, n_resamples) / n
+
+
+def _check(level: float, n_resamples: int = 1) -> None:
+    if not 0 < level < 1:
+        raise InputError(f"interval: level is {level}; expected a share such as 0.95")
+    if n_resamples < 1:
+        raise InputError(f"interval: n_resamples is {n_resamples}; expected at least 1")
 
 
 def _of_answers(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import stats
 
 from mechcore.errors import InputError
@@ -129,7 +129,13 @@ def paired_p(differences: Float[np.ndarray, "row example"]) -> Float[np.ndarray,
     t = mean / np.where(constant, 1, spread) * np.sqrt(n)
     p = 2 * stats.t.sf(np.abs(t), max(1, n - 1))
     p = np.where(constant, 2.0 ** min(0, 1 - n), p)
-    return np.where(np.sqrt((differences**2).mean(1)) < RESOLUTION, 1.0, p)
+    return np.where(only_rounding(differences), 1.0, p)
+
+
+def only_rounding(differences: Float[np.ndarray, "row example"]) -> Bool[np.ndarray, " row"]:
+    """Whether a row's differences are no more than those of rounding, see `RESOLUTION`."""
+    found: np.ndarray = np.sqrt((differences**2).mean(1)) < RESOLUTION
+    return found
 
 
 def adjusted_p(p: Float[np.ndarray, " row"], correction: Correction) -> Float[np.ndarray, " row"]:

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from mechcore.components import ModelShape
+from mechcore.components import Mask, ModelShape
 from mechcore.errors import MechcoreError
 from mechcore.pruning import hard_concrete
 from mechcore.pruning.discretise import discretise, discretise_by_threshold
@@ -108,9 +108,9 @@ class MaskTraining:
             OffTrackError: the sparsity ended too far from its target, or nothing is kept.
         """
         scores = self.log_alpha.detach().clone()
-        mask = discretise(scores, self.target, self.shape)
         history = pd.DataFrame(self.history.numpy(), columns=list(HISTORY))
-        trained = Subnetwork(mask, self.target, self.seed, scores, history=history)
+        full = Mask.full(self.shape)
+        trained = Subnetwork(full, self.target, self.seed, scores, history=history)
         return accepted(trained, self.settings)
 
     # -- saving and going on ----------------------------------------------------------------------

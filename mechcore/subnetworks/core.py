@@ -25,6 +25,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.agreement import jaccard
 from mechcore.showing import Shown
 from mechcore.tables import PART, PLACE, TARGET, Column, Schema
+from mechcore.wording import count
 
 HEAD_FREQUENCY = Schema(
     "head_frequency",
@@ -118,7 +119,8 @@ class HeuristicCore(Shown):
             f"{self.expected:.2g} of {self.n_heads} expected by chance with as many heads of each "
             f"layer, p={self.p_value:.2g}"
         )
-        return f"{heads}; {len(self.heads)} heads in {self.n_subnetworks} subnetworks, {chance}"
+        size, among = count(len(self.heads), "head"), count(self.n_subnetworks, "subnetwork")
+        return f"{heads}; {size} in {among}, {chance}"
 
 
 def heuristic_core(masks: Sequence[Mask], rankings: Sequence[int] | None = None) -> HeuristicCore:

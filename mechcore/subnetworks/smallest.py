@@ -143,7 +143,7 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
         for role, place in PLACES.items()
     )
     return (
-        f"{start}: {row['subnetwork']}, which keeps {row['kept']:.0f} components and loses "
+        f"{start}: {row['subnetwork']}, which keeps {count(row['kept'], 'component')} and loses "
         f"{' and '.join(losses)}"
     )
 

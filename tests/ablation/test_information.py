@@ -176,8 +176,9 @@ def test_few_examples_are_refused_with_a_reason() -> None:
 
 def test_what_cannot_be_tabled() -> None:
     found = answers(TWO_SUBSETS, HALVES)
-    for groups in ({"g": ["none"]}, {"g": []}, {"not": ["not", "entailed"]}):
-        with pytest.raises(InputError, match=r"group '(g|not)'"):
+    both = ["not", "entailed"]
+    for groups in ({"g": ["none"]}, {"g": []}, {"not": both}, {"all": both}):
+        with pytest.raises(InputError, match=r"group '(g|not|all)'"):
             information_table(found, groups)
     without = {A: replace(found.without[A], logits=None)}
     with pytest.raises(InputError, match=r"logits without L0\.H0 were not kept"):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from ablation.planted import PAIR, SIZE, examples, game, planted
+from ablation.planted import DIRECT, DIRECT_SIZE, PAIR, SIZE, examples, game, planted
 
 from mechcore.ablation import Ablations, ComponentSet, ablate, find_superadditive, race, racing
 from mechcore.ablation.deciding import AUDIT, DECISIONS, Effects, Goal
@@ -223,6 +223,16 @@ def test_a_planted_pair_is_found(model: Any) -> None:
     assert row["effect"] == pytest.approx(SIZE, abs=1e-3)  # the same in every text
     assert (row["data"], row["role"], row["n"]) == ("planted", "ood", 32)
     assert found.layers == pytest.approx(found.exact_layers * 32 / 80)
+
+
+def test_sets_with_names_are_found_as_sets(model: Any) -> None:
+    # As those of a file may have: a name says nothing of the components.
+    pair, more = ComponentSet.of(PAIR, "pair"), ComponentSet.of([*PAIR, DIRECT], "more")
+    options: dict[str, Any] = {"fill": "zero", "role": "ood", "least": 0.5, "effect": "drop"}
+    found = race(model, [more, pair], examples(40), **options)
+    assert found.decisions["set"].tolist() == ["more", "pair"]
+    assert found.effects == pytest.approx({pair: SIZE, more: SIZE + DIRECT_SIZE}, abs=1e-3)
+    assert found.decided("above") == [ComponentSet.of(PAIR), ComponentSet.of([*PAIR, DIRECT])]
 
 
 @pytest.mark.parametrize("metric", ["margin", "accuracy"])

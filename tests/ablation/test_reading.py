@@ -76,6 +76,13 @@ def test_sets_of_a_json_file(tmp_path: Path, content: Any, expected: Any) -> Non
     assert listed(read_sets(write(tmp_path / "sets.json", json.dumps(content)))) == expected
 
 
+@pytest.mark.parametrize("name", ["sets.txt", "sets.json", "sets.csv"])
+def test_a_byte_order_mark_is_no_part_of_a_set(tmp_path: Path, name: str) -> None:
+    texts = {"sets.txt": "L0.H1", "sets.json": '[["L0.H1"]]', "sets.csv": "set\nL0.H1\n"}
+    (tmp_path / name).write_text(texts[name], encoding="utf-8-sig")
+    assert listed(read_sets(tmp_path / name)) == [("L0.H1", None)]
+
+
 def test_the_set_of_a_mask_is_what_it_ablates(tmp_path: Path) -> None:
     full = Mask.full(ModelShape(2, 3))
     one, other = full.without("0.1", "1.mlp"), full.without("1.2")
@@ -104,6 +111,7 @@ def test_the_set_of_a_mask_is_what_it_ablates(tmp_path: Path) -> None:
         ("s.json", "[[", r"s\.json: cannot be read"),
         ("s.json", "7", r"s\.json: cannot be read \(found int, expected a list or an object\)"),
         ("s.json", "[]", r"s\.json: holds no set"),
+        ("s.json", '{"a": ["L0.H0"], "a": ["L0.H1"]}', r"s\.json: .* key occurs twice among .*a"),
         ("s.json", '[["L0.H1"], [3]]', r"s\.json, set 2: "),
         ("s.json", '[["L0.H1"], 3]', r"s\.json, set 2: "),
         ("s.json", "[null]", r"s\.json, set 1: "),

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from ablation.planted import game
 from scipy import stats
 
 from mechcore.ablation import (
@@ -202,6 +203,19 @@ def test_components_without_effect_do_not_interact() -> None:
     assert (table.loc[margin, ["low", "high"]] == 0).all(axis=None)
     assert (table.loc[~margin, "high"] == -table.loc[~margin, "low"]).all()
     assert not table[["superadditive", "floor"]].any(axis=None)
+
+
+def test_rounding_of_logits_is_no_superadditivity() -> None:
+    # Margins are those of float32: without effect they differ by the last digits. So do those of
+    # the second pair, by ten times as much as counts for rounding.
+    noise = np.random.default_rng(0).random(30) * 1e-6
+    drops = {"L0.H0": 0 * noise, "L0.H1": noise, "L0.H2": noise}
+    drops |= {"L0.H0+L0.H1": 3 * noise, "L0.H0+L0.H2": noise + 1e-3}
+    table = interactions(game(drops), n_resamples=5)
+    rows = table[(table["metric"] == "margin") & (table["subset"] == "all")].set_index("set")
+    assert rows["interaction"]["L0.H0+L0.H1"] == pytest.approx(2 * noise.mean())
+    assert rows["superadditive"].to_dict() == {"L0.H0+L0.H1": False, "L0.H0+L0.H2": True}
+    assert rows["p"]["L0.H0+L0.H1"] == 1
 
 
 @pytest.mark.parametrize("names", [[], ["0.0"], ["0.0 0.1"], ["0.0", "0.0 0.1"]])

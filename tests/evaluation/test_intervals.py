@@ -18,6 +18,7 @@ from mechcore.evaluation.intervals import (
     mean_interval,
     mean_intervals,
     ratio_intervals,
+    share_at_most,
     share_interval,
 )
 
@@ -129,6 +130,22 @@ def test_no_example_is_an_error() -> None:
         mean_interval(np.array([]))
     with pytest.raises(InputError, match="no example"):
         share_interval(np.array([], dtype=bool))
+
+
+@pytest.mark.parametrize("level", [95, 1, 0, -0.5, math.nan])
+def test_a_level_that_is_no_share_is_an_error(level: float) -> None:
+    values = np.ones((1, 4))
+    for interval in (
+        lambda: mean_intervals(values, level=level),
+        lambda: mean_intervals(values, answers=True, level=level),
+        lambda: ratio_intervals(values, values, level=level),
+        lambda: share_interval(values[0] > 0, level=level),
+        lambda: share_at_most(1, 4, level=level),
+    ):
+        with pytest.raises(InputError, match=f"level is {level}; expected a share such as 0.95"):
+            interval()
+    with pytest.raises(InputError, match="n_resamples is 0; expected at least 1"):
+        mean_intervals(values, n_resamples=0)
 
 
 def test_a_ratio_by_hand() -> None:

@@ -253,3 +253,8 @@ def test_the_result_is_a_ranking_or_a_threshold() -> None:
     assert len(by_threshold.mask.kept) == 6
     assert torch.equal(by_threshold.log_alpha, ranked.log_alpha)
     assert (ranked.target, ranked.seed, ranked.method) == (0.5, 1, "l0")
+    # No ranking has a mask for a target that rounds to all six; the nearest threshold has one.
+    high["log_alpha_std"] = 8.0
+    extreme = trained(PruneSettings(**high, discretisation="threshold"), 0.95).subnetwork()
+    wanted = hard_concrete.deterministic(extreme.log_alpha) > 0.95
+    assert torch.equal(extreme.mask.values, wanted.float())

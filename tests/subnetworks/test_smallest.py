@@ -65,6 +65,7 @@ def test_it_is_the_sparsest_of_those_within_the_limit_in_both_domains() -> None:
         f"loses 1.0 points in domain (at most {100 * row['id_loss_high']:.1f}) and 1.0 points out "
         f"of domain (at most {100 * row['ood_loss_high']:.1f})"
     )
+    assert "which keeps 1 component and loses" in explain_smallest({**row, "kept": 1})
 
 
 def test_it_is_the_upper_end_that_counts() -> None:
