@@ -118,7 +118,8 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
 def _settings(run: RunFolder) -> Mapping[str, Any]:
     """Those of the search, as far as ``config.json`` has them."""
     analyses = (run.config.get("settings") or {}).get("analyses") or {}
-    return analyses.get("search") or {}
+    found: Mapping[str, Any] = analyses.get("search") or {}
+    return found
 
 
 def _raced(run: RunFolder) -> Iterator[str]:

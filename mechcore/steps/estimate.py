@@ -134,7 +134,8 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
         fitting = fitting_of(training, training.step.training, bench.device)
         inputs = _untrained(training, fitting, source.data, bench.device)
     size = Size.of(inputs)
-    forward = _forward(inputs, max(getattr(each.step, "batch_size", _BATCH) for each in of_model))
+    largest = max(getattr(each.step, "batch_size", 0) for each in of_model)
+    forward = _forward(inputs, largest or _BATCH)
     assumed = replace(forward, seconds=WITH_GRADIENT * forward.seconds)
     steps = [each.step for each in of_model if isinstance(each.step, FindMasks)]
     most = max(steps, key=lambda step: len(step.seeds), default=None)
