@@ -390,17 +390,16 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
     assert second[0] == "L1.H2+L3.MLP"
 
 
-def test_a_race_says_what_it_decided_by_its_own_settings(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", World())
+def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_path: Path) -> None:
     decided = (("within", 100), ("above", 200), ("open", 1500), ("below", 90), ("within", 300))
     rows = [f"L0.H{i}+L1.MLP,2,hans,ood,{each},0.01,-0.1,0.1,{n},\n"
             for i, (each, n) in enumerate(decided)]  # fmt: skip
-    (path / "tables" / "race.csv").write_text(
+    (tmp_path / "race.csv").write_text(
         "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
     )
     search = SearchConfig(screening_by="exact", guarantee=0.01, least=0.25)
-    found = read_run(path)
-    config = found.config | {"settings": plain(StudyConfig(analyses=Analyses(search=search)))}
+    found = changed(run, race=run.schemas["race"].read(tmp_path / "race.csv"))
+    config = run.config | {"settings": plain(StudyConfig(analyses=Analyses(search=search)))}
     words, _ = made(search_section.search_section, replace(found, config=config))
     assert words.startswith(
         "A race decided 5 sets of 2 components: 1 superadditive by more than 0.25 nats of margin, "
