@@ -207,5 +207,5 @@ def _show_estimate(prepared: Any, resources: Resources) -> None:
     print(
         f"{n} jobs, {done} of them done before; about "
         f"{progress.duration(table['seconds'].sum())} for the others one after another, "
-        f"measured on this machine; at most {table['memory'].max():.1f} GiB at once"
+        f"measured on this machine; about {table['memory'].max():.1f} GiB for the largest"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ import pandas as pd
 from mechcore.components import ModelShape
 from mechcore.files import read_csv
 from mechcore.models.running import n_parameters
-from mechcore.study.fingerprints import Hasher, checkpoint_content
+from mechcore.study.fingerprints import Hasher, architecture_code, checkpoint_content
 from mechcore.study.folder import TABLES_FOLDER
-from mechcore.study.step import Job, Work
+from mechcore.study.step import Input, Job, Work
 from mechcore.study.store import Store
 from mechcore.yaml_file import located_folder
 
@@ -28,7 +28,7 @@ WITH_GRADIENT = 3.0
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(Input):
     """A checkpoint that jobs read, a directory or hub id."""
 
     source: str
@@ -40,6 +40,10 @@ class Checkpoint:
             InputError: there is no such checkpoint.
         """
         return checkpoint_content(self.source, None, hash_file)
+
+    def uses(self) -> Sequence[object]:
+        """See `Input.uses`; the code of its architecture."""
+        return architecture_code(self.source, None)
 
 
 def checkpoint_of(work: Work, made: str = BASE) -> str:

@@ -156,6 +156,11 @@ def rankings_of(subnetworks: Sequence[Subnetwork]) -> list[int]:
 
 def subnetwork_name(target: float, seed: int, method: Method = "l0") -> str:
     """Short name, such as ``s0.50-seed42``, unique among those of one model and data."""
-    short = f"{target:.2f}"
     prefix = "" if method == "l0" else f"{method}-"
-    return f"{prefix}s{short if float(short) == target else repr(target)}-seed{seed}"
+    return f"{prefix}{target_name(target)}-seed{seed}"
+
+
+def target_name(target: float) -> str:
+    """What a target sparsity is called in names, such as ``s0.50``; of no two the same."""
+    short = f"{target:.2f}"
+    return f"s{short if float(short) == target else repr(target)}"

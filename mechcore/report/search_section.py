@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -98,8 +99,7 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
     elif screening is not None and len(screening):
         exact = int(screening["interaction"].notna().sum())
         were = "was" if len(screening) == 1 else "were"
-        search = (run.config.get("analyses") or {}).get("search") or {}
-        by = search.get("screening_by", "screening")
+        by = _settings(run).get("screening_by", "screening")
         how = "gradients" if by == "screening" else by
         yield (
             f"{count(len(screening), 'pair')} of components {were} screened by {how}, and the "
@@ -115,20 +115,35 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
     )
 
 
+def _settings(run: RunFolder) -> Mapping[str, Any]:
+    """Those of the search, as far as ``config.json`` has them."""
+    analyses = (run.config.get("settings") or {}).get("analyses") or {}
+    found: Mapping[str, Any] = analyses.get("search") or {}
+    return found
+
+
 def _raced(run: RunFolder) -> Iterator[str]:
     """What a race decided, by the size of the sets."""
-    race = run.table("race")
-    search = (run.config.get("analyses") or {}).get("search") or {}
+    race, search = run.table("race"), _settings(run)
+    least = f"{search.get('least', 0.1):g} nats"
+    names = {
+        "above": f"superadditive by more than {least} of margin",
+        "below": f"subadditive by more than {least}",
+        "within": f"within {least} of zero",
+        "top": "among the largest",
+        "rest": "not among them",
+        "open": "undecided",
+    }
     for size, part in race.groupby("size") if race is not None else []:
         counts = part["decision"].value_counts()
-        found = ", ".join(f"{whole(n)} {name}" for name, n in counts.items())
-        if search.get("largest") is None:
-            found += f" {search.get('least', 0.1):g} nats of margin"
+        told = [f"{whole(counts[each])} {name}" for each, name in names.items() if each in counts]
+        found = ", ".join(told)
         yield (
-            f"A race decided {count(len(part), 'set')} of {size} components: {found}. Half of them "
-            f"took {part['n'].median():g} examples or fewer, none more than {part['n'].max()}; any "
-            f"decision is wrong with a probability of {search.get('guarantee') or GUARANTEE:g} at "
-            "most, if no example has an effect far larger than those seen."
+            f"A race decided {count(len(part), 'set')} of {whole(float(str(size)))} components: "
+            f"{found}. Half of them took {part['n'].median():g} examples or fewer, none more than "
+            f"{whole(part['n'].max())}; any decision is wrong with a probability of "
+            f"{search.get('guarantee') or GUARANTEE:g} at most, if no example has an effect far "
+            "larger than those seen."
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,11 +14,13 @@ import pandas as pd
 import torch
 
 from mechcore.data.encoding import EncodedExamples
+from mechcore.data.examples import Examples
 from mechcore.data.task import ROLES
+from mechcore.errors import MechcoreWarning
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
 from mechcore.models.running import device_of
-from mechcore.pruning import prune
+from mechcore.pruning import PruneSettings, prune
 from mechcore.steps.base import WITH_GRADIENT, MainStep, Size
 from mechcore.steps.bench import (
     MODEL,
@@ -47,7 +50,9 @@ _REPEATS = 3
 def estimate(jobs: Sequence[Job], all_jobs: Sequence[Job], bench: Workbench) -> pd.DataFrame:
     """Measure passes on this machine, and work out time and memory of jobs from them.
 
-    For every model among the jobs some examples are run, and a few steps of pruning.
+    For every model among the jobs some examples are run, and a few steps of pruning. Memory is that
+    of batches of the longest texts; a long run may take somewhat more, as the allocator and, in
+    bfloat16 on a processor, torch's kernels keep some for every length of text.
 
     Args:
         jobs: those to do.
@@ -129,24 +134,28 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
         fitting = fitting_of(training, training.step.training, bench.device)
         inputs = _untrained(training, fitting, source.data, bench.device)
     size = Size.of(inputs)
-    forward = _forward(inputs)
+    largest = max(getattr(each.step, "batch_size", 0) for each in of_model)
+    forward = _forward(inputs, largest or _BATCH)
     assumed = replace(forward, seconds=WITH_GRADIENT * forward.seconds)
     steps = [each.step for each in of_model if isinstance(each.step, FindMasks)]
-    pruning = _pruning(inputs, steps[0]) if steps else assumed
+    most = max(steps, key=lambda step: len(step.seeds), default=None)
+    pruning = assumed if most is None else _pruning(inputs, most)
     return _Measured(size, forward, pruning, assumed if fitting is None else _training(fitting))
 
 
-def _forward(inputs: Inputs) -> _Rate:
+def _forward(inputs: Inputs, batch_size: int) -> _Rate:
     model = inputs.model
-    role = next(role for role in ("id", "ood", "train") if role in inputs.data)
-    data = inputs.data[role]
+    roles = [role for role in ("id", "ood", "train") if role in inputs.data]
+    data = inputs.data[roles[0]]
     part = data.part(_typical(data))
     labels = inputs.config.class_names
 
-    def run() -> None:
-        evaluate(model, part, class_names=labels, in_domain=False, batch_size=_BATCH)
+    def run(part: EncodedExamples, batch_size: int = _BATCH) -> None:
+        evaluate(model, part, class_names=labels, in_domain=False, batch_size=batch_size)
 
-    seconds = min(_seconds(run) for _ in range(_REPEATS))
+    seconds = min(_seconds(lambda: run(part)) for _ in range(_REPEATS))
+    for role in [role for role in roles if role != "train"]:
+        run(_longest(inputs.data[role], batch_size), batch_size)
     return _Rate(seconds / len(part), _peak(device_of(model)))
 
 
@@ -157,14 +166,16 @@ def _pruning(inputs: Inputs, step: FindMasks) -> _Rate:
         steps=_PRUNE_STEPS, steps_per_percent=0.0, ramp_per_percent=0.0, tolerance=1.0,
     )  # fmt: skip
     train = inputs.data["train"]
-    longest = sorted(range(len(train)), key=lambda i: -len(train.input_ids[i]))
-    sample = train.part(longest[:: max(1, len(train) // (schedule.batch_size * _PRUNE_STEPS))])
+    ordered = _by_length(train)
+    sample = train.part(ordered[:: max(1, len(train) // (schedule.batch_size * _PRUNE_STEPS))])
     means = MeanActivations.compute(model, sample)
 
-    def run() -> None:
+    def run(sample: EncodedExamples, schedule: PruneSettings = schedule) -> None:
         prune(model, sample, means, sparsity=0.5, seeds=step.seeds, preset=schedule)
 
-    seconds = min(_seconds(run) for _ in range(2))
+    seconds = min(_seconds(lambda: run(sample)) for _ in range(2))
+    for _ in range(2):  # the second beside what the allocator keeps of the first
+        run(_longest(train, schedule.batch_size), replace(schedule, steps=1))
     n = _PRUNE_STEPS * schedule.batch_size * len(step.seeds)
     return _Rate(seconds / n, _peak(device_of(model)))
 
@@ -174,9 +185,12 @@ def _training(fitting: Fitting) -> _Rate:
     settings = fitting.settings
     n = settings.batch_size * settings.accumulate
     sample = fitting.examples.sample(_TRAIN_STEPS * n, 0)
+    texts = fitting.examples.frame
+    characters = texts["text_a"].str.len() + texts["text_b"].str.len()
+    longest = Examples(sample.name, texts.loc[[characters.idxmax()] * n])
     evaluations = {role: data.sample(1, 0) for role, data in fitting.evaluations.items()}
 
-    def run(steps: int) -> float:
+    def run(steps: int, sample: Examples = sample) -> float:
         changed = replace(
             settings,
             epochs=None, steps=steps, warmup_steps=0, evaluate_every=steps, checkpoint_every=steps,
@@ -189,15 +203,27 @@ def _training(fitting: Fitting) -> _Rate:
 
     one, more = (min(run(steps) for _ in range(_REPEATS)) for steps in (1, _TRAIN_STEPS))
     seconds = max(more - one, more / _TRAIN_STEPS)  # the difference of short times may be noise
+    with warnings.catch_warnings():  # that this text is cut, so many times
+        warnings.simplefilter("ignore", MechcoreWarning)
+        run(1, longest)
     return _Rate(seconds / ((_TRAIN_STEPS - 1) * n), _peak(fitting.model.device))
 
 
 def _typical(data: EncodedExamples) -> list[int]:
     """Rows whose batches are as those of all data: each of texts of about one length."""
-    order = sorted(range(len(data)), key=lambda i: len(data.input_ids[i]))
+    order = _by_length(data)
     n = _EXAMPLES // _BATCH
     starts = [i * max(0, len(order) - _BATCH) // max(1, n - 1) for i in range(n)]
     return sorted({row for start in starts for row in order[start : start + _BATCH]})
+
+
+def _longest(data: EncodedExamples, n: int) -> EncodedExamples:
+    """The longest text so many times: as large as a batch can be, which a sample rarely has."""
+    return data.part(_by_length(data)[:1] * n)
+
+
+def _by_length(data: EncodedExamples) -> list[int]:
+    return sorted(range(len(data)), key=lambda i: -len(data.input_ids[i]))
 
 
 def _untrained(training: Job, fitting: Fitting, data: DataConfig, device: str) -> Inputs:

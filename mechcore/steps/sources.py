@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mechcore.data.sources import sources_content
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.inputs import embedded_draw, resolved, sources_of
-from mechcore.study.fingerprints import Hasher, checkpoint_content
-from mechcore.study.step import plain
+from mechcore.study.fingerprints import Hasher, architecture_code, checkpoint_content
+from mechcore.study.step import Input, plain
 
 _PLACE = ("source", "embedded", "checkpoint", "revision", "allow_pickle", "device_map")
 """Settings that say what a model is or where it lies, not how it is used."""
 
 
 @dataclass(frozen=True)
-class CheckpointInput:
+class CheckpointInput(Input):
     """A model in a checkpoint."""
 
     config: ModelConfig
@@ -32,9 +33,15 @@ class CheckpointInput:
         files = checkpoint_content(config.source, config.revision, hash_file)
         return {"files": files, **_use(config)}
 
+    def uses(self) -> Sequence[object]:
+        """See `Input.uses`; the code of its architecture."""
+        config = resolved(self.config)
+        assert config.source is not None
+        return architecture_code(config.source, config.revision)
+
 
 @dataclass(frozen=True)
-class TrainedInput:
+class TrainedInput(Input):
     """One checkpoint of a model that a job of the study trains; its config has no source."""
 
     config: ModelConfig
@@ -50,7 +57,7 @@ ModelInput: TypeAlias = CheckpointInput | TrainedInput
 
 
 @dataclass(frozen=True)
-class DataInput:
+class DataInput(Input):
     """The data of a role.
 
     Attributes:

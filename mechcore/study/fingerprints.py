@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -91,6 +91,20 @@ def checkpoint_content(source: str, revision: str | None, hasher: Hasher = hash_
     if not files:
         raise InputError(f"checkpoint {source}: no config.json and no weights in this folder")
     return files
+
+
+def architecture_code(source: str, revision: str | None) -> Sequence[object]:
+    """The class of a checkpoint's architecture, which is found by name and imported by no step.
+
+    There is none for a configuration that cannot be used: loading the model says why.
+    """
+    from mechcore.models.architectures.base import architecture_of
+    from mechcore.models.loading import read_config
+
+    try:
+        return [type(architecture_of(read_config(source, revision)))]
+    except InputError:
+        return []
 
 
 def _commit(source: str, revision: str | None) -> str:

@@ -44,6 +44,10 @@ class Input(Protocol):
             InputError: it is not there, or cannot be used.
         """
 
+    def uses(self) -> Sequence[object]:
+        """Code that reading it takes and that no step imports: registered functions and classes."""
+        return ()
+
 
 class Step(ABC):
     """Something done as a whole; a frozen dataclass whose fields are its settings.
@@ -125,13 +129,14 @@ class Job:
     @cached_property
     def recipe(self) -> dict[str, Any]:
         """Everything that its result depends on, as a JSON value."""
+        read_by = [thing for each in self.inputs.values() for thing in each.uses()]
         return {
             "step": self.step.kind,
             "settings": self.step.settings(),
             "inputs": dict(self.contents),
             "needs": {what: job.key for what, job in self.needs.items()},
             "versions": versions(self.step.packages),
-            "code": code_digests([self.step, *self.step.uses()]),
+            "code": code_digests([self.step, *self.step.uses(), *read_by]),
         }
 
     @cached_property

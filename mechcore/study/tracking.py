@@ -14,6 +14,7 @@ import pandas as pd
 
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreError, reason
+from mechcore.pruning.subnetwork import target_name
 from mechcore.report.blocks import FIGURES_FOLDER
 from mechcore.report.page import REPORT_FILES
 from mechcore.report.run_folder import CONFIG_FILE, TABLES_FOLDER, RunFolder, read_run
@@ -129,7 +130,7 @@ def _accuracies(rows: pd.DataFrame) -> Iterator[tuple[str, float]]:
     if len(full):
         yield "full", float(full["accuracy"].iloc[0])
     for target, same in rows[rows["subnetwork"] != "full"].groupby("target_sparsity"):
-        yield f"s{target:.2f}", float(same["accuracy"].mean())
+        yield target_name(float(str(target))), float(same["accuracy"].mean())
 
 
 def _log(wandb: Any, tracked: Any, run: RunFolder) -> None:

@@ -24,6 +24,9 @@ from mechcore.report.data_section import data_section, most_frequent
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.stability_section import stability_section
 from mechcore.report.summary import findings, tiles
+from mechcore.steps.analyses_config import Analyses, SearchConfig
+from mechcore.steps.config import StudyConfig
+from mechcore.study.step import plain
 from mechcore.wording import SPACE
 
 GALLERY: Any = SimpleNamespace(add=lambda _, *words, fold="": Picture(*words, "", 1, 1, fold=fold))
@@ -366,9 +369,11 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
     assert words.startswith(
         "496 pairs of components were screened by gradients, and the best 1 ablated exactly"
     )
-    search = {"analyses": {"search": {"screening_by": "my-screening"}}}
+    search = {
+        "settings": plain(StudyConfig(analyses=Analyses(search=SearchConfig(screening_by="exact"))))
+    }
     other, _ = made(search_section.search_section, replace(run, config=run.config | search))
-    assert other.startswith("496 pairs of components were screened by my-screening, and")
+    assert other.startswith("496 pairs of components were screened by exact, and")
     assert "the half of tiny-ood (out-of-domain) that the search did not see: 500 examples" in words
     assert (
         "2 are superadditive on the margin on the other half, with an interval below zero (2 "
@@ -383,6 +388,25 @@ def test_a_search_says_how_much_it_screened_and_on_what_it_reports(run: RunFolde
     ]
     assert first[4:] == ["\u221215.0 [\u221222.5, \u22127.5]", "0.02", "no"]
     assert second[0] == "L1.H2+L3.MLP"
+
+
+def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_path: Path) -> None:
+    decided = (("within", 100), ("above", 200), ("open", 1500), ("below", 90), ("within", 300))
+    rows = [f"L0.H{i}+L1.MLP,2,hans,ood,{each},0.01,-0.1,0.1,{n},\n"
+            for i, (each, n) in enumerate(decided)]  # fmt: skip
+    (tmp_path / "race.csv").write_text(
+        "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
+    )
+    search = SearchConfig(screening_by="exact", guarantee=0.01, least=0.25)
+    found = changed(run, race=run.schemas["race"].read(tmp_path / "race.csv"))
+    config = run.config | {"settings": plain(StudyConfig(analyses=Analyses(search=search)))}
+    words, _ = made(search_section.search_section, replace(found, config=config))
+    assert words.startswith(
+        "A race decided 5 sets of 2 components: 1 superadditive by more than 0.25 nats of margin, "
+        "1 subadditive by more than 0.25 nats, 2 within 0.25 nats of zero, 1 undecided. Half of "
+        "them took 200 examples or fewer, none more than 1,500; any decision is wrong with a "
+        "probability of 0.01 at most"
+    )
 
 
 def test_accuracies_cut_off_are_marked(run: RunFolder) -> None:

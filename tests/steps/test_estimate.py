@@ -10,6 +10,7 @@ import pytest
 from helpers import CLASSES, N_HEADS, N_LAYERS, Cases
 from study.sources import data_config
 
+import mechcore.steps.estimate as module
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses import Answers
@@ -219,3 +220,44 @@ def test_what_is_left_can_be_estimated_without_pruning(config: StudyConfig, tmp_
 def test_estimates_warn_as_a_run_would(config: StudyConfig, tmp_path: Path) -> None:
     with pytest.warns(MechcoreWarning, match="9 of 13 drawn"):
         prepare(config, tmp_path / "out")
+
+
+def test_memory_is_measured_on_batches_of_the_longest_texts(
+    config: StudyConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few random steps rarely meet them, and a batch of them takes the most."""
+    for role in ("train", "id", "ood"):
+        path = Path(getattr(config.data, role))
+        text = path.read_text().replace("the dog ran,", "the dog ran the dog ran the dog ran,", 1)
+        path.write_text(text)
+    met: dict[str, set[tuple[int, ...]]] = {"forward": set(), "pruning": set(), "training": set()}
+
+    def spy(name: str, what: str, rows: Any) -> None:
+        real = getattr(module, name)
+
+        def run(*arguments: Any, **options: Any) -> Any:
+            met[what].add(rows(*arguments))
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(module, name, run)
+
+    def lengths(model: Any, data: Any, *_: Any) -> tuple[int, ...]:
+        del model
+        return tuple(map(len, data.input_ids))
+
+    spy("evaluate", "forward", lengths)
+    spy("prune", "pruning", lengths)
+    fit = module.Fitting.run
+
+    def trained(fitting: Any, *arguments: Any, **options: Any) -> Any:
+        met["training"].add(tuple(map(len, fitting.objective.encode(fitting.examples).input_ids)))
+        return fit(fitting, *arguments, **options)
+
+    monkeypatch.setattr(module.Fitting, "run", trained)
+    config = replace(config, data=replace(config.data, max_id=None), batch_size=7)
+    prepared = prepare(replace(config, training=TRAINING), tmp_path / "out")
+    module.estimate(prepared.pending, prepared.jobs, bench_of(prepared.store, "cpu"))
+    most = 3 + 9 + 3  # the words, and three special tokens
+    assert (most,) * 7 in met["forward"]
+    assert (most,) * 4 in met["pruning"]
+    assert (most,) * 8 in met["training"]

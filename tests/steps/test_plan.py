@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
@@ -253,6 +254,19 @@ def test_versions_and_code_invalidate_everything(
             patch.setattr(f"mechcore.study.step.{name}", value)
             assert changed(before, make_plan(config)) == EVERYTHING
     assert changed(before, make_plan(config)) == set()
+
+
+def test_code_of_the_models_architecture_counts(config: StudyConfig, tmp_path: Path) -> None:
+    """Its module is found by name: no step imports it."""
+    modules = {"bert": ("bert", "encoder"), "llama": ("llama",)}
+    for kind, own in modules.items():
+        (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": kind}))
+        code = {job.step.kind: job.recipe["code"] for job in make_plan(config).jobs}
+        there = {f"mechcore.models.architectures.{name}" for name in own}
+        for step in ("means", "prune", "answers", "sweep", "paths"):
+            assert there <= set(code[step]), (kind, step)
+        others = {f"mechcore.models.architectures.{name}" for name in {"bert", "llama"} - {*own}}
+        assert not others & set(code["prune"])
 
 
 # -- growing studies ------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mechcore.report.kinds import REPORTS, StudyReport, Words
 from mechcore.study.engine import Results
 from mechcore.study.fingerprints import Hasher, hash_file
 from mechcore.study.kinds import STUDIES, StudyKind
-from mechcore.study.step import Job, Step, Work
+from mechcore.study.step import Input, Job, Step, Work
 from mechcore.study.store import Store
 
 RESULT = "result"
@@ -34,7 +34,7 @@ def read(folder: Path) -> int:
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(Input):
     """A number in a file."""
 
     path: Path

@@ -66,6 +66,17 @@ def test_several_data_sets_of_a_role_stay_apart(tmp_path: Path) -> None:
     assert "accuracy/id/full" not in found
 
 
+def test_targets_that_look_alike_have_summaries_of_their_own(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "run", World())
+    file = path / "tables" / "accuracy.csv"
+    table = pd.read_csv(file)
+    file.write_text(table.replace({"target_sparsity": {0.5: 0.704}}).to_csv(index=False))
+    found, rows = summary_of(read_run(path)), table.query("subset == 'all' and role == 'id'")
+    for name, target in (("s0.70", 0.7), ("s0.704", 0.5)):
+        mean = rows[rows["target_sparsity"] == target]["accuracy"].mean()
+        assert found[f"accuracy/id/{name}"] == pytest.approx(mean)
+
+
 def test_a_run_without_tables_has_no_summary(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert summary_of(read_run(tmp_path)) == {}
