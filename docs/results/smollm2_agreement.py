@@ -2,7 +2,7 @@
 
 Usage: python docs/results/smollm2_agreement.py FOLDER
 
-FOLDER has the tables of the study (study/tables).
+FOLDER has the tables of the study (study/tables), and those of the search beside them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from study_tables import N_SETS, Study, category, points, where_of
 
 STRUCTURES = ("near", "with", "subject relative", "object relative")
 NUMBERS = ("singular", "plural")
+COLUMNS = 5
+"""Pairs side by side in the table of all that are among the largest."""
 STUDY = Study(
     id="match",
     ood="mismatch",
@@ -41,6 +43,8 @@ def tables(folder: Path) -> dict[str, str]:
         "core": STUDY.core(read["head_categories"], read["ablation"]),
         "categories": _categories(read["head_categories"]),
         "components": _components(read["sweep"], read["head_categories"]),
+        "pairs": _pairs(read["superadditive"]),
+        "largest": _largest(read["race"]),
     }
 
 
@@ -83,6 +87,37 @@ def _components(sweep: pd.DataFrame, categories: pd.DataFrame) -> str:
         rows.append(cells)
     drops = [f"margin drop, {each}" for each in (STUDY.id, STUDY.ood)]
     return markdown(["component", "category", *drops, *(f"{n} subjects" for n in NUMBERS)], rows)
+
+
+def _pairs(superadditive: pd.DataFrame) -> str:
+    """The best pairs of the race on the sentences that it did not see."""
+    rows = []
+    for name, found in superadditive.groupby("set", sort=False):
+        where = found.set_index(["metric", "subset"])
+        by_set = where.loc["margin", "interaction"]
+        numbers = [by_set[[f"{each}, {n}" for each in STRUCTURES]].mean() for n in NUMBERS]
+        joint = where.loc[("margin", "all")]
+        rows.append(
+            [str(name), f"{joint['sum_of_single_drops']:.2f}", f"{joint['joint_drop']:.2f}"]
+            + [_with_interval(joint, 1, 2), *(f"{mean:.2f}" for mean in numbers)]
+            + [_with_interval(where.loc[("accuracy", "all")], 100, 1)]
+        )
+    head = ["pair", "drops of both alone, added", "drop without both", "interaction"]
+    return markdown([*head, *(f"{n} subjects" for n in NUMBERS), "interaction, points"], rows)
+
+
+def _with_interval(row: pd.Series, unit: float, digits: int) -> str:
+    mean, low, high = (f"{unit * row[c]:.{digits}f}" for c in ("interaction", "low", "high"))
+    return f"{mean} ({low} to {high})"
+
+
+def _largest(race: pd.DataFrame) -> str:
+    """All pairs decided to be among the largest, in columns from left to right."""
+    top = race[race["decision"] == "top"].nlargest(len(race), "effect")
+    cells = [[each.set, f"{each.effect:.2f}"] for each in top.itertuples()]
+    height = -(-len(cells) // COLUMNS)
+    rows = [sum(cells[i::height], []) for i in range(height)]
+    return markdown(["pair", "nats"] * COLUMNS, rows)
 
 
 if __name__ == "__main__":
