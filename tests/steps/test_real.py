@@ -46,7 +46,7 @@ def config(folder: Path, n: int) -> StudyConfig:
         sparsities=(0.5, 0.8),
         batch_size=32,
         n_resamples=100,
-        analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(2, 2)),
+        analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(1, 1, controls=2), paths=None),
     )
 
 
@@ -74,6 +74,7 @@ def test_accuracies_labels_and_one_ablation(real_data: Path) -> None:
     assert abs(rows.loc["ood", "margin_drop"]) > 1e-4
 
 
+@pytest.mark.usefixtures("no_drawings")
 def test_a_run(real_data: Path, tmp_path: Path) -> None:
     (report,) = run_study(config(real_data, 24), tmp_path / "run")
     assert report.is_file()
