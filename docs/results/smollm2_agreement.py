@@ -97,11 +97,11 @@ def _pairs(superadditive: pd.DataFrame) -> str:
         by_set = where.loc["margin", "interaction"]
         numbers = [by_set[[f"{each}, {n}" for each in STRUCTURES]].mean() for n in NUMBERS]
         joint = where.loc[("margin", "all")]
-        rows.append(
-            [str(name), f"{joint['sum_of_single_drops']:.2f}", f"{joint['joint_drop']:.2f}"]
-            + [_with_interval(joint, 1, 2), *(f"{mean:.2f}" for mean in numbers)]
-            + [_with_interval(where.loc[("accuracy", "all")], 100, 1)]
-        )
+        drops = [joint["sum_of_single_drops"], joint["joint_drop"]]
+        nats = _with_interval(joint, 1, 2)
+        answers = _with_interval(where.loc[("accuracy", "all")], 100, 1)
+        cells = [*(f"{drop:.2f}" for drop in drops), nats, *(f"{mean:.2f}" for mean in numbers)]
+        rows.append([str(name), *cells, answers])
     head = ["pair", "drops of both alone, added", "drop without both", "interaction"]
     return markdown([*head, *(f"{n} subjects" for n in NUMBERS), "interaction, points"], rows)
 
@@ -116,7 +116,7 @@ def _largest(race: pd.DataFrame) -> str:
     top = race[race["decision"] == "top"].nlargest(len(race), "effect")
     cells = [[each.set, f"{each.effect:.2f}"] for each in top.itertuples()]
     height = -(-len(cells) // COLUMNS)
-    rows = [sum(cells[i::height], []) for i in range(height)]
+    rows = [[cell for pair in cells[i::height] for cell in pair] for i in range(height)]
     return markdown(["pair", "nats"] * COLUMNS, rows)
 
 

@@ -46,7 +46,9 @@ def config(folder: Path, n: int) -> StudyConfig:
         sparsities=(0.5, 0.8),
         batch_size=32,
         n_resamples=100,
-        analyses=Analyses(heads=HeadsConfig(8), ablation=AblationConfig(1, 1, controls=2), paths=None),
+        analyses=Analyses(
+            heads=HeadsConfig(8), ablation=AblationConfig(1, 1, controls=2), paths=None
+        ),
     )
 
 
