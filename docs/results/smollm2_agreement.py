@@ -93,22 +93,20 @@ def _pairs(superadditive: pd.DataFrame) -> str:
     """The best pairs of the race on the sentences that it did not see."""
     rows = []
     for name, found in superadditive.groupby("set", sort=False):
-        where = found.set_index(["metric", "subset"])
-        by_set = where.loc["margin", "interaction"]
-        numbers = [by_set[[f"{each}, {n}" for each in STRUCTURES]].mean() for n in NUMBERS]
-        joint = where.loc[("margin", "all")]
+        margins, answers = (found[found["metric"] == each] for each in ("margin", "accuracy"))
+        by_set = margins.set_index("subset")
+        numbers = [
+            by_set.loc[[f"{each}, {n}" for each in STRUCTURES], "interaction"].mean()
+            for n in NUMBERS
+        ]
+        joint = by_set.loc["all"]
         drops = [joint["sum_of_single_drops"], joint["joint_drop"]]
-        nats = _with_interval(joint, 1, 2)
-        answers = _with_interval(where.loc[("accuracy", "all")], 100, 1)
+        ends = ("interaction", "low", "high")
+        nats = points(margins[margins["subset"] == "all"], *ends, unit=1)
         cells = [*(f"{drop:.2f}" for drop in drops), nats, *(f"{mean:.2f}" for mean in numbers)]
-        rows.append([str(name), *cells, answers])
+        rows.append([str(name), *cells, points(answers[answers["subset"] == "all"], *ends)])
     head = ["pair", "drops of both alone, added", "drop without both", "interaction"]
     return markdown([*head, *(f"{n} subjects" for n in NUMBERS), "interaction, points"], rows)
-
-
-def _with_interval(row: pd.Series, unit: float, digits: int) -> str:
-    mean, low, high = (f"{unit * row[c]:.{digits}f}" for c in ("interaction", "low", "high"))
-    return f"{mean} ({low} to {high})"
 
 
 def _largest(race: pd.DataFrame) -> str:
