@@ -2,13 +2,15 @@
 
 A set of paths to one receiver is that receiver ablated with what it would put out if it did not see
 the senders (`mechcore.masking.blinding.Blindness`): sets with the same senders share one forward
-that finds it, and everything before their receivers. Sets with several receivers, whose outputs
-depend on each other, run as they are defined, several side by side.
+that finds it, and everything before their receivers. Sets of paths to the answer alone share one
+forward of the full model (`mechcore.ablation.answer_cuts`), where layers are known as functions.
+Sets with several receivers, whose outputs depend on each other, run as they are defined, several
+side by side.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,13 +18,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mechcore.ablation.engines import Job, ReferenceEngine, SharingEngine
+from mechcore.ablation.answer_cuts import AnswerCuts
+from mechcore.ablation.engines import Job, ReferenceEngine, SharingEngine, TreeEngine
 from mechcore.ablation.kept import Kept
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.components.paths import Path, PathSet, Receiver
+from mechcore.components.paths import ANSWER, Path, PathSet, Receiver
 from mechcore.evaluation.evaluate import MAX_ROWS
 from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
-from mechcore.models.running import n_kv_heads
+from mechcore.masking.fills import fill_of
+from mechcore.models.running import n_kv_heads, read_position
 
 
 @dataclass(eq=False)
@@ -40,6 +44,45 @@ class _Group:
 
     def __post_init__(self) -> None:
         self.tasks = self.engine.tasks()
+
+
+class _Answers:
+    """Sets of paths to the answer alone.
+
+    Args:
+        base: ablates components of the model.
+        sets: by their rows among the answers.
+    """
+
+    def __init__(self, base: TreeEngine, sets: Mapping[int, PathSet]) -> None:
+        self.base, self.job = base, base.job
+        self.rows = torch.tensor([*sets])
+        self.senders = [each.senders[Receiver(None)] for each in sets.values()]
+        self.cuts = self._new_cuts()
+
+    def _new_cuts(self) -> AnswerCuts:
+        job, base = self.job, self.base
+        fills = fill_of(job.model, job.means, job.fill, job.seed)
+        return AnswerCuts(base.exact, job.shape, fills, self.senders, base.max_tokens)
+
+    def begin(self, batch: int) -> None:
+        if batch == 0:
+            self.cuts = self._new_cuts()
+        self.cuts.begin(self.job.asked(self.job.batches[batch]))
+
+    def run(self, batch: int, kept: Kept) -> None:
+        job, given = self.job, self.job.batches[batch]
+        inputs, index = job.asked(given), given["index"]
+        self.cuts.fills.prepare({**inputs, "index": index})
+        stack = self.cuts.stack
+        for part, streams in self.cuts.follow(inputs, read_position(job.model, inputs)):
+            logits = job.readout.classes(stack.out(stack.head(streams))).cpu()
+            job.readout.check(logits, index, None)
+            rows = self.rows[part]
+            if not len(rows):
+                kept.full[index] = logits[0].float()
+                continue
+            kept.note(rows, index, logits.float(), job.correct_classes[index], kept.full[index])
 
 
 class PathEngine:
@@ -65,7 +108,7 @@ class PathEngine:
         for each in sets:
             for path in each.paths:
                 path.check(job.shape, parallel=parallel)
-        self.division = [self.name, *base.division]
+        self.division = [self.name, ANSWER, *base.division]
         rest = list(range(len(sets)))
         self.groups: list[_Group] = []
         if isinstance(base, SharingEngine):
@@ -75,6 +118,11 @@ class PathEngine:
             grouped = {row for rows in by_senders.values() for row in rows.values()}
             rest = [row for row in rest if row not in grouped]
             rest.sort(key=lambda row: Receiver(None) not in sets[row].senders)
+        self.answers: _Answers | None = None
+        to_answer = [row for row in rest if [*sets[row].senders] == [Receiver(None)]]
+        if isinstance(base, TreeEngine) and to_answer:
+            self.answers = _Answers(base, {row: sets[row] for row in to_answer})
+            rest = [row for row in rest if row not in to_answer]
         size = max(1, MAX_ROWS // job.batch_size // 2)
         self.rest = [rest[start : start + size] for start in range(0, len(rest), size)]
         self.parts = [
@@ -82,6 +130,7 @@ class PathEngine:
             for group in self.groups
             for part in dict.fromkeys(part for part, *_ in group.tasks)
         ]
+        self.first_rest = len(self.parts) + (self.answers is not None)
 
     def _by_senders(self) -> dict[tuple[frozenset[Component], str], dict[Receiver, int]]:
         """Sets with one receiver by what that does not see; more, where it runs too late to tell.
@@ -127,19 +176,25 @@ class PathEngine:
     def tasks(self) -> list[tuple[int, int, float]]:
         """Part, batch and cost in layers times tokens of every task.
 
-        Part -1 is the full model, which groups run anyway.
+        Part -1 is the full model, which groups and answers run anyway.
         """
         numbers = {(id(group), part): i for i, (group, part) in enumerate(self.parts)}
         batches = self.job.batches
         tokens = sum(batch["input_ids"].numel() for batch in batches)
         n_layers = self.job.shape.n_layers
-        found = [] if self.groups else [(-1, 0, float(n_layers * tokens))]
+        shared = bool(self.groups or self.answers)
+        found = [] if shared else [(-1, 0, float(n_layers * tokens))]
         for group in self.groups:
             of_pass = n_layers * len(_fill(group.engine).rows.run)
             for part, batch, cost in group.tasks:
                 more = of_pass * batches[batch]["input_ids"].numel()
                 found.append((numbers[id(group), part], batch, cost + more))
-        for i, rows in enumerate(self.rest, len(self.parts)):
+        if self.answers is not None:
+            found += [
+                (len(self.parts), number, float(n_layers * batch["input_ids"].numel()))
+                for number, batch in enumerate(batches)
+            ]
+        for i, rows in enumerate(self.rest, self.first_rest):
             found.append((i, 0, float(2 * len(rows) * n_layers * tokens)))
         return found
 
@@ -154,14 +209,20 @@ class PathEngine:
         if 0 <= part < len(self.parts):
             group, own = self.parts[part]
             group.engine.begin(own, batch)
+        elif self.answers is not None and part == len(self.parts):
+            self.answers.begin(batch)
 
     def run(self, part: int, batch: int, kept: Kept) -> None:
         """Do one task."""
         if part < 0:
             ReferenceEngine(self.job).run(-1, 0, kept)
             return
-        if part >= len(self.parts):
-            self._run_rest(self.rest[part - len(self.parts)], kept)
+        if part >= self.first_rest:
+            self._run_rest(self.rest[part - self.first_rest], kept)
+            return
+        if part == len(self.parts):
+            assert self.answers is not None
+            self.answers.run(batch, kept)
             return
         group, own = self.parts[part]
         fill, where = _fill(group.engine), group.engine.batches[batch]
