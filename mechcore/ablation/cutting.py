@@ -1,11 +1,11 @@
 """Cutting many sets of paths, on the engines that ablate sets of components.
 
-A set of paths to one receiver is that receiver ablated with what it would put out if it did not see
-the senders (`mechcore.masking.blinding.Blindness`): sets with the same senders share one forward
-that finds it, and everything before their receivers. Sets of paths to the answer alone share one
-forward of the full model (`mechcore.ablation.answer_cuts`), where layers are known as functions.
-Sets with several receivers, whose outputs depend on each other, run as they are defined, several
-side by side.
+Where layers are known as functions, sets of paths to one receiver share the full model's forward
+(`mechcore.ablation.stack_cuts`). Elsewhere, and for queries, keys and values, such a set is its
+receiver ablated with what it would put out if it did not see the senders
+(`mechcore.masking.blinding.Blindness`): sets with the same senders share one forward that finds it,
+and everything before their receivers. Sets with several receivers, whose outputs depend on each
+other, run as they are defined, several side by side.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from mechcore.ablation.answer_cuts import AnswerCuts
 from mechcore.ablation.engines import Job, ReferenceEngine, SharingEngine, TreeEngine
 from mechcore.ablation.kept import Kept
+from mechcore.ablation.stack_cuts import StackCuts
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.components.paths import ANSWER, Path, PathSet, Receiver
 from mechcore.evaluation.evaluate import MAX_ROWS
 from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
 from mechcore.masking.fills import fill_of
-from mechcore.models.running import n_kv_heads, read_position
+from mechcore.models.running import Batch, n_kv_heads, read_position
+
+Rows: TypeAlias = dict[Receiver, int]
+"""Of the answers to sets, by their receivers."""
 
 
 @dataclass(eq=False)
@@ -46,43 +49,84 @@ class _Group:
         self.tasks = self.engine.tasks()
 
 
-class _Answers:
-    """Sets of paths to the answer alone.
+class _OnStack:
+    """Sets of paths to one receiver each, on layers that are known as functions.
 
     Args:
         base: ablates components of the model.
-        sets: by their rows among the answers.
+        sets: the answer, or receivers and their rows, by what they do not see.
     """
 
-    def __init__(self, base: TreeEngine, sets: Mapping[int, PathSet]) -> None:
+    def __init__(self, base: TreeEngine, sets: Mapping[frozenset[Component], Rows]) -> None:
         self.base, self.job = base, base.job
-        self.rows = torch.tensor([*sets])
-        self.senders = [each.senders[Receiver(None)] for each in sets.values()]
+        self.at: tuple[int, int] | None = None  # batch, and first row, that the cuts know
+        answer = Receiver(None)
+        self.answers = {senders: rows[answer] for senders, rows in sets.items() if answer in rows}
+        by_layer = [
+            (senders, {r.component: rows[r] for r in sorted(rows) if r.component is not None})
+            for senders, rows in sets.items()
+        ]
+        self.parts = [(senders, rows) for senders, rows in by_layer if rows]
         self.cuts = self._new_cuts()
 
-    def _new_cuts(self) -> AnswerCuts:
+    def _new_cuts(self) -> StackCuts:
         job, base = self.job, self.base
         fills = fill_of(job.model, job.means, job.fill, job.seed)
-        return AnswerCuts(base.exact, job.shape, fills, self.senders, base.max_tokens)
+        return StackCuts(base.exact, job.shape, fills, base.max_tokens)
 
-    def begin(self, batch: int) -> None:
-        if batch == 0:
-            self.cuts = self._new_cuts()
-        self.cuts.begin(self.job.asked(self.job.batches[batch]))
+    def tasks(self) -> list[tuple[int, int, float]]:
+        """Part, batch and cost of every task; all parts of one batch follow each other."""
+        n_layers = self.job.shape.n_layers
+        # Part 0 is the full model and the answers.
+        costs = [n_layers, *(sum(n_layers - c.layer for c in rows) for _, rows in self.parts)]
+        return [
+            (part, number, float(cost * batch["input_ids"].numel()))
+            for number, batch in enumerate(self.job.batches)
+            for part, cost in enumerate(costs)
+        ]
 
-    def run(self, batch: int, kept: Kept) -> None:
-        job, given = self.job, self.job.batches[batch]
-        inputs, index = job.asked(given), given["index"]
+    def begin(self, part: int, batch: int) -> None:
+        """Draw what a batch needs at random; the first of its parts does so."""
+        if part == 0:
+            self.at = None
+            self.cuts = self._new_cuts() if batch == 0 else self.cuts
+            self.cuts.begin(self.job.asked(self.job.batches[batch]))
+
+    def run(self, part: int, batch: int, kept: Kept) -> None:
+        """Do one task."""
+        inputs = self.job.asked(self.job.batches[batch])
+        n, n_pos = inputs["input_ids"].shape
+        size = self.cuts.rows_at_once(n_pos)
+        for start in range(0, n, size):
+            where = slice(start, start + size)
+            index = self.job.batches[batch]["index"][where]
+            if self.at != (batch, start):
+                rows = {name: values[where] for name, values in inputs.items()}
+                self._start(rows, index, where, kept)
+                self.at = (batch, start)
+            self._cut(part, index, kept)
+
+    def _start(self, inputs: Batch, index: Tensor, where: slice, kept: Kept) -> None:
         self.cuts.fills.prepare({**inputs, "index": index})
-        stack = self.cuts.stack
-        for part, streams in self.cuts.follow(inputs, read_position(job.model, inputs)):
-            logits = job.readout.classes(stack.out(stack.head(streams))).cpu()
-            job.readout.check(logits, index, None)
-            rows = self.rows[part]
-            if not len(rows):
-                kept.full[index] = logits[0].float()
-                continue
-            kept.note(rows, index, logits.float(), job.correct_classes[index], kept.full[index])
+        full = self.cuts.start(inputs, read_position(self.job.model, inputs), where)
+        kept.full[index] = self._logits(full, index)
+
+    def _cut(self, part: int, index: Tensor, kept: Kept) -> None:
+        if part == 0:
+            numbers, streams = [*self.answers.values()], self.cuts.answers([*self.answers])
+        else:
+            senders, receivers = self.parts[part - 1]
+            numbers = [*receivers.values()]
+            streams = self.cuts.components(senders, [*receivers])
+        correct, full = self.job.correct_classes[index], kept.full[index]
+        for some, x in streams:
+            kept.note(numbers[some], index, self._logits(x, index), correct, full)
+
+    def _logits(self, x: Tensor, index: Tensor) -> Tensor:
+        job, stack = self.job, self.cuts.stack
+        logits = job.readout.classes(stack.out(stack.head(x))).cpu()
+        job.readout.check(logits, index, None)
+        return logits.float()
 
 
 class PathEngine:
@@ -111,18 +155,21 @@ class PathEngine:
         self.division = [self.name, ANSWER, *base.division]
         rest = list(range(len(sets)))
         self.groups: list[_Group] = []
+        self.on_stack: _OnStack | None = None
+        by_senders = self._by_senders()
+        if isinstance(base, TreeEngine):
+            whole = {senders: rows for (senders, what), rows in by_senders.items() if what == "all"}
+            by_senders = {key: rows for key, rows in by_senders.items() if key[1] != "all"}
+            self.on_stack = _OnStack(base, whole) if whole else None
+            done = {row for rows in whole.values() for row in rows.values()}
+            rest = [row for row in rest if row not in done]
         if isinstance(base, SharingEngine):
             # Sets of which the answer alone is blind share a forward with each other instead.
-            by_senders = {k: v for k, v in self._by_senders().items() if [*v] != [Receiver(None)]}
+            by_senders = {k: v for k, v in by_senders.items() if [*v] != [Receiver(None)]}
             self.groups = [self._group(base, *key, rows) for key, rows in by_senders.items()]
             grouped = {row for rows in by_senders.values() for row in rows.values()}
             rest = [row for row in rest if row not in grouped]
             rest.sort(key=lambda row: Receiver(None) not in sets[row].senders)
-        self.answers: _Answers | None = None
-        to_answer = [row for row in rest if [*sets[row].senders] == [Receiver(None)]]
-        if isinstance(base, TreeEngine) and to_answer:
-            self.answers = _Answers(base, {row: sets[row] for row in to_answer})
-            rest = [row for row in rest if row not in to_answer]
         size = max(1, MAX_ROWS // job.batch_size // 2)
         self.rest = [rest[start : start + size] for start in range(0, len(rest), size)]
         self.parts = [
@@ -130,15 +177,16 @@ class PathEngine:
             for group in self.groups
             for part in dict.fromkeys(part for part, *_ in group.tasks)
         ]
-        self.first_rest = len(self.parts) + (self.answers is not None)
+        n_stacked = 0 if self.on_stack is None else 1 + len(self.on_stack.parts)
+        self.first_rest = len(self.parts) + n_stacked
 
-    def _by_senders(self) -> dict[tuple[frozenset[Component], str], dict[Receiver, int]]:
+    def _by_senders(self) -> dict[tuple[frozenset[Component], str], Rows]:
         """Sets with one receiver by what that does not see; more, where it runs too late to tell.
 
         A receiver that is blind to some heads is as blind to those and any that run after it.
         """
         shape, parallel = self.job.shape, runs_in_parallel(self.job.model)
-        found: dict[tuple[frozenset[Component], str], dict[Receiver, int]] = {}
+        found: dict[tuple[frozenset[Component], str], Rows] = {}
 
         def home(receiver: Receiver, senders: frozenset[Component]) -> frozenset[Component]:
             for more, what in found:
@@ -160,7 +208,7 @@ class PathEngine:
         base: SharingEngine,
         senders: frozenset[Component],
         what: str,
-        rows: dict[Receiver, int],
+        rows: Rows,
     ) -> _Group:
         job, full = self.job, Mask.full(self.job.shape)
         receivers = [receiver for receiver in rows if receiver.component is not None]
@@ -176,23 +224,22 @@ class PathEngine:
     def tasks(self) -> list[tuple[int, int, float]]:
         """Part, batch and cost in layers times tokens of every task.
 
-        Part -1 is the full model, which groups and answers run anyway.
+        Part -1 is the full model, which is run anyway where sets share it.
         """
         numbers = {(id(group), part): i for i, (group, part) in enumerate(self.parts)}
         batches = self.job.batches
         tokens = sum(batch["input_ids"].numel() for batch in batches)
         n_layers = self.job.shape.n_layers
-        shared = bool(self.groups or self.answers)
+        shared = bool(self.groups or self.on_stack)
         found = [] if shared else [(-1, 0, float(n_layers * tokens))]
         for group in self.groups:
             of_pass = n_layers * len(_fill(group.engine).rows.run)
             for part, batch, cost in group.tasks:
                 more = of_pass * batches[batch]["input_ids"].numel()
                 found.append((numbers[id(group), part], batch, cost + more))
-        if self.answers is not None:
+        if self.on_stack is not None:
             found += [
-                (len(self.parts), number, float(n_layers * batch["input_ids"].numel()))
-                for number, batch in enumerate(batches)
+                (len(self.parts) + part, batch, cost) for part, batch, cost in self.on_stack.tasks()
             ]
         for i, rows in enumerate(self.rest, self.first_rest):
             found.append((i, 0, float(2 * len(rows) * n_layers * tokens)))
@@ -209,8 +256,8 @@ class PathEngine:
         if 0 <= part < len(self.parts):
             group, own = self.parts[part]
             group.engine.begin(own, batch)
-        elif self.answers is not None and part == len(self.parts):
-            self.answers.begin(batch)
+        elif self.on_stack is not None and 0 <= part < self.first_rest:
+            self.on_stack.begin(part - len(self.parts), batch)
 
     def run(self, part: int, batch: int, kept: Kept) -> None:
         """Do one task."""
@@ -220,9 +267,9 @@ class PathEngine:
         if part >= self.first_rest:
             self._run_rest(self.rest[part - self.first_rest], kept)
             return
-        if part == len(self.parts):
-            assert self.answers is not None
-            self.answers.run(batch, kept)
+        if part >= len(self.parts):
+            assert self.on_stack is not None
+            self.on_stack.run(part - len(self.parts), batch, kept)
             return
         group, own = self.parts[part]
         fill, where = _fill(group.engine), group.engine.batches[batch]

@@ -14,6 +14,7 @@ from helpers import Cases
 
 from mechcore.ablation import ablate, sets, sweep
 from mechcore.ablation.cutting import PathEngine
+from mechcore.ablation.stack_cuts import StackCuts
 from mechcore.components import ModelShape
 from mechcore.components.paths import PathSet
 from mechcore.data.encoding import EncodedExamples
@@ -120,24 +121,61 @@ def test_an_interrupted_sweep_of_paths_goes_on(
         np.testing.assert_allclose(answers.margin, whole.without[each].margin, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["tree", "restart"])
-def test_paths_of_one_sender_cost_little_more_than_their_receivers(
-    cases: Cases, engine: str
+@pytest.mark.parametrize("fill", ["mean", "resample"])
+def test_a_batch_that_is_too_much_to_keep_is_done_in_pieces(
+    cases: Cases, fill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data, n_samples=16)
+    options: dict[str, Any] = {"fill": fill, "seed": 5, "batch_size": 3, "role": "ood"}
+    monkeypatch.setattr("mechcore.ablation.stack_cuts.MAX_KEPT", 0)
+    rows: list[slice] = []
+    start = StackCuts.start
+
+    def counting(self: StackCuts, inputs: Any, read: Any, where: slice) -> Any:
+        rows.append(where)
+        return start(self, inputs, read, where)
+
+    monkeypatch.setattr(StackCuts, "start", counting)
+    found = ablate(model, SETS, data, means, engine="tree", **options)
+    assert {(each.start, each.stop) for each in rows} >= {(0, 1), (1, 2), (2, 3)}
+    np.testing.assert_allclose(
+        [each.margin for each in found.without.values()],
+        defined(model, data, means, fill, seed=5),
+        atol=1e-4,
+    )
+
+
+def test_paths_of_one_sender_cost_little_more_than_their_receivers(cases: Cases) -> None:
     """In whole layers, by the engine's own count: one forward of two rows is added."""
     model, data = cases.get("bert").model, encoded()
-    means = means_of(model, data)
-    costs = []
+    receivers = ModelShape.of(model).components[5:]
+    singles, paths = (
+        cost_of(model, data, each, "restart")
+        for each in (receivers, sets.paths("L0.H1", receivers, model))
+    )
+    assert paths - singles == pytest.approx(2 * 2)  # two rows, two layers
+
+
+def test_on_a_stack_paths_from_many_senders_share_the_full_model(cases: Cases) -> None:
+    """Every receiver of the last of two layers costs one layer; answers cost nothing."""
+    model, data = cases.get("bert").model, encoded()
+    receivers = ModelShape.of(model).components[5:]
+    for senders in (["L0.H1"], ["L0.H0", "L0.H1", "L0.MLP"]):
+        cut = sets.paths(senders, receivers, model, together=False)
+        cut += sets.paths(senders, "answer", model, together=False)
+        assert cost_of(model, data, cut, "tree") == 2 + len(senders) * len(receivers)
+
+
+def cost_of(model: Any, data: EncodedExamples, cut: Any, engine: str) -> float:
+    """Layers for each token, by the engine's own count."""
+    costs: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         work = importlib.import_module("mechcore.ablation.sweeping")
-        patch.setattr(work, "_work", lambda parts, *_: costs.append(parts.tasks()))
-        receivers = ModelShape.of(model).components[5:]
-        ablate(model, receivers, data, means, engine=engine, role="ood")
-        cut = sets.paths("L0.H1", receivers, model)
-        ablate(model, cut, data, means, engine=engine, role="ood")
-    singles, paths = (sum(cost for part, _, cost in each if part >= 0) for each in costs)
+        patch.setattr(work, "_work", lambda parts, *_: costs.extend(parts.tasks()))
+        ablate(model, cut, data, means_of(model, data), engine=engine, role="ood")  # type: ignore[arg-type]
     tokens = sum(batch["input_ids"].numel() for batch in data.batches(64))
-    assert paths - singles == pytest.approx(2 * 2 * tokens)  # two rows, two layers
+    return sum(cost for part, _, cost in costs if part >= 0) / tokens
 
 
 # -- ready sets -----------------------------------------------------------------------------------
