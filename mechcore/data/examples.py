@@ -105,13 +105,19 @@ class Examples(Shown):
 
         Subsets keep their shares, rounded, and none is lost unless there are more than ``n``.
         """
+        if n >= len(self):
+            return self
+        return Examples(self.name, self.frame.iloc[self.sample_rows(n, seed)])
+
+    def sample_rows(self, n: int, seed: int) -> list[int]:
+        """The rows of the examples that `sample` draws."""
         import pandas as pd
 
         if n >= len(self):
-            return self
+            return [*range(len(self))]
         sizes = self.frame["subset"].value_counts()
         if len(sizes) > n:
-            return Examples(self.name, self.frame.sample(n=n, random_state=seed).sort_index())
+            return sorted(self.frame.sample(n=n, random_state=seed).index)
         # Largest remainders, after one example for every subset.
         exact = 1 + (sizes - 1) * (n - len(sizes)) / (len(self) - len(sizes))
         counts = exact.astype(int)
@@ -121,7 +127,7 @@ class Examples(Shown):
             self.frame[self.frame["subset"] == name].sample(n=int(count), random_state=seed)
             for name, count in counts.items()
         ]
-        return Examples(self.name, pd.concat(drawn).sort_index())
+        return sorted(pd.concat(drawn).index)
 
     def halves(self, seed: int) -> tuple[Examples, Examples]:
         """Two random halves that share no example, halves of every subset.

@@ -23,10 +23,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Bool
 
 from mechcore.ablation.controls import CONTROL_COLUMNS
-from mechcore.ablation.effects import METRICS, Answers, ComponentSet, Cut, members_of
+from mechcore.ablation.effects import METRICS, Ablations, Answers, ComponentSet, Cut, members_of
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet
@@ -173,6 +174,7 @@ def readers_of(
     receivers: Iterable[ComponentLike] | None = None,
     n_controls: int = 39,
     controlled: Iterable[ComponentLike] | None = None,
+    known: Ablations | None = None,
     role: Literal["id", "ood"] = "id",
     seed: int = 0,
     **options: Any,
@@ -188,12 +190,14 @@ def readers_of(
         n_controls: how many random sets of heads stand beside the core; fewer where there are
             not as many.
         controlled: the components that have controls; by default all.
+        known: components ablated alone on these examples, which are not ablated again.
         role: whether the data is ``"id"`` or ``"ood"``.
         seed: of the controls and draws.
         options: of `mechcore.ablate`.
 
     Raises:
-        InputError: see `random_senders` and `mechcore.ablate`; or no component runs after the core.
+        InputError: see `random_senders` and `mechcore.ablate`; or no component runs after the core,
+            or ``known`` is of other examples.
     """
     heads, shape = parse_components(core), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
@@ -204,8 +208,12 @@ def readers_of(
     drawn = random_senders(heads, shape, n_controls, seed) if beside else []
     controls = [cuts_behind(each, beside, model) for each in drawn]
     alone = {r: ComponentSet((r,)) for r in cut}
-    sets: list[Cut] = [*alone.values(), *cut.values(), *(s for c in controls for s in c.values())]
+    left = [each for each in alone.values() if known is None or each not in known.without]
+    sets: list[Cut] = [*left, *cut.values(), *(s for c in controls for s in c.values())]
     found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
+    if known is not None:
+        _check_same(known.full, found.full)
+        found = known.with_more(found)
     return Readers(
         found.full,
         {r: found.without[each] for r, each in alone.items()},
@@ -214,6 +222,17 @@ def readers_of(
         found.data,
         role,
     )
+
+
+def _check_same(known: Evaluation, found: Evaluation) -> None:
+    """Make sure that two are answers of one model to the same examples."""
+    same = known.logits.shape == found.logits.shape
+    if not (same and torch.allclose(known.logits, found.logits, rtol=1e-3, atol=1e-3)):
+        raise InputError(
+            f"core: the full model's answers among the known ablations ({len(known.correct)}) are "
+            f"not those on these examples ({len(found.correct)}); expected ablations of the same "
+            "model on the same examples"
+        )
 
 
 def cuts_behind(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
+import numpy as np
 import pandas as pd
 
 from mechcore.ablation import Ablations, sets
@@ -33,8 +34,15 @@ from mechcore.paths.dependence import (
 )
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.paths.verdict import CORE_VERDICT
-from mechcore.steps.ablation import CORE, Ablating, ablate_on, joined, known_groups
-from mechcore.steps.base import SHARED, Size, core_of, inputs_of, means_of
+from mechcore.steps.ablation import (
+    CORE,
+    Ablating,
+    ablate_on,
+    ablations_in,
+    joined,
+    known_groups,
+)
+from mechcore.steps.base import Size, core_of, inputs_of, means_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.inputs import Inputs
 from mechcore.study.step import Job, Work
@@ -43,6 +51,12 @@ from mechcore.wording import INCONCLUSIVE
 
 DOING = 0.3
 """Share of components that have a role, where it is not known yet."""
+
+FORWARDS = 4.0
+"""Of the full model, which all sets share, and all answers."""
+
+BEHIND = 0.3
+"""Share of a forward that one blind component takes, mostly what runs after it."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +86,10 @@ class Paths(Ablating):
             for roles in (TEST_ROLES, TEST_ROLES[1:])
         )
         n_all, n_core = size.components("all"), CORE * size.n_heads
-        per_view = 2.0  # rows of the forward that finds what blind components put out
-        sets_of_both = per_view * (1 + n_core) + n_all  # the answer's share one row
-        sets_of_both += SHARED * (2 * n_all + min(MOST_READERS, n_all) * n_core)
-        per_control = per_view + SHARED * DOING * n_all
-        controls = self.n_controls * per_control if "roles" in job.needs else 0.0
-        return tested * sets_of_both + outside * controls
+        sets = n_all + min(MOST_READERS, n_all) * n_core
+        sets += 0 if "sweep" in job.needs else n_all
+        controls = self.n_controls * DOING * n_all if "roles" in job.needs else 0.0
+        return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -89,8 +101,12 @@ class Paths(Ablating):
             return
         inputs = inputs_of(work)
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None
+        known = ablations_in(work, self.names) if "sweep" in work.job.needs else {}
         sampled = inputs.sampled(TEST_ROLES, self.max_examples, self.seed)
-        work.write_tables(core_tables(sampled, means_of(work, inputs), core, self, roles))
+        for role, swept in known.items():
+            rows = inputs.data[role].examples.sample_rows(self.max_examples, self.seed)
+            known[role] = swept.part(np.array(rows))
+        work.write_tables(core_tables(sampled, means_of(work, inputs), core, self, roles, known))
 
 
 def core_tables(
@@ -99,6 +115,7 @@ def core_tables(
     core: Sequence[Component],
     step: Paths,
     roles: pd.DataFrame | None,
+    known: Mapping[str, Ablations],
 ) -> dict[str, pd.DataFrame]:
     """What every component behind the core loses without it, and the answer without each component.
 
@@ -108,6 +125,7 @@ def core_tables(
         core: its core, not empty.
         step: with the settings.
         roles: of `component_roles`; without them there are no controls and there is no verdict.
+        known: what a sweep found on these examples, by role, and is not ablated again.
 
     Returns:
         The tables ``paths``, ``path_information`` and ``core_dependence``, and with roles
@@ -121,7 +139,7 @@ def core_tables(
     found: dict[str, Readers] = {}
     if cuts_behind(core, shape.components, inputs.model):
         for role, n in zip(TEST_ROLES, (0, n_controls), strict=True):
-            more = {"n_controls": n, "controlled": doing}
+            more = {"n_controls": n, "controlled": doing, "known": known.get(role)}
             found[role] = readers_on(inputs, means, core, role, **more, **options)
     told = [
         core_dependence_table(each, known_groups(each, step.groups), **statistics)

@@ -302,8 +302,8 @@ class _Planner:
                 max_examples=wanted.paths.max_examples,
                 least=wanted.roles.least,
             )
-            more = ("roles",) if "roles" in known else ()
-            add("paths", paths, "readers of the core", more=more)
+            there = [each for each in ("roles", "sweep") if each in known]
+            add("paths", paths, "readers of the core", more=there)
         if wanted.search is not None:
             search = Search(**ablating, n_resamples=n_resamples, how=wanted.search)
             add("search", search, "search for superadditive sets", (wanted.search.role,))

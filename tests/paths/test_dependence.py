@@ -295,7 +295,16 @@ def test_senders_that_run_too_late_to_be_seen_share_a_forward(cases: Cases) -> N
         patch.setattr(work, "_work", lambda parts, *_: engines.append(parts))
         readers_of(model, ["L0.H1", "L1.H2"], data, means, n_controls=0, role="ood")
     [_, paths] = engines
-    assert len(paths.groups) == 1
+    assert len(paths.on_stack.parts) == 1
+
+
+def test_known_ablations_have_to_be_of_these_examples(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    other = ablate(model, ["L1.H1"], data, means, role="ood").part(np.arange(4))
+    message = r"among the known ablations \(4\) are not those on these examples \(7\)"
+    with pytest.raises(InputError, match=message):
+        readers_of(model, ["L0.H1"], data, means, n_controls=0, known=other, role="ood")
 
 
 def test_nothing_runs_after_the_core(cases: Cases) -> None:

@@ -115,5 +115,5 @@ def test_a_reader_is_found_by_the_input_that_was_planted(what: str, norm: str | 
     drops = table[table["subset"] == ALL].set_index("set")["margin_drop"]
     truth = {f"L0.H1>L2.H3.{what}", "L2.H3>answer"}
     assert truth <= set(drops.index)
-    assert roc_auc_score([name in truth for name in drops.index], drops.abs()) == 1
+    assert roc_auc_score([name in truth for name in drops.index], drops.abs()) == pytest.approx(1)
     assert drops[list(truth)].min() > 1

@@ -82,10 +82,10 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "flips": [3 * 40],  # at most 3 texts for each head
         # 6 pairs of 4 and 200 controls of the core, at half a pass each; the sweep has the rest.
         "ablate": [0.5 * (6 + 200) * 80],
-        # Of 45 components and 8 core heads: views of the core and of each of its heads, of two
-        # rows; the answer without each component; own and blind drops, and 10 readers by 8 heads,
-        # at half a pass each. Out of domain 20 controls beside three tenths of the components.
-        "paths": [80 * (2 * 9 + 45 + 0.5 * (90 + 80)) + 50 * 20 * (2 + 0.5 * 0.3 * 45)],
+        # Of 45 components and 8 core heads: the full model and the answers, 4 passes; what is
+        # blind to the core, and 10 readers by 8 heads, at three tenths of a pass each. Out of
+        # domain 20 controls beside three tenths of the components.
+        "paths": [80 * (4 + 0.3 * (45 + 80)) + 50 * 0.3 * (20 * 0.3 * 45)],
     }
 
 
@@ -97,7 +97,7 @@ def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> N
     few = AblationConfig(max_joint=4, max_non_core=6, controls=7, control_examples=40)
     fewer = replace(changed, analyses=replace(changed.analyses, ablation=few))
     assert counted(fewer, SIZE)["ablate"] == [0.5 * ((8 + 6 + 6) * 80 + 7 * (30 + 40))]
-    assert found["paths"] == [80 * (2 * 9 + 45 + 0.5 * (90 + 80))]  # no roles, so no controls
+    assert found["paths"] == [80 * (4 + 0.3 * (90 + 80))]  # no roles, so no controls
 
 
 @pytest.mark.parametrize(("sweep", "sets"), [("heads", 40), ("mlps", 5), ("all", 45)])

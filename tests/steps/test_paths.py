@@ -11,9 +11,9 @@ import pytest
 from ablation.few import encoded, means_of
 from helpers import Cases, word_tokenizer
 
-from mechcore.ablation import ablate
+from mechcore.ablation import ComponentSet, ablate
 from mechcore.ablation.roles import NONE, OUT_ONLY
-from mechcore.components import parse_components
+from mechcore.components import ModelShape, parse_components
 from mechcore.masking.means import MeanActivations
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
@@ -50,7 +50,7 @@ def means(inputs: Inputs) -> MeanActivations:
 
 @pytest.fixture(scope="module")
 def tables(inputs: Inputs, means: MeanActivations) -> dict[str, pd.DataFrame]:
-    return core_tables(inputs, means, CORE, STEP, ROLES)
+    return core_tables(inputs, means, CORE, STEP, ROLES, {})
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:in-domain accuracy")
@@ -95,10 +95,29 @@ def test_controls_stand_beside_what_does_something(tables: dict[str, pd.DataFram
     assert counts[counts > 0].to_dict() == {("ood", "L1.H0"): 2, ("ood", "L1.MLP"): 2}
 
 
+def test_what_a_sweep_ablated_is_not_ablated_again(
+    inputs: Inputs, means: MeanActivations, tables: dict[str, pd.DataFrame]
+) -> None:
+    """The known drops are told by their own: every one is that of the MLP of the last layer."""
+    swept = {}
+    for role, data in inputs.data.items():
+        found = ablate(inputs.model, ["L1.MLP"], data, means, role=role)  # type: ignore[arg-type]
+        [answers] = found.without.values()
+        shape = ModelShape.of(inputs.model)
+        alone = {ComponentSet((each,)): answers for each in shape.components}
+        swept[role] = replace(found, without=alone)
+    known = core_tables(inputs, means, CORE, STEP, ROLES, swept)["core_dependence"]
+    assert known.groupby(["role", "subset", "metric"])["drop"].nunique().max() == 1
+    own = tables["core_dependence"]
+    last = (own["receiver"] == "L1.MLP").to_numpy()
+    assert known["drop"][last].tolist() == pytest.approx(own["drop"][last].tolist(), abs=1e-6)
+    pd.testing.assert_series_equal(known["blind_drop"], own["blind_drop"], atol=1e-6)
+
+
 def test_without_roles_there_are_neither_controls_nor_a_verdict(
     inputs: Inputs, means: MeanActivations
 ) -> None:
-    tables = core_tables(inputs, means, CORE, STEP, None)
+    tables = core_tables(inputs, means, CORE, STEP, None, {})
     assert "core_verdict" not in tables
     assert set(tables["core_dependence"]["n_controls"]) == {0}
 
@@ -107,7 +126,7 @@ def test_a_core_that_leaves_too_few_heads_has_no_controls(
     inputs: Inputs, means: MeanActivations
 ) -> None:
     core = parse_components("L0.H0,L0.H1,L0.H2")
-    tables = core_tables(inputs, means, core, STEP, ROLES)
+    tables = core_tables(inputs, means, core, STEP, ROLES, {})
     assert set(tables["core_dependence"]["n_controls"]) == {0}
     text = tables["core_verdict"]["explanation"].iloc[0]
     assert text.endswith("expected at least as many)")
@@ -118,7 +137,7 @@ def test_nothing_runs_after_the_core(inputs: Inputs, means: MeanActivations) -> 
     step: Any = replace(STEP, n_controls=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("mechcore.steps.paths.cuts_behind", lambda *_: {})
-        tables = core_tables(inputs, means, CORE, step, ROLES)
+        tables = core_tables(inputs, means, CORE, step, ROLES, {})
     assert tables["core_dependence"].empty
     assert tables["core_verdict"]["explanation"].tolist() == ["no component runs after the core"]
     assert set(tables["paths"]["receiver"]) == {"answer"}
