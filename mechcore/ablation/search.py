@@ -264,7 +264,8 @@ def find_superadditive(
         predictions = INTERACTION_METHODS[screening_by](request)
         order = sorted(predictions.interactions, key=lambda p: -predictions.interactions[p])
     predicted = predictions.interactions
-    unknown = predicted if predictions.in_nats else dict.fromkeys(predicted, 0.0)
+    same_unit = predictions.in_nats and metric == "margin"
+    unknown = predicted if same_unit else dict.fromkeys(predicted, 0.0)
     measured: dict[ComponentSet, float] = {}
     races: dict[int, Race] = {}
     alone: dict[Component, float] = {}

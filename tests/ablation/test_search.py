@@ -269,6 +269,24 @@ def test_searching_by_accuracy(cases: Cases) -> None:
     assert found.found.loc[found.found["metric"] == "margin", "interaction_in_search"].isna().all()
 
 
+def test_by_accuracy_predictions_in_nats_choose_no_triple(
+    cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the pairs that were not ablated nothing is known in accuracy, so they count as nothing."""
+    asked: dict[str, dict[Any, float]] = {}
+    grown = SEARCH._grown
+    for metric in ("accuracy", "margin"):
+
+        def watched(*args: Any, kept: str = metric) -> Any:
+            asked.setdefault(kept, args[3])
+            return grown(*args)
+
+        monkeypatch.setattr(SEARCH, "_grown", watched)
+        Searched(cases, components=SMALL, max_size=3, n_pairs=4, metric=metric)
+    assert set(asked["accuracy"].values()) == {0.0}
+    assert len(set(asked["margin"].values())) > 1
+
+
 def test_a_language_model(cases: Cases) -> None:
     found = Searched(cases, "gpt2-lm", components=SMALL[:3], max_size=3).result
     assert set(found.found["set"].map(lambda name: name.count("+"))) == {1, 2}

@@ -117,7 +117,7 @@ class AblateHeads(Analysis):
     ) -> dict[str, pd.DataFrame]:
         """See `ablation_tables` and `mechcore.papers.cognitive.attention.attention_tables`."""
         seen = self.task.trials(MEAN_TRIALS, _MEAN_SEED)
-        encoded = encode_trials(seen, tokenizer, max_length=model.cfg.n_ctx)
+        encoded = encode_trials(seen, tokenizer, max_length=longest_input(model))
         means = MeanActivations.compute(model, encoded)
         how: dict[str, Any] = {"n_resamples": self.n_resamples, "precision": self.precision}
         found = ablation_tables(model, tokenizer, trials, means, **how)
