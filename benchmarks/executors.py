@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from mechcore.pruning import PruneSettings, Subnetwork
+from mechcore.pruning import Subnetwork, prune_settings
 from mechcore.steps.analyses_config import Analyses
 from mechcore.steps.config import DataConfig, StudyConfig
 from mechcore.study.engine import perform
@@ -31,7 +31,7 @@ WORKERS = 2
 def study(steps: int, n_seeds: int) -> StudyConfig:
     return StudyConfig(
         data=DataConfig(max_id=200, max_ood=200),
-        prune=PruneSettings(steps=steps, tolerance=1.0),
+        prune=prune_settings("thorough", steps=steps, tolerance=1.0),
         seeds=tuple(range(42, 42 + n_seeds)),
         sparsities=(0.5,),
         analyses=Analyses(heads=None, ablation=None, paths=None),

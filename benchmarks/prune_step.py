@@ -81,7 +81,7 @@ class Ours:
         self, model: Any, data: EncodedExamples, means: MeanActivations, masks: int, precision: str
     ) -> None:
         self.masks, self.data, self.means = masks, data, means
-        settings = prune_settings("fast", precision=precision, masks_per_pass=masks)
+        settings = prune_settings("thorough", precision=precision, masks_per_pass=masks)
         shape = ModelShape.of(model)
         self.trainings = [MaskTraining(settings, shape, 0.5, seed) for seed in range(masks)]
         self.teacher = Teacher(model, data, settings)

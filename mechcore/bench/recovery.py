@@ -89,7 +89,7 @@ def recovered_nodes(
         case: a model of known truth.
         methods: names of `mechcore.pruning.METHODS`, or `WITH_PAIRS`.
         seed: of what methods draw.
-        schedule: of L0 pruning; the preset ``"fast"`` by default.
+        schedule: of L0 pruning; the preset ``"thorough"`` by default.
         batch_size: texts of a forward of sweeps.
 
     Raises:
@@ -110,7 +110,7 @@ def recovered_nodes(
                 means,
                 [_sparsity(case, shape)],
                 [seed],
-                schedule or prune_settings("fast"),
+                schedule or prune_settings("thorough"),
                 seed,
             )
             with counted(model, len(train)) as cost:

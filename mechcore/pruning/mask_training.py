@@ -57,13 +57,15 @@ class MaskTraining:
         """Whether all steps are taken."""
         return self.step == len(self.history)
 
-    def draw(self) -> Float[Tensor, "layer component"]:
-        """Mask values for the next step."""
-        noise = torch.rand(self.log_alpha.shape, generator=self.generator)
+    def draw(self) -> Float[Tensor, "*draw layer component"]:
+        """Mask values for the next step; of several draws, if the settings have several."""
+        n = self.settings.draws_per_step
+        size = self.log_alpha.shape if n == 1 else (n, *self.log_alpha.shape)
+        noise = torch.rand(size, generator=self.generator)
         self._drawn = hard_concrete.sample(self.log_alpha, noise)
         return self._drawn.detach()
 
-    def update(self, kl: float, gradient: Float[Tensor, "layer component"]) -> None:
+    def update(self, kl: float, gradient: Float[Tensor, "*draw layer component"]) -> None:
         """Take a step.
 
         Args:

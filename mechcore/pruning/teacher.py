@@ -18,7 +18,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FILLS, FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.placing import sent
+from mechcore.models.placing import chosen, sent
 from mechcore.models.running import device_of, forward, model_inputs
 from mechcore.pruning.settings import PruneSettings
 
@@ -51,11 +51,11 @@ class Teacher:
 
     def kl_gradients(
         self,
-        values: Float[Tensor, "masks layer component"],
+        values: Float[Tensor, "masks *draw layer component"],
         means: MeanActivations,
         examples: Sequence[int],
         fill: FillMaker = "mean",
-    ) -> tuple[Float[Tensor, " masks"], Float[Tensor, "masks layer component"]]:
+    ) -> tuple[Float[Tensor, " masks"], Float[Tensor, "masks *draw layer component"]]:
         """KL(full model || subnetwork) of every mask, nats, batch mean, and its gradient."""
         losses: list[Tensor] = []
         gradients: list[Tensor] = []
@@ -68,7 +68,7 @@ class Teacher:
 
     def divergences(
         self,
-        values: Float[Tensor, "masks layer component"],
+        values: Float[Tensor, "masks *draw layer component"],
         means: MeanActivations,
         examples: Sequence[int],
         fill: FillMaker = "mean",
@@ -76,7 +76,8 @@ class Teacher:
         """KL(full model || masked model), nats, of all masks in one forward.
 
         Args:
-            values: of the masks; gradients flow into them.
+            values: of the masks; gradients flow into them. Of several draws, the first is for the
+                first examples, and so on, in shares as equal as they can be.
             means: the model's mean activations; gradients flow into them, too.
             examples: rows of the data.
             fill: what replaces outputs, see `mechcore.masked`.
@@ -84,12 +85,22 @@ class Teacher:
         batch = self.readout.asked(self.data.rows(examples))
         inputs = model_inputs(self.model, batch)
         wanted = self.logits[sent(examples, self.logits.device)].log_softmax(-1)
+        n_masks, drawn = len(values), values.ndim == 4
+        if drawn:  # a mask for every row
+            n_rows, n_draws = len(inputs["input_ids"]), values.shape[1]
+            draw = torch.arange(len(examples)) * n_draws // len(examples)
+            values = chosen(values, 1, draw.repeat(n_rows // len(examples)).tolist()).flatten(0, 1)
         mask = Mask(values, has_mlps=self.has_mlps)
         device = wanted.device.type
         precision = torch.autocast(device, torch.bfloat16) if self.bfloat16 else nullcontext()
         maker = FILLS[fill] if isinstance(fill, str) else fill  # the means are checked by now
         with precision, masked(self.model, mask, self._there(means), maker) as run:
-            logits = self.readout.read(run(batch), inputs, examples)
+            if drawn:
+                rows = {k: x.repeat(n_masks, *[1] * (x.ndim - 1)) for k, x in batch.items()}
+                logits = run.rows(rows).unflatten(0, (n_masks, -1))
+            else:
+                logits = run(batch)
+            logits = self.readout.read(logits, inputs, examples)
         got = logits.float().log_softmax(-1)
         return (wanted.exp() * (wanted - got)).sum(-1)
 

@@ -241,11 +241,16 @@ def plain_pruning(
     adam, ascent = Adam(log_alpha), Adam(multipliers)
     run = PlainRun(log_alpha)
     for step, rows in enumerate(batches):
-        u = 1e-6 + (1 - 2e-6) * torch.rand(shape, generator=generator)
+        n = min(settings.draws, len(rows))
+        size = shape if n == 1 else (n, *shape)
+        u = 1e-6 + (1 - 2e-6) * torch.rand(size, generator=generator)
         leaf, both = run.log_alpha.clone().requires_grad_(), multipliers.clone().requires_grad_()
         s = torch.sigmoid((torch.log(u) - torch.log(1 - u) + leaf) * 3 / 2)
         z = torch.clamp(1.2 * s - 0.1, 0, 1)
-        kl = plain_kl(model, means, z, data, rows)
+        kl = torch.zeros(())
+        for i, one in enumerate([z] if n == 1 else z):
+            own = [row for k, row in enumerate(rows) if k * n // len(rows) == i]
+            kl = kl + plain_kl(model, means, one, data, own) * len(own) / len(rows)
         if settings.sparsity == "sampled":
             sparsity = 1 - z.mean()
         else:

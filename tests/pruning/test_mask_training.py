@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,11 @@ from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 SHAPE = ModelShape(2, 2)
 COLUMNS = ["kl", "sparsity", "wanted_sparsity", "lambda1", "lambda2"]
 NOTHING = torch.zeros(2, 3)
+
+
+def one_draw(**settings: Any) -> PruneSettings:
+    """A schedule with one draw a step."""
+    return PruneSettings(**({"draws": 1, "lr_lambda": 0.1} | settings))
 
 
 def trained(
@@ -51,7 +57,7 @@ def test_histories_by_hand() -> None:
     #   step 1: m = 0.0225 + 0.02025 = 0.04275, v = 0.0000624375 + 0.000041006 = 0.0001034438;
     #           0.04275 / 0.19 = 0.225, 0.0001034438 / 0.001999 = 0.0517478, its root 0.2274815:
     #           0.9 * 0.9890918 = 0.8901826.
-    settings = PruneSettings(
+    settings = one_draw(
         steps=10, ramp=1.0, warmup=0, lr=0.0, lr_lambda=1.0, log_alpha_mean=HALF, log_alpha_std=0.0
     )
     found = trained(settings).subnetwork()
@@ -71,7 +77,7 @@ def test_histories_by_hand() -> None:
 
 
 def test_sampled_sparsity_is_that_of_the_drawn_values() -> None:
-    settings = PruneSettings(
+    settings = one_draw(
         steps=6, warmup=0, log_alpha_mean=0.0, sparsity="sampled", tolerance=1, lr_lambda=0.0
     )
     training = MaskTraining(settings, SHAPE, 0.5, 3)
@@ -85,7 +91,7 @@ def test_sampled_sparsity_is_that_of_the_drawn_values() -> None:
 
 
 def test_draws_are_those_of_the_distribution_and_of_the_seed() -> None:
-    settings = PruneSettings(log_alpha_mean=0.5, log_alpha_std=0.1)
+    settings = one_draw(log_alpha_mean=0.5, log_alpha_std=0.1)
     generator = torch.Generator().manual_seed(9)
     start = torch.randn(2, 3, generator=generator)
     first = hard_concrete.sample(0.5 + 0.1 * start, torch.rand(2, 3, generator=generator))
@@ -95,7 +101,7 @@ def test_draws_are_those_of_the_distribution_and_of_the_seed() -> None:
 
 def test_a_gradient_moves_scores_against_it() -> None:
     # Adam's first step has the size of the learning rate wherever there is a gradient.
-    settings = PruneSettings(
+    settings = one_draw(
         steps=1, warmup=0, lr=0.1, log_alpha_mean=0.0, log_alpha_std=0.0, tolerance=1
     )
     training = MaskTraining(settings, SHAPE, 0.5, 9)
@@ -109,11 +115,33 @@ def test_a_gradient_moves_scores_against_it() -> None:
     assert bool((moved[~inside] == 0).all())
 
 
+def test_several_draws_are_of_one_distribution_and_their_gradients_add_up() -> None:
+    settings = replace(
+        one_draw(steps=1, warmup=0, log_alpha_mean=0.0, log_alpha_std=0.0, tolerance=1),
+        draws=3,
+        batch_size=7,
+    )
+    training = MaskTraining(settings, SHAPE, 0.5, 9)
+    values = training.draw()
+    generator = torch.Generator().manual_seed(9)
+    torch.randn(2, 3, generator=generator)
+    noise = torch.rand(3, 2, 3, generator=generator)
+    scores = torch.zeros(2, 3, requires_grad=True)
+    expected = hard_concrete.sample(scores, noise)
+    assert torch.equal(values, expected.detach())
+    weights = torch.arange(18.0).view(3, 2, 3) - 8
+    (expected * weights).sum().backward()
+    training.update(1.0, weights)
+    moved = training.subnetwork().log_alpha
+    assert scores.grad is not None
+    torch.testing.assert_close(moved, -settings.lr * scores.grad.sign(), rtol=0, atol=1e-5)
+
+
 # -- length ---------------------------------------------------------------------------------------
 
 
 def test_the_length_depends_on_the_target() -> None:
-    settings = PruneSettings(steps=4, steps_per_percent=0.1, lr=0.0, tolerance=1)
+    settings = one_draw(steps=4, steps_per_percent=0.1, lr=0.0, tolerance=1)
     assert [len(trained(settings, target).history) for target in (0.0, 0.2, 0.5)] == [4, 6, 9]
 
 
@@ -123,7 +151,7 @@ def test_the_length_depends_on_the_target() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_training_that_is_not_finite_is_off_track(bad: float, where: str) -> None:
-    training = MaskTraining(PruneSettings(steps=4, log_alpha_mean=0.0), SHAPE, 0.5, 7)
+    training = MaskTraining(one_draw(steps=4, log_alpha_mean=0.0), SHAPE, 0.5, 7)
     training.draw()
     training.update(0.1, NOTHING)
     values = training.draw()
@@ -136,11 +164,11 @@ def test_a_training_that_is_not_finite_is_off_track(bad: float, where: str) -> N
 
 def ended(course: list[float], target: float = 0.6, tolerance: float = 0.2) -> MaskTraining:
     """A training whose sparsity took this course; the target rises over the first half."""
-    settings = PruneSettings(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=1)
+    settings = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=1)
     done = trained(settings, target)
     state = done.state()
     state["history"][:, COLUMNS.index("sparsity")] = torch.tensor(course)
-    strict = PruneSettings(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=tolerance)
+    strict = one_draw(steps=len(course), ramp=0.5, warmup=0, lr=0.0, tolerance=tolerance)
     training = MaskTraining(strict, SHAPE, target, 1)
     training.restore(state)
     return training
@@ -180,7 +208,7 @@ def test_a_sparsity_that_swings_is_not_told_to_react_more_strongly() -> None:
 
 
 def test_a_mask_that_no_threshold_keeps_anything_of_is_off_track() -> None:
-    settings = PruneSettings(
+    settings = one_draw(
         steps=2, warmup=0, lr=0.0, tolerance=1, log_alpha_mean=-20.0, discretisation="threshold"
     )
     with pytest.raises(OffTrackError, match=r"target 0\.6, seed 1 keeps no component"):
@@ -198,7 +226,7 @@ def test_an_end_within_the_tolerance_is_accepted_whatever_the_course() -> None:
 
 @pytest.mark.parametrize("stop", [0, 1, 4])
 def test_a_training_goes_on_from_its_state(stop: int) -> None:
-    settings = PruneSettings(steps=7, warmup=2, log_alpha_mean=0.0, tolerance=1)
+    settings = one_draw(steps=7, warmup=2, log_alpha_mean=0.0, tolerance=1)
 
     def gradient(step: int) -> torch.Tensor:
         return torch.arange(6.0).reshape(2, 3).sub(2.0 + step)
@@ -229,7 +257,7 @@ def equal_states(one: MaskTraining, other: MaskTraining) -> bool:
 
 
 def test_a_state_is_a_copy() -> None:
-    settings = PruneSettings(steps=3, log_alpha_mean=0.0, tolerance=1)
+    settings = one_draw(steps=3, log_alpha_mean=0.0, tolerance=1)
     training = MaskTraining(settings, SHAPE, 0.5, 1)
     training.draw()
     training.update(0.5, torch.ones(2, 3))
@@ -246,15 +274,15 @@ def test_a_state_is_a_copy() -> None:
 def test_the_result_is_a_ranking_or_a_threshold() -> None:
     # All deterministic mask values are well above the highest threshold, but for none of them.
     high: dict[str, Any] = {"steps": 2, "lr": 0.0, "log_alpha_mean": 9.0, "tolerance": 1}
-    ranked = trained(PruneSettings(**high)).subnetwork()
+    ranked = trained(one_draw(**high)).subnetwork()
     assert ranked.mask == discretise(ranked.log_alpha, 0.5, SHAPE)
     assert len(ranked.mask.kept) == 3
-    by_threshold = trained(PruneSettings(**high, discretisation="threshold")).subnetwork()
+    by_threshold = trained(one_draw(**high, discretisation="threshold")).subnetwork()
     assert len(by_threshold.mask.kept) == 6
     assert torch.equal(by_threshold.log_alpha, ranked.log_alpha)
     assert (ranked.target, ranked.seed, ranked.method) == (0.5, 1, "l0")
     # No ranking has a mask for a target that rounds to all six; the nearest threshold has one.
     high["log_alpha_std"] = 8.0
-    extreme = trained(PruneSettings(**high, discretisation="threshold"), 0.95).subnetwork()
+    extreme = trained(one_draw(**high, discretisation="threshold"), 0.95).subnetwork()
     wanted = hard_concrete.deterministic(extreme.log_alpha) > 0.95
     assert torch.equal(extreme.mask.values, wanted.float())

@@ -300,6 +300,7 @@ SECOND = PruneSettings(
 )
 
 
+@pytest.mark.parametrize("draws", [1, 4])
 @pytest.mark.parametrize("sparsity", ["expected", "sampled"])
 @pytest.mark.parametrize("steps", [1, 5])
 def test_the_steps_are_those_of_a_second_implementation(
@@ -308,8 +309,11 @@ def test_the_steps_are_those_of_a_second_implementation(
     data: EncodedExamples,
     sparsity: Any,
     steps: int,
+    draws: int,
 ) -> None:
-    settings = replace(SECOND, steps=steps, warmup=2 if steps > 2 else 0, sparsity=sparsity)
+    settings = replace(
+        SECOND, draws=draws, steps=steps, warmup=2 if steps > 2 else 0, sparsity=sparsity
+    )
     watched = recorded(data)
     found = prune(loud[0], watched, loud_means, seeds=[4, 8], sparsity=[0.6], preset=settings)
     batches = watched.asked[-steps:]
@@ -323,7 +327,7 @@ def test_the_steps_are_those_of_a_second_implementation(
         assert list(each.history.columns) == list(HISTORY)
         history = torch.tensor(each.history.to_numpy())
         torch.testing.assert_close(history, torch.tensor(expected.history), rtol=1e-3, atol=1e-5)
-        assert float(history[:, HISTORY.index("kl")].min()) > 5e-3
+        assert float(history[:, HISTORY.index("kl")].min()) > 5e-4
 
 
 def test_clipping_is_that_of_a_second_implementation(
@@ -458,7 +462,7 @@ def test_a_target_that_is_not_reached_is_an_error(
         "pruning: 1 of 2 masks failed: the sparsity of target 0.6, seed 1 ended at 0.000 "
         "(accepted: 0.2 away from the target), so its ranking means little. It was 0.00 at step 2 "
         "(wanted 0.25), 0.00 at step 4 (wanted 0.50), 0.00 at step 5 (wanted 0.60); use more steps "
-        "(now 8: --prune-steps 16) or a larger lr_lambda (now 0: --prune-settings lr_lambda=0.1): "
+        "(now 8: --prune-steps 16) or a larger lr_lambda (now 0: --prune-settings lr_lambda=0.12): "
         "the multipliers react too late"
     )
     (other,) = failure.value.finished

@@ -26,6 +26,7 @@ def test_the_paper_preset_is_that_of_the_paper() -> None:
         ramp_per_percent=50.0,
         warmup=200,
         batch_size=128,
+        draws=1,
         lr=0.1,
         lr_lambda=1.0,
         log_alpha_mean=10.0,
@@ -88,11 +89,23 @@ def test_learning_rates_of_the_paper(step: int, rate: float) -> None:
 def test_the_fast_preset_is_the_default_and_as_long_for_every_target() -> None:
     fast = PRESETS["fast"]
     assert fast == PruneSettings()
-    assert [fast.total_steps(target) for target in (0.0, 0.5, 0.95)] == [600, 600, 600]
-    # The target rises over 360 steps; the rates rise over 20 and fall over 580.
-    assert [fast.wanted_sparsity(0.5, step) for step in (0, 180, 360, 599)] == [0, 0.25, 0.5, 0.5]
-    rates = [fast.rate(0.5, step) for step in (0, 19, 20, 310, 599)]
-    assert rates == pytest.approx([0.05, 1.0, 1.0, 0.5, 1 / 580])
+    assert [fast.total_steps(target) for target in (0.0, 0.5, 0.95)] == [400, 400, 400]
+    # The target rises over 240 steps; the rates rise over 20 and fall over 380.
+    assert [fast.wanted_sparsity(0.5, step) for step in (0, 120, 240, 399)] == [0, 0.25, 0.5, 0.5]
+    rates = [fast.rate(0.5, step) for step in (0, 19, 20, 210, 399)]
+    assert rates == pytest.approx([0.05, 1.0, 1.0, 0.5, 1 / 380])
+
+
+def test_the_thorough_preset_has_four_times_the_examples_a_step_and_one_draw_for_them() -> None:
+    thorough = PRESETS["thorough"]
+    assert (thorough.batch_size, thorough.draws_per_step) == (32, 1)
+    assert thorough == replace(
+        PruneSettings(), steps=600, batch_size=32, draws=1, lr=0.05, lr_lambda=0.1
+    )
+
+
+def test_there_are_no_more_draws_than_examples() -> None:
+    assert PruneSettings(batch_size=3, draws=5).draws_per_step == 3
 
 
 def test_a_schedule_without_warmup_and_one_that_is_all_warmup() -> None:
@@ -138,7 +151,7 @@ def test_presets_can_be_changed() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"preset": "slow"}, r"pruning: unknown preset 'slow'; expected fast or paper"),
+        ({"preset": "slow"}, r"pruning: unknown preset 'slow'; expected fast or thorough or paper"),
         ({"step": 100}, r"pruning: unknown setting 'step'; expected steps, steps_per_percent, "),
         ({"steps": "abc"}, r"pruning: steps is 'abc'; expected a whole number"),
         ({"steps": 1.5}, r"pruning: steps is 1\.5; expected a whole number"),
@@ -189,7 +202,7 @@ def test_settings_that_make_no_sense(setting: dict[str, Any]) -> None:
 
 
 def test_the_target_cannot_rise_for_longer_than_the_training() -> None:
-    assert PruneSettings(steps_per_percent=2.0, ramp_per_percent=2.0).total_steps(0.5) == 700
+    assert PruneSettings(steps_per_percent=2.0, ramp_per_percent=2.0).total_steps(0.5) == 500
     with pytest.raises(InputError, match=r"expected at most steps_per_percent \(2\.0\)"):
         PruneSettings(steps_per_percent=2.0, ramp_per_percent=2.1)
 

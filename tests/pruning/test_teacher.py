@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,6 +44,32 @@ def test_losses_and_gradients_are_those_of_plain_torch(cases: Cases, architectur
         largest = float(expected.abs().max())
         assert largest > 1e-3
         torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-4 * largest)
+
+
+@pytest.mark.parametrize("architecture", ["bert", "gpt2-lm", "several tokens"])
+def test_draws_are_masks_of_their_own_for_a_share_of_the_examples(
+    cases: Cases, architecture: str
+) -> None:
+    """Two draws for seven examples: the first four and the last three, as if run apart."""
+    several = architecture == "several tokens"
+    case = cases.get("gpt2-lm" if several else architecture)
+    data = encoded_for("gpt2-lm" if several else architecture, 12)
+    if several:
+        data = replace(data, answers={name: (*ids, 3) for name, ids in data.answers.items()})
+    means = MeanActivations.compute(case.model, data, n_samples=0)
+    teacher = Teacher(case.model, data, PruneSettings(batch_size=7, masks_per_pass=2))
+    draws = torch.stack([VALUES, VALUES.flip(0)], 1).float()
+    rows = [7, 0, 11, 3, 2, 5, 8]
+    with frozen(case.model):
+        losses, gradients = teacher.kl_gradients(draws, means, rows)
+        first, last = (
+            teacher.kl_gradients(draws[:, i], means, part)
+            for i, part in enumerate((rows[:4], rows[4:]))
+        )
+    torch.testing.assert_close(losses, (4 * first[0] + 3 * last[0]) / 7, rtol=1e-4, atol=1e-6)
+    expected = torch.stack([4 * first[1], 3 * last[1]], 1) / 7
+    largest = float(expected.abs().max())
+    torch.testing.assert_close(gradients, expected, rtol=0, atol=1e-4 * largest)
 
 
 @pytest.mark.parametrize("masks_per_pass", [1, 2, 8])

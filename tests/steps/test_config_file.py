@@ -217,7 +217,10 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
         ("analyses: {effective_size: {n: 1}}", "expected sparsities, tolerance"),
         ("resources: {cpu: 1}", "resources.cpu: no such setting; expected cpus, gpus, device"),
         ("prune: {stesp: 1}", "prune: .*unknown setting 'stesp'; expected steps"),
-        ("prune: {preset: slow}", "prune: .*unknown preset 'slow'; expected fast or paper"),
+        (
+            "prune: {preset: slow}",
+            "prune: .*unknown preset 'slow'; expected fast or thorough or paper",
+        ),
         ("prune: {preset: [fast]}", r"prune: preset is \['fast'\]; expected a name"),
         ("prune: 5", "prune: found 5; expected a preset's name"),
         ("prune: {steps: 1.5}", "steps is 1.5; expected a whole number"),
