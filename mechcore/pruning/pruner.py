@@ -75,7 +75,7 @@ def prune(
         means: the model's mean activations.
         sparsity: shares of components to prune, in [0, 1).
         seeds: of the masks' initialisation and noise.
-        preset: ``"fast"``, ``"paper"``, or a schedule of your own, see
+        preset: ``"fast"``, ``"thorough"``, ``"paper"``, or a schedule of your own, see
             `mechcore.pruning.prune_settings`.
         data_seed: of the order of the examples, the same for all masks.
         state: file in which all trainings are saved every ``save_every`` steps; where it exists,
