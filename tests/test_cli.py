@@ -302,7 +302,7 @@ def test_a_study_from_init_to_clean(
         ("max_train: 4000", "max_train: 16"),
         ("max_id: 2000", "max_id: 12"),
         ("max_ood: 2000", "max_ood: 12"),
-        ("# steps: 600", "{steps: 3, warmup: 1, batch_size: 4, tolerance: 1}"),
+        ("# steps: 400", "{steps: 3, warmup: 1, batch_size: 4, tolerance: 1}"),
         ("  preset: fast", "#"),
         ("max_examples: 512", "max_examples: 8"),
         ("controls: 200", "controls: 2"),

@@ -84,8 +84,8 @@ def test_what_the_command_line_leaves_out_is_as_in_the_file(
         ("--max-id 0", "data.max_id", None),
         ("--data-seed 0", "data.seed", 0),
         ("--prune-precision float32", "prune.precision", "float32"),
-        ("--prune-steps 600", "prune.steps", 600),
-        ("--prune-preset fast", "prune.lr", 0.05),
+        ("--prune-steps 400", "prune.steps", 400),
+        ("--prune-preset fast", "prune.lr", 0.07),
         ("--prune-preset paper", "prune.steps", 6500),
         ("--prune-settings lr=0.2", "prune.lr", 0.2),
         ("--max-non-core 16", "analyses.ablation.max_non_core", 16),
@@ -181,7 +181,7 @@ def test_settings_come_from_the_file_and_the_command_line(monkeypatch: pytest.Mo
         "file s.yaml",
     )  # fmt: skip
     prune = ("steps", "steps_per_percent", "ramp", "ramp_per_percent", "warmup", "batch_size", "lr")
-    prune += ("lr_lambda", "log_alpha_mean", "sparsity", "discretisation", "precision")
+    prune += ("draws", "lr_lambda", "log_alpha_mean", "sparsity", "discretisation", "precision")
     wanted |= dict.fromkeys((f"prune.{name}" for name in prune), "file s.yaml")
     assert origins_of(monkeypatch, "run s.yaml") == wanted
     changes = {"seeds": "command line", "prune.steps": "command line"}

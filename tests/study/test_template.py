@@ -51,10 +51,10 @@ def test_what_a_template_comments_out_can_be_used(tmp_path: Path, kind: str) -> 
     assert commented == list(prune)
     path = tmp_path / "changed.yaml"
     path.write_text(
-        re.sub(r"(?m)^  # (\w+): ", r"  \1: ", text).replace("steps: 600", "steps: 601")
+        re.sub(r"(?m)^  # (\w+): ", r"  \1: ", text).replace("steps: 400", "steps: 401")
     )
     _, config = read_study(path)
-    assert (getattr(config, "prune", None) and config.prune.steps) == (601 if prune else None)
+    assert (getattr(config, "prune", None) and config.prune.steps) == (401 if prune else None)
 
 
 def test_examples_are_values_of_their_settings(kind: str) -> None:
