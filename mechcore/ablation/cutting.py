@@ -22,7 +22,7 @@ from mechcore.ablation.engines import Job, ReferenceEngine, SharingEngine, TreeE
 from mechcore.ablation.kept import Kept
 from mechcore.ablation.stack_cuts import StackCuts
 from mechcore.components import Component, Mask, ModelShape
-from mechcore.components.paths import ANSWER, Path, PathSet, Receiver
+from mechcore.components.paths import Path, PathSet, Receiver
 from mechcore.evaluation.evaluate import MAX_ROWS
 from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
 from mechcore.masking.fills import fill_of
@@ -58,8 +58,8 @@ class _OnStack:
     """
 
     def __init__(self, base: TreeEngine, sets: Mapping[frozenset[Component], Rows]) -> None:
-        self.base, self.job = base, base.job
-        self.at: tuple[int, int] | None = None  # batch, and first row, that the cuts know
+        self.job = job = base.job
+        self.at: tuple[int, int] | None = None  # batch, and first example, that the cuts know
         answer = Receiver(None)
         self.answers = {senders: rows[answer] for senders, rows in sets.items() if answer in rows}
         by_layer = [
@@ -67,12 +67,8 @@ class _OnStack:
             for senders, rows in sets.items()
         ]
         self.parts = [(senders, rows) for senders, rows in by_layer if rows]
-        self.cuts = self._new_cuts()
-
-    def _new_cuts(self) -> StackCuts:
-        job, base = self.job, self.base
         fills = fill_of(job.model, job.means, job.fill, job.seed)
-        return StackCuts(base.exact, job.shape, fills, base.max_tokens)
+        self.cuts = StackCuts(base.exact, job.shape, fills, base.max_tokens)
 
     def tasks(self) -> list[tuple[int, int, float]]:
         """Part, batch and cost of every task; all parts of one batch follow each other."""
@@ -88,27 +84,26 @@ class _OnStack:
     def begin(self, part: int, batch: int) -> None:
         """Draw what a batch needs at random; the first of its parts does so."""
         if part == 0:
-            self.at = None
-            self.cuts = self._new_cuts() if batch == 0 else self.cuts
             self.cuts.begin(self.job.asked(self.job.batches[batch]))
 
     def run(self, part: int, batch: int, kept: Kept) -> None:
         """Do one task."""
-        inputs = self.job.asked(self.job.batches[batch])
-        n, n_pos = inputs["input_ids"].shape
-        size = self.cuts.rows_at_once(n_pos)
+        inputs, index = self.job.asked(self.job.batches[batch]), self.job.batches[batch]["index"]
+        n_rows, n_pos = inputs["input_ids"].shape
+        n = len(index)
+        rows = torch.arange(n_rows).view(-1, n)  # of examples; several where answers have several
+        size = max(1, self.cuts.rows_at_once(n_pos) // len(rows))
         for start in range(0, n, size):
-            where = slice(start, start + size)
-            index = self.job.batches[batch]["index"][where]
+            piece = slice(start, start + size)
             if self.at != (batch, start):
-                rows = {name: values[where] for name, values in inputs.items()}
-                self._start(rows, index, where, kept)
+                self._start(inputs, index[piece], rows[:, piece].flatten(), kept)
                 self.at = (batch, start)
-            self._cut(part, index, kept)
+            self._cut(part, index[piece], kept)
 
-    def _start(self, inputs: Batch, index: Tensor, where: slice, kept: Kept) -> None:
-        self.cuts.fills.prepare({**inputs, "index": index})
-        full = self.cuts.start(inputs, read_position(self.job.model, inputs), where)
+    def _start(self, inputs: Batch, index: Tensor, rows: Tensor, kept: Kept) -> None:
+        some = {name: values[rows] for name, values in inputs.items()}
+        self.cuts.fills.prepare({**some, "index": index})
+        full = self.cuts.start(some, read_position(self.job.model, some), rows)
         kept.full[index] = self._logits(full, index)
 
     def _cut(self, part: int, index: Tensor, kept: Kept) -> None:
@@ -152,7 +147,7 @@ class PathEngine:
         for each in sets:
             for path in each.paths:
                 path.check(job.shape, parallel=parallel)
-        self.division = [self.name, ANSWER, *base.division]
+        self.division = [self.name, *base.division]
         rest = list(range(len(sets)))
         self.groups: list[_Group] = []
         self.on_stack: _OnStack | None = None
@@ -161,6 +156,7 @@ class PathEngine:
             whole = {senders: rows for (senders, what), rows in by_senders.items() if what == "all"}
             by_senders = {key: rows for key, rows in by_senders.items() if key[1] != "all"}
             self.on_stack = _OnStack(base, whole) if whole else None
+            self.division.insert(1, "stack")
             done = {row for rows in whole.values() for row in rows.values()}
             rest = [row for row in rest if row not in done]
         if isinstance(base, SharingEngine):

@@ -17,12 +17,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.components import Component, ModelShape
-from mechcore.masking.fills import Fill, Kind
+from mechcore.masking.fills import Fill, Kind, is_per_token
 from mechcore.models.padding import real_positions
 from mechcore.models.placing import chosen, sent
 from mechcore.models.stack import Context, Stack
 
-EVERY = slice(None)
 MAX_KEPT = 2**31
 """Bytes of what is kept of the full model's forward."""
 
@@ -40,16 +39,18 @@ class _Run:
         z: of all heads, [batch, pos, head, d_head]; here and below, of the last layer at ``read``.
         attention: what the layer's heads add to the stream, [batch, pos, d_model].
         mlp: what its MLP adds.
+        fills: what stands in for outputs, as far as it was asked for.
     """
 
     context: Context
     read: Int[Tensor, " batch"]
     positions: Int[Tensor, "batch pos"]
-    rows: slice
+    rows: Int[Tensor, " batch"]
     before: list[Tensor]
     z: list[Tensor] = field(default_factory=list)
     attention: list[Tensor] = field(default_factory=list)
     mlp: list[Tensor] = field(default_factory=list)
+    fills: dict[tuple[Kind, int], Tensor] = field(default_factory=dict)
 
     def read_of(self, values: Tensor) -> Tensor:
         """Values [batch, pos, ...] where the answer is read; the last layer has no others."""
@@ -75,23 +76,21 @@ class StackCuts:
 
     def begin(self, inputs: Mapping[str, Tensor]) -> None:
         """Draw what a batch needs at random; call for every batch in turn, run or not."""
-        kinds: tuple[Kind, ...] = ("z", "mlp") if self.shape.has_mlps else ("z",)
-        self.draws = {
-            (kind, layer): self.fills.draws(kind, layer, inputs["input_ids"].shape)
-            for layer in range(self.shape.n_layers)
-            for kind in kinds
-        }
+        self.draws = self.fills.draws_of_batch(self.shape, inputs["input_ids"].shape)
 
     @torch.no_grad()
     def start(
-        self, inputs: Mapping[str, Tensor], read: Int[Tensor, " batch"], rows: slice = EVERY
+        self,
+        inputs: Mapping[str, Tensor],
+        read: Int[Tensor, " batch"],
+        rows: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch d_model"]:
         """Run the full model on a batch for which `begin` was called and `Fill.prepare` told.
 
         Args:
             inputs: model inputs [batch, pos].
             read: position that the answer is read at, [batch].
-            rows: which rows of the batch these are; all by default.
+            rows: which rows of the batch that was begun these are.
 
         Returns:
             The residual stream that the answer reads.
@@ -110,7 +109,7 @@ class StackCuts:
         return run.read_of(run.before[-1])
 
     def rows_at_once(self, n_pos: int) -> int:
-        """Examples of so many positions of which `start` keeps no more than `MAX_KEPT` bytes."""
+        """Rows of so many positions of which `start` keeps no more than `MAX_KEPT` bytes."""
         weight = self.stack.layers[0].o.weight
         each = 4 * self.shape.n_layers * n_pos * len(weight) * weight.element_size()
         return max(1, MAX_KEPT // each)
@@ -247,10 +246,12 @@ class StackCuts:
     def _fill(self, kind: Kind, layer: int, like: Tensor, *, at_read: bool = False) -> Tensor:
         """What stands in, for all tokens or [batch, pos, ...]; where it is read, [batch, ...]."""
         run = self.known
-        drawn = self.draws[kind, layer]
-        drawn = None if drawn is None else drawn[run.rows]
-        value = self.fills.checked(kind, layer, run.positions, drawn)
-        if value.ndim == (4 if kind == "z" else 3):
+        if (kind, layer) not in run.fills:
+            drawn = self.draws[kind, layer]
+            drawn = None if drawn is None else drawn[run.rows]
+            run.fills[kind, layer] = self.fills.checked(kind, layer, run.positions, drawn)
+        value = run.fills[kind, layer]
+        if is_per_token(kind, value):
             if at_read:
                 value = run.read_of(value)
             elif layer == self.shape.n_layers - 1:

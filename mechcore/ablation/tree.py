@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.masking.fills import Fill, Kind
+from mechcore.masking.fills import Fill, Kind, is_per_token
 from mechcore.models.padding import real_positions
 from mechcore.models.placing import chosen, sent
 from mechcore.models.stack import Stack
@@ -138,12 +138,7 @@ class Runner(ABC):
 
     def begin(self, inputs: Mapping[str, Tensor]) -> None:
         """Draw what a batch needs at random; call for every batch in turn, run or not."""
-        kinds: tuple[Kind, ...] = ("z", "mlp") if self.shape.has_mlps else ("z",)
-        self.draws = {
-            (kind, layer): self.fills.draws(kind, layer, inputs["input_ids"].shape)
-            for layer in range(self.shape.n_layers)
-            for kind in kinds
-        }
+        self.draws = self.fills.draws_of_batch(self.shape, inputs["input_ids"].shape)
 
     @abstractmethod
     def run(self, inputs: Mapping[str, Tensor], read: Tensor, tree: Node, emit: Emit) -> None:
@@ -166,8 +161,11 @@ class Runner(ABC):
         key = (kind, layer)
         if key not in self.known:
             value = self.fills.checked(kind, layer, self.positions, self.draws[key])
-            per_token = value.ndim == (4 if kind == "z" else 3)
-            if per_token and self.read is not None and layer == self.shape.n_layers - 1:
+            if (
+                is_per_token(kind, value)
+                and self.read is not None
+                and layer == self.shape.n_layers - 1
+            ):
                 rows = torch.arange(len(self.read), device=value.device)
                 value = value[rows, self.read.to(value.device)][:, None]
             self.known[key] = value.to(like)

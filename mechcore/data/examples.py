@@ -105,9 +105,8 @@ class Examples(Shown):
 
         Subsets keep their shares, rounded, and none is lost unless there are more than ``n``.
         """
-        if n >= len(self):
-            return self
-        return Examples(self.name, self.frame.iloc[self.sample_rows(n, seed)])
+        rows = self.sample_rows(n, seed)
+        return self if len(rows) == len(self) else Examples(self.name, self.frame.iloc[rows])
 
     def sample_rows(self, n: int, seed: int) -> list[int]:
         """The rows of the examples that `sample` draws."""

@@ -22,6 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.placing import sent
@@ -29,6 +30,11 @@ from mechcore.models.running import Batch, device_of
 from mechcore.registry import Registry
 
 Kind: TypeAlias = Literal["z", "mlp"]
+
+
+def is_per_token(kind: Kind, values: Tensor) -> bool:
+    """Whether a layer's fill is one for every token, [batch, pos, *rest], not for all."""
+    return values.ndim == (4 if kind == "z" else 3)
 
 
 class Fill(ABC):
@@ -66,6 +72,17 @@ class Fill(ABC):
     ) -> Int[Tensor, "batch pos"] | None:
         """What is drawn at random for outputs [batch, pos, ...]; None where nothing is."""
         return None
+
+    def draws_of_batch(
+        self, shape: ModelShape, size: Sequence[int]
+    ) -> dict[tuple[Kind, int], Tensor | None]:
+        """What `draws` gives for every layer's outputs of a batch [batch, pos]."""
+        kinds: tuple[Kind, ...] = ("z", "mlp") if shape.has_mlps else ("z",)
+        return {
+            (kind, layer): self.draws(kind, layer, size)
+            for layer in range(shape.n_layers)
+            for kind in kinds
+        }
 
     @abstractmethod
     def values(

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from mechcore.ablation import ablate, sets
@@ -115,5 +114,6 @@ def test_a_reader_is_found_by_the_input_that_was_planted(what: str, norm: str | 
     drops = table[table["subset"] == ALL].set_index("set")["margin_drop"]
     truth = {f"L0.H1>L2.H3.{what}", "L2.H3>answer"}
     assert truth <= set(drops.index)
-    assert roc_auc_score([name in truth for name in drops.index], drops.abs()) == pytest.approx(1)
+    sizes = drops.abs()
+    assert sizes[[*truth]].min() > sizes.drop([*truth]).max()  # a perfect ranking
     assert drops[list(truth)].min() > 1
