@@ -130,7 +130,7 @@ def optimal_constants(
 
 def _teacher(model: Any, data: Any, batch_size: int) -> Teacher:
     data = as_encoded(model, data, role="train", labelled=False)
-    return Teacher(model, data, PruneSettings(batch_size=batch_size))
+    return Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
 
 
 def _alone(shape: ModelShape) -> Float[Tensor, "masks layer component"]:

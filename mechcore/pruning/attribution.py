@@ -196,7 +196,7 @@ def integrated_scores(
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     path = (torch.arange(n_points) + 0.5) / n_points
     values = path[:, None, None].expand(-1, shape.n_layers, shape.columns)
-    teacher = Teacher(model, data, PruneSettings(batch_size=batch_size))
+    teacher = Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
     with frozen(model), progress.bar("integrated", -(-len(data) // batch_size)) as advance:
         for batch in data.batches(batch_size):
             examples = batch["index"].tolist()

@@ -79,10 +79,10 @@ class PruneSettings:
         8, "Masks in one forward; more are run in turn, with the same result.", least=1
     )
     precision: Literal["float32", "bfloat16", "auto"] = setting(
-        "float32",
+        "auto",
         "Of the masked forwards of pruning: float32, bfloat16 (autocast), or auto: bfloat16 "
-        "on hardware with instructions for it. Scores, losses and the full model's answers "
-        "stay in float32.",
+        "on hardware with instructions for it, in models at least 256 wide; narrower ones gain "
+        "little. Scores, losses and the full model's answers stay in float32.",
         "--prune-precision",
     )
     save_every: int = setting(50, "Steps between the savings of an interruptible run.", least=1)
@@ -122,7 +122,9 @@ class PruneSettings:
 
 PRESETS: Mapping[str, PruneSettings] = {
     "fast": PruneSettings(),
-    "thorough": PruneSettings(steps=600, batch_size=32, draws=1, lr=0.05, lr_lambda=0.1),
+    "thorough": PruneSettings(
+        steps=600, batch_size=32, draws=1, lr=0.05, lr_lambda=0.1, precision="float32"
+    ),
     "paper": PruneSettings(
         steps=6500,
         steps_per_percent=56,
@@ -136,6 +138,7 @@ PRESETS: Mapping[str, PruneSettings] = {
         log_alpha_mean=10.0,
         sparsity="sampled",
         discretisation="threshold",
+        precision="float32",
     ),
 }
 """Schedules by name. ``"paper"`` is that of arXiv 2403.03942, section 3 and appendix; the

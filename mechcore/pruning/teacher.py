@@ -22,6 +22,9 @@ from mechcore.models.placing import chosen, sent
 from mechcore.models.running import device_of, forward, model_inputs
 from mechcore.pruning.settings import PruneSettings
 
+WIDE = 256
+"""Width of the residual stream from which on products in bfloat16 save time worth having."""
+
 POOL = 16
 """Batches that are sorted by length together."""
 
@@ -35,7 +38,9 @@ class Teacher:
         self.readout = Readout.of(model, data, labelled=False)
         self.has_mlps = ModelShape.of(model).has_mlps
         self.bfloat16 = settings.precision == "bfloat16" or (
-            settings.precision == "auto" and is_fast_at_bfloat16(device_of(model))
+            settings.precision == "auto"
+            and model.cfg.d_model >= WIDE
+            and is_fast_at_bfloat16(device_of(model))
         )
         rows: list[Tensor] = []
         index: list[Tensor] = []

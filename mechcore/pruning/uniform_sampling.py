@@ -71,7 +71,7 @@ def ugs_scores(
         )
     shape = ModelShape.of(model)
     data = as_encoded(model, data, role="train", labelled=False)
-    teacher = Teacher(model, data, PruneSettings(batch_size=batch_size))
+    teacher = Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
     theta = torch.full((shape.n_layers, shape.columns), START)
     nothing = torch.zeros(1, *theta.shape)
     with progress.bar("ugs: means", teacher.n_batches) as advance:

@@ -264,7 +264,7 @@ def test_bfloat16_stays_near_float32(
     )
     found = [
         prune(planted, data, planted_means, seeds=[1], sparsity=[0.7], preset=settings)[0]
-        for settings in (plain, replace(plain, precision="bfloat16"))
+        for settings in (replace(plain, precision=p) for p in ("float32", "bfloat16"))
     ]
     assert found[0].mask == found[1].mask
     assert found[1].log_alpha.dtype == torch.float32
@@ -272,10 +272,17 @@ def test_bfloat16_stays_near_float32(
     assert 0 < difference < 0.5  # it did run in another precision; scores move by several units
 
 
+@pytest.mark.parametrize("least", [1, 1000])
 def test_auto_precision_is_one_of_the_two(
-    loud: tuple[Any, Any], loud_means: MeanActivations, data: EncodedExamples
+    loud: tuple[Any, Any],
+    loud_means: MeanActivations,
+    data: EncodedExamples,
+    least: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    chosen = "bfloat16" if torch.cpu._is_avx512_bf16_supported() else "float32"
+    monkeypatch.setattr("mechcore.pruning.teacher.WIDE", least)
+    fast = least == 1 and torch.cpu._is_avx512_bf16_supported()
+    chosen = "bfloat16" if fast else "float32"
     found = {}
     for precision in ("auto", "bfloat16", "float32"):
         settings = replace(QUICK, steps=3, precision=precision)

@@ -100,7 +100,13 @@ def test_the_thorough_preset_has_four_times_the_examples_a_step_and_one_draw_for
     thorough = PRESETS["thorough"]
     assert (thorough.batch_size, thorough.draws_per_step) == (32, 1)
     assert thorough == replace(
-        PruneSettings(), steps=600, batch_size=32, draws=1, lr=0.05, lr_lambda=0.1
+        PruneSettings(),
+        steps=600,
+        batch_size=32,
+        draws=1,
+        lr=0.05,
+        lr_lambda=0.1,
+        precision="float32",
     )
 
 

@@ -92,14 +92,18 @@ def test_masks_may_run_in_turn(
 
 
 @pytest.mark.parametrize("supported", [True, False])
-def test_auto_is_bfloat16_where_the_processor_has_it(
+@pytest.mark.parametrize("wide", [True, False])
+def test_auto_is_bfloat16_in_wide_models_where_the_processor_has_it(
     loud: tuple[Any, Any],
     loud_means: MeanActivations,
     data: EncodedExamples,
     supported: bool,
+    wide: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: supported)
+    width = loud[0].cfg.d_model
+    monkeypatch.setattr("mechcore.pruning.teacher.WIDE", width if wide else width + 1)
     values = VALUES.float()
     found = {}
     for precision in ("auto", "bfloat16", "float32"):
@@ -107,7 +111,8 @@ def test_auto_is_bfloat16_where_the_processor_has_it(
         with frozen(loud[0]):
             found[precision] = teacher.kl_gradients(values, loud_means, EXAMPLES)
         assert found[precision][0].dtype == found[precision][1].dtype == torch.float32
-    same, other = ("bfloat16", "float32") if supported else ("float32", "bfloat16")
+    names = ("bfloat16", "float32")
+    same, other = names if supported and wide else names[::-1]
     for i in (0, 1):
         assert torch.equal(found["auto"][i], found[same][i])
         assert not torch.equal(found["auto"][i], found[other][i])
