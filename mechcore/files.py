@@ -169,7 +169,8 @@ def read_csv(path: str | Path, **options: Any) -> pd.DataFrame:
     """Read a table that `write_csv` wrote; ``options`` and errors are those of pandas."""
     import pandas as pd
 
-    return unguarded(pd.read_csv(path, **options))
+    frame = pd.read_csv(path, **options)
+    return unguarded(frame) if b"'" in Path(path).read_bytes() else frame
 
 
 def unguarded(frame: pd.DataFrame) -> pd.DataFrame:

@@ -39,7 +39,7 @@ from scipy import stats
 from mechcore.ablation.information import REASON
 from mechcore.ablation.settings import RoleSettings
 from mechcore.errors import InputError
-from mechcore.evaluation.p_values import adjusted_p
+from mechcore.evaluation.p_values import ROUNDING, adjusted_p
 from mechcore.tables import COMPONENT, Column, Schema, estimate
 from mechcore.wording import OUT_FIRST, PLACES, listed, number
 
@@ -295,7 +295,7 @@ def _states(wide: pd.DataFrame, figure: str, place: str, settings: RoleSettings)
     with np.errstate(divide="ignore", invalid="ignore"):
         z = (np.abs(drop) - bound) / np.hypot(error, bound_error)
     absent = _adjusted(stats.norm.cdf(z)) < settings.alpha
-    large = (p < settings.alpha) & (np.abs(drop) >= settings.least)
+    large = (p < settings.alpha) & (np.abs(drop) >= settings.least - ROUNDING)
     conditions = [np.isnan(drop), large & (drop > 0), large & (drop < 0), absent]
     return np.select(conditions, ["missing", "lost", "gained", "absent"], "open").tolist()
 

@@ -19,6 +19,9 @@ N_RESAMPLES = 2000
 """Of the largest statistic, for Westfall and Young's correction."""
 
 
+ROUNDING = 1e-9
+"""What equal effects, summed in another order, differ by at most."""
+
 RESOLUTION = 1e-4
 """Root mean square of differences, in nats or shares, under which they are those of rounding."""
 
@@ -108,7 +111,7 @@ def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict
     if not n:
         return {"n_controls": 0}
     low, high = np.quantile(controls, [0.025, 0.975])
-    p = (1 + int((np.abs(controls) >= abs(value)).sum())) / (1 + n)
+    p = (1 + int((np.abs(controls) >= abs(value) - ROUNDING).sum())) / (1 + n)
     mean = float(np.mean(controls))
     return {"control_drop": mean, "control_low": low, "control_high": high} | {
         "n_controls": n,

@@ -101,7 +101,8 @@ def n_kv_heads(model: Any) -> int:
     if kind_of(model) == "bridge":
         grouped = getattr(model.original_model.config, "num_key_value_heads", None)
     else:
-        grouped = getattr(model.cfg, "n_key_value_heads", None)
+        apart = getattr(model.cfg, "ungroup_grouped_query_attention", False)
+        grouped = None if apart else getattr(model.cfg, "n_key_value_heads", None)
     return int(grouped or model.cfg.n_heads)
 
 

@@ -40,6 +40,7 @@ from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.wording import count
 
 MOST_READERS = 10
 """Components whose dependence on each head of the core is measured and shown: those that lose
@@ -149,9 +150,10 @@ def random_senders(
     for layer, n in sorted(layers.items()):
         others = [c for h in range(shape.n_heads) if (c := Component(layer, h)) not in core]
         if len(others) < n and n_controls:
+            there = count(len(others), "head")
             raise InputError(
-                f"controls: layer {layer} has {len(others)} heads outside the core, which has "
-                f"{n} there; expected at least as many: leave controls out"
+                f"controls: layer {layer} has {there} outside the core, which has {n} there; "
+                "expected at least as many: leave controls out"
             )
         pools.append((others, n))
     n_different = math.prod(math.comb(len(others), n) for others, n in pools)

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.roles import OUT, OUT_ONLY
+from mechcore.evaluation.p_values import ROUNDING
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.paths.dependence import Readers
 from mechcore.tables import Column, Schema, estimate
@@ -99,7 +100,7 @@ def core_dependence_verdict(
         readers.effects((c[r] for r in names), everything, seed)["information"].drops.mean()
         for c in (readers.controls[i] for i in readers.different(names))
     ]
-    p = (1 + sum(control >= total for control in controls)) / (1 + len(controls))
+    p = (1 + sum(control >= total - ROUNDING for control in controls)) / (1 + len(controls))
     mean = float(np.mean(controls)) if controls else math.nan
     n, noun = len(names), "component" if len(names) == 1 else "components"
     text = (

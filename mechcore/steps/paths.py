@@ -87,9 +87,13 @@ class Paths(Ablating):
         )
         n_all, n_core = size.components("all"), CORE * size.n_heads
         sets = n_all + min(MOST_READERS, n_all) * n_core
-        sets += 0 if "sweep" in job.needs else n_all
+        sets += 0 if self._reuses(job) else n_all
         controls = self.n_controls * DOING * n_all if "roles" in job.needs else 0.0
         return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
+
+    def _reuses(self, job: Job) -> bool:
+        """Whether drops of the sweep are taken over; other fills draw anew for other examples."""
+        return "sweep" in job.needs and self.fill in ("mean", "zero")
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -101,7 +105,7 @@ class Paths(Ablating):
             return
         inputs = inputs_of(work)
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None
-        known = ablations_in(work, self.names) if "sweep" in work.job.needs else {}
+        known = ablations_in(work, self.names) if self._reuses(work.job) else {}
         sampled = inputs.sampled(TEST_ROLES, self.max_examples, self.seed)
         for role, swept in known.items():
             rows = inputs.data[role].examples.sample_rows(self.max_examples, self.seed)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 from ablation.planted import game
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mechcore.ablation import ComponentSet
 from mechcore.ablation.controls import ABLATION_CONTROLS, control_table
+from mechcore.evaluation.p_values import among_controls
 
 
 def test_controls_by_hand() -> None:
@@ -25,6 +28,14 @@ def test_controls_by_hand() -> None:
     assert margin["n_controls"].tolist() == [3, 3, 3]
     # 2.5 % of the way from -5 to 3 by way of 1.
     assert margin.loc["all", ["control_low", "control_high"]].tolist() == pytest.approx([-4.7, 2.9])
+
+
+@given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]), st.sampled_from([1.0, -1.0]))
+def test_effects_that_are_equal_up_to_the_order_of_a_sum_are_as_large(
+    parts: list[float], sign: float
+) -> None:
+    value = sum([0.1, 0.2, 0.3, 0.6, 0.7])
+    assert among_controls(value, [sign * sum(parts), 0.0])["p_control"] == 2 / 3
 
 
 def test_sets_without_controls() -> None:

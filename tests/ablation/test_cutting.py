@@ -59,6 +59,45 @@ def test_every_engine_cuts_paths_as_they_are_defined(
     )
 
 
+@pytest.mark.hooked
+@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
+def test_grouped_heads_that_are_ungrouped_are_blind_one_by_one(engine: str) -> None:
+    """Keys and values of a head alone, though another shares its weights; by TransformerLens."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+
+    config: dict[str, Any] = {"n_layers": 2, "n_heads": 4, "d_model": 16, "d_head": 4, "d_mlp": 24}
+    config |= {"d_vocab": 40, "n_ctx": 8, "act_fn": "gelu_new", "normalization_type": "LN"}
+    config |= {"n_key_value_heads": 2, "ungroup_grouped_query_attention": True, "seed": 0}
+    model = HookedTransformer(HookedTransformerConfig(**config, device="cpu"))
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights += 0.5 * torch.randn(weights.shape, generator=generator)
+    ids = torch.randint(2, 40, (5, 6), generator=generator)
+    labels = torch.randint(2, 40, (5,), generator=generator)
+    data = [{"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}]
+    means = MeanActivations.compute(model, data, n_samples=0)
+    found = ablate(model, ["L0.H2>L1.H3.v"], data, means, engine=engine, role="ood")  # type: ignore[arg-type]
+
+    kept: dict[str, torch.Tensor] = {}
+    names = ("blocks.0.attn.hook_z", "blocks.1.hook_resid_pre")
+    layer = model.blocks[1]
+    with torch.no_grad():
+        keep = [(name, lambda x, hook: kept.update({hook.name: x.clone()})) for name in names]
+        model.run_with_hooks(ids, fwd_hooks=keep)
+        lost = (means.z[0, 2].float() - kept[names[0]][:, :, 2]) @ model.blocks[0].attn.W_O[2]
+        seen = layer.ln1(kept[names[1]] + lost)
+        value = seen @ layer.attn.W_V[3] + layer.attn.b_V[3]
+
+        def blinded(x: torch.Tensor, hook: Any) -> torch.Tensor:
+            return torch.cat([x[:, :, :3], value[:, :, None]], 2)
+
+        logits = model.run_with_hooks(ids, fwd_hooks=[("blocks.1.attn.hook_v", blinded)])[:, -1]
+    correct = torch.nn.functional.one_hot(labels, 40).bool()
+    [answers] = found.without.values()
+    np.testing.assert_allclose(answers.margin, margins(logits, correct), atol=1e-4)
+
+
 def defined(
     model: Any, data: EncodedExamples, means: MeanActivations, fill: str = "mean", seed: int = 0
 ) -> np.ndarray:

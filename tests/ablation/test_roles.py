@@ -149,6 +149,15 @@ def test_settings_decide() -> None:
             RoleSettings(**{name: 1})
 
 
+def test_a_drop_of_the_least_effect_counts_whatever_its_last_digit() -> None:
+    least = 0.01
+    drops = {"L0.H0": least, "L0.H1": np.nextafter(least, 0), "L0.H2": np.nextafter(least, 1)}
+    rows = table({name: (drop, 0.001) for name, drop in drops.items()})
+    found = component_roles(rows, rows, RoleSettings(least=least))
+    assert found["role"].tolist() == [BOTH] * 3
+    assert found["sure"].all()
+
+
 def test_missing_figures_are_no_role() -> None:
     names = {"L0.H0": (0.05, SMALL), "L0.H1": (0.0, SMALL)}
     unknown = pd.DataFrame(

@@ -183,6 +183,26 @@ def test_the_figures_of_a_verdict() -> None:
     assert row["control_drop"] == pytest.approx(0, abs=1e-9)
 
 
+def test_controls_that_lose_as_many_answers_are_as_large_whichever_these_are() -> None:
+    """Twelve answers, now of one label, now of the other: sums in another order."""
+
+    def twelve_wrong(seed: int) -> Answers:
+        generator = np.random.default_rng(seed)
+        n = int(generator.integers(13))
+        fails = [
+            generator.choice(N // 2, n, False) * 2,
+            generator.choice(N // 2, 12 - n, False) * 2 + 1,
+        ]
+        return Answers.of(evaluation(~np.isin(np.arange(N), np.concatenate(fails))), FULL)
+
+    for seed in range(20):
+        blind = {A: twelve_wrong(seed)}
+        controls = [{A: twelve_wrong(100 + i)} for i in range(20)]
+        made = Readers(FULL, {A: wrong(0.1)}, blind, controls, "data", "ood")
+        found = core_dependence_verdict(made, roles(a=OUT_ONLY))
+        assert (found.p_control, found.verdict) == (1.0, "not supported")
+
+
 def test_controls_of_some_receivers() -> None:
     made = readers([0.05, 0.2])
     controls = [{B: wrong(each)} for each in (0.1, 0.3, 0.0)]
@@ -225,7 +245,7 @@ def test_random_senders_are_different_sets() -> None:
 
 
 def test_cores_without_controls() -> None:
-    with pytest.raises(InputError, match="layer 0 has 1 heads outside the core, which has 3"):
+    with pytest.raises(InputError, match="layer 0 has 1 head outside the core, which has 3"):
         random_senders([Component(0, h) for h in range(3)], ModelShape(2, 4), 1)
     with pytest.raises(InputError, match=r"found L0.MLP; expected heads"):
         random_senders([Component(0)], ModelShape(2, 4), 1)

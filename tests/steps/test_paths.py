@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from mechcore.ablation import ComponentSet, ablate
 from mechcore.ablation.roles import NONE, OUT_ONLY
 from mechcore.components import ModelShape, parse_components
 from mechcore.masking.means import MeanActivations
+from mechcore.steps.base import Size
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
 from mechcore.steps.paths import Paths, core_tables
@@ -114,6 +116,20 @@ def test_what_a_sweep_ablated_is_not_ablated_again(
     pd.testing.assert_series_equal(known["blind_drop"], own["blind_drop"], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("fill", "reused"),
+    [("mean", True), ("zero", True), ("resample", False), ("counterfactual", False)],
+)
+def test_drops_with_fills_that_are_drawn_anew_are_not_those_of_the_sweep(
+    fill: str, reused: bool
+) -> None:
+    step, swept, alone = replace(STEP, fill=fill), SimpleNamespace(), SimpleNamespace()
+    swept.needs, alone.needs = {"sweep": None}, {}
+    size = Size({"train": 9, "id": 9, "ood": 9}, n_heads=8, n_mlps=2)
+    saved = step.passes(alone, size) - step.passes(swept, size)
+    assert (saved > 0) == reused
+
+
 def test_without_roles_there_are_neither_controls_nor_a_verdict(
     inputs: Inputs, means: MeanActivations
 ) -> None:
@@ -130,7 +146,7 @@ def test_a_core_that_leaves_too_few_heads_has_no_controls(
     assert set(tables["core_dependence"]["n_controls"]) == {0}
     text = tables["core_verdict"]["explanation"].iloc[0]
     assert text.endswith("expected at least as many)")
-    assert "layer 0 has 1 heads outside the core, which has 3 there" in text
+    assert "layer 0 has 1 head outside the core, which has 3 there" in text
 
 
 def test_nothing_runs_after_the_core(inputs: Inputs, means: MeanActivations) -> None:
