@@ -1,5 +1,6 @@
 """Environment, markers and shared fixtures of the test suite."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+gc.set_threshold(20_000, 20, 20)  # looking for garbage took a tenth of the time
 settings.register_profile("mechcore", deadline=None, derandomize=True, max_examples=60)
 settings.load_profile("mechcore")
 
@@ -92,6 +94,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker) is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Tests and modules stay to the end: garbage is not looked for among them."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
