@@ -85,8 +85,8 @@ def core_dependence_verdict(
     generalise = roles[roles["role"].isin([OUT, OUT_ONLY])]["component"]
     names = [r for r in readers.blind if str(r) in set(generalise)]
     if not names:
-        why = "no component behind the core is needed out of domain alone"
-        return Verdict(INCONCLUSIVE, why)
+        why = "no component behind the core is shown to be needed out of domain alone"
+        return Verdict(INCONCLUSIVE, reason_against(readers.full.correct_classes.numpy()) or why)
     everything = np.ones(len(readers.full.correct), dtype=bool)
     values = readers.effects((readers.blind[r] for r in names), everything, seed)
     if "information" not in values:

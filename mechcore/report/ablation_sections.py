@@ -27,6 +27,12 @@ from mechcore.report.summary import interaction_sentences
 from mechcore.tables import Column
 from mechcore.wording import ALL, effect, role_name, with_interval
 
+_FILLED = {
+    "zero": "zeros",
+    "resample": "its output at a random token of the training data",
+    "counterfactual": "its output on an example of another label",
+}
+
 
 def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     """Drops without core heads, alone and together, and without every component alone."""
@@ -39,11 +45,22 @@ def ablation_section(run: RunFolder, gallery: Gallery) -> Section:
     )
     if controls is not None and len(controls):
         blocks.append(_control_table(controls))
+    if text := _other_fill(run):
+        blocks.insert(0, Paragraph(text, note=True))
     drops = [table for table in (ablation, sweep) if table is not None]
     blocks += one_label_notes(run, pd.concat(drops)) if drops else []
     if sweep is not None and len(sweep):
         blocks += _every_component(sweep, gallery)
     return Section("ablation", title, blocks, files)
+
+
+def _other_fill(run: RunFolder) -> str:
+    """What replaces ablated outputs where it is not their mean; empty where it is."""
+    fill = str(run.analyses.get("fill", "mean"))
+    if fill == "mean":
+        return ""
+    what = _FILLED.get(fill, f"what the fill {fill} gives")
+    return f"Here the output of what is ablated is replaced by {what}, not by its mean."
 
 
 def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
@@ -53,16 +70,15 @@ def _sets(ablation: pd.DataFrame, gallery: Gallery) -> Iterator[Block]:
     n_sets = ablation["set"].nunique()
     drawn = len(figures.sets_to_draw(ablation))
     left_out = (
-        f" Of {n_sets} sets, {drawn} are drawn: all but the joint sets that matter less."
+        f" Of {n_sets} sets, {drawn} are drawn: all but the joint sets with smaller changes of "
+        "accuracy out of domain."
         if drawn < n_sets
         else ""
     )
     how = "To the left of zero the model is worse without them. "
     lines = "Lines are 95 % intervals over examples." + left_out
     if (ablation["kind"] == SINGLE).any():
-        yield Paragraph(
-            "Heads are replaced by their mean output in the full model, alone and together."
-        )
+        yield Paragraph("Heads are ablated in the full model, alone and together.")
     else:
         yield Paragraph(
             "The core is empty, so no core head was ablated; the other heads show what is usual.",
@@ -160,17 +176,17 @@ def _interactions(run: RunFolder, table: pd.DataFrame, gallery: Gallery) -> Iter
         if len(drawn) < n_sets
         else ""
     )
-    floor = (
-        " Hollow marks: accuracy has so little left to lose that the joint change saturates; go by "
-        "the margin there."
-        if table["floor"].any()
+    hollow = (
+        " Hollow marks: accuracy has so little left to lose, or to gain, that the joint change "
+        "saturates; go by the margin there."
+        if interaction_figures.saturated(table).any()
         else ""
     )
     yield gallery.add(
         interaction_figures.interactions(table, drawn),
         "interactions",
         "Interaction of jointly ablated heads: the joint change less the sum of the single "
-        f"changes. To the left of zero the set is superadditive.{floor}{left_out}",
+        f"changes. To the left of zero the set is superadditive.{hollow}{left_out}",
         "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
     )
     largest = str(overall["set"].iloc[int(overall["size"].argmax())])
@@ -211,5 +227,5 @@ def _verdict(row: pd.Series) -> str:
         verdict = "subadditive"
     elif not row["low"] <= 0 <= row["high"]:
         verdict = "not known"
-    saturated = row["floor"] and row["metric"] == "accuracy"
-    return f"{verdict}; change saturates" if saturated else verdict
+    limited = (row["floor"] or row["ceiling"]) and row["metric"] == "accuracy"
+    return f"{verdict}; change saturates" if limited else verdict

@@ -179,8 +179,10 @@ def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
             column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
             shown.append(column.called(f"{figure} {PLACES[place]}", negated=True))
     shown.append(Column("category", "text", header="attends to", optional=True))
+    known = rows["information_drop_ood"].notna().any()
     caption = (
-        f"Components by what they do to information out of domain: {_CHANGE}, in points, with 95 % "
+        f"Components by what they do to information {PLACES['ood' if known else 'id']}: {_CHANGE}, "
+        "in points, with 95 % "
         "intervals; below zero the model is worse"
     )
     yield table_of(rows[:OPEN_ROWS], COMPONENT_ROLES, caption, shown)

@@ -177,7 +177,7 @@ def head_frequency(frequency: pd.DataFrame, core: Collection[str] = ()) -> Figur
 
 
 def sets_to_draw(frame: pd.DataFrame, limit: int = 30) -> list[str]:
-    """Sets in the order of the table: all if they fit, else singles and the largest joint drops.
+    """Sets in the order of the table: all if they fit, else singles and the largest joint changes.
 
     A table of every subset of a large core has more sets than a figure can show.
     """
@@ -185,7 +185,7 @@ def sets_to_draw(frame: pd.DataFrame, limit: int = 30) -> list[str]:
     kinds = dict(zip(overall["set"], overall["kind"], strict=True))
     if len(kinds) > limit:
         joint = overall[(overall["kind"] == JOINT) & (overall["role"] == "ood")]
-        largest = joint.groupby("set")["accuracy_drop"].max().nlargest(limit)
+        largest = joint["accuracy_drop"].abs().groupby(joint["set"]).max().nlargest(limit)
         others = [name for name, kind in kinds.items() if kind != JOINT]
         keep = {*others, *largest.index[: max(limit - len(others), 5)]}
         kinds = {name: kind for name, kind in kinds.items() if name in keep}

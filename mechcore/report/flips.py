@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from mechcore.ablation.flips import COUNTS, FLIPS
+from mechcore.ablation.flips import COUNTS, FLIPS, SHOWN
 from mechcore.ablation.roles import NONE, UNDECIDED, ranked
 from mechcore.components import Component
 from mechcore.report.attention_views import pattern_properties
@@ -78,7 +78,10 @@ def flips_table(run: RunFolder) -> Table | None:
     ]
     shown: list[Shown] = ["component", PLACED, "subset", Column("text", "text"), "label", "answer"]
     shown += ["answer_without", "margin", "margin_without"]
-    caption = f"Answers that flip without one of {len(order)} components that do something"
+    caption = (
+        f"Answers that flip without one of {len(order)} components that do something, at most "
+        f"{SHOWN} of each"
+    )
     return table_of(rows, FLIPS, caption, shown, folded=True)
 
 

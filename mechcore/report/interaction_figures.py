@@ -29,6 +29,11 @@ from mechcore.wording import ALL, role_name
 _METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on margin (nats)"}
 
 
+def saturated(table: pd.DataFrame) -> pd.Series:
+    """Which joint changes of accuracy are limited by how little there is left to lose or gain."""
+    return (table["floor"] | table["ceiling"]) & (table["metric"] == "accuracy")
+
+
 @styled
 def interactions(frame: pd.DataFrame, sets: Sequence[str] | None = None) -> Figure:
     """Interaction of every joint set with its interval, on accuracy and on the margin.
@@ -77,7 +82,7 @@ def _interaction_panels(
     labels: Sequence[str],
 ) -> Figure:
     """Accuracy and margin side by side; a group is (label, role, table with ``row``, offset)."""
-    floor = any(bool(part["floor"].any()) for _, _, part, _ in groups)
+    limited = any(bool(saturated(part).any()) for _, _, part, _ in groups)
     row_height = 0.27 if len(groups) < 3 else 0.15 * len(groups)
     figure = new_figure(9.2, 1.3 + row_height * len(labels))
     axes = figure.subplots(1, 2, sharey=True)
@@ -97,7 +102,7 @@ def _interaction_panels(
                     rows,
                     (scale * some["interaction"]).to_numpy(),
                     intervals(rows, scale * some["low"], scale * some["high"]),
-                    some["floor"].to_numpy(dtype=bool) & (metric == "accuracy"),
+                    saturated(some).to_numpy(dtype=bool),
                     shift,
                 )
             )
@@ -105,7 +110,7 @@ def _interaction_panels(
         ax.axvline(0, color=GREY, lw=0.9)
         ax.set_title({"accuracy": "accuracy", "margin": "margin"}[metric])
         ax.set_xlabel(title)
-    if floor:
+    if limited:
         label = "hollow: the joint change saturates"
         handles.append(Line2D([], [], color=BLACK, marker="o", ls="none", mfc="white", label=label))
     legend_below(figure, handles, columns=3)

@@ -22,7 +22,8 @@ _FORMULA = "*mean* + *m* · (*x* \u2212 *mean*)"
 _AFTER_FORMULA = (
     "where *x* is its output and *mean* its average output over training data. With *m* = 1 "
     "nothing changes; with *m* = 0 the component still adds a constant but no longer says anything "
-    "about the input: it is ablated. The weights of the model are never touched."
+    "about the input: it is ablated. Where ablation takes something else in place of the mean, its "
+    "section says so. The weights of the model are never touched."
 )
 
 

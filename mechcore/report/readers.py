@@ -205,13 +205,14 @@ def _kinds(outside: pd.DataFrame, names: Sequence[str]) -> Iterator[Paragraph]:
             sure.append(bool(row["blind_drop_low"] > 0 or row["blind_drop_high"] < 0))
         found.setdefault((sure[0], sure[1]), []).append(name)
     words = {
-        (True, False): "information and no moved threshold for",
-        (False, True): "a moved threshold and no information for",
+        (True, False): "information alone for",
+        (False, True): "a moved threshold alone for",
         (True, True): "both information and a moved threshold for",
-        (False, False): "neither, to be sure of it, for",
+        (False, False): "neither for",
     }
     parts = [f"{what} {listed(found[key])}" for key, what in words.items() if key in found]
-    yield Paragraph(f"Blind to the core out of domain, what changes is {'; '.join(parts)}.")
+    text = f"Blind to the core out of domain, what is shown to change is {'; '.join(parts)}."
+    yield Paragraph(f"{text} What is not shown may be there all the same.")
 
 
 def _answer(run: RunFolder, measure: _Measure) -> Table:

@@ -40,6 +40,11 @@ class RunFolder:
         """What the tables of such a run hold, by name."""
         return schemas_of(self.config)
 
+    @property
+    def analyses(self) -> Mapping[str, Any]:
+        """Settings of the analyses, as far as ``config.json`` has them."""
+        return (self.config.get("settings") or {}).get("analyses") or {}
+
     def filled(self, name: str) -> pd.DataFrame | None:
         """The table of that name; None where it was not made or has no row."""
         table = self.table(name)

@@ -130,8 +130,9 @@ def scatter(
 
 
 def _range(readings: Iterable[Reading]) -> tuple[float, float]:
-    """From the least to the greatest value, zero always among them, with room at both ends."""
-    values = [0.0, *(r.value for r in readings)]
+    """From the least to the greatest end of an interval, with zero, and room at both ends."""
+    ends = (end for r in readings for end in (r.value, r.low, r.high))
+    values = [0.0, *filter(math.isfinite, ends)]
     low, high = min(values), max(values)
     room = 0.07 * (high - low) or 1.0
     return low - room, high + room

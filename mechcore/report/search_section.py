@@ -76,15 +76,15 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
         if part["low"].isna().all():
             yield (
                 f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
-                f"no interval on {name} is known on the other half. The largest interaction is "
-                f"{size} ({top['set']})."
+                f"no interval on {name} is known on the other half. The most superadditive "
+                f"interaction is {size} ({top['set']})."
             )
             continue
         text = (
             f"Of {count(len(part), 'set')} that a search chose on one half of {top['data']}, "
             f"{len(above)} {'is' if len(above) == 1 else 'are'} superadditive on {name} on the "
             f"other half, with an interval below zero ({small_p} with an adjusted p below "
-            f"{SIGNIFICANT:g}). The largest interaction is {size} ({top['set']})."
+            f"{SIGNIFICANT:g}). The most superadditive interaction is {size} ({top['set']})."
         )
         floors = int(part["floor"].sum()) if metric == "accuracy" else 0
         if floors:
@@ -101,9 +101,10 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
         were = "was" if len(screening) == 1 else "were"
         by = _settings(run).get("screening_by", "screening")
         how = "gradients" if by == "screening" else by
+        grown = "; larger sets grew from the best smaller ones" if overall["size"].max() > 2 else ""
         yield (
             f"{count(len(screening), 'pair')} of components {were} screened by {how}, and the "
-            f"best {whole(exact)} ablated exactly; larger sets grew from the best smaller ones."
+            f"best {whole(exact)} ablated exactly{grown}."
         )
     first = overall.iloc[0]
     names = [name for name in dict.fromkeys(found["subset"]) if name != ALL]
@@ -117,8 +118,7 @@ def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator
 
 def _settings(run: RunFolder) -> Mapping[str, Any]:
     """Those of the search, as far as ``config.json`` has them."""
-    analyses = (run.config.get("settings") or {}).get("analyses") or {}
-    found: Mapping[str, Any] = analyses.get("search") or {}
+    found: Mapping[str, Any] = run.analyses.get("search") or {}
     return found
 
 

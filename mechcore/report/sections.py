@@ -210,8 +210,8 @@ def _categories(run: RunFolder, gallery: Gallery) -> Section:
         gallery.add(
             figures.head_categories(categories),
             "head-categories",
-            "The category that each head attends to most, among those that get clearly more than "
-            "under uniform attention; mixed where none does."
+            "The category that each head attends to most, among those with a large enough mass "
+            "that is also clearly more than under uniform attention; mixed where none has both."
             + (" Core heads are outlined." if some else ""),
             "Grid, layer by head, of attention categories; the categories are in the table below.",
             fold=f"The category of every head{AS_FIGURE}",

@@ -52,7 +52,7 @@ def tiles(run: RunFolder) -> list[Tile]:
     summary = core_row(run)
     if summary is not None:
         note = f"of {count(summary['n_heads'], 'head')}"
-        if pd.notna(summary["expected_by_chance"]):
+        if pd.notna(summary["expected_by_chance"]) and not _are_nested(run):
             note += f"; {small(summary['expected_by_chance'])} expected by chance"
         found.append(Tile("Heuristic core", count(summary["core_size"], "head"), note))
     worst = worst_single(run)
@@ -135,17 +135,23 @@ def core_row(run: RunFolder) -> pd.Series | None:
     return None if summary is None or len(summary) == 0 else summary.iloc[0]
 
 
+def _are_nested(run: RunFolder) -> bool:
+    """Whether all subnetworks are cut from one ranking, so that the core is no chance."""
+    overlap = run.filled("head_overlap")
+    return overlap is not None and bool(overlap["p_value"].isna().all())
+
+
 def core_sentences(run: RunFolder) -> Iterator[str]:
     """Size of the core against chance."""
     summary = core_row(run)
     if summary is None:
         return
-    n, size = summary["n_subnetworks"], summary["core_size"]
+    n, size, nested = summary["n_subnetworks"], summary["core_size"], _are_nested(run)
     all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
     expected = (
         "If each subnetwork kept as many heads of each layer, picked at random, "
         f"{small(summary['expected_by_chance'])} would be shared by all on average"
-        if pd.notna(summary["expected_by_chance"])
+        if pd.notna(summary["expected_by_chance"]) and not nested
         else ""
     )
     if size == 0:
@@ -159,7 +165,12 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     if expected:
         text += f" {expected} ({p_value(summary['p_value'])}); of heads picked from any layer, "
         text += f"{small(summary['expected_uniform'])} ({p_value(summary['p_uniform'])})."
-    if pd.notna(summary["p_value"]) and summary["p_value"] >= SIGNIFICANT:
+    if nested:
+        text += (
+            " All are cut from one ranking, and each is part of those that keep more: the core is "
+            "the heads of the sparsest by definition."
+        )
+    elif pd.notna(summary["p_value"]) and summary["p_value"] >= SIGNIFICANT:
         text += (
             " That p-value is not small: a core of this size is no evidence that the subnetworks "
             "share more heads than chance would have them share."
@@ -270,11 +281,12 @@ def _whole_core(run: RunFolder) -> Iterator[str]:
         yield f"{text}; its layers have too few other heads for sets to compare that with."
         return
     mean, low, high = (-row[f"control_{end}"] for end in ("drop", "high", "low"))
-    beside = with_interval(mean, low, high, "margin", unit=True)
+    ends = (effect(end, "margin", unit=False) for end in (low, high))
     sets = count(row["n_controls"], "set")
     yield (
-        f"{text}, and without as many other heads of each layer by {beside} ({sets}, "
-        f"{p_value(row['p_control'])} of so large a change among these; n = {whole(row['n'])})."
+        f"{text}, and without as many other heads of each layer by {effect(mean, 'margin')} on "
+        f"average (95 % of {sets} between {' and '.join(ends)}, {p_value(row['p_control'])} of so "
+        f"large a change among these; n = {whole(row['n'])})."
     )
 
 
@@ -311,7 +323,7 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
     above, below = part[part["low"] > 0], part[part["high"] < 0]
     unknown = bool(part["low"].isna().all())
     choices = above if len(above) else part
-    top = choices.iloc[int(choices["interaction"].argmax())]
+    top = choices.iloc[int(choices["interaction"].abs().argmax())]
     members = top["set"].split("+")
     whole_core = len(members) > 2 and set(members) == set(core)
     which = f"the whole core ({len(core)} heads)" if whole_core else top["set"]
@@ -334,14 +346,16 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
     elif unknown:
         text = (
             f"{where}, the intervals of all {count(len(part), 'joint set')} are not known, so no "
-            f"direction is shown. The largest interaction is that of {which}: {terms}."
+            "direction is shown. The largest interaction, in either direction, is that of "
+            f"{which}: {terms}."
         )
     else:
-        lead = ("The largest", "The superadditive", "The largest superadditive")[min(len(above), 2)]
+        leads = ("The largest interaction, in either direction,", "The superadditive interaction")
+        lead = (*leads, "The largest superadditive interaction")[min(len(above), 2)]
         text = (
             f"{where}, {len(above)} of {count(len(part), 'joint set')} "
             f"{'is' if len(above) == 1 else 'are'} superadditive and {len(below)} subadditive, "
-            f"with an interval that leaves out zero. {lead} interaction is that of {which}: "
+            f"with an interval that leaves out zero. {lead} is that of {which}: "
             f"{terms}."
         )
         if _includes_zero(top["low"], top["high"]):
@@ -352,7 +366,24 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
             f" The joint change saturates for {floors} of {len(part)}, as accuracy has little or "
             "nothing left to lose: there the interaction on accuracy comes out too small."
         )
+    ceilings = int(part["ceiling"].sum()) if metric == "accuracy" else 0
+    if ceilings:
+        text += (
+            f" The joint change saturates for {ceilings} of {len(part)}, as accuracy has little or "
+            "nothing left to gain: there sets look superadditive on accuracy that are not."
+        )
     return text
+
+
+def _checkpoint(row: pd.Series) -> str:
+    """Its name, and for how many seeds no subnetwork was small enough, each a size of 100 %."""
+    without = int(row["n_seeds"] - row["n_faithful"])
+    if not without:
+        return str(row["checkpoint"])
+    return (
+        f"{row['checkpoint']} (100 % for {without} of {count(row['n_seeds'], 'seed')}, which had "
+        "no faithful subnetwork)"
+    )
 
 
 def size_sentences(run: RunFolder) -> Iterator[str]:
@@ -365,7 +396,7 @@ def size_sentences(run: RunFolder) -> Iterator[str]:
     told = groups if len(groups) <= _MOST_TOLD else groups[: _MOST_TOLD - 1]
     for group, part in means[means["group"].isin(told)].groupby("group", sort=False):
         ends = [part.iloc[0], part.iloc[-1]][: len(part)]
-        sizes = [f"{percent(end['effective_size'])} at {end['checkpoint']}" for end in ends]
+        sizes = [f"{percent(end['effective_size'])} at {_checkpoint(end)}" for end in ends]
         parts.append(f"{' to '.join(sizes)} on {group}")
     changes = "goes, by checkpoint, from" if means["checkpoint"].nunique() > 1 else "is"
     rest = groups[len(told) :]

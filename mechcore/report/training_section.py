@@ -79,6 +79,12 @@ def training_sentences(run: RunFolder) -> Iterator[str]:
         text += f", {count(size, 'example')} a step"
         text += f" ({number(steps * size / n, 1)} passes)" if n else ""
     yield f"{text}{_rates(settings)}. {_kept(settings, history)}"
+    if settings.get("patience") is not None:
+        where = settings.get("watch") or "in-domain data"
+        yield (
+            f"The weights are those of the best evaluation on {where}, not of the last step. That "
+            "data took part in the choice: report accuracy on other data."
+        )
 
 
 def _rates(settings: Mapping[str, Any]) -> str:
@@ -87,7 +93,8 @@ def _rates(settings: Mapping[str, Any]) -> str:
         rate = f"at a learning rate of up to {plain(float(settings['learning_rate']))}"
         warmup = settings.get("warmup_steps")
         rate += f" after {count(warmup, 'step')} of warm-up" if warmup else ""
-        falls = {"linear": ", falling to zero", "constant": ", constant"}
+        linear = ", falling" if settings.get("patience") is not None else ", falling to zero"
+        falls = {"linear": linear, "constant": ", constant"}
         parts.append(rate + falls.get(str(settings.get("schedule")), ""))
     if "precision" in settings:
         parts.append(f"in {settings['precision']}")

@@ -47,9 +47,10 @@ _TERMS: Sequence[tuple[str, str]] = (
     ),
     (
         "Change without it",
-        "What replacing a component's output by its mean changes: a measure without the component "
-        "less that of the full model. Below zero the model is worse without it. Tables on disk "
-        "hold the same as a drop, with the other sign.",
+        "What changes when a component's output is replaced by its mean, or by what the section on "
+        "ablation names instead: a measure without the component less that of the full model. "
+        "Below zero the model is worse without it. Tables on disk hold the same as a drop, with "
+        "the other sign.",
     ),
     (
         "Information",
@@ -79,10 +80,11 @@ _TERMS: Sequence[tuple[str, str]] = (
     ),
     (
         "Subnetwork",
-        "The model with a mask of zeros and ones. Pruning trains the mask, not the model, to keep "
-        "the answers on training data close to the full model's (Kullback\u2013Leibler divergence, "
-        "KL) while a set share of the components, the target sparsity, is removed. Each seed may "
-        "find another subnetwork.",
+        "The model with a mask of zeros and ones, which removes a set share of the components, the "
+        "target sparsity. Pruning with the method l0 trains the mask, not the model, to keep the "
+        "answers on training data close to the full model's (Kullback\u2013Leibler divergence, "
+        "KL), and each seed may find another subnetwork; other methods rank the components, or "
+        "draw them at random.",
     ),
     ("Sparsity and target sparsity", "The share of components that is pruned."),
     (
@@ -111,7 +113,8 @@ _TERMS: Sequence[tuple[str, str]] = (
         "without each of its members. Below zero the set is superadditive: taking its components "
         "together costs more than taking them one by one, as happens where they can stand in for "
         "one another. Accuracy cannot fall below zero, so joint changes saturate near that floor "
-        "and interactions on accuracy come out too small. Tables on disk hold it with the other "
+        "and interactions on accuracy come out too small; near its ceiling, where ablation helps, "
+        "they come out too large. Tables on disk hold it with the other "
         "sign.",
     ),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import re
 import shutil
 import zipfile
@@ -151,9 +152,9 @@ def test_the_core_is_beside_other_heads_of_its_layers(rich: Page, rich_run: Path
     (whole,) = outside.query("metric == 'margin' and size > 1").itertuples()
     assert (
         f"Without the whole core the out-of-domain margin changes by {-whole.drop:+.2f} nats, "
-        f"and without as many other heads of each layer by {-whole.control_drop:+.2f} nats "
-        f"[{-whole.control_high:+.2f}, {-whole.control_low:+.2f}] (20 sets, p = 0.048 of so large "
-        "a change among these; n = 300)."
+        f"and without as many other heads of each layer by {-whole.control_drop:+.2f} nats on "
+        f"average (95 % of 20 sets between {-whole.control_high:+.2f} and "
+        f"{-whole.control_low:+.2f}, p = 0.048 of so large a change among these; n = 300)."
     ) in rich.text.replace("\u2212", "-")
 
 
@@ -346,6 +347,62 @@ def test_intervals_that_include_zero_are_not_called_effects(copy_of_rich: Path) 
 
 
 @pytest.mark.usefixtures("no_drawing")
+def test_the_largest_interaction_is_the_largest_in_either_direction(copy_of_rich: Path) -> None:
+    table = pd.read_csv(copy_of_rich / "tables/interactions.csv")
+    size = -table["interaction"].abs()
+    below = {"interaction": size, "low": size - 0.01, "high": size / 2}
+    edit(copy_of_rich, "interactions", lambda t: t.assign(**below))
+    chosen = table["role"].eq("ood") & table["subset"].eq("all") & table["metric"].eq("margin")
+    largest = table.loc[chosen, "set"][table.loc[chosen, "interaction"].abs().idxmax()]
+    text = page_of(copy_of_rich).text
+    n = chosen.sum()
+    assert f"0 of {n} joint sets are superadditive and {n} subadditive" in text
+    which = "the whole core" if largest.count("+") > 1 else largest
+    assert f"The largest interaction, in either direction, is that of {which}" in text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_joint_changes_at_the_ceiling_are_marked(copy_of_rich: Path) -> None:
+    edit(copy_of_rich, "interactions", lambda t: t.assign(floor=False, ceiling=True))
+    text = page_of(copy_of_rich).text
+    assert "little or nothing left to gain: there sets look superadditive on accuracy" in text
+    table = pd.read_csv(copy_of_rich / "tables/interactions.csv")
+    n_rows = int((table["subset"].eq("all") & table["metric"].eq("accuracy")).sum())
+    assert text.count("; change saturates") == n_rows
+    assert "Hollow marks: accuracy has so little left to lose, or to gain" in text
+
+
+@pytest.mark.usefixtures("no_drawing")
+@pytest.mark.parametrize(
+    ("fill", "said"),
+    [
+        ("mean", None),
+        ("zero", "is replaced by zeros, not"),
+        ("half", "by what the fill half gives"),
+    ],
+)
+def test_another_fill_than_the_mean_is_named(
+    copy_of_rich: Path, fill: str, said: str | None
+) -> None:
+    path = copy_of_rich / "config.json"
+    config = json.loads(path.read_text())
+    config["settings"]["analyses"] = {"fill": fill}
+    path.write_text(json.dumps(config))
+    text = page_of(copy_of_rich).text
+    assert ("Here the output of what is ablated" in text) == (said is not None)
+    assert said is None or said in text
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_a_core_of_one_ranking_is_not_compared_with_chance(copy_of_rich: Path) -> None:
+    edit(copy_of_rich, "head_overlap", lambda t: t.assign(p_value=math.nan))
+    text = page_of(copy_of_rich).text
+    assert "All are cut from one ranking, and each is part of those that keep more" in text
+    assert "would be shared by all on average" not in text
+    assert not re.search(r"; [\d.]+ expected by chance", text)
+
+
+@pytest.mark.usefixtures("no_drawing")
 def test_a_single_joint_set_is_described_directly(
     tmp_path: Path, new_run: Callable[..., Path]
 ) -> None:
@@ -394,9 +451,10 @@ def test_a_sweep_alone_is_shown_though_no_core_was_ablated(copy_of_rich: Path) -
 
 
 def test_effective_sizes_are_those_of_the_table(rich: Page) -> None:
+    first = "100.0 % at 100 (100 % for 3 of 3 seeds, which had no faithful subnetwork)"
     assert (
-        "The effective size goes, by checkpoint, from 100.0 % at 100 to 69.0 % at 500 on ID and "
-        "100.0 % at 100 to 69.0 % at 500 on OOD."
+        f"The effective size goes, by checkpoint, from {first} to 69.0 % at 500 on ID and {first} "
+        "to 69.0 % at 500 on OOD."
     ) in rich.text
     assert "OOD 500 69.0 % 68.0\u201370.0 % 3 of 3 60.0 %" in rich.text
     assert "OOD 100 100.0 % 100.0 % 0 of 3 60.0 %" in rich.text

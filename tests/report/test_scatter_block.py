@@ -35,11 +35,18 @@ def test_places_are_shares_of_the_ranges_and_up_is_more() -> None:
 def test_lines_are_the_intervals_and_missing_ones_are_not_drawn() -> None:
     found = drawn(spot("L0.H0", -6, -20, 1.0), spot("L0.H1", 4, 5))
     across, up = found.dots[0].lines
-    per_point = 100 / 1.14 / 10
-    assert across[2] - across[0] == pytest.approx(2 * per_point, abs=0.02)
-    assert up[1] - up[3] == pytest.approx(2 * 100 / 1.14 / 25, abs=0.02)
+    # From the ends at -7 and -21 to the other's values, 11 and 26 points.
+    assert across[2] - across[0] == pytest.approx(2 * 100 / 1.14 / 11, abs=0.02)
+    assert up[1] - up[3] == pytest.approx(2 * 100 / 1.14 / 26, abs=0.02)
     assert across[1] == across[3] == found.dots[0].y
     assert found.dots[1].lines == []
+
+
+def test_every_line_ends_within_the_drawing() -> None:
+    found = drawn(spot("L0.H0", -1, 1, 30.0), spot("L0.H1", 4, 5, 0.1))
+    ends = [end for dot in found.dots for line in dot.lines for end in line]
+    assert len(ends) == 16
+    assert all(0 < end < 100 for end in ends)
 
 
 def test_a_single_component_at_zero_has_a_place() -> None:

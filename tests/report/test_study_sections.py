@@ -282,6 +282,9 @@ def test_with_a_patience_the_last_checkpoint_is_a_copy_beside_the_others(
     settings = {"training": {**TRAIN_SETTINGS, "checkpoint_every": 500, **more}}
     words, _ = made(training_section.training_section, changed(run, {"settings": settings}))
     assert f"It was evaluated 3 times, and {kept} kept." in words
+    chosen = "The weights are those of the best evaluation on in-domain data, not of the last step."
+    assert (chosen in words) == ("patience" in more)
+    assert ("falling to zero" in words) == ("patience" not in more)
 
 
 def test_a_training_from_scratch_is_called_that(run: RunFolder) -> None:
