@@ -138,7 +138,9 @@ def check_out(out: Path, state: Path, resume: bool) -> None:
     if not resume:
         must_not_exist(out)
     elif not state.is_file():
-        raise InputError(f"{out}: nothing to resume, there is no {state.name} in it")
+        raise InputError(
+            f"{out}: nothing to resume, there is no {state.name} in it: leave --resume out"
+        )
 
 
 # -- output ---------------------------------------------------------------------------------------

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import date
 
 from transformers import PreTrainedTokenizerBase
 
-from mechcore.errors import InputError, reason
+from mechcore.errors import InputError, MechcoreWarning, reason
 
 _DATE = re.compile(r"""strftime_now\((["'])(.*?)\1\)""")
 
@@ -101,7 +102,7 @@ def check_continues(
     ids: Sequence[Sequence[int]],
     tokenizer: PreTrainedTokenizerBase,
 ) -> None:
-    """Make sure that prompts with answers of several tokens are the tokens of one and the other.
+    """Make sure that prompts with answers are the tokens of one and those of the other.
 
     Args:
         answers: of every label.
@@ -110,20 +111,29 @@ def check_continues(
         ids: tokens of the prompts.
         tokenizer: of all of them.
 
+    Of an answer of one token it warns: that token is scored whatever the text would be.
+
     Raises:
-        InputError: the tokenizer joins a prompt and an answer otherwise.
+        InputError: the tokenizer joins a prompt and an answer of several tokens otherwise.
     """
     for label, answer in tokens.items():
-        if len(answer) == 1:
-            continue
         together = [prompt + answers[label] for prompt in prompts]
         found = tokenizer(together, add_special_tokens=False, verbose=False)["input_ids"]
         for text, whole, prompt in zip(together, found, ids, strict=True):
-            if whole != [*prompt, *answer]:
-                end = tokenizer.convert_ids_to_tokens(whole[-len(answer) - 1 :])
-                raise InputError(
-                    f"answer {answers[label]!r} of label {label!r}: is "
-                    f"{tokenizer.convert_ids_to_tokens(list(answer))} alone, but "
-                    f"{text[-60:]!r} ends in {end}; expected the same tokens: move the space "
-                    "between prompt and answer to the other of the two"
-                )
+            if whole == [*prompt, *answer]:
+                continue
+            end = tokenizer.convert_ids_to_tokens(whole[-len(answer) - 1 :])
+            pieces = tokenizer.convert_ids_to_tokens(list(answer))
+            told = (
+                f"answer {answers[label]!r} of label {label!r}: is {pieces} alone, but "
+                f"{text[-60:]!r} ends in {end}; expected the same tokens: move the space between "
+                "prompt and answer to the other of the two"
+            )
+            if len(answer) > 1:
+                raise InputError(told)
+            warnings.warn(
+                f"{told}, or what is scored is another word than the text would have",
+                MechcoreWarning,
+                stacklevel=3,
+            )
+            break

@@ -33,6 +33,7 @@ KNOWN_COLUMNS: dict[str, tuple[str, ...]] = {
 """Column names of GLUE, SuperGLUE, HANS, PAWS and the Hugging Face hub; the first found is used."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_WHOLE = re.compile(r"([+-]?\d+)\.0*")
 _TOKEN_NUMBERS = re.compile(r"[\d/():, ]+")
 _BYTES = re.compile(r"""b(?:'.*'|".*")""", re.DOTALL)
 _WORDS_OF_TEXT = 4
@@ -251,7 +252,16 @@ def _check_built(path: Path | str, table: pd.DataFrame, texts: pd.Series) -> Non
 
 def with_meanings(labels: pd.Series, meanings: Mapping[str, str] | None) -> pd.Series:
     """Labels with what some of them mean in their place; those that are numbers may be given so."""
-    return labels.replace({str(label): meaning for label, meaning in (meanings or {}).items()})
+    exact = {str(label): meaning for label, meaning in (meanings or {}).items()}
+    alike = {label_key(label): meaning for label, meaning in exact.items()}
+    return labels.map(lambda label: exact.get(label, alike.get(label_key(label), label)))
+
+
+def label_key(label: str) -> str:
+    """What labels are told by: spaces around them do not count, and 0.0 is 0."""
+    label = label.strip()
+    whole = _WHOLE.fullmatch(label)
+    return whole[1] if whole else label
 
 
 def texts_of(path: Path | str, column: pd.Series) -> pd.Series:

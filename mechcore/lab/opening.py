@@ -93,6 +93,8 @@ def open(
         model = model if missing == list(ROLES) else resolved(model)
     if prompt is not None or answers is not None:
         model = replace(model, prompt=prompt, answers=answers)
+    _check_mapping("columns", columns, "meaning: column", '{"text_a": "premise"}')
+    _check_mapping("label_map", label_map, "label: name of a class", '{0: "entailment"}')
     kept = Store(store)
     data = replace(
         config.data,
@@ -109,6 +111,22 @@ def open(
         data = replace(data, **found)  # type: ignore[arg-type]
     config = STUDY.located(replace(config, model=model, data=data), Path.cwd())
     return Lab(config, kept)
+
+
+def _check_mapping(name: str, found: Any, expected: str, example: str) -> None:
+    if found is None:
+        return
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"open: {name} is a {type(found).__name__}; expected a dict ({expected}), such as "
+            f"{example}"
+        )
+    for key, value in found.items():
+        if not isinstance(value, str):
+            raise InputError(
+                f"open: {name}: {key!r} stands for {value!r}; expected a text ({expected}), such "
+                f"as {example}"
+            )
 
 
 def _sources(data: Any, role: str, columns: Mapping[str, str], store: Store) -> tuple[Source, ...]:

@@ -14,6 +14,7 @@ from mechcore.data.answers import chat_prompt
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import Examples
 from mechcore.data.labels import normal_name
+from mechcore.data.readers import label_key
 from mechcore.data.sources import Source, at_most, read_sources, sources_name
 from mechcore.data.task import ROLES, Task, find_task
 from mechcore.errors import InputError, MechcoreWarning, shown
@@ -63,10 +64,25 @@ class Inputs:
 
     def add(self, role: str, examples: Examples, available: int, *, words: bool = False) -> None:
         """Take in the examples of a role, drawn from so many, and check their labels."""
+        self._check_segments(role, examples)
         self.data[role] = self.encode(examples, words=words)
         self.available[role] = available
         if role != "train":
             self.readout(role)
+
+    def _check_segments(self, role: str, examples: Examples) -> None:
+        """Warn where a classifier gets pairs in one role and single texts in another."""
+        for other, data in self.data.items() if self.config.prompt is None else ():
+            if data.examples.two_segments != examples.two_segments:
+                kinds = ("pairs", "single texts")
+                here, there = kinds if examples.two_segments else kinds[::-1]
+                warnings.warn(
+                    f"{role} data {examples.name}: read as {here}, those of {other} as {there}, "
+                    "which a classifier may answer quite differently; if a column of second texts "
+                    "was overlooked, name it with --columns text_b=NAME",
+                    MechcoreWarning,
+                    stacklevel=3,
+                )
 
     def encode(self, examples: Examples, *, words: bool = False) -> EncodedExamples:
         """Tokenize further examples the same way."""
@@ -186,8 +202,9 @@ def check_names(model: ModelConfig, data: DataConfig) -> None:
         frames = [_whole(role, model, data) for role in ROLES]
         # Training data need not have labels; of files that cannot be read nothing can be said.
         there = {label for frame in frames if frame is not None for label in frame["label"]} - {""}
+        keys = set(map(label_key, there))
         for name in data.label_map if there and all(f is not None for f in frames) else ():
-            if name not in there:
+            if label_key(name) not in keys:
                 raise InputError(
                     f"label_map: no row has the label {name!r} (--label-map); labels are "
                     f"{shown(', '.join(sorted(there)), 300)}: correct it, or leave it out"

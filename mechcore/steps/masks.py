@@ -150,15 +150,14 @@ class Means(MainStep):
 
 @dataclass(frozen=True)
 class FindMasks(MainStep):
-    """Find masks of one sparsity, wherever they end; interrupted, from the step last saved.
+    """Find masks of target sparsities, wherever they end; interrupted, from the step last saved.
 
-    The target is a sparsity, for which each seed gives a mask; ``data_seed`` is of the order of
-    examples.
+    For each target every seed gives a mask; ``data_seed`` is of the order of examples.
     """
 
     kind: ClassVar[str] = "prune"
     method: str
-    target: float
+    targets: tuple[float, ...]
     seeds: tuple[int, ...]
     schedule: PruneSettings
     data_seed: int
@@ -176,7 +175,7 @@ class FindMasks(MainStep):
 
     def passes(self, job: Job, size: Size) -> float:
         """See `MainStep.passes`."""
-        steps = self.schedule.total_steps(self.target)
+        steps = sum(map(self.schedule.total_steps, self.targets))
         return WITH_GRADIENT * steps * self.schedule.batch_size * len(self.seeds)
 
     def run(self, work: Work) -> None:
@@ -204,7 +203,7 @@ class FindMasks(MainStep):
                     inputs.model,
                     inputs.data["train"],
                     means_of(work, inputs),
-                    [self.target],
+                    self.targets,
                     self.seeds,
                     # Which of them are accepted is for `AcceptMasks` to say.
                     replace(self.schedule, tolerance=1.0),
@@ -235,8 +234,12 @@ class AcceptMasks(MainStep):
         """See `Step.run`."""
         trained = work.needed("trained")
         reading = PruneSettings(tolerance=self.tolerance, discretisation=self.discretisation)
-        missing = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
+        names = {subnetwork_name(self.target, seed, self.method): seed for seed in self.seeds}
+        diverged = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
+        missing = {name: why for name, why in diverged.items() if name in names}
         for each in subnetworks_in(trained):
+            if each.target != self.target:
+                continue
             try:
                 kept = accepted(each, reading) if len(each.history) else each  # was not trained
                 kept.save(work.folder / MASKS / f"{each.name}.safetensors")
@@ -244,7 +247,6 @@ class AcceptMasks(MainStep):
                 missing[each.name] = str(error)
         for name, why in missing.items():
             warnings.warn(f"{name} is missing: {why}", MechcoreWarning, stacklevel=2)
-        names = {subnetwork_name(self.target, seed, self.method): seed for seed in self.seeds}
         columns, target = MISSING_MASKS.required, self.target
         rows = [
             dict(zip(columns, (name, target, seed, missing[name]), strict=True))

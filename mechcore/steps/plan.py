@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from mechcore.data.task import ROLES
 from mechcore.errors import InputError, MechcoreWarning
+from mechcore.pruning.rankings import RANKINGS
 from mechcore.pruning.settings import READING, PruneSettings
 from mechcore.registry import Registry
 from mechcore.steps.ablation import Drops, Roles, Sweep
@@ -79,6 +80,11 @@ class Plan:
     config: StudyConfig
     parts: Sequence[Part]
     jobs: Sequence[Job]
+
+
+def _of_masks(targets: Sequence[float], seeds: Sequence[int]) -> str:
+    """What jobs on masks have in their names."""
+    return f"sparsity {' '.join(map(repr, targets))}, seed {' '.join(map(str, seeds))}"
 
 
 def make_plan(config: StudyConfig, hash_file: Hasher = hash_file) -> Plan:
@@ -211,14 +217,21 @@ class _Planner:
     def _pruned(
         self, sparsities: Sequence[float], seeds: Sequence[int], schedule: PruneSettings, of: str
     ) -> tuple[Job, dict[str, Job]]:
-        """Means, and masks by the names of their sparsity and seeds."""
-        n = self.config.seeds_per_job
+        """Means, and masks by the names of their sparsity and seeds.
+
+        A ranking has masks of all sparsities at once, and where it has no chance one for all seeds.
+        """
+        ranking = RANKINGS.get(self.config.method)
+        chance = ranking is None or ranking.seed == "masks"
+        n = self.config.seeds_per_job if chance else len(seeds)
         means = self._job(Means(), f"means{of}", ("train",))
         found = {}
         for target in sorted(sparsities):
             for chunk in (sorted(seeds)[i : i + n] for i in range(0, len(seeds), n)):
-                name = f"sparsity {target!r}, seed {' '.join(map(str, chunk))}"
-                found[name] = self._masks(name, target, tuple(chunk), schedule, means, of)
+                name = _of_masks([target], chunk)
+                targets = [target] if ranking is None else sorted(sparsities)
+                trained = self._trained(targets, chunk, schedule, means, of)
+                found[name] = self._masks(name, target, chunk, schedule, trained, of)
         return means, found
 
     def _halves(self, masks: Sequence[Job]) -> Job:
@@ -231,20 +244,32 @@ class _Planner:
         self._half = None
         return self._pure(Halves(), "cores of halves of the training data", needs)
 
-    def _masks(
+    def _trained(
         self,
-        name: str,
-        target: float,
-        seeds: tuple[int, ...],
+        targets: Sequence[float],
+        seeds: Sequence[int],
         schedule: PruneSettings,
         means: Job,
         of: str,
     ) -> Job:
+        """Masks wherever they end; a ranking gives those of all targets at once."""
+        config = self.config
+        train = FindMasks(config.method, tuple(targets), tuple(seeds), schedule, config.data.seed)
+        name = _of_masks(targets, seeds)
+        return self._job(train, f"prune {name}{of}", ("train",), {"means": means})
+
+    def _masks(
+        self,
+        name: str,
+        target: float,
+        seeds: Sequence[int],
+        schedule: PruneSettings,
+        trained: Job,
+        of: str,
+    ) -> Job:
         method = self.config.method
-        train = FindMasks(method, target, seeds, schedule, self.config.data.seed)
-        trained = self._job(train, f"prune {name}{of}", ("train",), {"means": means})
         reading = {name: getattr(schedule, name) for name in READING}
-        step = AcceptMasks(method, target, seeds, **reading)
+        step = AcceptMasks(method, target, tuple(seeds), **reading)
         return self._pure(step, f"masks {name}{of}", {"trained": trained})
 
     def _answers(self, name: str, role: str, of: str, needs: Mapping[str, Job]) -> Job:

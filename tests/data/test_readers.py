@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mechcore.data.examples import Examples
-from mechcore.data.readers import data_name, read_examples
+from mechcore.data.readers import data_name, read_examples, with_meanings
 from mechcore.errors import InputError, MechcoreWarning
 
 ROWS = [
@@ -609,3 +609,18 @@ def test_one_column_may_serve_twice(write: Write) -> None:
     with pytest.warns(MechcoreWarning, match="left out 1 of 2"):
         found = columns(read_examples(path, columns=mapped, skip_empty=True))
     assert (found["text_a"], found["text_b"]) == (["a"], ["a"])
+
+
+@pytest.mark.parametrize("given", ["Yes ", "Yes", " Yes"])
+@pytest.mark.parametrize("number", ["0", "0.0", "0."])
+def test_meanings_do_not_hang_on_spaces_or_on_how_a_whole_number_is_written(
+    given: str, number: str
+) -> None:
+    labels = pd.Series(["Yes ", "Yes", "0", "0.0", " 0 ", "0.5", "No"], dtype=object)
+    found = with_meanings(labels, {given: "entailment", number: "neutral"})
+    assert found.tolist() == ["entailment"] * 2 + ["neutral"] * 3 + ["0.5", "No"]
+
+
+def test_a_label_as_it_is_written_comes_first() -> None:
+    labels = pd.Series(["0", "0.0"], dtype=object)
+    assert with_meanings(labels, {"0": "a", "0.0": "b"}).tolist() == ["a", "b"]

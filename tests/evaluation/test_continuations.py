@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import helpers
@@ -15,7 +16,7 @@ from mechcore.ablation import ablate, find_superadditive
 from mechcore.components import Component, Mask
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.continuations import Continuations
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.evaluation.readout import Readout
@@ -205,4 +206,10 @@ def test_prompts_and_answers_that_a_tokenizer_joins_are_refused() -> None:
     )
     with pytest.raises(InputError, match=joined + "; expected the same tokens: move the space"):
         encoded(answers, "{a} so the cat", tokenizer=tokenizer)
+    alone = {"entailment": "no", "other": "yes"}  # of one token each, "no" read as "##no"
+    with pytest.warns(MechcoreWarning, match=r"answer 'no' of label 'entailment': is \['no'\] al"):
+        encoded(alone, "{a} so the cat", tokenizer=tokenizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MechcoreWarning)
+        encoded(alone, "{a} so the cat ", tokenizer=tokenizer)
     encoded(answers, "{a} so the cat ", tokenizer=tokenizer)

@@ -316,3 +316,18 @@ def test_questions_that_have_no_answer(lab: Lab) -> None:
         lab.smallest(loss=0)
     with pytest.raises(InputError, match=r"by is 'size'; expected accuracy or information"):
         lab.smallest(loss=0.99, by="size")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"columns": "premise"}, "columns is a str; expected a dict"),
+        ({"label_map": ["entailment", "neutral"]}, "label_map is a list; expected a dict"),
+        ({"label_map": {"entailment": 0}}, "'entailment' stands for 0; expected a text"),
+    ],
+)
+def test_what_is_no_mapping_of_names_is_refused(
+    tmp_path: Path, given: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        mechcore.open("embedded", **FRAMES, **given, store=tmp_path)

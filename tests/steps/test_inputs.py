@@ -142,3 +142,18 @@ def test_a_model_that_is_trained_reads_the_same_chat(instruct: Path, six: str) -
 def test_chats_need_a_prompt(instruct: Path) -> None:
     with pytest.raises(InputError, match=r"chat template: needs a prompt \(--prompt\)"):
         open_model(ModelConfig(str(instruct), chat_template=True))
+
+
+def test_pairs_beside_single_texts_are_told(cases: Cases) -> None:
+    pair = {"text_a": ["the cat"], "text_b": ["a dog"], "label": ["entailment"], "subset": ["all"]}
+    pairs = Examples("pairs", pd.DataFrame(pair))
+    singles = Examples("singles", pd.DataFrame(pair | {"text_b": [""]}))
+    given = Inputs(MODEL, cases.get("bert").model, helpers.word_tokenizer(), {}, {})
+    given.add("train", pairs, 1)
+    with pytest.warns(MechcoreWarning, match="singles: read as single texts, those of train as p"):
+        given.add("id", singles, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MechcoreWarning)
+        given = replace(given, data={})
+        given.add("train", pairs, 1)
+        given.add("id", pairs, 1)

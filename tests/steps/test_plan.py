@@ -485,3 +485,19 @@ def test_analyses_that_a_fill_cannot_do_are_refused_before_any_work(config: Stud
     make_plan(with_fill("counterfactual", paths=None))
     with pytest.raises(InputError, match="fill is 'resample', which a search"):
         make_plan(with_fill("resample", search=SearchConfig()))
+
+
+@pytest.mark.parametrize(
+    ("method", "n_jobs", "n_masks"),
+    [("l0", 4, 4), ("ugs", 2, 4), ("integrated", 1, 2), ("random", 4, 4)],
+)
+def test_a_ranking_is_worked_out_once(
+    config: StudyConfig, method: str, n_jobs: int, n_masks: int
+) -> None:
+    """Two sparsities and three seeds, two to a job; a ranking without chance has one mask."""
+    plan = make_plan(replace(config, method=method))
+    kinds = [job.step.kind for job in plan.jobs]
+    assert (kinds.count("prune"), kinds.count("masks")) == (n_jobs, n_masks)
+    for job in plan.jobs:
+        if isinstance(job.step, AcceptMasks):
+            assert job.step.target in job.needs["trained"].step.targets  # type: ignore[attr-defined]
