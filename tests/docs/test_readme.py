@@ -52,7 +52,7 @@ def test_the_checks_before_a_commit_are_commands_of_the_checks() -> None:
     hooks = [each["entry"] for repository in found["repos"] for each in repository["hooks"]]
     checks = (REPOSITORY / ".ci/run").read_text(encoding="utf-8").replace(".venv-ci/", ".venv/")
     assert len(hooks) == 4
-    assert [each for each in hooks if f"\n{each}\n" not in checks] == []
+    assert set(hooks) <= {line.strip() for line in checks.splitlines()}
 
 
 def test_the_sample_report_is_one_small_file_without_paths_of_a_machine() -> None:
