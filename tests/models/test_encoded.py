@@ -148,10 +148,10 @@ def test_a_prompt_without_the_token_that_texts_begin_with(cases: helpers.Cases) 
     frame = FRAME.assign(label=["yes", "no", "yes", "no", "no"])
     options: dict[str, Any] = {"tokenizer": tokenizer, "answers": {"yes": "yes", "no": "no"}}
     with pytest.warns(MechcoreWarning, match=r"5 of 5 do not begin with '\[CLS\]'"):
-        without = as_encoded(cases.get("gpt2-lm").model, frame, prompt="{a} . {b}", **options)
+        without = as_encoded(cases.get("gpt2-lm").model, frame, prompt="{a} . {b} ", **options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = as_encoded(cases.get("gpt2-lm").model, frame, prompt="[CLS] {a} . {b}", **options)
+        found = as_encoded(cases.get("gpt2-lm").model, frame, prompt="[CLS] {a} . {b} ", **options)
     bos = tokenizer.bos_token_id
     assert list(found.input_ids) == [[bos, *ids] for ids in without.input_ids]
 
