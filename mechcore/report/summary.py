@@ -370,7 +370,7 @@ def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core
     if ceilings:
         text += (
             f" The joint change saturates for {ceilings} of {len(part)}, as accuracy has little or "
-            "nothing left to gain: there sets look superadditive on accuracy that are not."
+            "nothing left to gain: there sets may look superadditive on accuracy that are not."
         )
     return text
 
