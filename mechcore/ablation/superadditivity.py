@@ -18,14 +18,12 @@ from mechcore.ablation.effects import METRIC, METRICS, SET, SIZE, Ablations, Com
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.intervals import mean_intervals
-from mechcore.evaluation.p_values import Correction, corrected, only_rounding
+from mechcore.evaluation.p_values import ROUNDING, Correction, corrected, only_rounding
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
 
-_ROUNDING = 1e-9
-"""What sums of shares, points or nats differ by at most when they are equal."""
 
 P_VALUES = (
     Column("p", "number", "of a paired t test of its being 0", shown="small"),
@@ -194,13 +192,13 @@ def _effect(drop: float, expected: float, full: float | None, unit: float = 1.0)
     if full is not None:
         full, joint, single = full / unit, drop / unit, expected / unit
         left, summed = full - joint, full - single
-        floor = left < FLOOR - _ROUNDING or summed < -_ROUNDING
-        ceiling = (joint < -_ROUNDING and left > 1 - FLOOR + _ROUNDING) or summed > 1 + _ROUNDING
+        floor = left < FLOOR - ROUNDING or summed < -ROUNDING
+        ceiling = (joint < -ROUNDING and left > 1 - FLOOR + ROUNDING) or summed > 1 + ROUNDING
     return {
         "joint_drop": drop,
         "sum_of_single_drops": expected,
         "interaction": drop - expected,
-        "superadditive": drop - expected > _ROUNDING,
+        "superadditive": drop - expected > ROUNDING,
         "floor": floor,
         "ceiling": ceiling,
     }

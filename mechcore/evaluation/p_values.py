@@ -95,6 +95,15 @@ def _size_of_t(mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
         return np.where(np.abs(mean) > 1e-12, np.abs(mean) / spread, 0.0)
 
 
+def p_among(value: float, others: Sequence[float] | np.ndarray) -> float:
+    """The share of a value and others, drawn by chance, that is at least as large as the value.
+
+    >>> p_among(0.3, [0.1 + 0.2, 0.2, 0.4])
+    0.75
+    """
+    return (1 + int((np.asarray(others) >= value - ROUNDING).sum())) / (1 + len(others))
+
+
 def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict[str, float]:
     """An effect among those of random controls.
 
@@ -111,7 +120,7 @@ def among_controls(value: float, controls: Sequence[float] | np.ndarray) -> dict
     if not n:
         return {"n_controls": 0}
     low, high = np.quantile(controls, [0.025, 0.975])
-    p = (1 + int((np.abs(controls) >= abs(value) - ROUNDING).sum())) / (1 + n)
+    p = p_among(abs(value), np.abs(controls))
     mean = float(np.mean(controls))
     return {"control_drop": mean, "control_low": low, "control_high": high} | {
         "n_controls": n,

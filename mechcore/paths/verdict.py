@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.roles import OUT, OUT_ONLY
-from mechcore.evaluation.p_values import ROUNDING
+from mechcore.evaluation.p_values import p_among
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.paths.dependence import Readers
 from mechcore.tables import Column, Schema, estimate
@@ -100,7 +100,7 @@ def core_dependence_verdict(
         readers.effects((c[r] for r in names), everything, seed)["information"].drops.mean()
         for c in (readers.controls[i] for i in readers.different(names))
     ]
-    p = (1 + sum(control >= total - ROUNDING for control in controls)) / (1 + len(controls))
+    p = p_among(total, controls)
     mean = float(np.mean(controls)) if controls else math.nan
     n, noun = len(names), "component" if len(names) == 1 else "components"
     text = (

@@ -21,10 +21,8 @@ from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.models.encoded import as_encoded
 from mechcore.models.running import frozen
-from mechcore.pruning.settings import PruneSettings
-from mechcore.pruning.teacher import Teacher, example_order
+from mechcore.pruning.teacher import Teacher, example_order, ranking_teacher
 
 BATCH_SIZE = 32
 
@@ -46,7 +44,7 @@ def singles_scores(
         MismatchError: the means are another model's.
         InputError: there are no examples, or a language model's have no answers.
     """
-    teacher, shape = _teacher(model, data, batch_size), ModelShape.of(model)
+    teacher, shape = ranking_teacher(model, data, batch_size), ModelShape.of(model)
     return _losses(teacher, shape, means, "singles").float()
 
 
@@ -96,7 +94,7 @@ def optimal_constants(
             f"optimal: {steps} steps at a rate of {lr}; expected at least one step and a rate "
             "above 0"
         )
-    teacher, shape = _teacher(model, data, batch_size), ModelShape.of(model)
+    teacher, shape = ranking_teacher(model, data, batch_size), ModelShape.of(model)
     before = _losses(teacher, shape, means, "optimal: means")
     trained = replace(
         means, z=means.z.clone().requires_grad_(), mlp=means.mlp.clone().requires_grad_()
@@ -126,11 +124,6 @@ def optimal_constants(
     if shape.has_mlps:
         best = replace(best, mlp=torch.where(better[:, -1:], trained.mlp, means.mlp))
     return best, torch.minimum(before, after).float()
-
-
-def _teacher(model: Any, data: Any, batch_size: int) -> Teacher:
-    data = as_encoded(model, data, role="train", labelled=False)
-    return Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
 
 
 def _alone(shape: ModelShape) -> Float[Tensor, "masks layer component"]:

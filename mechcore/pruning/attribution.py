@@ -45,8 +45,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.models.measuring import hooked
 from mechcore.models.running import frozen, hook_mlp_out, hook_z, model_inputs
-from mechcore.pruning.settings import PruneSettings
-from mechcore.pruning.teacher import Teacher, check_examples
+from mechcore.pruning.teacher import check_examples, ranking_teacher
 
 BATCH_SIZE = 32
 
@@ -192,11 +191,11 @@ def integrated_scores(
     if n_points < 1:
         raise InputError(f"integrated attribution: n_points is {n_points}; expected at least 1")
     shape = ModelShape.of(model)
-    data = as_encoded(model, data, role="train", labelled=False)
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
     path = (torch.arange(n_points) + 0.5) / n_points
     values = path[:, None, None].expand(-1, shape.n_layers, shape.columns)
-    teacher = Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
+    teacher = ranking_teacher(model, data, batch_size)
+    data = teacher.data
     with frozen(model), progress.bar("integrated", -(-len(data) // batch_size)) as advance:
         for batch in data.batches(batch_size):
             examples = batch["index"].tolist()

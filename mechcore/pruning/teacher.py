@@ -18,6 +18,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FILLS, FillMaker
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
+from mechcore.models.encoded import as_encoded
 from mechcore.models.placing import chosen, sent
 from mechcore.models.running import device_of, forward, model_inputs
 from mechcore.pruning.settings import PruneSettings
@@ -145,6 +146,12 @@ class Teacher:
     def n_batches(self) -> int:
         """Of all examples."""
         return -(-len(self.data) // self.settings.batch_size)
+
+
+def ranking_teacher(model: Any, data: Any, batch_size: int) -> Teacher:
+    """The teacher of rankings, which tell small effects apart: in float32 on any hardware."""
+    data = as_encoded(model, data, role="train", labelled=False)
+    return Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
 
 
 def check_examples(data: EncodedExamples) -> None:

@@ -27,10 +27,8 @@ from mechcore import progress
 from mechcore.components import ModelShape
 from mechcore.errors import InputError
 from mechcore.masking.means import MeanActivations
-from mechcore.models.encoded import as_encoded
 from mechcore.models.running import frozen
-from mechcore.pruning.settings import PruneSettings
-from mechcore.pruning.teacher import Teacher, example_order
+from mechcore.pruning.teacher import example_order, ranking_teacher
 
 START = 1.0
 """Theta at first, as in the authors' code: p = 0.73."""
@@ -70,8 +68,8 @@ def ugs_scores(
             "each and a rate above 0"
         )
     shape = ModelShape.of(model)
-    data = as_encoded(model, data, role="train", labelled=False)
-    teacher = Teacher(model, data, PruneSettings(batch_size=batch_size, precision="float32"))
+    teacher = ranking_teacher(model, data, batch_size)
+    data = teacher.data
     theta = torch.full((shape.n_layers, shape.columns), START)
     nothing = torch.zeros(1, *theta.shape)
     with progress.bar("ugs: means", teacher.n_batches) as advance:

@@ -22,8 +22,8 @@ from mechcore.report.blocks import (
     table_of,
 )
 from mechcore.report.groups import PLACED, data_sets, one_label_notes, placed, subsets_of
+from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.run_folder import SINGLE, RunFolder
-from mechcore.report.summary import interaction_sentences
 from mechcore.tables import Column
 from mechcore.wording import ALL, effect, role_name, with_interval
 
@@ -213,19 +213,19 @@ def interaction_table(overall: pd.DataFrame, caption: str = "", *, folded: bool 
     ends = (-rows[name] for name in ("interaction", "high", "low"))
     parts = zip(*ends, metrics, strict=True)
     values = [with_interval(*row) for row in parts]
-    rows["verdict"] = [_verdict(row) for _, row in rows.iterrows()]
+    limits = interaction_figures.saturated(overall)
+    rows["verdict"] = [
+        _verdict(low, high) + "; change saturates" * saturates
+        for low, high, saturates in zip(rows["low"], rows["high"], limits, strict=True)
+    ]
     shown: list[Shown] = [SET.called("set"), PLACED, "metric", *sides.items()]
     shown += [("interaction", values), Column("verdict", "text", header="interval says")]
     return table_of(rows, INTERACTIONS, caption, shown, folded=folded)
 
 
-def _verdict(row: pd.Series) -> str:
-    verdict = "includes zero"
-    if row["low"] > 0:
-        verdict = "superadditive"
-    elif row["high"] < 0:
-        verdict = "subadditive"
-    elif not row["low"] <= 0 <= row["high"]:
-        verdict = "not known"
-    limited = (row["floor"] or row["ceiling"]) and row["metric"] == "accuracy"
-    return f"{verdict}; change saturates" if limited else verdict
+def _verdict(low: float, high: float) -> str:
+    if low > 0:
+        return "superadditive"
+    if high < 0:
+        return "subadditive"
+    return "includes zero" if low <= 0 <= high else "not known"

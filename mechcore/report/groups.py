@@ -62,7 +62,7 @@ def group_sentences(run: RunFolder) -> Iterator[str]:
         else:
             parts.append(f"{percent(row['accuracy'])} on {row['group']} ({_members(row)})")
     text = (
-        f"As a mean over subsets, each counting the same, the full model's accuracy is "
+        "As a mean over subsets, each counting the same, the full model's accuracy is "
         f"{listed(parts)}."
         if parts
         else ""

@@ -30,7 +30,7 @@ _METRIC_AXES = {"accuracy": "interaction on accuracy (points)", "margin": "on ma
 
 
 def saturated(table: pd.DataFrame) -> pd.Series:
-    """Which joint changes of accuracy are limited by how little there is left to lose or gain."""
+    """Which joint changes of accuracy saturate, at its floor or at its ceiling."""
     return (table["floor"] | table["ceiling"]) & (table["metric"] == "accuracy")
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 from mechcore.report.blocks import Finding, Tile
 from mechcore.report.data_section import majority_sentences
 from mechcore.report.groups import FULL, data_sets, group_sentences, of_data, proper_subsets
+from mechcore.report.interaction_sentences import interaction_sentences
 from mechcore.report.run_folder import SINGLE, RunFolder
 from mechcore.report.search_section import search_sentences
 from mechcore.report.smallest_section import smallest_sentences
@@ -251,7 +252,7 @@ def _worst(
         text += f". Ablating one of {heads} of its layer changes it by {change} on average"
         text += f" ({p_value(beside['p_control'])} of so large a change among these)"
     text += "."
-    if _includes_zero(low, high):
+    if low <= 0 <= high:
         text += " The interval includes zero, so this change may be no effect at all."
     if not math.isfinite(low):
         text += " Its interval is not known, so this change may be no effect at all."
@@ -299,80 +300,6 @@ def _in_domain(overall: pd.DataFrame, name: str) -> str:
 def _change(row: pd.Series) -> str:
     drop, low, high = (-row[f"accuracy_drop{end}"] for end in ("", "_high", "_low"))
     return with_interval(drop, low, high, "accuracy", unit=True)
-
-
-def _includes_zero(low: float, high: float) -> bool:
-    return bool(low <= 0 <= high)
-
-
-def interaction_sentences(run: RunFolder) -> Iterator[str]:
-    """Which joint sets are superadditive out-of-domain, on the margin and on accuracy."""
-    table = run.table("interactions")
-    if table is None or len(table) == 0:
-        return
-    overall = table[(table["role"] == "ood") & (table["subset"] == ALL)]
-    for role, data in data_sets(overall):
-        for metric, name in (("margin", "the margin"), ("accuracy", "accuracy")):
-            part = of_data(overall, role, data)
-            part = part[part["metric"] == metric].dropna(subset=["interaction"])
-            if len(part):
-                yield _superadditivity(part, name, metric, data, run.core)
-
-
-def _superadditivity(part: pd.DataFrame, name: str, metric: str, data: str, core: list[str]) -> str:
-    above, below = part[part["low"] > 0], part[part["high"] < 0]
-    unknown = bool(part["low"].isna().all())
-    choices = above if len(above) else part
-    top = choices.iloc[int(choices["interaction"].abs().argmax())]
-    members = top["set"].split("+")
-    whole_core = len(members) > 2 and set(members) == set(core)
-    which = f"the whole core ({len(core)} heads)" if whole_core else top["set"]
-    terms = (
-        f"the joint change is {effect(-top['joint_drop'], metric)} where the single changes sum "
-        f"to {effect(-top['sum_of_single_drops'], metric)}, an interaction of "
-        f"{with_interval(-top['interaction'], -top['high'], -top['low'], metric, unit=True)}"
-    )
-    where = f"On {name} out-of-domain ({data})"
-    if len(part) == 1:
-        text = f"{where}, for {which} {terms}"
-        if len(above):
-            text += ": superadditive."
-        elif len(below):
-            text += ": subadditive, less than the heads do one by one."
-        elif unknown:
-            text += "; its interval is not known, so neither direction is shown."
-        else:
-            text += "; the interval includes zero, so neither direction is shown."
-    elif unknown:
-        text = (
-            f"{where}, the intervals of all {count(len(part), 'joint set')} are not known, so no "
-            "direction is shown. The largest interaction, in either direction, is that of "
-            f"{which}: {terms}."
-        )
-    else:
-        leads = ("The largest interaction, in either direction,", "The superadditive interaction")
-        lead = (*leads, "The largest superadditive interaction")[min(len(above), 2)]
-        text = (
-            f"{where}, {len(above)} of {count(len(part), 'joint set')} "
-            f"{'is' if len(above) == 1 else 'are'} superadditive and {len(below)} subadditive, "
-            f"with an interval that leaves out zero. {lead} is that of {which}: "
-            f"{terms}."
-        )
-        if _includes_zero(top["low"], top["high"]):
-            text += " Its interval includes zero."
-    floors = int(part["floor"].sum()) if metric == "accuracy" else 0
-    if floors:
-        text += (
-            f" The joint change saturates for {floors} of {len(part)}, as accuracy has little or "
-            "nothing left to lose: there the interaction on accuracy comes out too small."
-        )
-    ceilings = int(part["ceiling"].sum()) if metric == "accuracy" else 0
-    if ceilings:
-        text += (
-            f" The joint change saturates for {ceilings} of {len(part)}, as accuracy has little or "
-            "nothing left to gain: there sets may look superadditive on accuracy that are not."
-        )
-    return text
 
 
 def _checkpoint(row: pd.Series) -> str:

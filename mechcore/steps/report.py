@@ -114,8 +114,8 @@ _TERMS: Sequence[tuple[str, str]] = (
         "together costs more than taking them one by one, as happens where they can stand in for "
         "one another. Accuracy cannot fall below zero, so joint changes saturate near that floor "
         "and interactions on accuracy come out too small; near its ceiling, where ablation helps, "
-        "they come out too large. Tables on disk hold it with the other "
-        "sign.",
+        "they come out too large. Tables on disk hold it with the "
+        "other sign.",
     ),
     (
         "Attention mass and mass",

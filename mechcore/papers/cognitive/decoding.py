@@ -32,7 +32,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mechcore.components import ModelShape
 from mechcore.errors import InputError, MechcoreWarning
-from mechcore.evaluation.p_values import attained_level
+from mechcore.evaluation.p_values import attained_level, p_among
 from mechcore.models.running import longest_input
 from mechcore.papers.cognitive.steps import Analysis
 from mechcore.papers.cognitive.svm import DECODED, FOLDS, SEED, SVM, svm_table
@@ -305,7 +305,7 @@ def _check(
             for values, labels in asked
         ]
         excess, null = _excess(found)
-        p = float(1 + (null >= excess.max() - 1e-9).sum()) / (1 + n_shuffles)
+        p = p_among(float(excess.max()), null)
         if p > 1 / (1 + n_shuffles):
             break
     holds = p > CHECK_LEVEL
