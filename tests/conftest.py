@@ -51,7 +51,7 @@ def missing_hooked() -> str | None:
 ASKS_TRANSFORMER_LENS = (
     *("ablation/test_cutting.py", "ablation/test_restart.py", "ablation/test_sweeping.py"),
     *("attention/test_inputs.py", "attention/test_patterns.py", "evaluation/test_readout.py"),
-    *("lab/test_lab.py", "masking", "models", "papers/cognitive/test_ablation.py"),
+    *("masking", "models", "papers/cognitive/test_ablation.py"),
     *("papers/extractive/test_passes.py", "papers/extractive/test_scores.py"),
     *("probing/test_activations.py", "pruning/test_pruner.py", "steps/test_ablation.py"),
 )

@@ -1400,7 +1400,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --sets-file nosuch", "sets file nosuch: no such file"),
         ("ablate {own} --sets-file {files}/id.csv", "id.csv: cannot be read (no column 'set'"),
         ("ablate {own} --sets-file {files}/notes.docx", "notes.docx, line 1: component 'text'"),
-        ("interactions {own} --components L1.H0", "search: 1 components; expected at least two"),
+        ("interactions {own} --components L1.H0", "search: 1 component; expected at least two"),
         ("interactions {own} --components L1.H0,L1.H1", "max_size is 3; expected 2 to the 2"),
         ("interactions {own} --components L1.H0,L9.H1", "component L9.H1: out of range"),
         ("interactions {own} --components head3", "component 'head3': not a component name"),
@@ -1410,7 +1410,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("interactions {own} --search-on train", "--search-on"),
         ("interactions {own} --means {means}", "computed on another model"),
         ("interactions --out {files}", "exists already"),
-        ("dividends {own} --components L1.H0", "dividends: 1 components; expected at least two"),
+        ("dividends {own} --components L1.H0", "dividends: 1 component; expected at least two"),
         (
             "dividends {own} --components L1.H0,L1.H1",
             "order is 3; expected 2 to 2, of 2 components",

@@ -36,6 +36,7 @@ from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import Correction, corrected
 from mechcore.masking.means import MeanActivations
 from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.wording import count
 
 DIVIDENDS = Schema(
     "dividends",
@@ -201,7 +202,7 @@ def sampled_shapley(
     """
     found = sorted(set(parse_components(components)))
     if len(found) < 2:
-        raise InputError(f"Shapley values: {len(found)} components; expected at least two")
+        raise InputError(f"Shapley values: {count(len(found), 'component')}; expected at least two")
     if n_permutations < 4 or n_permutations % 2:
         raise InputError(
             f"Shapley values: n_permutations is {n_permutations}; expected an even number from 4: "

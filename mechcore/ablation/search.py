@@ -41,6 +41,7 @@ from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
 from mechcore.state import StateFile
 from mechcore.tables import Column, Schema
+from mechcore.wording import count
 
 SUPERADDITIVE = INTERACTIONS.named(
     "superadditive",
@@ -347,7 +348,7 @@ def check_search(
     for component in chosen:
         shape.index(component)
     if len(chosen) < 2:
-        raise InputError(f"search: {len(chosen)} components; expected at least two")
+        raise InputError(f"search: {count(len(chosen), 'component')}; expected at least two")
     if not 2 <= max_size <= len(chosen):
         raise InputError(
             f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"

@@ -60,6 +60,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
 from mechcore.tables import Column, Schema
+from mechcore.wording import count
 
 FITTED = Column("fitted", "number", "dividend in the model, which the penalty makes smaller")
 DIVIDEND_TERMS = Schema(
@@ -269,7 +270,7 @@ def check_fit(
     for component in chosen:
         shape.index(component)
     if len(chosen) < 2:
-        raise InputError(f"dividends: {len(chosen)} components; expected at least two")
+        raise InputError(f"dividends: {count(len(chosen), 'component')}; expected at least two")
     most = min(MOST_EXACT, len(chosen))
     if not 2 <= order <= most:
         raise InputError(

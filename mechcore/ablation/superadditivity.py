@@ -20,6 +20,7 @@ from mechcore.evaluation.evaluate import Metric
 from mechcore.evaluation.intervals import mean_intervals
 from mechcore.evaluation.p_values import ROUNDING, Correction, corrected, only_rounding
 from mechcore.tables import PLACE, Column, N, Schema, estimate
+from mechcore.wording import count
 
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
@@ -163,7 +164,8 @@ def interaction_from_accuracies(
     """
     if len(singles) < 2:
         raise InputError(
-            f"interaction: {len(singles)} components; expected at least two, each ablated alone"
+            f"interaction: {count(len(singles), 'component')}; expected at least two, each ablated "
+            "alone"
         )
     unit = 100.0 if percent else 1.0
     for name, values in {"full": full, "joint": joint, **singles}.items():

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from mechcore.errors import InputError, MechcoreWarning, first_names, reason
+from mechcore.wording import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -97,11 +98,11 @@ def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _open_text(path: Path) -> IO[str]:
+def _open_text(path: Path, newline: str | None = None) -> IO[str]:
     """A text file, compressed or not; a byte order mark is no part of it."""
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig")
-    return path.open(encoding="utf-8-sig")
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline=newline)
+    return path.open(encoding="utf-8-sig", newline=newline)
 
 
 def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
@@ -109,17 +110,42 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     import pandas as pd
 
     plain = separator == "\t" and not _has_enclosed_cells(path)
+    if not plain:
+        _check_quotes(path, separator)
     quoting = csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL
     options: dict[str, Any] = {"sep": separator, "quoting": quoting, "keep_default_na": False}
     table = pd.read_csv(path, dtype=str, **options)
     if not isinstance(table.index, pd.RangeIndex):  # pandas takes the first fields for an index
         raise ValueError(
-            f"the rows have {table.index.nlevels} more field(s) than the header, which has "
+            f"the rows have {count(table.index.nlevels, 'more field')} than the header, which has "
             f"{len(table.columns)}"
         )
     # As the file has them; pandas makes them different.
     header = pd.read_csv(path, dtype=str, header=None, nrows=1, **options).iloc[0]
     return table.set_axis(header.tolist(), axis=1)
+
+
+_LARGEST_CELL = 2**31 - 1
+
+
+def _check_quotes(path: Path, separator: str) -> None:
+    """Make sure that every quote that begins a cell ends it, or else pandas joins rows silently."""
+    before = csv.field_size_limit(_LARGEST_CELL)
+    try:
+        with _open_text(path, newline="") as file:
+            rows = csv.reader(file, delimiter=separator, strict=True)
+            start = 1
+            try:
+                for _ in rows:
+                    start = rows.line_num + 1
+            except csv.Error as error:
+                raise ValueError(
+                    f"the row that begins in line {start}: {error}; expected cells in quotes to "
+                    'end with one, and quotes within them to be doubled (""), as pandas writes '
+                    "them"
+                ) from error
+    finally:
+        csv.field_size_limit(before)
 
 
 def _has_enclosed_cells(path: Path) -> bool:

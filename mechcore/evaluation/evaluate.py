@@ -264,8 +264,8 @@ def warn_under_chance(result: Evaluation) -> None:
     if result.accuracy < result.chance:
         warnings.warn(
             f"in-domain accuracy {result.accuracy:.3f} is under chance ({result.chance:.3f}): the "
-            f"labels may be mapped wrongly. Mapping used: {result.mapping}. If the data is "
-            "out-of-domain, pass in_domain=False",
+            f"labels may be mapped wrongly. Mapping used: {result.mapping}. If the data is out of "
+            "domain, say so (--ood; in Python in_domain=False)",
             MechcoreWarning,
             stacklevel=3,
         )

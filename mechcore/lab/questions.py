@@ -145,7 +145,12 @@ class Lab(Shown):
             A row per set, data and subset: the columns of `mechcore.ablation.ablation_table`, and
             the drops in information and by a moved threshold of
             `mechcore.ablation.information_table`.
+
+        Raises:
+            InputError: there is no set, or a component is out of range.
         """
+        if not components:
+            raise InputError("ablate: no set; expected at least one, as in lab.ablate('L3.H5')")
         found = self._ablated(components).values()
         return pd.concat([_costs(each, **self.statistics) for each in found], ignore_index=True)
 

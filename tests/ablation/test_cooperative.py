@@ -266,7 +266,7 @@ def test_the_seed_decides_the_orders(cases: Cases) -> None:
     ("components", "n", "message"),
     [
         ([], 4, "0 components; expected at least two"),
-        (["0.1", "L0.H1"], 4, "1 components; expected at least two"),
+        (["0.1", "L0.H1"], 4, "1 component; expected at least two"),
         (["0.1", "0.2"], 3, "n_permutations is 3; expected an even number from 4"),
         (["0.1", "0.2"], 2, "n_permutations is 2; expected an even number from 4"),
         (["0.1", "9.2"], 4, "component L9.H2: out of range"),

@@ -525,7 +525,7 @@ def test_without_a_state_nothing_is_written(
     ("options", "message"),
     [
         ({"components": []}, "search: 0 components; expected at least two"),
-        ({"components": ["L0.H1", "0.1"]}, "search: 1 components; expected at least two"),
+        ({"components": ["L0.H1", "0.1"]}, "search: 1 component; expected at least two"),
         ({"components": ["L0.H1", "L2.H0"]}, r"component L2\.H0: out of range"),
         ({"components": ["L0.H1", "x"]}, "component 'x'"),
         ({"max_size": 1}, "max_size is 1; expected 2 to the 10 components"),

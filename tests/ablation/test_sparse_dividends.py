@@ -390,7 +390,7 @@ def test_an_order_too_high_says_so(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"components": ["L0.H1"]}, "dividends: 1 components; expected at least two"),
+        ({"components": ["L0.H1"]}, "dividends: 1 component; expected at least two"),
         ({"components": ["L0.H1", "L9.H0"]}, "component L9.H0: out of range"),
         ({"order": 1}, "dividends: order is 1; expected 2 to 8, of 8 components"),
         ({"order": 9}, "dividends: order is 9; expected 2 to 8"),

@@ -336,7 +336,7 @@ def test_a_ceiling_in_the_table_of_interactions() -> None:
     ("change", "message"),
     [
         ({"singles": {}}, "0 components; expected at least two"),
-        ({"singles": {"a": {"s": 0.5}}}, "1 components; expected at least two"),
+        ({"singles": {"a": {"s": 0.5}}}, "1 component; expected at least two"),
         ({"joint": {"t": 0.1}}, "subsets of 'joint' are t; expected those of the full model, s"),
         ({"joint": {"s": 0.1, "t": 0.1}}, "subsets of 'joint' are s, t"),
         ({"singles": {"a": {"s": 0.5}, "b": {}}}, "subsets of 'b' are "),

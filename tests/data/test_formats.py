@@ -1,5 +1,6 @@
 """Tables in users' files: every format, quotes and tabs, and files that are broken."""
 
+import csv
 import gzip
 import warnings
 from collections.abc import Callable
@@ -122,6 +123,35 @@ def test_unbalanced_quotes_are_plain_characters(write: Write, rows: list[str]) -
     path = write("dev.tsv", "sentence1\tsentence2\tgold_label\n" + "\n".join(rows) + "\n")
     found = read_examples(path).frame[["text_a", "text_b", "label"]]
     assert found.to_numpy().tolist() == [row.split("\t") for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        # pandas would take the first two for one row, without a word
+        (['"She said \\"no\\", he",b,0', '"c","d",1'], "row that begins in line 2: ',' expected"),
+        (["a,b,0", '"c,d,1', "e,f,0"], "row that begins in line 3: unexpected end of data"),
+        (['"a\nb",c,0', '"d" ,e,1'], "row that begins in line 4: ',' expected"),
+    ],
+)
+def test_quotes_of_csv_that_do_not_close_their_cell(
+    write: Write, rows: list[str], message: str
+) -> None:
+    path = write("x.csv", "premise,hypothesis,label\n" + "\n".join(rows) + "\n")
+    with pytest.raises(
+        InputError, match=rf"x\.csv: cannot be read as \.csv: the {message}.*doubled"
+    ):
+        read_table(path)
+
+
+def test_quotes_of_csv_that_close_their_cell(write: Write) -> None:
+    long = "long " * 100_000
+    rows = ['"She said ""no"", he",5" pipe,0', f'"{long}","two\r\nlines",1']
+    limit = csv.field_size_limit()
+    path = write("x.csv", "premise,hypothesis,label\r\n" + "\r\n".join(rows))
+    found = read_table(path).to_numpy().tolist()
+    assert found == [['She said "no", he', '5" pipe', "0"], [long, "two\r\nlines", "1"]]
+    assert csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl"])

@@ -317,7 +317,7 @@ def test_other_separators_are_suspected(write: Write, name: str, header: str) ->
         ("long.csv", "premise,label\na,e\nb,f,g\n", "Expected 2 fields in line 3, saw 3"),
         ("all_long.csv", "premise,label\na,e,f\nb,f,g\n", "1 more field.* than the header"),
         ("all_long.tsv", "premise\tlabel\na\te\tf\n", "1 more field.* than the header"),
-        ("open.csv", 'premise,label\n"a,e\nb,f\n', "EOF inside string"),
+        ("open.csv", 'premise,label\n"a,e\nb,f\n', "begins in line 2: unexpected end of data"),
         ("latin.csv", "premise,label\nGrüße,e\n".encode("latin-1"), "can't decode byte"),
         ("latin.tsv", "premise\tlabel\nGrüße\te\n".encode("latin-1"), "can't decode byte"),
         ("bad.jsonl", '{"text": "a"\n', "cannot be read as .jsonl"),

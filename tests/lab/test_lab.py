@@ -294,6 +294,7 @@ def test_data_of_every_role(place: Path) -> None:
         mechcore.open("embedded", ood=FRAMES["ood"])
 
 
+@pytest.mark.both
 def test_without_data_only_attention(place: Path) -> None:
     lab = mechcore.open(tiny_encoder_dir())
     assert lab.show_attention(("the cats", "the dogs"), ["L0.H0"]).examples[0].segments[-2] == 1
@@ -310,6 +311,8 @@ def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
 def test_questions_that_have_no_answer(lab: Lab) -> None:
     with pytest.raises(InputError, match="blame: no subset 'nowhere'; the data has"):
         lab.blame(subset="nowhere")
+    with pytest.raises(InputError, match="ablate: no set; expected at least one"):
+        lab.ablate()
     with pytest.raises(InputError, match="expected two components or more"):
         lab.interaction("L0.H1")
     with pytest.raises(InputError, match=r"within 0 points of accuracy: none; s0\.30-"):
