@@ -193,7 +193,7 @@ def ablate(
             "seed": seed,
             "engine": parts.division,
             "precision": precision,
-            "batch_size": batch_size,
+            "batches": [len(batch["index"]) for batch in job.batches],
         }
     store = StateFile(state, "sweep", facts)
     kept = Kept(len(listed), len(job.correct_classes), job.readout, store)

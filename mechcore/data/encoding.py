@@ -28,6 +28,9 @@ SPECIAL = -1
 _PER_TOKEN = {"token_type_ids": 0, "segments": SPECIAL, "words": SPECIAL, "separators": 0}
 """Optional fields with a value per token, and their values at padding."""
 
+MOST_PADDING = (128, 0.1)
+"""Tokens of padding that a batch may always have, and their share of a larger one."""
+
 _PLACE = re.compile(r"\{(a|b)\}")
 
 
@@ -81,9 +84,9 @@ class EncodedExamples(Shown):
         """Batches padded to their longest example.
 
         Args:
-            batch_size: examples per batch.
-            by_length: put examples of similar length together, longest first; otherwise keep
-                the order.
+            batch_size: examples per batch, at most.
+            by_length: put examples of similar length together, longest first, and fewer of them
+                where others would be padded by more than `MOST_PADDING`; otherwise keep the order.
 
         Yields:
             ``input_ids``, ``attention_mask``, ``index`` (row in the examples, [batch]) and,
@@ -95,11 +98,31 @@ class EncodedExamples(Shown):
         """
         if batch_size < 1:
             raise InputError(f"batch size {batch_size}: expected at least 1")
-        order = list(range(len(self)))
         if by_length:
-            order.sort(key=lambda i: -len(self.input_ids[i]))
-        for start in range(0, len(order), batch_size):
-            yield self.rows(order[start : start + batch_size])
+            chosen = self._by_length(batch_size)
+        else:
+            order = list(range(len(self)))
+            chosen = [order[i : i + batch_size] for i in order[::batch_size]]
+        yield from map(self.rows, chosen)
+
+    def n_batches(self, batch_size: int) -> int:
+        """How many `batches` by length there are."""
+        return len(self._by_length(batch_size))
+
+    def _by_length(self, batch_size: int) -> list[list[int]]:
+        lengths = [len(ids) for ids in self.input_ids]
+        free, share = MOST_PADDING
+        found: list[list[int]] = []
+        padded = padding = 0
+        for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+            longest = lengths[found[-1][0]] if found else 0
+            padded, padding = padded + longest, padding + longest - lengths[i]
+            full = not found or len(found[-1]) == batch_size
+            if full or padding > max(free, share * padded):
+                found.append([])
+                padded, padding = lengths[i], 0
+            found[-1].append(i)
+        return found
 
     def rows(self, index: Sequence[int]) -> dict[str, Tensor]:
         """The given examples as one batch, see `batches`."""

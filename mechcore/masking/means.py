@@ -258,7 +258,7 @@ def batch_bar(
 ) -> AbstractContextManager[Callable[[], None]]:
     """Progress over the batches of `as_batches`; none where their number is not known."""
     if isinstance(data, EncodedExamples) and batch_size > 0:
-        return progress.bar(title, -(-len(data) // batch_size))
+        return progress.bar(title, data.n_batches(batch_size))
     return nullcontext(lambda: None)
 
 

@@ -120,7 +120,7 @@ def _mean_slopes(
     readout = Readout.of(model, data, labelled=False)
     layers: Sequence[int | None] = dropped or [None]
     total = torch.zeros(shape.n_layers, shape.columns, dtype=torch.float64)
-    with frozen(model), progress.bar(name, -(-len(data) // batch_size)) as advance:
+    with frozen(model), progress.bar(name, data.n_batches(batch_size)) as advance:
         for batch in map(readout.asked, data.batches(batch_size)):
             inputs = model_inputs(model, batch)
             # One mask per example, so that one backward gives every example's own derivative.
@@ -196,7 +196,7 @@ def integrated_scores(
     values = path[:, None, None].expand(-1, shape.n_layers, shape.columns)
     teacher = ranking_teacher(model, data, batch_size)
     data = teacher.data
-    with frozen(model), progress.bar("integrated", -(-len(data) // batch_size)) as advance:
+    with frozen(model), progress.bar("integrated", data.n_batches(batch_size)) as advance:
         for batch in data.batches(batch_size):
             examples = batch["index"].tolist()
             _, gradients = teacher.kl_gradients(values, means, examples, fill)

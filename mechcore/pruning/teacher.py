@@ -145,7 +145,7 @@ class Teacher:
     @property
     def n_batches(self) -> int:
         """Of all examples."""
-        return -(-len(self.data) // self.settings.batch_size)
+        return self.data.n_batches(self.settings.batch_size)
 
 
 def ranking_teacher(model: Any, data: Any, batch_size: int) -> Teacher:

@@ -353,7 +353,7 @@ def core_tables(
 
 def head_scores(model: Any, texts: EncodedExamples, ignore: Collection[str] = ()) -> HeadScores:
     """What every head attends to, on texts whose words are known."""
-    with progress.bar("attention", -(-len(texts) // HEADS_BATCH)) as advance:
+    with progress.bar("attention", texts.n_batches(HEADS_BATCH)) as advance:
         return score_heads(model, texts, batch_size=HEADS_BATCH, ignore=ignore, progress=advance)
 
 

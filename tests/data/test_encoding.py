@@ -1,5 +1,6 @@
 """Token ids, segments, words and separators, on tokenizers small enough to write out."""
 
+import itertools
 import warnings
 from collections.abc import Sequence
 
@@ -8,6 +9,8 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from tokenizers.models import Unigram, WordLevel, WordPiece
 from tokenizers.normalizers import Lowercase, Prepend, Replace
@@ -184,6 +187,39 @@ def test_batches_hold_every_example_once_and_no_needless_padding(
                 assert batch[name][j].tolist() == expected
     assert sorted(seen) == list(range(5))
     assert seen == ([1, 3, 2, 0, 4] if by_length else list(range(5)))
+
+
+def of_lengths(lengths: list[int]) -> EncodedExamples:
+    ids = [[1] * n for n in lengths]
+    texts = examples(*[("a", "b")] * len(lengths))
+    return EncodedExamples(texts, ids, None, None, None, None, PAD)
+
+
+def test_a_batch_ends_where_others_would_be_padded_too_much() -> None:
+    data = of_lengths([50] * 4 + [100] + [90] * 3)
+    cut = [batch["index"].tolist() for batch in data.batches(64)]
+    # Three of 90 and one of 50 have 3 * 10 + 50 of padding, another of 50 would make it 130.
+    assert cut == [[4, 5, 6, 7, 0], [1, 2, 3]]
+    assert data.n_batches(64) == 2
+    # In a batch of 20 * 100 tokens, a tenth is more than that: 200.
+    many = of_lengths([100] * 16 + [50] * 5)
+    assert [len(batch["index"]) for batch in many.batches(64)] == [20, 1]
+
+
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=90), st.integers(1, 64))
+def test_batches_by_length_have_little_padding(lengths: list[int], batch_size: int) -> None:
+    data = of_lengths(lengths)
+    cut = [batch["index"].tolist() for batch in data.batches(batch_size)]
+    assert len(cut) == data.n_batches(batch_size)
+    in_order = [lengths[i] for rows in cut for i in rows]
+    assert in_order == sorted(lengths, reverse=True)
+    for rows, more in itertools.zip_longest(cut, cut[1:]):
+        longest, real = lengths[rows[0]], sum(lengths[i] for i in rows)
+        padding = longest * len(rows) - real
+        assert padding <= max(128, 0.1 * longest * len(rows))
+        if more and len(rows) < batch_size:  # one more would have been too much
+            padding += longest - lengths[more[0]]
+            assert padding > max(128, 0.1 * longest * (len(rows) + 1))
 
 
 def test_batches_leave_out_what_is_not_known(wordpiece: hf.PreTrainedTokenizerFast) -> None:
