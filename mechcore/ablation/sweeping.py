@@ -34,7 +34,7 @@ from mechcore.ablation.kept import Kept
 from mechcore.ablation.restart import Layers, RestartEngine
 from mechcore.components import Mask, ModelShape
 from mechcore.components.paths import PathSet
-from mechcore.data.encoding import EncodedExamples
+from mechcore.data.encoding import MOST_PADDING, EncodedExamples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning, NotFiniteError
 from mechcore.evaluation.evaluate import (
     Evaluation,
@@ -130,7 +130,7 @@ def ablate(
             measures on a sample how many answers stay those of float32.
         role: whether the data is ``"id"`` or ``"ood"``; in-domain accuracy under chance warns.
         class_names: names of a classifier's classes, in place of its ``id2label``.
-        batch_size: examples per batch, of similar length, for encoded examples.
+        batch_size: examples per batch at most, of similar length, for encoded examples.
         max_tokens: most tokens in one call of a layer; by default what suits the device.
         state: file that keeps what is finished; an interrupted sweep goes on from it. It stays
             when all is finished.
@@ -193,7 +193,7 @@ def ablate(
             "seed": seed,
             "engine": parts.division,
             "precision": precision,
-            "batches": [len(batch["index"]) for batch in job.batches],
+            "batch_size": [batch_size, *MOST_PADDING],
         }
     store = StateFile(state, "sweep", facts)
     kept = Kept(len(listed), len(job.correct_classes), job.readout, store)

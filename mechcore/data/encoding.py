@@ -28,7 +28,7 @@ SPECIAL = -1
 _PER_TOKEN = {"token_type_ids": 0, "segments": SPECIAL, "words": SPECIAL, "separators": 0}
 """Optional fields with a value per token, and their values at padding."""
 
-MOST_PADDING = (128, 0.1)
+MOST_PADDING = (256, 0.1)
 """Tokens of padding that a batch may always have, and their share of a larger one."""
 
 _PLACE = re.compile(r"\{(a|b)\}")

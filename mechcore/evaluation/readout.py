@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mechcore.data.encoding import EncodedExamples
-from mechcore.data.labels import LabelMap
+from mechcore.data.labels import LabelMap, warn_of_another_order
 from mechcore.errors import InputError
 from mechcore.evaluation.continuations import Continuations
 from mechcore.models.finite import check_finite
@@ -78,7 +78,9 @@ class Readout:
                 f"class names: {len(class_names)} given ({', '.join(class_names)}), but the "
                 f"checkpoint has {len(names)} classes"
             )
-        names = list(class_names or names)
+        if class_names is not None:
+            warn_of_another_order(class_names, names)
+            names = list(class_names)
         if isinstance(data, EncodedExamples) and labelled:
             label_map = LabelMap.between(data.examples.label_names, names, data=data.examples.name)
             return cls(len(names), None, False, label_map, str(label_map))

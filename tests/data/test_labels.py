@@ -1,12 +1,13 @@
 """Labels and classes are matched by name, whatever their order."""
 
 import itertools
+import warnings
 
 import pytest
 import torch
 
-from mechcore.data.labels import LabelMap
-from mechcore.errors import InputError
+from mechcore.data.labels import LabelMap, warn_of_another_order
+from mechcore.errors import InputError, MechcoreWarning
 
 NLI = ("contradiction", "entailment", "neutral")
 
@@ -128,3 +129,13 @@ def test_labels_without_an_answer_are_told_of_answers_alone() -> None:
 def test_classes_that_cannot_be_told_apart_are_refused() -> None:
     with pytest.raises(InputError, match="not distinct"):
         LabelMap.between(["a"], ["not_a", "not-a", "a"])
+
+
+def test_names_of_the_checkpoint_in_another_order_are_told() -> None:
+    known = ["entailment", "neutral", "not_entailment"]
+    with pytest.warns(MechcoreWarning, match=r"^class names: neutral, Entailment, .* calls its"):
+        warn_of_another_order(["neutral", "Entailment", "not entailment"], known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_of_another_order(["Entailment", "neutral", "not entailment"], known)
+        warn_of_another_order(["no", "yes", "neutral"], known)

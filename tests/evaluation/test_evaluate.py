@@ -280,6 +280,8 @@ def test_classes_can_be_renamed(cases: Cases) -> None:
     spoken = {"contradiction": "no", "entailment": "yes", "neutral": "maybe"}
     data = encoded([spoken[label] for label in best])
     assert evaluate(case.model, data, class_names=["no", "yes", "maybe"]).accuracy == 1
+    with pytest.warns(MechcoreWarning, match="the checkpoint's own names in another order"):
+        evaluate(case.model, encoded(best), class_names=helpers.CLASSES[::-1], in_domain=False)
     with pytest.raises(InputError, match=r"2 given \(a, b\), but the checkpoint has 3 classes"):
         evaluate(case.model, data, class_names=["a", "b"])
     with pytest.raises(InputError, match="not a class of the checkpoint"):
