@@ -22,13 +22,18 @@ import pandas as pd
 from mechcore.ablation.effects import SET, Ablations, ComponentSet
 from mechcore.ablation.predicting import INTERACTION_METHODS, PairRequest, Predictions
 from mechcore.ablation.racing import Race, check_goal, race
-from mechcore.ablation.searching import check_options, facts_of, halves_of, rank_correlation
-from mechcore.ablation.sets import singles
+from mechcore.ablation.searching import (
+    check_options,
+    facts_of,
+    halves_of,
+    rank_correlation,
+    two_or_more,
+)
 from mechcore.ablation.settings import SCREENING_EXAMPLES, SCREENING_SETS
 from mechcore.ablation.stability import interaction_stability
 from mechcore.ablation.superadditivity import INTERACTIONS, interactions
 from mechcore.ablation.sweeping import ablate
-from mechcore.components import Component, ComponentLike, ModelShape, parse_components
+from mechcore.components import Component, ComponentLike
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
@@ -41,7 +46,6 @@ from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
 from mechcore.state import StateFile
 from mechcore.tables import Column, Schema
-from mechcore.wording import count
 
 SUPERADDITIVE = INTERACTIONS.named(
     "superadditive",
@@ -340,15 +344,7 @@ def check_search(
     Raises:
         InputError: see `find_superadditive`.
     """
-    shape = ModelShape.of(model)
-    if components is None:
-        chosen = [s.components[0] for s in singles(shape)]
-    else:
-        chosen = sorted(set(parse_components(components)))
-    for component in chosen:
-        shape.index(component)
-    if len(chosen) < 2:
-        raise InputError(f"search: {count(len(chosen), 'component')}; expected at least two")
+    chosen = two_or_more(model, components, "search")
     if not 2 <= max_size <= len(chosen):
         raise InputError(
             f"search: max_size is {max_size}; expected 2 to the {len(chosen)} components"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 from scipy import stats
 
+from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL, half_rows
 from mechcore.errors import InputError
@@ -34,6 +35,24 @@ def check_options(fill: FillName, **numbers: int) -> None:
             raise InputError(f"search: {name} is {value}; expected at least 1")
     if fill not in ("mean", "zero"):
         raise InputError(f"search: fill is {fill!r}; expected 'mean' or 'zero'")
+
+
+def two_or_more(
+    model: Any, components: Iterable[ComponentLike] | None, title: str
+) -> list[Component]:
+    """These components in order, each once; all of the model if they are None.
+
+    Raises:
+        InputError: a name is unreadable or out of range, or they are fewer than two.
+    """
+    shape = ModelShape.of(model)
+    chosen = shape.components if components is None else parse_components(components)
+    chosen = sorted(set(chosen))
+    for component in chosen:
+        shape.index(component)
+    if len(chosen) < 2:
+        raise InputError(f"{title}: {count(len(chosen), 'component')}; expected at least two")
+    return chosen
 
 
 def rank_correlation(screening: pd.DataFrame, exact: str) -> float:

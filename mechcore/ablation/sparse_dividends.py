@@ -35,8 +35,8 @@ from mechcore.ablation.effects import (
     SetLike,
     as_sets,
 )
-from mechcore.ablation.searching import halves_of
-from mechcore.ablation.sets import singles, subsets
+from mechcore.ablation.searching import halves_of, two_or_more
+from mechcore.ablation.sets import subsets
 from mechcore.ablation.settings import DIVIDEND_SETS
 from mechcore.ablation.sparse_fit import (
     containing,
@@ -48,7 +48,7 @@ from mechcore.ablation.sparse_fit import (
     warn_if_poor,
 )
 from mechcore.ablation.sweeping import ablate
-from mechcore.components import Component, ComponentLike, ModelShape, parse_components
+from mechcore.components import Component, ComponentLike
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError, MechcoreWarning
@@ -60,7 +60,6 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.showing import Shown
 from mechcore.tables import Column, Schema
-from mechcore.wording import count
 
 FITTED = Column("fitted", "number", "dividend in the model, which the penalty makes smaller")
 DIVIDEND_TERMS = Schema(
@@ -262,15 +261,7 @@ def check_fit(
     Raises:
         InputError: see `fit_dividends`.
     """
-    shape = ModelShape.of(model)
-    if components is None:
-        chosen = [s.components[0] for s in singles(shape)]
-    else:
-        chosen = sorted(set(parse_components(components)))
-    for component in chosen:
-        shape.index(component)
-    if len(chosen) < 2:
-        raise InputError(f"dividends: {count(len(chosen), 'component')}; expected at least two")
+    chosen = two_or_more(model, components, "dividends")
     most = min(MOST_EXACT, len(chosen))
     if not 2 <= order <= most:
         raise InputError(

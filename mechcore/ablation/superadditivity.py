@@ -25,7 +25,6 @@ from mechcore.wording import count
 FLOOR = 0.05
 """Accuracy this close to 0 or 1 counts as saturated."""
 
-
 P_VALUES = (
     Column("p", "number", "of a paired t test of its being 0", shown="small"),
     Column("p_adjusted", "number", "the same, corrected for how many were tested", shown="small"),

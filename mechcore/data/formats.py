@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 _ENCLOSED = re.compile(r'(?:^|(?<=\t))"[^"]*(?:""[^"]*)*"(?=\t|$)', re.MULTILINE)
 """A cell in quotes, which may hold tabs and line breaks."""
 
+_LARGEST_CELL = 2**31 - 1
+"""Characters in a cell; csv readers take a fraction of it by default."""
+
 _KINDS: Mapping[str, str] = {
     **{kind: kind for kind in (".csv", ".tsv", ".jsonl", ".parquet")},
     ".txt": ".tsv",
@@ -123,9 +126,6 @@ def _read_delimited(path: Path, separator: str) -> pd.DataFrame:
     # As the file has them; pandas makes them different.
     header = pd.read_csv(path, dtype=str, header=None, nrows=1, **options).iloc[0]
     return table.set_axis(header.tolist(), axis=1)
-
-
-_LARGEST_CELL = 2**31 - 1
 
 
 def _check_quotes(path: Path, separator: str) -> None:
