@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool
 
 from mechcore.ablation.controls import CONTROL_COLUMNS
-from mechcore.ablation.effects import METRICS, Ablations, Answers, ComponentSet, Cut, members_of
+from mechcore.ablation.effects import METRICS, Ablations, Answers, ComponentSet, members_of
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet
@@ -175,7 +175,6 @@ def readers_of(
     *,
     receivers: Iterable[ComponentLike] | None = None,
     n_controls: int = 39,
-    controlled: Iterable[ComponentLike] | None = None,
     known: Ablations | None = None,
     role: Literal["id", "ood"] = "id",
     seed: int = 0,
@@ -191,7 +190,6 @@ def readers_of(
         receivers: components; by default all that run after a core head.
         n_controls: how many random sets of heads stand beside the core; fewer where there are
             not as many.
-        controlled: the components that have controls; by default all.
         known: components ablated alone on these examples, which are not ablated again.
         role: whether the data is ``"id"`` or ``"ood"``.
         seed: of the controls and draws.
@@ -206,24 +204,70 @@ def readers_of(
     cut = cuts_behind(heads, possible, model)
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
-    beside = [*cut] if controlled is None else [r for r in parse_components(controlled) if r in cut]
-    drawn = random_senders(heads, shape, n_controls, seed) if beside else []
-    controls = [cuts_behind(each, beside, model) for each in drawn]
+    if n_controls:
+        random_senders(heads, shape, 1)  # refused before anything is run
     alone = {r: ComponentSet((r,)) for r in cut}
     left = [each for each in alone.values() if known is None or each not in known.without]
-    sets: list[Cut] = [*left, *cut.values(), *(s for c in controls for s in c.values())]
-    found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
+    options |= {"role": role, "seed": seed}
+    found = ablate(model, [*left, *cut.values()], data, means, **options)
     if known is not None:
         _check_same(known.full, found.full)
         found = known.with_more(found)
-    return Readers(
+    readers = Readers(
         found.full,
         {r: found.without[each] for r, each in alone.items()},
         {r: found.without[each] for r, each in cut.items()},
-        [{r: found.without[each] for r, each in c.items()} for c in controls],
+        [],
         found.data,
         role,
     )
+    if not n_controls:
+        return readers
+    return beside_random(readers, model, heads, data, means, n_controls=n_controls, **options)
+
+
+def beside_random(
+    readers: Readers,
+    model: Any,
+    core: Iterable[ComponentLike],
+    data: Any,
+    means: MeanActivations | None = None,
+    *,
+    receivers: Iterable[ComponentLike] | None = None,
+    n_controls: int = 39,
+    seed: int = 0,
+    **options: Any,
+) -> Readers:
+    """The same readers, some of them blind to random heads too.
+
+    Args:
+        readers: of `readers_of`.
+        model: the same model.
+        core: the same heads.
+        data: the same examples.
+        means: the same means.
+        receivers: the components that have controls, those that run after the core; by default
+            all.
+        n_controls: how many random sets of heads; fewer where there are not as many.
+        seed: of the sets and draws.
+        options: of `mechcore.ablate`.
+
+    Raises:
+        InputError: see `random_senders` and `mechcore.ablate`.
+    """
+    heads, shape = parse_components(core), ModelShape.of(model)
+    wanted = readers.blind if receivers is None else parse_components(receivers)
+    behind = [receiver for receiver in wanted if receiver in readers.blind]
+    drawn = random_senders(heads, shape, n_controls, seed)
+    controls = [cuts_behind(each, behind, model) for each in drawn]
+    cuts = list(dict.fromkeys(cut for each in controls for cut in each.values()))
+    if not cuts:
+        return readers
+    options |= {"role": readers.role, "seed": seed}
+    found = ablate(model, cuts, data, means, **options)
+    _check_same(readers.full, found.full)
+    beside = [{r: found.without[cut] for r, cut in each.items()} for each in controls]
+    return replace(readers, controls=beside)
 
 
 def _check_same(known: Evaluation, found: Evaluation) -> None:

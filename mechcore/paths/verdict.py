@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation.roles import OUT, OUT_ONLY
+from mechcore.components import Component
 from mechcore.evaluation.p_values import p_among
 from mechcore.evaluation.recalibration import reason_against
 from mechcore.paths.dependence import Readers
@@ -71,6 +72,17 @@ class Verdict:
         return pd.DataFrame([asdict(self)])[CORE_VERDICT.names]
 
 
+def generalising(readers: Readers, roles: pd.DataFrame) -> list[Component]:
+    """The components behind the core that are needed out of domain alone.
+
+    Args:
+        readers: what components behind the core answer.
+        roles: of `component_roles`.
+    """
+    needed = set(roles[roles["role"].isin([OUT, OUT_ONLY])]["component"])
+    return [receiver for receiver in readers.blind if str(receiver) in needed]
+
+
 def core_dependence_verdict(
     readers: Readers, roles: pd.DataFrame, *, least: float = 0.01, seed: int = 0
 ) -> Verdict:
@@ -82,8 +94,7 @@ def core_dependence_verdict(
         least: least effect of interest, a share of balanced accuracy.
         seed: of folds and resamples.
     """
-    generalise = roles[roles["role"].isin([OUT, OUT_ONLY])]["component"]
-    names = [r for r in readers.blind if str(r) in set(generalise)]
+    names = generalising(readers, roles)
     if not names:
         why = "no component behind the core is shown to be needed out of domain alone"
         return Verdict(INCONCLUSIVE, reason_against(readers.full.correct_classes.numpy()) or why)

@@ -50,7 +50,7 @@ class AblationConfig:
         least=0,
     )
     controls: int = setting(
-        200,
+        99,
         "Random sets of as many other heads of the same layers to ablate beside the whole core; "
         "all there are, if there are fewer.",
         least=0,
@@ -71,8 +71,9 @@ class PathsConfig:
 
     controls: int = setting(
         20,
-        "Random sets of heads in place of the core, out of domain, for components that do "
-        "something; fewer than 20 can neither support the claim nor speak against it.",
+        "Random sets of heads in place of the core, out of domain, for the components that change "
+        "most and those that the verdict is about; fewer than 20 can neither support the claim "
+        "nor speak against it.",
         least=0,
     )
     max_examples: int = setting(300, "Examples of each kind of test data at most.", least=1)

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 
 from mechcore.ablation import Ablations, sets
-from mechcore.ablation.roles import ranked
 from mechcore.components import Component, ModelShape
 from mechcore.components.paths import ANSWER, PathSet
 from mechcore.errors import InputError
@@ -29,11 +28,12 @@ from mechcore.paths import (
 from mechcore.paths.dependence import (
     CORE_DEPENDENCE,
     MOST_READERS,
+    beside_random,
     cuts_behind,
     largest_readers,
 )
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
-from mechcore.paths.verdict import CORE_VERDICT
+from mechcore.paths.verdict import CORE_VERDICT, generalising
 from mechcore.steps.ablation import (
     CORE,
     Ablating,
@@ -49,9 +49,6 @@ from mechcore.study.step import Job, Work
 from mechcore.tables import Schema
 from mechcore.wording import INCONCLUSIVE
 
-DOING = 0.3
-"""Share of components that have a role, where it is not known yet."""
-
 FORWARDS = 4.0
 """Of the full model, which all sets share, and all answers."""
 
@@ -63,9 +60,9 @@ BEHIND = 0.3
 class Paths(Ablating):
     """What components lose that do not see the core, and what the answer that does not see them.
 
-    ``n_controls`` random sets of heads stand beside the core, out of domain; ``max_examples`` are
-    of each kind of test data; ``least`` is the least effect of interest, a share of balanced
-    accuracy.
+    ``n_controls`` random sets of heads stand beside the core, out of domain, for the components
+    that change most and for those that the verdict is about; ``max_examples`` are of each kind of
+    test data; ``least`` is the least effect of interest, a share of balanced accuracy.
     """
 
     kind: ClassVar[str] = "paths"
@@ -88,7 +85,7 @@ class Paths(Ablating):
         n_all, n_core = size.components("all"), CORE * size.n_heads
         sets = n_all + min(MOST_READERS, n_all) * n_core
         sets += 0 if self._reuses(job) else n_all
-        controls = self.n_controls * DOING * n_all if "roles" in job.needs else 0.0
+        controls = self.n_controls * min(MOST_READERS, n_all) if "roles" in job.needs else 0
         return tested * (FORWARDS + BEHIND * sets) + outside * BEHIND * controls
 
     def _reuses(self, job: Job) -> bool:
@@ -138,24 +135,35 @@ def core_tables(
     shape = ModelShape.of(inputs.model)
     statistics: dict[str, Any] = {"n_resamples": step.n_resamples, "seed": step.seed}
     options: dict[str, Any] = {"fill": step.fill, "batch_size": step.batch_size, "seed": step.seed}
-    doing = [] if roles is None else ranked(roles)["component"].tolist()
-    n_controls, why = _controls(core, shape, step.n_controls if doing else 0)
+    more: dict[str, Any]
     found: dict[str, Readers] = {}
     if cuts_behind(core, shape.components, inputs.model):
-        for role, n in zip(TEST_ROLES, (0, n_controls), strict=True):
-            more = {"n_controls": n, "controlled": doing, "known": known.get(role)}
-            found[role] = readers_on(inputs, means, core, role, **more, **options)
-    told = [
-        core_dependence_table(each, known_groups(each, step.groups), **statistics)
-        for each in found.values()
-    ]
-    tables = {
-        "core_dependence": joined(told) if told else pd.DataFrame(columns=CORE_DEPENDENCE.names)
-    }
+        for role in TEST_ROLES:
+            more = {**options, "n_controls": 0, "known": known.get(role)}
+            found[role] = readers_on(inputs, means, core, role, **more)
+
+    def table(readers: Readers) -> pd.DataFrame:
+        groups = known_groups(readers, step.groups)
+        return core_dependence_table(readers, groups, **statistics)
+
+    told = {role: table(readers) for role, readers in found.items()}
+    dependence = joined([*told.values()]) if told else pd.DataFrame(columns=CORE_DEPENDENCE.names)
+    largest = largest_readers(dependence)
+    why = ""
+    if roles is not None:
+        n_controls, why = _controls(core, shape, step.n_controls)
+        if n_controls and found:
+            wanted = {*largest, *map(str, generalising(found["ood"], roles))}
+            more = {**options, "receivers": wanted, "n_controls": n_controls}
+            more["class_names"] = inputs.config.class_names
+            found["ood"] = beside_random(
+                found["ood"], inputs.model, core, inputs.data["ood"], means, **more
+            )
+            dependence = joined([told["id"], table(found["ood"])])
     cuts = sets.paths("all", ANSWER, inputs.model, together=False)
-    readers = largest_readers(tables["core_dependence"])
-    if readers:
-        cuts += sets.paths(core, readers, inputs.model, together=False)
+    if largest:
+        cuts += sets.paths(core, largest, inputs.model, together=False)
+    tables = {"core_dependence": dependence}
     tables |= path_tables(inputs, means, cuts, step.groups, n_resamples=step.n_resamples, **options)
     if roles is not None:
         verdict = Verdict(INCONCLUSIVE, "no component runs after the core")

@@ -16,6 +16,7 @@ from mechcore.ablation import ComponentSet, ablate
 from mechcore.ablation.roles import NONE, OUT_ONLY
 from mechcore.components import ModelShape, parse_components
 from mechcore.masking.means import MeanActivations
+from mechcore.paths.dependence import largest_readers
 from mechcore.steps.base import Size
 from mechcore.steps.config import ModelConfig
 from mechcore.steps.inputs import Inputs
@@ -91,10 +92,25 @@ def test_all_components_behind_and_all_before_the_answer(
     assert paths.loc[("L1.H2", "answer"), "margin_drop"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_controls_stand_beside_what_does_something(tables: dict[str, pd.DataFrame]) -> None:
-    rows = tables["core_dependence"].query("subset == 'all' and metric == 'accuracy'")
-    counts = rows.set_index(["role", "receiver"])["n_controls"]
-    assert counts[counts > 0].to_dict() == {("ood", "L1.H0"): 2, ("ood", "L1.MLP"): 2}
+def test_controls_stand_beside_the_largest_readers_and_those_of_the_verdict(
+    inputs: Inputs,
+    means: MeanActivations,
+    tables: dict[str, pd.DataFrame],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of five components behind the core, here the one that changes most and L1.H0, needed."""
+    whole = tables["core_dependence"]
+    outside = whole.query("role == 'ood' and subset == 'all' and metric == 'margin'")
+    sizes = outside.set_index("receiver")["blind_drop"].abs()
+    assert set(outside["n_controls"]) == {2}, "all are among the ten largest"
+    monkeypatch.setattr("mechcore.steps.paths.largest_readers", lambda t: largest_readers(t, 1))
+    table = core_tables(inputs, means, CORE, STEP, ROLES, {})["core_dependence"]
+    counts = table.set_index(["role", "receiver"])["n_controls"]
+    assert set(counts[counts > 0].index) == {("ood", sizes.idxmax()), ("ood", "L1.H0")}
+    assert sizes.idxmax() != "L1.H0"
+    rows = whole[whole["receiver"] == "L1.H0"].reset_index(drop=True)
+    alone = table[table["receiver"] == "L1.H0"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(alone, rows, atol=1e-6)
 
 
 def test_what_a_sweep_ablated_is_not_ablated_again(
