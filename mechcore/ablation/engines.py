@@ -36,7 +36,7 @@ from mechcore.models.running import (
     model_inputs,
     read_position,
 )
-from mechcore.models.stack import Linear, Stack
+from mechcore.models.stack import Stack, disagreement
 from mechcore.state import encoded_inputs
 
 Precision: TypeAlias = Literal["float32", "bfloat16", "float16"]
@@ -304,17 +304,11 @@ class SharingEngine(ABC):
 
     def disagreement(self) -> str | None:
         """In how far the engine's logits are not those expected; None if they are."""
-        job, expected = self.job, self.expected.float()
-        runner = self._new_runner(exact=True)
+        job, runner = self.job, self._new_runner(exact=True)
         runner.begin(job.asked(self.checked))
-        got = torch.empty(expected.shape)
+        got = torch.empty(self.expected.shape)
         self._logits(runner, self.checked, self._tree(job.masks[[0, -1]]), got.__setitem__)
-        said = expected.isfinite()  # words that are never said have minus infinity in both
-        scale = max(1.0, float(expected[said].abs().max()))
-        difference = float((got - expected)[said | got.isfinite()].abs().max()) / scale
-        if difference <= (5e-2 if self.expected.element_size() == 2 else 1e-3):
-            return None
-        return f"its logits differ from the model's by {difference:.2g} of their size"
+        return disagreement(got, self.expected)
 
 
 class TreeEngine(SharingEngine):
@@ -325,7 +319,7 @@ class TreeEngine(SharingEngine):
     def __init__(
         self, job: Job, stack: Stack, precision: Precision, max_tokens: int | None
     ) -> None:
-        self.given, self.exact = stack, _with_answers(stack, job.readout)
+        self.given, self.exact = stack, job.readout.of_stack(stack)
         self.stack = self.exact
         if precision != "float32":
             self.stack = self.stack.to(DTYPES[precision])
@@ -384,12 +378,3 @@ class TreeEngine(SharingEngine):
 def _rows(batch: Batch, rows: Any) -> Batch:
     """Some rows of a batch."""
     return {name: values[rows] for name, values in batch.items()}
-
-
-def _with_answers(stack: Stack, readout: Readout) -> Stack:
-    """The stack with the outputs that are classes of the answer only."""
-    if readout.tokens is None:
-        return stack
-    tokens = readout.tokens.to(stack.out.weight.device)
-    bias = None if stack.out.bias is None else stack.out.bias[tokens]
-    return stack.answering(Linear(stack.out.weight[tokens], bias))

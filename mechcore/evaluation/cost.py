@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float
 from torch import Tensor
 
 
@@ -28,13 +30,18 @@ class Cost:
         return f"{self.forwards:g} forward and {self.backwards:g} backward passes per example"
 
 
+_watching: weakref.WeakKeyDictionary[Any, list[Callable[[Tensor, int], None]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 @contextmanager
 def counted(model: Any, n_examples: int) -> Iterator[Cost]:
     """Count the passes of a model inside the block, whatever it is that calls the model.
 
     One text under one mask is one pass; so is each beginning that is asked for where answers have
     several tokens. Layers that are called by themselves, as by the sharing engines of sweeps, are
-    not counted.
+    not counted, but those of masks that are trained are (`count_passes`).
 
     Args:
         model: any TransformerLens model.
@@ -46,16 +53,30 @@ def counted(model: Any, n_examples: int) -> Iterator[Cost]:
     """
     cost = Cost()
 
-    def backward(gradient: Tensor) -> None:
-        cost.backwards += len(gradient) / n_examples
+    def count(logits: Tensor, n_rows: int) -> None:
+        def backward(gradient: Tensor) -> None:
+            cost.backwards += n_rows / n_examples
 
-    def forward(module: Any, given: Any, logits: Tensor) -> None:
-        cost.forwards += len(logits) / n_examples
+        cost.forwards += n_rows / n_examples
         if logits.requires_grad:
             logits.register_hook(backward)
 
-    handle = model.register_forward_hook(forward)
+    handle = model.register_forward_hook(lambda module, given, logits: count(logits, len(logits)))
+    watching = _watching.setdefault(model, [])
+    watching.append(count)
     try:
         yield cost
     finally:
         handle.remove()
+        watching.remove(count)
+
+
+def count_passes(model: Any, logits: Float[Tensor, "mask batch out"]) -> None:
+    """Count passes of a model that were run through a copy of its layers.
+
+    Args:
+        model: the model.
+        logits: what they gave, [mask, batch, out].
+    """
+    for count in _watching.get(model, ()):
+        count(logits, logits.shape[:2].numel())

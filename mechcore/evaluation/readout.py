@@ -22,6 +22,7 @@ from mechcore.evaluation.continuations import Continuations
 from mechcore.models.finite import check_finite
 from mechcore.models.placing import sent
 from mechcore.models.running import Batch, is_causal, last_real_position, model_classes
+from mechcore.models.stack import Linear, Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,6 +155,14 @@ class Readout:
         if self.tokens is not None:
             logits = logits[..., sent(self.tokens, logits.device)]
         return self.classes(logits)
+
+    def of_stack(self, stack: Stack) -> Stack:
+        """The model's layers with those outputs alone that `classes` takes."""
+        if self.tokens is None:
+            return stack
+        tokens = self.tokens.to(stack.out.weight.device)
+        bias = None if stack.out.bias is None else stack.out.bias[tokens]
+        return stack.answering(Linear(stack.out.weight[tokens], bias))
 
     def classes(self, logits: Float[Tensor, "*masks row out"]) -> Float[Tensor, "*masks batch cls"]:
         """Logits of the classes from those read at a position, of all tokens or `tokens`."""

@@ -14,17 +14,24 @@ from mechcore import progress
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
+from mechcore.evaluation.cost import count_passes
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import FILLS, FillMaker
 from mechcore.masking.interventions import masked
+from mechcore.masking.masked_stack import masked_stack
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.models.placing import chosen, sent
-from mechcore.models.running import device_of, forward, model_inputs
+from mechcore.models.running import Batch, device_of, forward, model_inputs, read_position
+from mechcore.models.stack import Stack, disagreement
+from mechcore.models.stack_of import stack_of
 from mechcore.pruning.settings import PruneSettings
 
 WIDE = 256
 """Width of the residual stream from which on products in bfloat16 save time worth having."""
+
+COPIED = 2**32
+"""Bytes of weights up to which a copy of them is worth its memory."""
 
 POOL = 16
 """Batches that are sorted by length together."""
@@ -45,15 +52,34 @@ class Teacher:
         )
         rows: list[Tensor] = []
         index: list[Tensor] = []
+        self.stack: Stack | None = None
         with torch.no_grad(), progress.bar("full model", self.n_batches) as advance:
             for batch in map(self.readout.asked, data.batches(settings.batch_size)):
                 logits = forward(model, batch)
                 index.append(batch["index"])
                 inputs = model_inputs(model, batch)
-                rows.append(self.readout.read(logits, inputs, batch["index"]).float())
+                rows.append(self.readout.read(logits, inputs, batch["index"]))
+                if len(rows) == 1:
+                    self.stack = self._stack(inputs, rows[0])
                 advance()
-        self.logits = torch.cat(rows)[sent(torch.cat(index).argsort(), rows[0].device)]
+        self.logits = torch.cat(rows).float()[sent(torch.cat(index).argsort(), rows[0].device)]
         self._known: tuple[MeanActivations | None, MeanActivations | None] = (None, None)
+
+    def _stack(self, inputs: Batch, expected: Tensor) -> Stack | None:
+        """A copy of the model's layers as functions, if it gives the model's answers."""
+        if sum(weight.nbytes for weight in self.model.parameters()) > COPIED:
+            return None
+        try:
+            stack = self.readout.of_stack(stack_of(self.model))
+        except InputError:
+            return None
+        shape = ModelShape.of(self.model)
+        full = torch.ones(1, shape.n_layers, shape.columns, device=expected.device)
+        z, mlp = (torch.zeros(shape.n_layers, 1, device=expected.device) for _ in range(2))
+        got = masked_stack(stack, inputs, read_position(self.model, inputs), full, z[:, None], mlp)
+        if disagreement(self.readout.classes(got[0]).float(), expected):
+            return None
+        return stack.to(torch.bfloat16) if self.bfloat16 else stack
 
     def kl_gradients(
         self,
@@ -91,24 +117,37 @@ class Teacher:
         batch = self.readout.asked(self.data.rows(examples))
         inputs = model_inputs(self.model, batch)
         wanted = self.logits[sent(examples, self.logits.device)].log_softmax(-1)
-        n_masks, drawn = len(values), values.ndim == 4
-        if drawn:  # a mask for every row
+        if values.ndim == 4:  # a mask for every row
             n_rows, n_draws = len(inputs["input_ids"]), values.shape[1]
             draw = torch.arange(len(examples)) * n_draws // len(examples)
-            values = chosen(values, 1, draw.repeat(n_rows // len(examples)).tolist()).flatten(0, 1)
-        mask = Mask(values, has_mlps=self.has_mlps)
-        device = wanted.device.type
-        precision = torch.autocast(device, torch.bfloat16) if self.bfloat16 else nullcontext()
-        maker = FILLS[fill] if isinstance(fill, str) else fill  # the means are checked by now
-        with precision, masked(self.model, mask, self._there(means), maker) as run:
-            if drawn:
-                rows = {k: x.repeat(n_masks, *[1] * (x.ndim - 1)) for k, x in batch.items()}
-                logits = run.rows(rows).unflatten(0, (n_masks, -1))
-            else:
-                logits = run(batch)
+            values = chosen(values, 1, draw.repeat(n_rows // len(examples)).tolist())
+        means = self._there(means)
+        if self.stack is not None and fill == "mean" and not means.per_position:
+            read = read_position(self.model, inputs)
+            logits = masked_stack(self.stack, inputs, read, values, means.z, means.mlp)
+            count_passes(self.model, logits)
+            logits = self.readout.classes(logits)
+            self.readout.check(logits, examples)
+        else:
+            maker = FILLS[fill] if isinstance(fill, str) else fill  # the means are checked by now
+            logits = self._hooked(batch, values, means, maker)
             logits = self.readout.read(logits, inputs, examples)
         got = logits.float().log_softmax(-1)
         return (wanted.exp() * (wanted - got)).sum(-1)
+
+    def _hooked(
+        self, batch: Batch, values: Tensor, means: MeanActivations, fill: FillMaker
+    ) -> Float[Tensor, "masks batch *pos out"]:
+        """The logits of `masked`, the reference that any model and fill can take."""
+        n_masks, by_row = len(values), values.ndim == 4
+        mask = Mask(values.flatten(0, 1) if by_row else values, has_mlps=self.has_mlps)
+        device = self.logits.device.type
+        precision = torch.autocast(device, torch.bfloat16) if self.bfloat16 else nullcontext()
+        with precision, masked(self.model, mask, means, fill) as run:
+            if not by_row:
+                return run(batch)
+            rows = {k: x.repeat(n_masks, *[1] * (x.ndim - 1)) for k, x in batch.items()}
+            return run.rows(rows).unflatten(0, (n_masks, -1))
 
     def _there(self, means: MeanActivations) -> MeanActivations:
         """Means on the model's device, checked and moved once unless they are trained."""

@@ -1,0 +1,50 @@
+"""Many masks in one forward of a `Stack`: what `masked` does with hooks, for less.
+
+The layers' matrices are in the wanted precision once, not anew in every forward, attention is one
+kernel, and the last layer runs at the one position that is read. Pruning takes this way where it
+can; `masked` is the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from mechcore.masking.interventions import blended
+from mechcore.models.stack import Stack
+
+
+def masked_stack(
+    stack: Stack,
+    inputs: Mapping[str, Tensor],
+    read: Int[Tensor, " batch"],
+    values: Float[Tensor, "mask *batch layer component"],
+    z_fill: Float[Tensor, "layer head d_head"],
+    mlp_fill: Float[Tensor, "layer d_model"],
+) -> Float[Tensor, "mask batch out"]:
+    """Logits at the position that is read, under every mask.
+
+    Args:
+        stack: the model.
+        inputs: what `mechcore.models.running.model_inputs` returns.
+        read: position that the head reads, [batch].
+        values: of the masks, or of every mask for every row; gradients flow into them.
+        z_fill: what stands in for heads, on the model's device; gradients flow into it, too.
+        mlp_fill: the same of MLPs; no layers where there are none.
+    """
+    n_masks, n_heads, every = len(values), stack.n_heads, list(range(stack.n_heads))
+    context = stack.context(inputs, read)
+    x = stack.embed(inputs).repeat(n_masks, 1, 1)
+    values = (values if values.ndim == 4 else values[:, None]).to(x)[:, :, None]
+    for layer, weights in enumerate(stack.layers):
+        z = stack.z(layer, x, context, every).unflatten(0, (n_masks, -1))
+        z = blended(z, values[..., layer, :n_heads, None], z_fill[layer]).flatten(0, 1)
+        x = stack.kept_positions(layer, x, context) + stack.project(layer, z, every, bias=True)
+        x = stack.after_attention(layer, x)
+        if weights.up is not None:
+            out = stack.mlp(layer, x).unflatten(0, (n_masks, -1))
+            out = blended(out, values[..., layer, n_heads:], mlp_fill[layer])
+            x = stack.after_mlp(layer, x + out.flatten(0, 1))
+    return stack.out(stack.head(x[:, 0])).unflatten(0, (n_masks, -1))
