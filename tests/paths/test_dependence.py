@@ -24,6 +24,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.paths.dependence import (
     Readers,
+    beside_random,
     core_dependence_table,
     random_senders,
     readers_of,
@@ -325,6 +326,23 @@ def test_known_ablations_have_to_be_of_these_examples(cases: Cases) -> None:
     message = r"among the known ablations \(4\) are not those on these examples \(7\)"
     with pytest.raises(InputError, match=message):
         readers_of(model, ["L0.H1"], data, means, n_controls=0, known=other, role="ood")
+
+
+def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means = means_of(model, data)
+    alone = readers_of(model, ["L0.H1"], data, means, n_controls=0, role="ood")
+    # What runs before the core reads none of it, and has no controls.
+    wanted = ["L1.H2", "L0.H3", "L1.MLP"]
+    some = beside_random(alone, model, ["L0.H1"], data, means, receivers=wanted, n_controls=3)
+    assert [list(map(str, each)) for each in some.controls] == [["L1.H2", "L1.MLP"]] * 3
+    everything = readers_of(model, ["L0.H1"], data, means, n_controls=3, role="ood")
+    whole, found = (core_dependence_table(each) for each in (everything, some))
+    rows = whole["receiver"].isin(wanted)
+    pd.testing.assert_frame_equal(found[rows], whole[rows], atol=1e-6)
+    assert set(found[~rows]["n_controls"]) == {0}
+    with pytest.raises(InputError, match=r"\(7\) are not those on these examples \(4\)"):
+        beside_random(alone, model, ["L0.H1"], data.part(range(4)), means, n_controls=1)
 
 
 def test_nothing_runs_after_the_core(cases: Cases) -> None:
