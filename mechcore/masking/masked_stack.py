@@ -36,15 +36,16 @@ def masked_stack(
     """
     n_masks, n_heads, every = len(values), stack.n_heads, list(range(stack.n_heads))
     context = stack.context(inputs, read)
-    x = stack.embed(inputs).repeat(n_masks, 1, 1)
+    x = stack.embed(inputs)  # until the first layer's heads are masked, one for all masks
+    rows = (-1, len(x))
     values = (values if values.ndim == 4 else values[:, None]).to(x)[:, :, None]
     for layer, weights in enumerate(stack.layers):
-        z = stack.z(layer, x, context, every).unflatten(0, (n_masks, -1))
-        z = blended(z, values[..., layer, :n_heads, None], z_fill[layer]).flatten(0, 1)
-        x = stack.kept_positions(layer, x, context) + stack.project(layer, z, every, bias=True)
-        x = stack.after_attention(layer, x)
+        z = stack.z(layer, x, context, every).unflatten(0, rows)
+        z = blended(z, values[..., layer, :n_heads, None], z_fill[layer])
+        kept = stack.kept_positions(layer, x, context).unflatten(0, rows)
+        x = stack.after_attention(layer, kept + stack.project(layer, z, every, bias=True))
         if weights.up is not None:
-            out = stack.mlp(layer, x).unflatten(0, (n_masks, -1))
-            out = blended(out, values[..., layer, n_heads:], mlp_fill[layer])
-            x = stack.after_mlp(layer, x + out.flatten(0, 1))
+            out = blended(stack.mlp(layer, x), values[..., layer, n_heads:], mlp_fill[layer])
+            x = stack.after_mlp(layer, x + out)
+        x = x.flatten(0, 1)
     return stack.out(stack.head(x[:, 0])).unflatten(0, (n_masks, -1))
