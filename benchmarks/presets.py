@@ -1,0 +1,120 @@
+"""Two presets of pruning side by side on a checkpoint: KL of their masks, seed by seed.
+
+    python benchmarks/presets.py --model DIR --pairs train.tsv --out presets.csv
+
+Masks are trained on the first pairs of the file and their KL to the full model is measured on the
+next ones, all in a random order of the seed 0. Every seed of a preset is one process of one thread,
+whose processor time counts. Rows are written as they come; the same command goes on where it was
+interrupted, and prints the table once all are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+
+from mechcore.components import Mask
+from mechcore.data.formats import read_table
+from mechcore.files import write_text
+from mechcore.masking.means import MeanActivations
+from mechcore.models import load_model
+from mechcore.models.encoded import as_encoded
+from mechcore.pruning import prune, prune_settings
+from mechcore.pruning.teacher import ranking_teacher
+
+REFERENCE, OTHER = PRESETS = ("thorough", "fast")
+PRECISION = "bfloat16"
+LEVEL = 0.95
+
+
+def divergences(masks: list[Mask], model: Any, data: Any, means: MeanActivations) -> list[float]:
+    """KL(full model || masked model) of each mask, nats, mean over the data."""
+    teacher = ranking_teacher(model, data, batch_size=64)
+    values = torch.stack([mask.values for mask in masks])
+    return teacher.mean_divergences(values, means, lambda: None).tolist()
+
+
+def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows of one preset and seed."""
+    torch.set_num_threads(1)
+    model = load_model(arguments.model)
+    pairs = read_table(Path(arguments.pairs)).sample(frac=1, random_state=0)
+    first, last = arguments.train, arguments.train + arguments.held_out
+    train, held_out = (
+        as_encoded(model, part, role="train", labelled=False)
+        for part in (pairs[:first], pairs[first:last])
+    )
+    means = MeanActivations.compute(model, train)
+    settings = prune_settings(preset, precision=PRECISION, **arguments.settings)
+    begin = time.process_time()
+    found = prune(model, train, means, sparsity=arguments.sparsities, seeds=[seed], preset=settings)
+    seconds = time.process_time() - begin
+    kl = divergences([each.mask for each in found], model, held_out, means)
+    return [
+        {"preset": preset, "seed": seed, "sparsity": each.target, "kl": value, "seconds": seconds}
+        for each, value in zip(found, kl, strict=True)
+    ]
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean KL of both presets at each sparsity, and the paired t interval of their difference."""
+    wide = rows.pivot(index=["sparsity", "seed"], columns="preset", values="kl")
+    found = []
+    for sparsity, part in wide.groupby(level="sparsity"):
+        difference = (part[OTHER] - part[REFERENCE]).to_numpy()
+        n = len(difference)
+        half = stats.t.ppf((1 + LEVEL) / 2, n - 1) * difference.std(ddof=1) / np.sqrt(n)
+        found.append(
+            {
+                "sparsity": sparsity,
+                "seeds": n,
+                **part.mean().to_dict(),
+                "difference": difference.mean(),
+                "low": difference.mean() - half,
+                "high": difference.mean() + half,
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    """Measure what is not in the file yet, and print the table."""
+    out = Path(arguments.out)
+    rows = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=["preset", "seed"])
+    known = set(zip(rows["preset"], rows["seed"], strict=True))
+    wanted = [each for each in itertools.product(PRESETS, arguments.seeds) if each not in known]
+    with ProcessPoolExecutor(arguments.processes) as pool:
+        for job in as_completed([pool.submit(measure, *each, arguments) for each in wanted]):
+            rows = pd.concat([rows, pd.DataFrame(job.result())], ignore_index=True)
+            write_text(out, rows.to_csv(index=False))
+    print(summary(rows).round(4).to_string(index=False))
+    took = rows.groupby("preset")["seconds"].sum()
+    print(f"processor time: {took[OTHER] / took[REFERENCE]:.2f} of that of {REFERENCE}")
+
+
+def parsed(given: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--model", required=True, help="checkpoint directory")
+    parser.add_argument("--pairs", required=True, help="file of training pairs")
+    parser.add_argument("--out", required=True, help="table to write, or to go on with")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[*range(42, 48)])
+    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.3, 0.5, 0.7])
+    parser.add_argument("--train", type=int, default=2000, help="pairs to train masks on")
+    parser.add_argument("--held-out", type=int, default=600, help="pairs to measure KL on")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.set_defaults(settings={})
+    return parser.parse_args(given)
+
+
+if __name__ == "__main__":
+    main(parsed())
