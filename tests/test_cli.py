@@ -305,7 +305,7 @@ def test_a_study_from_init_to_clean(
         ("# steps: 400", "{steps: 3, warmup: 1, batch_size: 4, tolerance: 1}"),
         ("  preset: fast", "#"),
         ("max_examples: 512", "max_examples: 8"),
-        ("controls: 200", "controls: 2"),
+        ("controls: 99", "controls: 2"),
         ("controls: 20\n", "controls: 1\n"),
         ("max_examples: 300", "max_examples: 6"),
         ("seeds: [42, 43, 44]", "seeds: [1, 2]"),

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mechcore.components.paths import Receiver as Receiver
     from mechcore.masking.blinding import blind as blind
     from mechcore.paths.dependence import Readers as Readers
+    from mechcore.paths.dependence import beside_random as beside_random
     from mechcore.paths.dependence import core_dependence_table as core_dependence_table
     from mechcore.paths.dependence import random_senders as random_senders
     from mechcore.paths.dependence import readers_of as readers_of

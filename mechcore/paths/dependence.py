@@ -27,7 +27,7 @@ import torch
 from jaxtyping import Bool
 
 from mechcore.ablation.controls import CONTROL_COLUMNS
-from mechcore.ablation.effects import METRICS, Ablations, Answers, ComponentSet, members_of
+from mechcore.ablation.effects import METRICS, Ablations, Answers, ComponentSet, Cut, members_of
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
 from mechcore.components.paths import Path, PathSet
@@ -204,26 +204,22 @@ def readers_of(
     cut = cuts_behind(heads, possible, model)
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
-    if n_controls:
-        random_senders(heads, shape, 1)  # refused before anything is run
+    beside = _random_cuts(heads, cut, model, n_controls, seed)
     alone = {r: ComponentSet((r,)) for r in cut}
     left = [each for each in alone.values() if known is None or each not in known.without]
-    options |= {"role": role, "seed": seed}
-    found = ablate(model, [*left, *cut.values()], data, means, **options)
+    sets: list[Cut] = [*left, *cut.values(), *(s for c in beside for s in c.values())]
+    found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
     if known is not None:
         _check_same(known.full, found.full)
         found = known.with_more(found)
-    readers = Readers(
+    return Readers(
         found.full,
         {r: found.without[each] for r, each in alone.items()},
         {r: found.without[each] for r, each in cut.items()},
-        [],
+        [{r: found.without[each] for r, each in c.items()} for c in beside],
         found.data,
         role,
     )
-    if not n_controls:
-        return readers
-    return beside_random(readers, model, heads, data, means, n_controls=n_controls, **options)
 
 
 def beside_random(
@@ -255,19 +251,30 @@ def beside_random(
     Raises:
         InputError: see `random_senders` and `mechcore.ablate`.
     """
-    heads, shape = parse_components(core), ModelShape.of(model)
     wanted = readers.blind if receivers is None else parse_components(receivers)
     behind = [receiver for receiver in wanted if receiver in readers.blind]
-    drawn = random_senders(heads, shape, n_controls, seed)
-    controls = [cuts_behind(each, behind, model) for each in drawn]
-    cuts = list(dict.fromkeys(cut for each in controls for cut in each.values()))
+    beside = _random_cuts(parse_components(core), behind, model, n_controls, seed)
+    cuts = list(dict.fromkeys(cut for each in beside for cut in each.values()))
     if not cuts:
         return readers
     options |= {"role": readers.role, "seed": seed}
     found = ablate(model, cuts, data, means, **options)
     _check_same(readers.full, found.full)
-    beside = [{r: found.without[cut] for r, cut in each.items()} for each in controls]
-    return replace(readers, controls=beside)
+    controls = [{r: found.without[cut] for r, cut in each.items()} for each in beside]
+    return replace(readers, controls=controls)
+
+
+def _random_cuts(
+    core: Sequence[Component],
+    receivers: Iterable[Component],
+    model: Any,
+    n_controls: int,
+    seed: int,
+) -> list[dict[Component, PathSet]]:
+    """The paths to each receiver from each of the random sets of `random_senders`."""
+    drawn = random_senders(core, ModelShape.of(model), n_controls, seed)
+    behind = list(receivers)
+    return [cuts_behind(each, behind, model) for each in drawn]
 
 
 def _check_same(known: Evaluation, found: Evaluation) -> None:
