@@ -17,14 +17,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from scipy import stats
 
 from mechcore.components import Mask
 from mechcore.data.formats import read_table
-from mechcore.files import write_text
+from mechcore.files import read_csv, write_csv
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
 from mechcore.models.encoded import as_encoded
@@ -70,32 +69,22 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     wide = rows.pivot(index=["sparsity", "seed"], columns="preset", values="kl")
     found = []
     for sparsity, part in wide.groupby(level="sparsity"):
-        difference = (part[OTHER] - part[REFERENCE]).to_numpy()
-        n = len(difference)
-        half = stats.t.ppf((1 + LEVEL) / 2, n - 1) * difference.std(ddof=1) / np.sqrt(n)
-        found.append(
-            {
-                "sparsity": sparsity,
-                "seeds": n,
-                **part.mean().to_dict(),
-                "difference": difference.mean(),
-                "low": difference.mean() - half,
-                "high": difference.mean() + half,
-            }
-        )
+        low, high = stats.ttest_rel(part[OTHER], part[REFERENCE]).confidence_interval(LEVEL)
+        row = {"sparsity": sparsity, "seeds": len(part), **part.mean().to_dict()}
+        found.append(row | {"low": low, "high": high})
     return pd.DataFrame(found)
 
 
 def main(arguments: argparse.Namespace) -> None:
     """Measure what is not in the file yet, and print the table."""
     out = Path(arguments.out)
-    rows = pd.read_csv(out) if out.exists() else pd.DataFrame(columns=["preset", "seed"])
+    rows = read_csv(out) if out.exists() else pd.DataFrame(columns=["preset", "seed"])
     known = set(zip(rows["preset"], rows["seed"], strict=True))
     wanted = [each for each in itertools.product(PRESETS, arguments.seeds) if each not in known]
     with ProcessPoolExecutor(arguments.processes) as pool:
         for job in as_completed([pool.submit(measure, *each, arguments) for each in wanted]):
             rows = pd.concat([rows, pd.DataFrame(job.result())], ignore_index=True)
-            write_text(out, rows.to_csv(index=False))
+            write_csv(out, rows)
     print(summary(rows).round(4).to_string(index=False))
     took = rows.groupby("preset")["seconds"].sum()
     print(f"processor time: {took[OTHER] / took[REFERENCE]:.2f} of that of {REFERENCE}")

@@ -1,8 +1,8 @@
 """Many masks in one forward of a `Stack`: what `masked` does with hooks, for less.
 
-The layers' matrices are in the wanted precision once, not anew in every forward, attention is one
-kernel, and the last layer runs at the one position that is read. Pruning takes this way where it
-can; `masked` is the reference.
+The layers' matrices are in the wanted precision once, not anew in every forward, the first layer's
+attention runs once for all masks, and the last layer runs at the one position that is read. Pruning
+takes this way where it can; `masked` is the reference.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.masking.interventions import blended
+from mechcore.models.placing import sent
 from mechcore.models.stack import Stack
 
 
@@ -38,7 +39,7 @@ def masked_stack(
     context = stack.context(inputs, read)
     x = stack.embed(inputs)  # until the first layer's heads are masked, one for all masks
     rows = (-1, len(x))
-    values = (values if values.ndim == 4 else values[:, None]).to(x)[:, :, None]
+    values = sent(values if values.ndim == 4 else values[:, None], x.device).to(x)[:, :, None]
     for layer, weights in enumerate(stack.layers):
         z = stack.z(layer, x, context, every).unflatten(0, rows)
         z = blended(z, values[..., layer, :n_heads, None], z_fill[layer])

@@ -251,8 +251,8 @@ def beside_random(
     Raises:
         InputError: see `random_senders` and `mechcore.ablate`.
     """
-    wanted = readers.blind if receivers is None else parse_components(receivers)
-    behind = [receiver for receiver in wanted if receiver in readers.blind]
+    wanted = readers.blind if receivers is None else set(parse_components(receivers))
+    behind = [receiver for receiver in readers.blind if receiver in wanted]
     beside = _random_cuts(parse_components(core), behind, model, n_controls, seed)
     cuts = list(dict.fromkeys(cut for each in beside for cut in each.values()))
     if not cuts:

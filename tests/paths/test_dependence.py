@@ -332,7 +332,7 @@ def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Ca
     model, data = cases.get("bert").model, encoded()
     means = means_of(model, data)
     alone = readers_of(model, ["L0.H1"], data, means, n_controls=0, role="ood")
-    # What runs before the core reads none of it, and has no controls.
+    # A component that runs before the core does not read it, and has no controls.
     wanted = ["L1.H2", "L0.H3", "L1.MLP"]
     some = beside_random(alone, model, ["L0.H1"], data, means, receivers=wanted, n_controls=3)
     assert [list(map(str, each)) for each in some.controls] == [["L1.H2", "L1.MLP"]] * 3

@@ -80,18 +80,18 @@ def test_passes_are_those_counted_by_hand(config: StudyConfig) -> None:
         "drops": [20],
         "roles": [20],
         "flips": [3 * 40],  # at most 3 texts for each head
-        # 6 pairs of 4 and 200 controls of the core, at half a pass each; the sweep has the rest.
+        # 6 pairs of 4 and 99 controls of the core, at half a pass each; the sweep has the rest.
         "ablate": [0.5 * (6 + 99) * 80],
         # Of 45 components and 8 core heads: the full model and the answers, 4 passes; what is
         # blind to the core, and 10 readers by 8 heads, at three tenths of a pass each. Out of
-        # domain 20 controls beside three tenths of the components.
+        # domain 20 controls beside the 10 readers.
         "paths": [80 * (4 + 0.3 * (45 + 80)) + 50 * 0.3 * (20 * 10)],
     }
 
 
 def test_without_a_sweep_the_core_is_ablated_alone_too(config: StudyConfig) -> None:
     changed = replace(config, analyses=replace(config.analyses, sweep=None))
-    # A fifth of 40 heads in the core, 6 pairs of 4, 6 others and 200 controls of the core.
+    # A fifth of 40 heads in the core, 6 pairs of 4, 6 others and 99 controls of the core.
     found = counted(changed, SIZE)
     assert found["ablate"] == [0.5 * (8 + 6 + 6 + 99) * 80]
     few = AblationConfig(max_joint=4, max_non_core=6, controls=7, control_examples=40)
