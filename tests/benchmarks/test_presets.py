@@ -15,7 +15,8 @@ from helpers import Cases
 @pytest.fixture
 def presets(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = benchmark("presets", monkeypatch)
-    monkeypatch.setattr(module, "ProcessPoolExecutor", ThreadPoolExecutor)
+    # One thread: from_pretrained changes classes while it runs, and two at once leave them changed.
+    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda _: ThreadPoolExecutor(1))
     return module
 
 
