@@ -74,7 +74,7 @@ def halves_of(
     if subset != ALL and subset not in known:
         raise InputError(f"search: no subset {subset!r}; the data has {', '.join(known)}")
     chosen = [row for row, name in enumerate(names) if subset in (ALL, name)]
-    halves = half_rows([names[row] for row in chosen], seed)
+    halves = half_rows(data.examples.frame.iloc[chosen], seed)
     if min(map(len, halves)) < 2:
         raise InputError(f"search: {_too_few([names[row] for row in chosen])}")
     first, second = (data.part([chosen[row] for row in half]) for half in halves)
@@ -89,7 +89,8 @@ def _too_few(subsets: Sequence[str]) -> str:
     more = f" and {count(left, 'more subset')}" if left > 0 else ""
     return (
         f"{len(subsets)} examples are too few ({found}{more}): half of each subset, rounded down, "
-        "chooses, the rest reports, and each half needs at least 2; expected 4 or more of one "
+        "chooses, the rest reports, the same texts are in the same half, and each half needs at "
+        "least 2; expected 4 or more of one "
         "subset, or 2 or more of two: add examples, or draw more of them (--max-id, --max-ood)"
     )
 

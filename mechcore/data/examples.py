@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -129,16 +129,16 @@ class Examples(Shown):
         return sorted(pd.concat(drawn).index)
 
     def halves(self, seed: int) -> tuple[Examples, Examples]:
-        """Two random halves that share no example, halves of every subset.
+        """Two random halves that share no example, halves of every subset, see `half_rows`.
 
         Raises:
             InputError: there are too few.
         """
-        first, second = half_rows(self.frame["subset"].tolist(), seed)
-        if not first:
+        first, second = half_rows(self.frame, seed)
+        if not first or not second:
             raise InputError(
                 f"examples {self.name!r}: {len(self)} in {len(self.subset_names)} subsets cannot "
-                "be halved; at least two of one subset are needed"
+                "be halved; at least two of one subset, with different texts, are needed"
             )
         return (
             Examples(self.name, self.frame.iloc[first]),
@@ -163,21 +163,31 @@ class Examples(Shown):
         return self.frame
 
 
-def half_rows(subsets: Sequence[str], seed: int) -> tuple[list[int], list[int]]:
-    """Rows, in order, of two random halves of every subset; of an odd one the second has one more.
+def half_rows(frame: pd.DataFrame, seed: int) -> tuple[list[int], list[int]]:
+    """Row numbers, in order, of two random halves of every subset.
+
+    Of an odd subset the second half has one more. Rows of the same texts are in the same half, in
+    whatever subsets they are; where texts are repeated, halves may differ by more.
 
     Args:
-        subsets: that of each row.
+        frame: the examples, with the columns ``text_a``, ``text_b`` and ``subset``.
         seed: of the draw.
     """
     import numpy as np
 
-    names = np.array(subsets, dtype=object)
+    texts = list(zip(frame["text_a"], frame["text_b"], strict=True))
+    subsets = frame["subset"].to_numpy(dtype=object)
+    in_first: dict[tuple[str, str], bool] = {}
     generator = np.random.default_rng(seed)
-    first: list[int] = []
-    second: list[int] = []
     for name in dict.fromkeys(subsets):
-        rows = generator.permutation(np.flatnonzero(names == name)).tolist()
-        first += rows[: len(rows) // 2]
-        second += rows[len(rows) // 2 :]
-    return sorted(first), sorted(second)
+        rows = np.flatnonzero(subsets == name)
+        left = len(rows) // 2
+        drawn = [texts[row] for row in generator.permutation(rows)]
+        repeats = Counter(drawn)
+        for text in dict.fromkeys(drawn):
+            if in_first.setdefault(text, repeats[text] <= left):
+                left -= repeats[text]
+    halves: tuple[list[int], list[int]] = [], []
+    for row, text in enumerate(texts):
+        halves[not in_first[text]].append(row)
+    return halves

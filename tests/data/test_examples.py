@@ -141,6 +141,28 @@ def test_halves_share_no_example_and_halve_every_subset() -> None:
         many({"a": 1, "b": 1}).halves(0)
 
 
+def test_the_same_texts_are_in_the_same_half() -> None:
+    rows = [("x", "", "a"), *[(f"y{i}", "", "a") for i in range(5)], *[("x", "", "a")] * 2]
+    rows += [("x", "", "b"), *[(f"z{i}", "", "b") for i in range(3)], ("y0", "z", "b")]
+    frame = pd.DataFrame(rows, columns=["text_a", "text_b", "subset"]).assign(label="l")
+    seen = set()
+    for seed in range(20):
+        halves = [each.frame for each in Examples("twice", frame).halves(seed)]
+        assert [sum(len(half) for half in halves), len(frame)] == [13, 13]
+        keys = [set(zip(half["text_a"], half["text_b"], strict=True)) for half in halves]
+        assert not keys[0] & keys[1]
+        # Three "x" of eight in subset a: the first half has them and one more, or four others.
+        assert (halves[0]["subset"] == "a").sum() == 4
+        seen.add(("x", "") in keys[0])
+    assert seen == {True, False}
+
+
+def test_texts_that_are_all_the_same_cannot_be_halved() -> None:
+    frame = pd.DataFrame({"text_a": ["x"] * 4, "text_b": "", "label": "l", "subset": "s"})
+    with pytest.raises(InputError, match="at least two of one subset, with different texts"):
+        Examples("same", frame).halves(0)
+
+
 def test_a_subset_called_all_is_refused_beside_others() -> None:
     assert len(many({"all": 2})) == 2
     with pytest.raises(InputError, match="'all', the name for all examples"):
