@@ -193,7 +193,7 @@ def _table(dependence: pd.DataFrame, measure: _Measure, names: Sequence[str]) ->
 
 
 def _kinds(outside: pd.DataFrame, names: Sequence[str]) -> Iterator[Paragraph]:
-    """Whether each effect is information, a moved threshold or both."""
+    """Whether each effect is of information, of the threshold or of both."""
     rows = outside[outside["subset"] == ALL].set_index(["receiver", "metric"])
     if "information" not in set(outside["metric"]):
         return
@@ -206,12 +206,12 @@ def _kinds(outside: pd.DataFrame, names: Sequence[str]) -> Iterator[Paragraph]:
         found.setdefault((sure[0], sure[1]), []).append(name)
     words = {
         (True, False): "information alone for",
-        (False, True): "a moved threshold alone for",
-        (True, True): "both information and a moved threshold for",
+        (False, True): "the threshold alone for",
+        (True, True): "information and the threshold for",
         (False, False): "neither for",
     }
     parts = [f"{what} {listed(found[key])}" for key, what in words.items() if key in found]
-    text = f"Blind to the core out of domain, what is shown to change is {'; '.join(parts)}."
+    text = f"Out of domain, being blind to the core surely changes {'; '.join(parts)}."
     yield Paragraph(f"{text} What is not shown may be there all the same.")
 
 

@@ -83,7 +83,7 @@ def test_the_ten_that_change_most(section: Section) -> None:
 def test_information_or_a_moved_threshold(rich_run: Path, section: Section) -> None:
     text = next(b.text for b in section.blocks if isinstance(b, Paragraph) and not b.lead)
     assert text.startswith(
-        "Blind to the core out of domain, what is shown to change is information alone for L2.H2 "
+        "Out of domain, being blind to the core surely changes information alone for L2.H2 "
         "and L3.H0; neither for L3.MLP, "
     )
     run = read_run(rich_run)
@@ -91,7 +91,9 @@ def test_information_or_a_moved_threshold(rich_run: Path, section: Section) -> N
     ours = table[table["receiver"].isin(["L1.MLP"])]
     found = section_of(RunFolder(run.path, run.config, {**run.tables, "core_dependence": ours}))
     text = next(b.text for b in found.blocks if isinstance(b, Paragraph) and not b.lead)
-    assert "what is shown to change is a moved threshold alone for L1.MLP. What is not" in text
+    assert (
+        "being blind to the core surely changes the threshold alone for L1.MLP. What is not" in text
+    )
 
 
 def test_direct_effects_of_all_components(section: Section) -> None:
