@@ -48,6 +48,8 @@ def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[
     model = load_model(arguments.model)
     pairs = read_table(Path(arguments.pairs)).sample(frac=1, random_state=0)
     first, last = arguments.train, arguments.train + arguments.held_out
+    if len(pairs) < last:
+        raise SystemExit(f"{arguments.pairs}: has {len(pairs)} pairs; expected {last} or more")
     train, held_out = (
         as_encoded(model, part, role="train", labelled=False)
         for part in (pairs[:first], pairs[first:last])
@@ -60,8 +62,28 @@ def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[
     kl = divergences([each.mask for each in found], model, held_out, means)
     return [
         {"preset": preset, "seed": seed, "sparsity": each.target, "kl": value, "seconds": seconds}
+        | sizes_of(arguments)
         for each, value in zip(found, kl, strict=True)
     ]
+
+
+def sizes_of(arguments: argparse.Namespace) -> dict[str, int]:
+    """On how many pairs masks were trained and measured."""
+    return {"train": arguments.train, "held_out": arguments.held_out}
+
+
+def read_rows(out: Path, arguments: argparse.Namespace) -> pd.DataFrame:
+    """Rows written before, if they are of the same sparsities and numbers of pairs."""
+    if not out.exists():
+        return pd.DataFrame(columns=["preset", "seed"])
+    rows = read_csv(out)
+    sparsities, sizes = set(rows["sparsity"]), sizes_of(arguments)
+    same = sparsities == set(arguments.sparsities) and all(
+        (rows[k] == sizes[k]).all() for k in sizes
+    )
+    if not same:
+        raise SystemExit(f"{out}: has rows of other sparsities or numbers of pairs; name another")
+    return rows
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
@@ -78,7 +100,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 def main(arguments: argparse.Namespace) -> None:
     """Measure what is not in the file yet, and print the table."""
     out = Path(arguments.out)
-    rows = read_csv(out) if out.exists() else pd.DataFrame(columns=["preset", "seed"])
+    rows = read_rows(out, arguments)
     known = set(zip(rows["preset"], rows["seed"], strict=True))
     wanted = [each for each in itertools.product(PRESETS, arguments.seeds) if each not in known]
     with ProcessPoolExecutor(arguments.processes) as pool:

@@ -61,3 +61,7 @@ def test_it_goes_on_where_it_was_interrupted(
     assert again["fast", 1] == 7.0
     assert again["fast", 2] == pytest.approx(rows.set_index(["preset", "seed"])["kl"]["fast", 2])
     assert "processor time: " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="rows of other sparsities or numbers of pairs"):
+        presets.main(presets.parsed([*given, "--held-out", "1"]))
+    with pytest.raises(SystemExit, match=r"pairs.tsv: has 6 pairs; expected 7 or more"):
+        presets.main(presets.parsed([*given, "--held-out", "3", "--out", str(tmp_path / "b.csv")]))
