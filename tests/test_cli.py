@@ -408,9 +408,13 @@ def test_prune_and_core_repeat_what_a_run_does(
 
 
 @pytest.mark.parametrize("method", ["attribution", "integrated", "random"])
-def test_prune_by_other_methods(files: Path, method: str) -> None:
+def test_prune_by_other_methods(
+    files: Path, method: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = f"prune {own(files)} --seeds 3,4 --sparsities 0.4,0.7 --prune-method {method}"
     assert call(f"{command} --out masks") == 0
+    said = f"{method}: is without chance; one mask serves for all seeds" in capsys.readouterr().err
+    assert said == (method != "random")
     table = pd.read_csv("masks/tables/subnetworks.csv")
     seeds = ["3", "4"] if method == "random" else ["0"]
     names = [f"{method}-s{share}-seed{seed}" for share in ("0.40", "0.70") for seed in seeds]

@@ -91,6 +91,8 @@ def prune(
         found = find_subnetworks(
             config.method, config, inputs, averages, out / "masks", state=state
         )
+        if len({each.seed for each in found}) < len(config.seeds):
+            progress.say(f"{config.method}: is without chance; one mask serves for all seeds")
         if untested:
             print(f"masks: {out / 'masks'} (with --id and --ood, their accuracies as well)")
             return
