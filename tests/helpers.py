@@ -22,6 +22,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 
 from mechcore.models import load_model
+from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
 ARCHITECTURES = ("bert", "roberta", "gpt2", "llama", "mistral", "qwen2")
 ENCODERS = ("bert", "roberta")
@@ -29,6 +30,13 @@ N_LAYERS, N_HEADS, D_MODEL, VOCABULARY = 2, 4, 16, 40
 CLASSES = ("contradiction", "entailment", "neutral")
 PAD = 1
 """RoBERTa derives positions from its padding id, so the tiny models all use an id other than 0."""
+
+
+def embedded_shape(kind: str = "encoder") -> tuple[int, int]:
+    """Layers and heads a layer of an embedded model, by its configuration."""
+    folder = tiny_encoder_dir() if kind == "encoder" else tiny_decoder_dir()
+    config = hf.AutoConfig.from_pretrained(folder)
+    return config.num_hidden_layers, config.num_attention_heads
 
 
 # -- models -------------------------------------------------------------------------------------

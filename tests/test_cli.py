@@ -41,9 +41,11 @@ from mechcore.steps.core_ablation import AblateCore
 from mechcore.steps.masks import FindMasks
 from mechcore.study.step import Work
 from mechcore.worlds import tiny_world
-from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
+from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny_encoder_dir
 
 SIZES = {"train": 40, "id": 30, "ood": 24}
+N_LAYERS, N_HEADS = helpers.embedded_shape()
+N_COMPONENTS = N_LAYERS * (N_HEADS + 1)
 KINDS = ("csv", "tsv", "jsonl", "parquet")
 QUICK = "--seeds 3,4 --sparsities 0.4,0.7 --prune-steps 3 --prune-settings tolerance=1"
 """Few steps reach no target, hence the tolerance."""
@@ -107,7 +109,7 @@ def whole(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def other_means(files: Path) -> Path:
     """Means of a checkpoint other than the final one."""
     path = files / "other-means.safetensors"
-    step = tiny_encoder_dir("step-0700")
+    (_, step), *_ = encoder_checkpoints()
     code = call(f"means --model {step} --train {files}/train.csv --out {path}")
     assert code == 0
     return path
@@ -486,13 +488,14 @@ def test_compare(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_effective_size_of_checkpoints(
     files: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    series = f"{tiny_encoder_dir().parent}/step-0700,{tiny_encoder_dir()}"
+    (early, path), *_, (last, final) = encoder_checkpoints()
+    series = f"{path},{final}"
     data = " ".join(f"--{role} {files}/{role}.csv" for role in SIZES)
     command = f"effective-size --checkpoints {series} {data} {QUICK} --tolerance 0.1"
     real = FindMasks.run
 
     def interrupted(step: FindMasks, work: Work) -> None:
-        if "checkpoint 700" not in work.job.name:
+        if f"checkpoint {early}" not in work.job.name:
             raise KeyboardInterrupt
         real(step, work)
 
@@ -505,8 +508,7 @@ def test_effective_size_of_checkpoints(
     means = found["mean_effective_size"]
     assert means["group"].tolist() == ["ID"] * 2 + ["OOD"] * 2 + ["mixed"] * 2
     steps = means["checkpoint"].unique().tolist()
-    assert steps[0] == 700
-    assert steps[1] == 3500
+    assert steps == [early, last]
     grid = found["grid"]
     assert grid[["seed", "sparsity"]].drop_duplicates().to_numpy().tolist() == [
         [3, 0.4],
@@ -641,11 +643,11 @@ def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
         call(f"means --model {tiny_encoder_dir()} --train {files}/train.csv --out {means[8:]}") == 0
     )
     command = f"paths {own(files)} {means} --resamples 20"
-    assert call(f"{command} --senders 1.0,2.3 --receivers 2.3,4.1,4.mlp,answer --out found") == 0
+    assert call(f"{command} --senders 1.0,2.3 --receivers 2.3,3.1,3.mlp,answer --out found") == 0
     found = PATHS.read(Path("found/paths.csv"))
     information = PATH_INFORMATION.read(Path("found/path_information.csv"))
     ends = [(f"L1.H0{also}", to) for also, to in (
-        ("", "L2.H3"), ("+L2.H3", "L4.H1"), ("+L2.H3", "L4.MLP"), ("+L2.H3", "answer")
+        ("", "L2.H3"), ("+L2.H3", "L3.H1"), ("+L2.H3", "L3.MLP"), ("+L2.H3", "answer")
     )]  # fmt: skip
     for table in (found, information):
         rows = table.query("subset == 'all' and role == 'ood'")
@@ -654,25 +656,25 @@ def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
         *("path_information.csv", "paths.csv")
     ]
     model = load_model(tiny_encoder_dir())
-    data, cut = encoded(files / "ood.csv"), ["L1.H0+L2.H3>L4.MLP"]
+    data, cut = encoded(files / "ood.csv"), ["L1.H0+L2.H3>L3.MLP"]
     answers = ablate(model, cut, data, MeanActivations.load("means.safetensors"), role="ood")
-    row = found.set_index(["role", "subset", "receiver"]).loc[("ood", "all", "L4.MLP")]
+    row = found.set_index(["role", "subset", "receiver"]).loc[("ood", "all", "L3.MLP")]
     [path] = answers.without
     assert row["margin_drop"] == pytest.approx(answers.drops(path, "margin").mean(), abs=1e-4)
     shown = capsys.readouterr().out
     assert "negative: worse so" in shown
     change = f"{-row['margin_drop']:+.2f}".replace("-", "\u2212")
-    assert any("L4.MLP" in line and f" {change} " in line for line in shown.splitlines())
+    assert any("L3.MLP" in line and f" {change} " in line for line in shown.splitlines())
     # Each sender in turn, by inputs; and beside random heads.
-    more = "--senders 1.0,2.3 --receivers 4.1 --each --inputs qkv --out each"
+    more = "--senders 1.0,2.3 --receivers 3.1 --each --inputs qkv --out each"
     assert call(f"{command} {more}") == 0
     each = PATHS.read(Path("each/paths.csv")).query("subset == 'all' and role == 'id'")
     assert set(zip(each["senders"], each["input"], strict=True)) == {
         (sender, what) for sender in ("L1.H0", "L2.H3") for what in "qkv"
     }
-    assert call(f"{command} --senders 1.0,2.3 --receivers 4.1 --controls 3 --out beside") == 0
+    assert call(f"{command} --senders 1.0,2.3 --receivers 3.1 --controls 3 --out beside") == 0
     beside = CORE_DEPENDENCE.read(Path("beside/core_dependence.csv"))
-    assert set(beside["receiver"]) == {"L4.H1"}
+    assert set(beside["receiver"]) == {"L3.H1"}
     assert set(beside["n_controls"]) == {3}
     assert set(beside["role"]) == {"id", "ood"}
     assert not list(Path("beside").glob("*.safetensors*"))
@@ -778,9 +780,9 @@ def test_random_controls_of_what_is_named() -> None:
 @pytest.mark.usefixtures("no_figures")
 def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("run/tables").mkdir(parents=True)
-    Path("run/tables/core.csv").write_text("component\nL1.H0\nL2.H3\nL4.MLP\n")
+    Path("run/tables/core.csv").write_text("component\nL1.H0\nL2.H3\nL3.MLP\n")
     Path("sets.csv").write_text("set\nL0.H1+L1.H0\n")
-    sets = "--core run --subsets --sets L0.H2+L5.H0 --sets-file sets.csv --controls 2"
+    sets = "--core run --subsets --sets L0.H2+L3.H0 --sets-file sets.csv --controls 2"
     assert call(f"ablate {own(files)} {sets} --fill zero --resamples 20 --out found") == 0
     assert {path.name for path in Path("found").iterdir()} == {
         # Not all subsets of all, so without dividends.
@@ -789,11 +791,11 @@ def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[
     table = pd.read_csv("found/ablation.csv").drop_duplicates("set").set_index("set")
     kinds = table["kind"].to_dict()
     assert sorted(name for name, kind in kinds.items() if kind == "single") == [
-        *("L0.H1", "L0.H2", "L1.H0", "L2.H3", "L4.MLP", "L5.H0")
+        *("L0.H1", "L0.H2", "L1.H0", "L2.H3", "L3.H0", "L3.MLP")
     ]
     joint = [
-        *("L1.H0+L2.H3", "L1.H0+L4.MLP", "L2.H3+L4.MLP", "L1.H0+L2.H3+L4.MLP"),
-        *("L0.H2+L5.H0", "L0.H1+L1.H0"),
+        *("L1.H0+L2.H3", "L1.H0+L3.MLP", "L2.H3+L3.MLP", "L1.H0+L2.H3+L3.MLP"),
+        *("L0.H2+L3.H0", "L0.H1+L1.H0"),
     ]
     assert [name for name, kind in kinds.items() if kind == "joint"] == joint
     assert [name for name, kind in kinds.items() if kind == "random"] == ["random 1", "random 2"]
@@ -828,7 +830,7 @@ def test_ablate_every_head_and_draw(
     command = f"ablate {own(files)} --components heads --sets-file sets.txt --fill zero"
     assert call(f"{command} --resamples 5 --out found") == 0
     table = pd.read_csv("found/ablation.csv")
-    assert table.loc[table["kind"] == "single", "set"].nunique() == 48
+    assert table.loc[table["kind"] == "single", "set"].nunique() == N_LAYERS * N_HEADS
     assert {path.name for path in Path("found/figures").iterdir()} == {
         f"single-drops-{metric}.{end}"
         for metric in ("accuracy", "margin")
@@ -968,7 +970,7 @@ def test_a_sweep_interrupted_while_drawing_need_not_run_again(
     ],
 )
 def test_interactions(files: Path, capsys: pytest.CaptureFixture[str], by: str, how: str) -> None:
-    names = "L1.H0,L2.H3,L3.MLP,L4.MLP"
+    names = "L1.H0,L2.H3,L2.MLP,L3.MLP"
     command = f"interactions {own(files)} --components {names} --pairs 4 --max-size 2"
     assert call(f"{command} --search-on id --screening-by {by} --out found") == 0
     shown = capsys.readouterr().out
@@ -1012,7 +1014,7 @@ def test_interactions_with_means_from_a_file_on_one_subset(files: Path) -> None:
 def test_an_interrupted_search_goes_on(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = f"interactions {own(files)} --components L1.H0,L2.H3,L4.MLP --max-size 2"
+    command = f"interactions {own(files)} --components L1.H0,L2.H3,L3.MLP --max-size 2"
     command += " --batch-size 8"
     assert call(f"{command} --out whole") == 0
     done: list[str] = []
@@ -1041,8 +1043,8 @@ def test_an_interrupted_search_goes_on(
     capsys.readouterr()
     assert call(f"{command} --out parts") == 2  # in use
     assert "parts: exists already" in capsys.readouterr().err
-    for other, differ in (("L4.MLP --pairs 2", "n_pairs"), ("L5.MLP", "components")):
-        assert call(f"{command.replace('L4.MLP', other)} --out parts --resume") == 2
+    for other, differ in (("L3.MLP --pairs 2", "n_pairs"), ("L2.MLP", "components")):
+        assert call(f"{command.replace('L3.MLP', other)} --out parts --resume") == 2
         error = capsys.readouterr().err
         assert f"search state parts/search.safetensors: is that of another run: {differ}" in error
     assert contents(Path("parts")) == before
@@ -1059,7 +1061,7 @@ def test_an_interrupted_search_goes_on(
 def test_all_pairs_are_raced_and_an_interrupted_race_goes_on(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = f"interactions {own(files)} --components L1.H0,L2.H3,L4.MLP --max-size 2 --all"
+    command = f"interactions {own(files)} --components L1.H0,L2.H3,L3.MLP --max-size 2 --all"
     assert call(f"{command} --least 0.2 --out whole") == 0
     shown = capsys.readouterr().out
     assert "3 pairs; 3 sets ablated in all; intervals are from the half" in shown
@@ -1081,7 +1083,7 @@ def test_all_pairs_are_raced_and_an_interrupted_race_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(TreeEngine, "run", stopping)
         assert call(f"{command} --least 0.2 --out parts --batch-size 8") == 130
-    assert call(f"{command.replace('L4', 'L5')} --least 0.2 --out parts --resume") == 2
+    assert call(f"{command.replace('L3.MLP', 'L2.MLP')} --least 0.2 --out parts --resume") == 2
     assert "is that of another run: components" in capsys.readouterr().err
     assert call(f"{command} --least 0.2 --out parts --batch-size 8 --resume") == 0
     for name in ("race", "superadditive"):
@@ -1090,7 +1092,7 @@ def test_all_pairs_are_raced_and_an_interrupted_race_goes_on(
 
 
 def test_ablate_races_single_components(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f"ablate {own(files)} --components L1.H0,L2.H3,L4.MLP,L5.MLP --no-joint --race"
+    command = f"ablate {own(files)} --components L1.H0,L2.H3,L2.MLP,L3.MLP --no-joint --race"
     assert call(f"{command} --largest 1 --out found") == 0
     shown = capsys.readouterr().out
     assert [path.name for path in Path("found").iterdir()] == ["race.csv"]
@@ -1110,7 +1112,7 @@ def test_ablate_races_single_components(files: Path, capsys: pytest.CaptureFixtu
 def test_a_sparse_model_of_drops(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = "L0.MLP,L1.H0,L2.H3,L3.MLP,L4.MLP"
+    names = "L0.MLP,L1.H0,L2.H3,L2.MLP,L3.MLP"
     command = f"dividends {own(files)} --components {names} --sets 60 --verify 4 --resamples 20"
     command += " --fit-on id"
     assert call(f"{command} --out whole") == 0
@@ -1360,9 +1362,15 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --components ,", "no component"),
         ("ablate {own} --sets L0.H1,+", "--sets '+': names no component; expected some, as in L1"),
         ("ablate {own} --components L0.H1 --controls 1000000", "--controls"),
-        ("ablate {own} --components L0.H1 --controls 500", "only 7 different ones found, 500 want"),
-        ("compare {own} --sparsities 0.995", "sparsity 0.995: keeps none of the model's 54 compon"),
-        ("prune {own} --sparsities 0.5,0.995", "sparsity 0.995: keeps none of the model's 54 comp"),
+        (
+            "ablate {own} --components L0.H1 --controls 500",
+            f"only {N_HEADS - 1} different ones",
+        ),
+        (
+            "compare {own} --sparsities 0.995",
+            f"none of the model's {N_COMPONENTS} components",
+        ),
+        ("prune {own} --sparsities 0.5,0.995", f"none of the model's {N_COMPONENTS} components"),
         ("ablate {own} --components L1.H0 --means {means}", "computed on another model"),
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
@@ -1423,7 +1431,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("dividends {own} --sets 0", "--sets"),
         (
             "dividends {own} --set-size 2",
-            "set_size is 2; expected from the order, 3, to the 54 components",
+            f"set_size is 2; expected from the order, 3, to the {N_COMPONENTS} components",
         ),
         ("dividends {own} --verify -1", "--verify"),
         ("dividends {own} --metric kl", "--metric"),
@@ -1477,7 +1485,8 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("heads --min-ratio 0.5", "thresholds: ratio is 0.5; expected a multiple"),
         (
             "heads --max-examples 2 --explain L9.H9",
-            "--explain: L9.H9 is no head of the model, which has layers 0-5 with heads 0-7, L0.H0",
+            "--explain: L9.H9 is no head of the model, which has "
+            f"layers 0-{N_LAYERS - 1} with heads 0-{N_HEADS - 1}, L0.H0",
         ),
         ("core", "Missing argument"),
         ("core nosuch", "nosuch: no such file"),

@@ -190,7 +190,7 @@ def test_texts_that_flip_without_a_component(lab: Lab, model: Any, means: MeanAc
         np.testing.assert_allclose(
             part["margin_without"], without.margin[part["example"].astype(int)], atol=1e-4
         )
-    with pytest.raises(InputError, match=r"L7\.H0 was not ablated; expected one of 54 components"):
+    with pytest.raises(InputError, match=r"L7\.H0 was not ablated; expected one of \d+ components"):
         lab.flips("L7.H0")
 
 

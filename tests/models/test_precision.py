@@ -61,7 +61,7 @@ def figures(data: EncodedExamples) -> dict[str, Figures]:
 def figures_in(name: Any, data: EncodedExamples) -> Figures:
     model = load_model(tiny_encoder_dir(), dtype=name)
     means = MeanActivations.compute(model, data)
-    mask = Mask.full(model).without("L1.H0", "L2.H3", "L4.MLP")
+    mask = Mask.full(model).without("L1.H0", "L2.H3", "L3.MLP")
     shape = ModelShape.of(model)
     values = torch.stack([MaskTraining(SETTINGS, shape, 0.5, seed).draw() for seed in (0, 1)])
     teacher = Teacher(model, data, SETTINGS)
@@ -128,7 +128,7 @@ def test_all_engines_sweep_a_model_in_half_precision(
     figures: dict[str, Figures], data: EncodedExamples, name: str
 ) -> None:
     half = figures[name]
-    sets = [("L1.H0",), ("L2.H3", "L4.MLP")]
+    sets = [("L1.H0",), ("L2.H3", "L3.MLP")]
     tables = [
         sweep(half.model, sets, data, half.means, engine=engine, n_resamples=10)
         for engine in ("tree", "restart", "reference")

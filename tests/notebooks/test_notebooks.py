@@ -6,6 +6,7 @@ import asyncio
 import base64
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
@@ -15,12 +16,16 @@ from typing import Any
 
 import pytest
 import typer
+from helpers import embedded_shape
 
 from mechcore.cli import app
 from mechcore.report.attention_views import library_script
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "notebooks"
+N_LAYERS, _PER_LAYER = embedded_shape()
+N_HEADS = N_LAYERS * _PER_LAYER
+N_COMPONENTS = N_HEADS + N_LAYERS
 NAMES = (
     "01_heuristic_core",
     "02_head_categories",
@@ -333,13 +338,15 @@ def test_the_heuristic_core(run: Callable[[str], Shown]) -> None:
     names = ["full", *(f"s{s}-seed{seed}" for s in ("0.50", "0.70") for seed in (42, 43))]
     assert pruned[""] == names
     kept = zip(pruned["heads kept"], pruned["MLPs kept"], strict=True)
-    assert [int(heads) + int(mlps) for heads, mlps in kept] == [54, 27, 27, 16, 16]
+    assert [int(heads) + int(mlps) for heads, mlps in kept] == [
+        *(N_COMPONENTS - round(share * N_COMPONENTS) for share in (0, 0.5, 0.5, 0.7, 0.7))
+    ]
     assert {"id", "ood"} < set(pruned)
 
     core = shown.text("core")
     heads = re.findall(r"L\d\.H\d", core)
     assert "core of 4 subnetworks:" in core
-    assert f"{len(heads)} of 48 heads" in core
+    assert f"{len(heads)} of {N_HEADS} heads" in core
     assert 0 < number_after(core, "p =") <= 1
     drops = shown.tables("drops")[0]
     assert [row[0] for row in drops[3:]] == ["core", *(f"random {i}" for i in range(1, 6))]
@@ -361,7 +368,7 @@ def test_head_categories(run: Callable[[str], Shown]) -> None:
     encoder = shown.text("encoder")
     names = re.search(r"heads by name: (\{.*\})", encoder)
     assert names
-    assert sum(map(int, re.findall(r": (\d+)", names[1]))) == 48
+    assert sum(map(int, re.findall(r": (\d+)", names[1]))) == N_HEADS
     assert number_after(encoder, "mean over heads:") > 0.5
     assert shown.columns("encoder")[""][:2] == ["first", "separator"]
     assert "is article: where a query has such a key" in shown.html("custom")
@@ -427,7 +434,9 @@ def test_superadditivity(run: Callable[[str], Shown]) -> None:
     assert number_after(parts, "sum of Shapley values:") == pytest.approx(joint, abs=0.002)
     assert [len(table) - 1 for table in shown.tables("shapley")] == [3, 7]
 
-    assert "1431 pairs, 1423 of them screened out by gradients" in shown.text("search")
+    n_pairs = math.comb(N_COMPONENTS, 2)
+    said = f"{n_pairs} pairs, {n_pairs - 8} of them screened out by gradients"
+    assert said in shown.text("search")
     search = shown.columns("search")
     assert [name.count("+") for name in search["set"]] == [1, 1, 2, 2]
     assert {"interaction_in_search", "interaction", "p_adjusted"} < set(search)
@@ -446,7 +455,7 @@ def test_your_own_checkpoint(run: Callable[[str], Shown]) -> None:
     assert shown.columns("evaluate")["subset"][-1] == "all"
 
     assert shown.columns("prune")[""] == ["full", "s0.50-seed42", "s0.50-seed43"]
-    assert re.search(r"core: \d+ of 48 heads", shown.text("prune"))
+    assert re.search(rf"core: \d+ of {N_HEADS} heads", shown.text("prune"))
     heads = shown.columns("heads")
     assert 1 <= len(heads["component"]) <= 8
     assert {"category", "stability", "mass_repeated"} < set(heads)
@@ -564,7 +573,7 @@ def test_who_reads_the_core(run: Callable[[str], Shown]) -> None:
     assert all("[" in row[1] for row in rows.values())
     assert all(row[-1] for row in rows.values() if row[-2])
 
-    answers = [row for row in shown.tables("direct")[0] if row[0] == "L5.MLP"]
+    answers = [row for row in shown.tables("direct")[0] if row[0] == f"L{N_LAYERS - 1}.MLP"]
     assert len(answers) == 1
     assert answers[0][1] == answers[0][2], "nothing but the answer reads the last MLP layer"
     paths = [row[0] for row in shown.tables("direct")[1] if ">" in row[0]]

@@ -27,7 +27,7 @@ from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study
 from mechcore.study.store import Store
 from mechcore.worlds import tiny_world
-from mechcore.worlds.embedded import tiny_encoder_dir
+from mechcore.worlds.embedded import encoder_checkpoints
 
 pytestmark = pytest.mark.usefixtures("no_drawings")
 
@@ -198,7 +198,7 @@ def test_discretisation_reuses_the_training(whole: Path, out: Path) -> None:
 
 
 def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
-    final = tiny_encoder_dir()
+    (early, path), *_, (last, final) = encoder_checkpoints()
     for role in ("train", "id", "ood"):
         tiny_world.generate(role, 16, 3).frame.to_csv(tmp_path / f"{role}.csv", index=False)
     files = {role: str(tmp_path / f"{role}.csv") for role in ("train", "id", "ood")}
@@ -206,7 +206,7 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
         CONFIG,
         model=replace(CONFIG.model, source=str(final)),
         data=DataConfig(**files),
-        checkpoints=(str(final.parent / "step-0700"), str(final)),
+        checkpoints=(str(path), str(final)),
         seeds=(42, 43),
         sparsities=(),
         analyses=Analyses(
@@ -236,5 +236,5 @@ def test_effective_sizes_of_the_masks_that_there_are(tmp_path: Path) -> None:
         sorted(lost)
     )
     assert set(table(out, "grid")["sparsity"]) == {0.02, 0.04}
-    assert set(table(out, "mean_effective_size")["checkpoint"]) == {700, 3500}
+    assert set(table(out, "mean_effective_size")["checkpoint"]) == {early, last}
     assert "among the masks that it has, so that it can be too large" in seen(report)

@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from helpers import embedded_shape
 from made_up_cognitive import write_cognitive_run
 from safetensors import safe_open
 
@@ -46,7 +47,9 @@ from mechcore.study.run import run_study
 from mechcore.study.store import Store
 from mechcore.subnetworks.smallest import SMALLEST
 from mechcore.worlds import tiny_world
-from mechcore.worlds.embedded import tiny_encoder_dir
+from mechcore.worlds.embedded import encoder_checkpoints, tiny_encoder_dir
+
+(STEP, EARLY), *_, (LAST, _) = encoder_checkpoints()
 
 PRUNE = PruneSettings(steps=6, warmup=2, batch_size=8, tolerance=1)
 CONFIG = StudyConfig(
@@ -116,10 +119,9 @@ class Finished:
         self.means = MeanActivations.load(out / "means.safetensors", self.inputs.model)
         self.facts = json.loads((out / "config.json").read_text())
 
-    @property
-    def n_layers(self) -> int:
-        """The embedded encoder has 6 layers, the decoder 4, both 8 heads."""
-        return 6 if self.config.model.embedded == "encoder" else 4
+        self.n_layers, self.per_layer = embedded_shape(config.model.embedded)
+        self.n_heads = self.n_layers * self.per_layer
+        self.n_components = self.n_heads + self.n_layers
 
     def table(self, name: str) -> pd.DataFrame:
         return pd.read_csv(self.out / "tables" / f"{name}.csv")
@@ -153,7 +155,7 @@ def test_every_table_has_its_columns(finished: Finished) -> None:
         assert list(finished.table(name).columns) == columns.split(), name
     categories = finished.table("head_categories")
     assert {"component", "layer", "head", "category", "in_core"} <= set(categories.columns)
-    assert len(categories) == 8 * finished.n_layers
+    assert len(categories) == finished.n_heads
 
 
 def test_the_balance_of_labels(finished: Finished) -> None:
@@ -214,7 +216,8 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     assert "non-entailment -> non-entailment (1)" in mapping
     assert facts["label_mapping"]["ood"] == mapping
     model = facts["model"]
-    assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == (finished.n_layers, 8, True)
+    assert (model["n_layers"], model["n_heads"]) == (finished.n_layers, finished.per_layer)
+    assert model["has_mlps"] is True
     assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
     assert {role: each["n"] for role, each in facts["data"].items()} == {
         "train": 48,
@@ -249,7 +252,7 @@ def test_accuracies_are_those_of_evaluate(finished: Finished) -> None:
 
 def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> None:
     table, masks = finished.table("subnetworks"), finished.masks()
-    accuracy, n = finished.table("accuracy"), 9 * finished.n_layers
+    accuracy, n = finished.table("accuracy"), finished.n_components
     assert table["subnetwork"].tolist() == list(masks)
     for row in table.itertuples():
         mask = masks[row.subnetwork]
@@ -262,7 +265,7 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
         )
         assert row.sparsity == pytest.approx(1 - len(kept) / n)
         assert abs(n * row.sparsity - n * row.target_sparsity) <= 0.5 + 1e-9
-        assert row.head_sparsity == pytest.approx(1 - row.heads_kept / (8 * finished.n_layers))
+        assert row.head_sparsity == pytest.approx(1 - row.heads_kept / (finished.n_heads))
         for role in ("id", "ood"):
             of = (accuracy["subnetwork"] == row.subnetwork) & (accuracy["role"] == role)
             subsets = accuracy[of & (accuracy["subset"] != "all")]["accuracy"]
@@ -278,7 +281,7 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
 
 def test_frequencies_count_the_masks(finished: Finished) -> None:
     table, masks = finished.table("head_frequency"), finished.masks()
-    assert len(table) == 9 * finished.n_layers * 2
+    assert len(table) == finished.n_components * 2
     for row in table.itertuples():
         mine = [m for name, m in masks.items() if name.startswith(f"s{row.target_sparsity:.2f}")]
         column = 8 if math.isnan(row.head) else int(row.head)
@@ -295,10 +298,13 @@ def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
     assert core["component"].tolist() == expected
     assert core[["layer", "head"]].to_numpy().tolist() == shared
     assert set(core["n_subnetworks"]) == {4}
-    assert (summary["n_subnetworks"], summary["n_heads"]) == (4, 8 * finished.n_layers)
+    assert (summary["n_subnetworks"], summary["n_heads"]) == (
+        4,
+        finished.n_heads,
+    )
     assert summary["core_size"] == len(expected)
     shares = finished.table("subnetworks")["head_sparsity"].rsub(1)
-    assert summary["expected_uniform"] == pytest.approx(8 * finished.n_layers * shares.prod())
+    assert summary["expected_uniform"] == pytest.approx(finished.n_heads * shares.prod())
     assert 0 < summary["p_value"] <= 1
     categories = finished.table("head_categories")
     assert categories.loc[categories["in_core"], "component"].tolist() == expected
@@ -352,7 +358,7 @@ def test_interactions_agree_with_the_ablations(finished: Finished) -> None:
 def test_roles_are_judged_on_all_examples_of_either_kind(finished: Finished) -> None:
     folder = finished.out / "tables"
     table = INFORMATION.read(folder / "information.csv").query("subset == 'all'")
-    assert len(table) == 2 * 9 * finished.n_layers
+    assert len(table) == 2 * finished.n_components
     expected = component_roles(*(table[table["role"] == role] for role in ("id", "ood")))
     found = COMPONENT_ROLES.read(folder / "roles.csv")
     pd.testing.assert_frame_equal(found, expected, check_dtype=False)
@@ -647,13 +653,13 @@ def test_bad_input_is_found_before_anything_is_written(tmp_path: Path, calls: Ca
 
 
 def test_variants_get_a_folder_each(tmp_path: Path, tiny: Path, calls: Calls) -> None:
-    variants = {"a": TINY, "b": replace(TINY, model=ModelConfig(checkpoint="step-0700"))}
+    variants = {"a": TINY, "b": replace(TINY, model=ModelConfig(checkpoint=EARLY.name))}
     reports = run_study(replace(TINY, variants=variants), tmp_path / "both")
     assert reports == [tmp_path / "both" / name / "report.html" for name in "ab"]
     assert calls == WHOLE + WHOLE
     assert results(tmp_path / "both" / "a") == results(tiny)
     facts = json.loads((tmp_path / "both" / "b" / "config.json").read_text())
-    assert facts["model"]["source"].endswith("step-0700")
+    assert facts["model"]["source"].endswith(EARLY.name)
     own = {"model.checkpoint", "seeds", "prune.steps"}
     assert {facts["origins"][name] for name in own} == {"Python"}
     assert not {"method", "variants"} & set(facts["origins"])
@@ -701,7 +707,7 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
         TINY,
         model=ModelConfig(source=str(run_of / "final")),
         data=DataConfig(**files),
-        checkpoints=(str(run_of / "step-0700"), str(run_of / "final")),
+        checkpoints=(str(EARLY), str(run_of / "final")),
         sparsities=(0.3,),
         analyses=replace(
             TINY.analyses,
@@ -726,10 +732,12 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
     ]
     own = tables["accuracy"].query("role == 'ood' and subset == 'prep' and seed.notna()")
     assert grid.query("sparsity == 0.3")["accuracy"].tolist() == own["accuracy"].tolist()
-    kept = 1 - tables["subnetworks"]["sparsity"]  # 16 of 54 components are pruned
+    n_layers, n_heads = embedded_shape()
+    n = n_layers * (n_heads + 1)
+    kept = 1 - tables["subnetworks"]["sparsity"]
     assert grid.query("sparsity == 0.3")["kept"].tolist() == pytest.approx(kept.tolist())
-    assert kept.tolist() == pytest.approx([38 / 54] * 2)
-    assert tables["mean_effective_size"]["checkpoint"].unique().tolist() == [700, 3500]
+    assert kept.tolist() == pytest.approx([(n - round(0.3 * n)) / n] * 2)
+    assert tables["mean_effective_size"]["checkpoint"].unique().tolist() == [STEP, LAST]
 
 
 # -- unusual runs ---------------------------------------------------------------------------------
