@@ -105,7 +105,8 @@ def main(arguments: argparse.Namespace) -> None:
     wanted = [each for each in itertools.product(PRESETS, arguments.seeds) if each not in known]
     with ProcessPoolExecutor(arguments.processes) as pool:
         for job in as_completed([pool.submit(measure, *each, arguments) for each in wanted]):
-            rows = pd.concat([rows, pd.DataFrame(job.result())], ignore_index=True)
+            new = pd.DataFrame(job.result())
+            rows = new if rows.empty else pd.concat([rows, new], ignore_index=True)
             write_csv(out, rows)
     print(summary(rows).round(4).to_string(index=False))
     took = rows.groupby("preset")["seconds"].sum()

@@ -278,9 +278,9 @@ def published(cases: Cases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     cases_of = [*read_config_groups(), "lexical_overlap_le_passive"]
     rows = [f"the cat {i % 7} ran\ta dog\t{CLASSES[i % 3]}" for i in range(48)]
     odd = [
-        f"{'entailment' if '_le_' in name else 'non-entailment'}\tthe cat\ta dog\tx\t{name}\tt"
+        f"{'entailment' if '_le_' in name else 'non-entailment'}\tthe cat {i}\ta dog\tx\t{name}\tt"
         for name in cases_of
-        for _ in range(12)
+        for i in range(12)
     ]
     for name, lines in (
         ("mnli_train_29k", [header, *rows]),
