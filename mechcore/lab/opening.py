@@ -74,6 +74,12 @@ def open(
             'mechcore.open("my-bert-mnli", train=..., id=..., ood=...), or a model that comes with '
             f"mechcore: {' or '.join(map(repr, EMBEDDED))}"
         )
+    if not isinstance(checkpoint, (str, Path)):
+        raise InputError(
+            f"open: checkpoint is a {type(checkpoint).__name__}; expected a directory or a hub id, "
+            "by which results are kept; functions such as mechcore.sweep take a model that is "
+            "loaded"
+        )
     config = settings or StudyConfig()
     if config.variants or config.training is not None:
         raise InputError(

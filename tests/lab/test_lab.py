@@ -289,6 +289,12 @@ def test_without_a_checkpoint_it_says_what_there_is(place: Path) -> None:
         mechcore.open()
 
 
+def test_a_loaded_model_is_no_checkpoint(place: Path) -> None:
+    model: Any = load_model(tiny_encoder_dir())
+    with pytest.raises(InputError, match="open: checkpoint is a TransformerBridge; expected a dir"):
+        mechcore.open(model)
+
+
 def test_data_of_every_role(place: Path) -> None:
     with pytest.raises(InputError, match="open: train and id missing"):
         mechcore.open("embedded", ood=FRAMES["ood"])
