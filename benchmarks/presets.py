@@ -45,11 +45,11 @@ def divergences(masks: list[Mask], model: Any, data: Any, means: MeanActivations
 def measure(preset: str, seed: int, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Rows of one preset and seed."""
     torch.set_num_threads(1)
-    model = load_model(arguments.model)
     pairs = read_table(Path(arguments.pairs)).sample(frac=1, random_state=0)
     first, last = arguments.train, arguments.train + arguments.held_out
     if len(pairs) < last:
         raise SystemExit(f"{arguments.pairs}: has {len(pairs)} pairs; expected {last} or more")
+    model = load_model(arguments.model)
     train, held_out = (
         as_encoded(model, part, role="train", labelled=False)
         for part in (pairs[:first], pairs[first:last])

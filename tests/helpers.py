@@ -21,6 +21,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from tokenizers.processors import TemplateProcessing
 from torch import Tensor, nn
 
+from mechcore.components import ModelShape
 from mechcore.models import load_model
 from mechcore.worlds.embedded import tiny_decoder_dir, tiny_encoder_dir
 
@@ -32,11 +33,11 @@ PAD = 1
 """RoBERTa derives positions from its padding id, so the tiny models all use an id other than 0."""
 
 
-def embedded_shape(kind: str = "encoder") -> tuple[int, int]:
-    """Layers and heads a layer of an embedded model, by its configuration."""
+def embedded_shape(kind: str = "encoder") -> ModelShape:
+    """The shape of an embedded model, by its configuration."""
     folder = tiny_encoder_dir() if kind == "encoder" else tiny_decoder_dir()
     config = hf.AutoConfig.from_pretrained(folder)
-    return config.num_hidden_layers, config.num_attention_heads
+    return ModelShape(config.num_hidden_layers, config.num_attention_heads)
 
 
 # -- models -------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import encoder_checkpoints, tiny_decoder_dir, tiny_encoder_dir
 
 SIZES = {"train": 40, "id": 30, "ood": 24}
-N_LAYERS, N_HEADS = helpers.embedded_shape()
-N_COMPONENTS = N_LAYERS * (N_HEADS + 1)
+EMBEDDED = helpers.embedded_shape()
+N_COMPONENTS = len(EMBEDDED.components)
 KINDS = ("csv", "tsv", "jsonl", "parquet")
 QUICK = "--seeds 3,4 --sparsities 0.4,0.7 --prune-steps 3 --prune-settings tolerance=1"
 """Few steps reach no target, hence the tolerance."""
@@ -830,7 +830,7 @@ def test_ablate_every_head_and_draw(
     command = f"ablate {own(files)} --components heads --sets-file sets.txt --fill zero"
     assert call(f"{command} --resamples 5 --out found") == 0
     table = pd.read_csv("found/ablation.csv")
-    assert table.loc[table["kind"] == "single", "set"].nunique() == N_LAYERS * N_HEADS
+    assert table.loc[table["kind"] == "single", "set"].nunique() == len(EMBEDDED.heads)
     assert {path.name for path in Path("found/figures").iterdir()} == {
         f"single-drops-{metric}.{end}"
         for metric in ("accuracy", "margin")
@@ -1364,13 +1364,16 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         ("ablate {own} --components L0.H1 --controls 1000000", "--controls"),
         (
             "ablate {own} --components L0.H1 --controls 500",
-            f"only {N_HEADS - 1} different ones",
+            f"only {EMBEDDED.n_heads - 1} different ones found, 500 want",
         ),
         (
             "compare {own} --sparsities 0.995",
-            f"none of the model's {N_COMPONENTS} components",
+            f"sparsity 0.995: keeps none of the model's {N_COMPONENTS} components",
         ),
-        ("prune {own} --sparsities 0.5,0.995", f"none of the model's {N_COMPONENTS} components"),
+        (
+            "prune {own} --sparsities 0.5,0.995",
+            f"sparsity 0.995: keeps none of the model's {N_COMPONENTS} components",
+        ),
         ("ablate {own} --components L1.H0 --means {means}", "computed on another model"),
         ("ablate {own} --components L1.H0 --means {files}/id.csv", "not means written by mechcore"),
         ("ablate {own} --components L1.H0 --means nosuch", "means file nosuch: no such file"),
@@ -1486,7 +1489,7 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         (
             "heads --max-examples 2 --explain L9.H9",
             "--explain: L9.H9 is no head of the model, which has "
-            f"layers 0-{N_LAYERS - 1} with heads 0-{N_HEADS - 1}, L0.H0",
+            f"layers 0-{EMBEDDED.n_layers - 1} with heads 0-{EMBEDDED.n_heads - 1}, L0.H0",
         ),
         ("core", "Missing argument"),
         ("core nosuch", "nosuch: no such file"),

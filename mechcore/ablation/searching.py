@@ -90,8 +90,8 @@ def _too_few(subsets: Sequence[str]) -> str:
     return (
         f"{len(subsets)} examples are too few ({found}{more}): half of each subset, rounded down, "
         "chooses, the rest reports, the same texts are in the same half, and each half needs at "
-        "least 2; expected 4 or more of one "
-        "subset, or 2 or more of two: add examples, or draw more of them (--max-id, --max-ood)"
+        "least 2; expected 4 or more of one subset, or 2 or more of two: add examples, or draw "
+        "more of them (--max-id, --max-ood)"
     )
 
 

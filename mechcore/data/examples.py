@@ -135,7 +135,7 @@ class Examples(Shown):
             InputError: there are too few.
         """
         first, second = half_rows(self.frame, seed)
-        if not first or not second:
+        if not first:
             raise InputError(
                 f"examples {self.name!r}: {len(self)} in {len(self.subset_names)} subsets cannot "
                 "be halved; at least two of one subset, with different texts, are needed"

@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import helpers
 import numpy as np
 import pandas as pd
 import pytest
@@ -95,7 +96,9 @@ def test_errors(model: Any) -> None:
     data = encoded(PAIRS)
     with pytest.raises(InputError, match=r"row 3; expected 0 to 2"):
         attention_examples(model, data, tokenizer, ["L0.H0"], row=3)
-    with pytest.raises(InputError, match=r"L9\.H0 is no head of the model, which has \d layers"):
+    shape = helpers.embedded_shape()
+    size = f"{shape.n_layers} layers of {shape.n_heads}"
+    with pytest.raises(InputError, match=rf"L9\.H0 is no head of the model, which has {size}"):
         attention_examples(model, data, tokenizer, ["L0.H0", "L9.H0"])
     with pytest.raises(InputError, match=r"L1\.MLP is no head"):
         attention_examples(model, data, tokenizer, ["L1.MLP"])

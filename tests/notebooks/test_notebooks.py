@@ -23,9 +23,8 @@ from mechcore.report.attention_views import library_script
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "notebooks"
-N_LAYERS, _PER_LAYER = embedded_shape()
-N_HEADS = N_LAYERS * _PER_LAYER
-N_COMPONENTS = N_HEADS + N_LAYERS
+SHAPE = embedded_shape()
+N_HEADS, N_COMPONENTS = len(SHAPE.heads), len(SHAPE.components)
 NAMES = (
     "01_heuristic_core",
     "02_head_categories",
@@ -573,7 +572,7 @@ def test_who_reads_the_core(run: Callable[[str], Shown]) -> None:
     assert all("[" in row[1] for row in rows.values())
     assert all(row[-1] for row in rows.values() if row[-2])
 
-    answers = [row for row in shown.tables("direct")[0] if row[0] == f"L{N_LAYERS - 1}.MLP"]
+    answers = [row for row in shown.tables("direct")[0] if row[0] == f"L{SHAPE.n_layers - 1}.MLP"]
     assert len(answers) == 1
     assert answers[0][1] == answers[0][2], "nothing but the answer reads the last MLP layer"
     paths = [row[0] for row in shown.tables("direct")[1] if ">" in row[0]]

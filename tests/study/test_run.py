@@ -118,10 +118,8 @@ class Finished:
         self.inputs: Inputs = load_inputs(config.model, config.data, ("train", "id", "ood"))
         self.means = MeanActivations.load(out / "means.safetensors", self.inputs.model)
         self.facts = json.loads((out / "config.json").read_text())
-
-        self.n_layers, self.per_layer = embedded_shape(config.model.embedded)
-        self.n_heads = self.n_layers * self.per_layer
-        self.n_components = self.n_heads + self.n_layers
+        self.shape = embedded_shape(config.model.embedded)
+        self.n_heads, self.n_components = len(self.shape.heads), len(self.shape.components)
 
     def table(self, name: str) -> pd.DataFrame:
         return pd.read_csv(self.out / "tables" / f"{name}.csv")
@@ -216,8 +214,8 @@ def test_the_facts_of_the_run(finished: Finished) -> None:
     assert "non-entailment -> non-entailment (1)" in mapping
     assert facts["label_mapping"]["ood"] == mapping
     model = facts["model"]
-    assert (model["n_layers"], model["n_heads"]) == (finished.n_layers, finished.per_layer)
-    assert model["has_mlps"] is True
+    shape = (finished.shape.n_layers, finished.shape.n_heads, True)
+    assert (model["n_layers"], model["n_heads"], model["has_mlps"]) == shape
     assert model["identity"]["weights"] == ModelIdentity.of(finished.inputs.model).weights
     assert {role: each["n"] for role, each in facts["data"].items()} == {
         "train": 48,
@@ -265,7 +263,7 @@ def test_the_table_of_subnetworks_describes_the_masks(finished: Finished) -> Non
         )
         assert row.sparsity == pytest.approx(1 - len(kept) / n)
         assert abs(n * row.sparsity - n * row.target_sparsity) <= 0.5 + 1e-9
-        assert row.head_sparsity == pytest.approx(1 - row.heads_kept / (finished.n_heads))
+        assert row.head_sparsity == pytest.approx(1 - row.heads_kept / finished.n_heads)
         for role in ("id", "ood"):
             of = (accuracy["subnetwork"] == row.subnetwork) & (accuracy["role"] == role)
             subsets = accuracy[of & (accuracy["subset"] != "all")]["accuracy"]
@@ -298,10 +296,7 @@ def test_the_core_is_what_all_masks_keep(finished: Finished) -> None:
     assert core["component"].tolist() == expected
     assert core[["layer", "head"]].to_numpy().tolist() == shared
     assert set(core["n_subnetworks"]) == {4}
-    assert (summary["n_subnetworks"], summary["n_heads"]) == (
-        4,
-        finished.n_heads,
-    )
+    assert (summary["n_subnetworks"], summary["n_heads"]) == (4, finished.n_heads)
     assert summary["core_size"] == len(expected)
     shares = finished.table("subnetworks")["head_sparsity"].rsub(1)
     assert summary["expected_uniform"] == pytest.approx(finished.n_heads * shares.prod())
@@ -732,8 +727,7 @@ def test_effective_sizes_over_checkpoints(tmp_path: Path, calls: Calls) -> None:
     ]
     own = tables["accuracy"].query("role == 'ood' and subset == 'prep' and seed.notna()")
     assert grid.query("sparsity == 0.3")["accuracy"].tolist() == own["accuracy"].tolist()
-    n_layers, n_heads = embedded_shape()
-    n = n_layers * (n_heads + 1)
+    n = len(embedded_shape().components)
     kept = 1 - tables["subnetworks"]["sparsity"]
     assert grid.query("sparsity == 0.3")["kept"].tolist() == pytest.approx(kept.tolist())
     assert kept.tolist() == pytest.approx([(n - round(0.3 * n)) / n] * 2)
