@@ -228,7 +228,8 @@ def train_world(
     seed: Annotated[int | None, typer.Option("--seed", help="Seed of weights and data.")] = None,
 ) -> None:
     """Train an embedded model from scratch, with checkpoints."""
-    from mechcore.worlds.tiny_world_training import train_tiny_decoder, train_tiny_encoder
+    from mechcore.worlds.tiny_encoder import train_tiny_encoder
+    from mechcore.worlds.tiny_world_training import train_tiny_decoder
 
     must_not_exist(out)
     train = train_tiny_encoder if model == "encoder" else train_tiny_decoder

@@ -10,7 +10,7 @@ from transformers import BertForSequenceClassification
 
 from mechcore.data.examples import Examples
 from mechcore.training import TrainSettings, train_classifier
-from mechcore.worlds import tiny_world, tiny_world_training
+from mechcore.worlds import tiny_encoder, tiny_world
 
 SETTINGS = TrainSettings(
     steps=5,
@@ -24,13 +24,11 @@ SETTINGS = TrainSettings(
 
 
 def encoder(dropout: float = 0.0) -> BertForSequenceClassification:
-    """Two layers of the tiny encoder, untrained, with the usual dropout for that of components."""
-    model = tiny_world_training.tiny_encoder_model(seed=0)
+    """Two layers of the tiny encoder, untrained, with dropout after the MLPs."""
+    model = tiny_encoder.tiny_encoder_model(seed=0)
     model.config.num_hidden_layers = 2
     model.bert.encoder.layer = model.bert.encoder.layer[:2]
     for layer in model.bert.encoder.layer:
-        layer.attention.output.dense._forward_pre_hooks.clear()
-        layer.output.dense._forward_hooks.clear()
         layer.output.dropout.p = dropout
     return model
 

@@ -17,7 +17,6 @@ from transformers import (
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.training import (
-    Objective,
     TrainSettings,
     accuracies,
     answering,
@@ -106,7 +105,7 @@ def test_a_language_model_learns_the_answer_token(tmp_path: Path) -> None:
 def test_a_three_way_model_is_scored_on_two_way_data(tmp_path: Path) -> None:
     model = encoder()
     model.config.id2label = {0: "entailment", 1: "neutral", 2: "contradiction"}
-    model.classifier = torch.nn.Linear(128, 3)
+    model.classifier = torch.nn.Linear(120, 3)
     objective = classification(model, tiny_world.encoder_tokenizer())
     with torch.no_grad():
         model.classifier.bias.copy_(torch.tensor([-100.0, 0.0, 0.0]))
@@ -114,51 +113,6 @@ def test_a_three_way_model_is_scored_on_two_way_data(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="stands for several of the classes") as caught:
         objective.targets(pairs())
     assert '--label-map "non-entailment=contradiction"' in str(caught.value)
-
-
-def test_the_tiny_encoder_run_keeps_a_short_series(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiny_world_training, "TRAINING_PAIRS", 640)
-    monkeypatch.setattr(tiny_world_training, "EVALUATION_PAIRS", {"id": 30, "ood": 4})
-    monkeypatch.setattr(tiny_world_training, "HEURISTIC_ACCURACY", 0.0)
-    settings = TrainSettings(
-        steps=9, learning_rate=1e-4, batch_size=2, evaluate_every=1, checkpoint_every=1
-    )
-    monkeypatch.setattr(tiny_world_training, "_options", lambda *_, **__: settings)
-    threads = torch.get_num_threads()
-    tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)
-    assert torch.get_num_threads() == threads
-    names = sorted(p.name for p in (tmp_path / "run").iterdir())
-    steps = ["step-0001", "step-0003", "step-0005", "step-0007"]
-    assert names == ["final", "history.json", *steps, "training.json"]
-    tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)  # finished before
-    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == names
-
-
-def test_the_tiny_encoder_begins_anew_after_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # The generator of its dropped heads cannot be restored.
-    monkeypatch.setattr(tiny_world_training, "TRAINING_PAIRS", 40)
-    monkeypatch.setattr(tiny_world_training, "EVALUATION_PAIRS", {"id": 30, "ood": 4})
-    settings = TrainSettings(
-        steps=4, learning_rate=1e-3, batch_size=4, evaluate_every=1, checkpoint_every=1
-    )
-    monkeypatch.setattr(tiny_world_training, "_options", lambda *_, **__: settings)
-    tiny_world_training.train_tiny_encoder(tmp_path / "whole", progress=False)
-    plain = Objective.logits
-    left = iter([True] * 3)
-    with monkeypatch.context() as patch:
-        patch.setattr(Objective, "logits", lambda self, model, batch: (
-            plain(self, model, batch) if not model.training or next(left) else None
-        ))  # fmt: skip
-        with pytest.raises(StopIteration):
-            tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)
-    assert (tmp_path / "run" / "state" / "checkpoint-3").is_dir()
-    tiny_world_training.train_tiny_encoder(tmp_path / "run", progress=False)
-    whole, run = (tmp_path / n / "final" / "model.safetensors" for n in ("whole", "run"))
-    assert whole.read_bytes() == run.read_bytes()
 
 
 def test_a_folder_with_other_things_is_refused(tmp_path: Path) -> None:
