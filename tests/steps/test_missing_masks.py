@@ -190,9 +190,12 @@ def test_discretisation_reuses_the_training(whole: Path, out: Path) -> None:
     config = replace(CONFIG, prune=replace(PRUNE, discretisation="threshold"))
     run_study(config, out)
     assert manifests(out) == trained
-    # After three steps no deterministic value is near a threshold: everything is kept.
-    assert set(table(out, "subnetworks")["sparsity"]) == {0.0}
-    assert set(table(whole, "subnetworks")["sparsity"]) != {0.0}
+    # After three steps hardly a deterministic value is near a threshold: one goes at most.
+    half = {
+        each: table(each, "subnetworks").query("target_sparsity == 0.5") for each in (out, whole)
+    }
+    assert half[out]["sparsity"].max() <= 1 / 28
+    assert set(half[whole]["sparsity"]) == {0.5}
     run_study(CONFIG, out)
     pd.testing.assert_frame_equal(table(out, "subnetworks"), table(whole, "subnetworks"))
 
