@@ -104,12 +104,12 @@ def test_the_main_study_has_all_that_was_added(installed: Path, tmp_path: Path, 
     arguments = ["run", str(file), "--out", str(out), "--cpus", "1"]
     python(installed, "-c", UNDRAWN.format(arguments=arguments), told=told)
     tables = {path.stem: pd.read_csv(path) for path in (out / "tables").glob("*.csv")}
-    # Half of the 6 x 9 components, the later ones, are pruned.
+    # Half of the 4 x 7 components, the later ones, are pruned.
     kept = tables["subnetworks"].iloc[0]
     assert kept["method"] == "late-first"
     assert kept["subnetwork"] == "late-first-s0.50-seed1"
     assert set(kept["kept"].split()) == {
-        f"L{layer}.{name}" for layer in range(3) for name in (*map("H{}".format, range(8)), "MLP")
+        f"L{layer}.{name}" for layer in range(2) for name in (*map("H{}".format, range(6)), "MLP")
     }
     assert tables["head_categories"]["mass_two_back"].between(0, 1).all()
     lengths = tables["lengths"].set_index("role")
