@@ -324,7 +324,7 @@ def test_a_study_from_init_to_clean(
     assert call("run mine.yaml") == 0
     assert "report: mine/report.html" in capsys.readouterr().out
     singles = pd.read_csv("mine/tables/sweep.csv").query("role == 'id' and subset == 'all'")
-    assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(6)]
+    assert singles["set"].tolist() == [f"L{layer}.MLP" for layer in range(EMBEDDED.n_layers)]
     assert call("run mine.yaml --dry-run") == 0
     assert capsys.readouterr().out == ("all 23 jobs are done; a run would only write the results\n")
     assert call("study status mine --verify") == 0
@@ -553,7 +553,7 @@ def test_heads(files: Path) -> None:
     assert call(f"{command} --out heads.csv") == 0
     assert call(f"{command} --out heads.json") == 0
     table = pd.read_csv("heads.csv")
-    assert table["component"].tolist() == [f"L{la}.H{h}" for la in range(6) for h in range(8)]
+    assert table["component"].tolist() == [str(head) for head in EMBEDDED.heads]
     assert set(table["n_examples"]) == {10}
     masses = table[[column for column in table if column.startswith("mass_")]]
     assert ((masses >= 0) & (masses <= 1)).all(axis=None)
@@ -682,7 +682,7 @@ def test_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_search_for_paths(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = f"paths {own(files)} --max-train 20 --resamples 20 --senders 0.mlp,1.0,1.mlp --each"
-    command += " --receivers 2.mlp,4.1,answer --find 2 --measured 5 --out found"
+    command += " --receivers 2.mlp,3.1,answer --find 2 --measured 5 --out found"
     assert call(command) == 0
     screening = PATH_SCREENING.read(Path("found/path_screening.csv")).set_index("set")
     assert len(screening) == 9
@@ -809,7 +809,7 @@ def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.usefixtures("no_figures")
 def test_ablate_all_subsets(files: Path) -> None:
-    command = f"ablate {own(files)} --components 1.0,2.3,4.mlp --subsets --resamples 20"
+    command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --subsets --resamples 20"
     assert call(f"{command} --out found") == 0
     found = {name: pd.read_csv(f"found/{name}.csv") for name in ("dividends", "shapley")}
     drops = pd.read_csv("found/ablation.csv").query("size == 3 and subset == 'all'")
@@ -839,7 +839,7 @@ def test_ablate_every_head_and_draw(
     together = pd.read_csv("found/interactions.csv")
     assert together["set"].unique().tolist() == ["first", "second", "third"]
     shown = capsys.readouterr().out
-    assert "the 20 of 51 sets with the largest drops in margin" in shown
+    assert f"the 20 of {len(EMBEDDED.heads) + 3} sets with the largest drops in margin" in shown
     worst = table[table["subset"] == "all"].groupby("set")["margin_drop"].max()
     assert worst.idxmax() in shown
     assert worst.idxmin() not in shown
@@ -857,7 +857,7 @@ def test_engines_and_precisions_agree(
         real(self, *arguments)
 
     monkeypatch.setattr(reference, "run", counted)
-    command = f"ablate {own(files)} --components 1.0,2.3,4.mlp --pairs --resamples 20"
+    command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --pairs --resamples 20"
     for name, options in {
         "auto": "",
         "tree": "--engine tree",
@@ -896,7 +896,7 @@ def test_engines_and_precisions_agree(
 def test_an_interrupted_sweep_goes_on(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = f"ablate {own(files)} --components 1.0,2.3,4.mlp --subsets --resamples 20"
+    command = f"ablate {own(files)} --components 1.0,2.3,3.mlp --subsets --resamples 20"
     command += " --batch-size 8"
     assert call(f"{command} --out whole") == 0
     tree: Any = importlib.import_module("mechcore.ablation.engines").TreeEngine
@@ -926,8 +926,8 @@ def test_an_interrupted_sweep_goes_on(
     before = contents(Path("parts"))
     assert call(f"{command} --out parts") == 2  # in use
     assert "parts: exists already" in capsys.readouterr().err
-    for other, differs in (("1.0,2.3", "sets"), ("1.0,2.3,4.mlp --fill zero", "means, fill")):
-        assert call(f"{command.replace('1.0,2.3,4.mlp', other)} --out parts --resume") == 2
+    for other, differs in (("1.0,2.3", "sets"), ("1.0,2.3,3.mlp --fill zero", "means, fill")):
+        assert call(f"{command.replace('1.0,2.3,3.mlp', other)} --out parts --resume") == 2
         assert f"that of another run: {differs} differ" in capsys.readouterr().err
     assert contents(Path("parts")) == before
     with monkeypatch.context() as patch:

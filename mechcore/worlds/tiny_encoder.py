@@ -160,7 +160,7 @@ def head_lasso(model: BertForSequenceClassification) -> Float[Tensor, ""]:
 
 
 class MaskedWords:
-    """Masks words of texts, and measures how well a model fills them in.
+    """Masks or replaces words of texts, and measures how well a model fills them in.
 
     Words are scored by the model's own word embeddings, so it needs no weights beside those of the
     classifier.
@@ -175,7 +175,7 @@ class MaskedWords:
     def loss(
         self, model: BertForSequenceClassification, batch: Mapping[str, Tensor]
     ) -> Float[Tensor, ""]:
-        """Cross-entropy of the masked words in nats, and the weighted attention entropy."""
+        """Cross-entropy of the words to fill in, in nats, and the weighted attention entropy."""
         ids = batch["input_ids"]
         words = ~torch.isin(ids, self._special)
         masked = words & (torch.rand(ids.shape, generator=self._generator) < MASKED)
@@ -240,7 +240,7 @@ class _Learning(Objective):
         assert isinstance(model, BertForSequenceClassification)
         assert self.dropping is not None
         assert self.masking is not None
-        # Not in the first step, either.
+        # Nothing is dropped in the first step.
         minority = self.minority[batch["index"]]
         self.dropping.spared = minority if self.begun else torch.ones_like(minority)
         self.begun.append(True)

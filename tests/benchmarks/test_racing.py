@@ -16,7 +16,7 @@ def test_a_race_is_checked_by_an_exact_sweep(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    options = ["--components=L0.MLP,L1.H4,L4.MLP,L5.MLP", "--examples=60", "--means=100"]
+    options = ["--components=L0.MLP,L1.H4,L2.MLP,L3.MLP", "--examples=60", "--means=100"]
     csv = tmp_path / "race.csv"
     benchmark("racing", monkeypatch).main(
         [*options, goal, "--checked=3", "--threads=1", f"--csv={csv}"]
