@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from mechcore.training.loop import BatchOrder
 from mechcore.training.objectives import Objective, classification
 from mechcore.worlds import tiny_world
 from mechcore.worlds.tiny_world_training import (
+    BATCH_SIZE,
     SEED,
     TRAINING_PAIRS,
     evaluations,
@@ -50,7 +51,6 @@ PRETRAINING_STEPS = 1800
 PRETRAINING_RATE = 1e-3
 MINORITY = 0.0175
 EVALUATE_EVERY = 250
-BATCH_SIZE = 64
 HEURISTIC_ACCURACY = 0.9
 HEAD_DROPOUT = 0.1
 MLP_DROPOUT = 0.05
@@ -109,12 +109,23 @@ class Dropping:
 
     def __init__(self, model: BertForSequenceClassification, seed: int) -> None:
         self.spared: Bool[Tensor, " batch"] | None = None
+        self._begun = False
         self._generator = torch.Generator().manual_seed(seed)
         self._n_heads = model.config.num_attention_heads
         layers: Any = model.bert.encoder.layer
         for layer in layers:
             layer.attention.output.dense.register_forward_pre_hook(self._drop_heads)
             layer.output.dense.register_forward_hook(self._drop_mlp)
+
+    @contextmanager
+    def sparing(self, examples: Bool[Tensor, " batch"]) -> Iterator[None]:
+        """Drop from the others while a batch is read; from none the first time."""
+        self.spared = examples if self._begun else torch.ones_like(examples)
+        self._begun = True
+        try:
+            yield
+        finally:
+            self.spared = None
 
     def _scales(self, n: int, probability: float) -> Float[Tensor, "batch 1 n 1"]:
         assert self.spared is not None
@@ -159,6 +170,18 @@ def head_lasso(model: BertForSequenceClassification) -> Float[Tensor, ""]:
     return total
 
 
+def _read(module: nn.Module, batch: Mapping[str, Tensor], ids: Tensor) -> tuple[Any, Tensor]:
+    """What ``module`` gives for ``ids``, and what the entropy of its attention costs."""
+    mask = batch["attention_mask"]
+    out = module(
+        input_ids=ids,
+        attention_mask=mask,
+        token_type_ids=batch["token_type_ids"],
+        output_attentions=True,
+    )
+    return out, ENTROPY_WEIGHT * attention_entropy(out.attentions, mask != 0)
+
+
 class MaskedWords:
     """Masks or replaces words of texts, and measures how well a model fills them in.
 
@@ -186,19 +209,13 @@ class MaskedWords:
         shown = torch.where(
             how < 1 - 2 * REPLACED, self._mask, torch.where(how < 1 - REPLACED, others, ids)
         )
-        out = model.bert(
-            input_ids=torch.where(masked, shown, ids),
-            attention_mask=batch["attention_mask"],
-            token_type_ids=batch["token_type_ids"],
-            output_attentions=True,
-        )
+        out, entropy = _read(model.bert, batch, torch.where(masked, shown, ids))
         embeddings = model.bert.embeddings.word_embeddings.weight
         scale = 4 / math.sqrt(embeddings.shape[1])
         logits = scale * out.last_hidden_state[masked] @ embeddings.T
         # A sum over none, not a mean: a batch of short texts may have no masked word.
         missed = nn.functional.cross_entropy(logits, ids[masked], reduction="sum")
-        entropy = attention_entropy(out.attentions, batch["attention_mask"] != 0)
-        return missed / masked.sum().clamp(min=1) + ENTROPY_WEIGHT * entropy
+        return missed / masked.sum().clamp(min=1) + entropy
 
 
 def pretrain(model: BertForSequenceClassification, data: Examples, steps: int, seed: int) -> None:
@@ -224,38 +241,25 @@ def pretrain(model: BertForSequenceClassification, data: Examples, steps: int, s
             advance()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Learning(Objective):
     """Classification, with what is added to it in the second stage."""
 
-    dropping: Dropping | None = None
-    masking: MaskedWords | None = None
-    minority: Bool[Tensor, " example"] = field(default_factory=lambda: torch.zeros(0).bool())
-    begun: list[bool] = field(default_factory=list)
+    dropping: Dropping
+    masking: MaskedWords
+    minority: Bool[Tensor, " example"]
 
     def loss(
         self, model: PreTrainedModel, batch: Mapping[str, Tensor], targets: Int[Tensor, " batch"]
     ) -> Float[Tensor, ""]:
         """Cross-entropy of classes, of some masked words, attention entropy and lasso."""
         assert isinstance(model, BertForSequenceClassification)
-        assert self.dropping is not None
-        assert self.masking is not None
-        # Nothing is dropped in the first step.
-        minority = self.minority[batch["index"]]
-        self.dropping.spared = minority if self.begun else torch.ones_like(minority)
-        self.begun.append(True)
-        out = model(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
-            token_type_ids=batch["token_type_ids"],
-            output_attentions=True,
-        )
-        self.dropping.spared = None
+        with self.dropping.sparing(self.minority[batch["index"]]):
+            out, entropy = _read(model, batch, batch["input_ids"])
         some = {name: values[:MASKED_WORDS_TEXTS] for name, values in batch.items()}
-        entropy = attention_entropy(out.attentions, batch["attention_mask"] != 0)
         return (
             nn.functional.cross_entropy(out.logits, targets)
-            + ENTROPY_WEIGHT * entropy
+            + entropy
             + MASKED_WORDS_WEIGHT * self.masking.loss(model, some)
             + LASSO_WEIGHT * head_lasso(model)
         )
@@ -263,13 +267,9 @@ class _Learning(Objective):
 
 def _learning(model: BertForSequenceClassification, data: Examples, seed: int) -> _Learning:
     tokenizer = tiny_world.encoder_tokenizer()
-    plain = classification(model, tokenizer)
     counter = data.frame["subset"].isin(list(tiny_world.COUNTER_HEURISTIC))
     return _Learning(
-        plain.tokenizer,
-        plain.max_length,
-        plain.classes,
-        plain.columns,
+        **vars(classification(model, tokenizer)),
         dropping=Dropping(model, seed),
         masking=MaskedWords(tokenizer, seed + 1),
         minority=torch.tensor(counter.to_numpy()),

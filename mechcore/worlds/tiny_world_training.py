@@ -27,6 +27,7 @@ DECODER_STEPS = 2500
 SMALL_LAYERS = 4
 """Of `small_gpt2`."""
 SEED = 0
+BATCH_SIZE = 64
 TRAINING_PAIRS = 200_000
 EVALUATION_SEED = 1
 EVALUATION_PAIRS = {"id": 1500, "ood": 1200}
@@ -117,7 +118,7 @@ def settings_for(steps: int, seed: int) -> TrainSettings:
     return TrainSettings(
         steps=steps,
         learning_rate=5e-4,
-        batch_size=64,
+        batch_size=BATCH_SIZE,
         warmup_steps=min(100, steps - 1),
         evaluate_every=100,
         checkpoint_every=100 * steps,
