@@ -29,10 +29,18 @@ from mechcore.pruning.teacher import Teacher
 from mechcore.worlds import tiny_world
 from mechcore.worlds.embedded import tiny_encoder_dir
 
-HALF = {"bfloat16": (0.015, 0.48), "float16": (0.002, 0.12)}
+HALF = {"bfloat16": (0.015, 0.2), "float16": (0.002, 0.03)}
 """Error of logits and means, and of gradients, as shares of their size."""
 
-SETTINGS = prune_settings("fast", steps=3, warmup=1, batch_size=16, masks_per_pass=2, tolerance=1)
+SETTINGS = prune_settings(
+    "fast",
+    steps=3,
+    warmup=1,
+    batch_size=16,
+    masks_per_pass=2,
+    tolerance=1,
+    log_alpha_mean=2.0,  # where all gates are open, the KL is a difference of near equals
+)
 
 
 @dataclass(frozen=True)
