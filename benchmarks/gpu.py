@@ -7,12 +7,14 @@ Classifiers of exact shapes (BERT base, GPT-2, Llama 3.2 1B, Llama 3.1 8B) with 
 on the device in the precision they run in, on examples with the lengths of MNLI pairs in batches of
 64:
 
-- *sweeps*: every head and MLP ablated alone, by the tree and by restarts, beside loops with one
-  forward of the whole model for each head: raw hooks as users write them (Hugging Face's model with
-  the attention that transformers chooses, batches in the data's order), the same in batches sorted
-  by length, and pyvene and nnsight if they are installed. Loops run a sample of the heads, and
-  their time is multiplied up to all sets and the full model. All logits are compared.
-- *pruning*: a step of 12 masks in one batch beside 12 steps of one, on BERT base.
+- *sweeps*: every head and MLP ablated alone, and on BERT base 1000 pairs of heads, by the tree (on
+  BERT base also in bfloat16 and float16) and by restarts, beside loops with one forward of the
+  whole model for each set: raw hooks as users write them (Hugging Face's model with the attention
+  that transformers chooses, batches in the data's order), the same in batches sorted by length, and
+  pyvene and nnsight if they are installed. Loops run a sample of the sets, and their time is
+  multiplied up to all sets and the full model. All logits are compared.
+- *pruning*: a step of 12 masks in one batch beside 12 steps of one, on BERT base, in float32 and in
+  bfloat16, which the preset `fast` takes on a GPU.
 
 Peaks are of the device's memory while a variant runs, weights included. Times are the shortest of
 the rounds; ratios are taken within a round.
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,11 +43,11 @@ from measuring import forget_peak, peak, spread
 from prune_step import BATCH, Ours
 from shapes import CLASSES, examples
 from sweep import machine
-from sweep_variants import RAW
+from sweep_variants import RAW, component_set
 from torch import Tensor
 
 from mechcore.ablation import ComponentSet, ablate, sets
-from mechcore.components import Component, ModelShape
+from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
@@ -55,12 +58,14 @@ from mechcore.models.running import frozen
 BATCH_SIZE, MASKS = 64, 12
 LOOPS = ("raw hooks, unsorted", RAW, "pyvene", "nnsight")
 AS_WRITTEN = LOOPS[0]
-ENGINES = ("tree", "restart")
+TREE = "mechcore tree"
+HALVES = ("bfloat16", "float16")
+PAIRS = 1000
 NAMES = {
     "id2label": dict(enumerate(CLASSES)),
     "label2id": {name: i for i, name in enumerate(CLASSES)},
 }
-AGREEMENT = {"float32": 1e-2, "bfloat16": 0.3}
+AGREEMENT = {"float32": 1e-2, "bfloat16": 0.3, "float16": 0.1}
 """How far logits of random weights may be apart, times their largest; GPUs round in their ways."""
 
 
@@ -74,6 +79,7 @@ class Case:
         examples: how many are run.
         sample: sets that the loops run.
         rounds: how often everything is timed.
+        in_full: pairs, halves of the precision and pruning, too.
     """
 
     config: Any
@@ -81,6 +87,7 @@ class Case:
     examples: int
     sample: int
     rounds: int
+    in_full: bool = False
 
     def model(self, device: str, attention: str | None = None) -> Any:
         """The Hugging Face model, the same every time; None: transformers chooses its attention."""
@@ -121,19 +128,19 @@ SMALL = Shape(2, 32, 64, 4, 2, 1100, d_head=8)
 
 
 def cases(quick: bool) -> dict[str, Case]:
-    """Models by name, the one that is pruned first."""
+    """Models by name."""
     if quick:
         sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2}
         sizes |= {"num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 1100}
         small: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 1100}
         return {
-            "BERT base": Case(bert(**sizes), "float32", 4, 2, 1),
+            "BERT base": Case(bert(**sizes), "float32", 4, 2, 1, in_full=True),
             "GPT-2": Case(gpt2(**small), "float32", 4, 2, 1),
             "Llama 3.2 1B": Case(llama(SMALL), "float32", 4, 2, 1),
             "Llama 3.1 8B": Case(llama(SMALL), "bfloat16", 4, 2, 1),
         }
     return {
-        "BERT base": Case(bert(), "float32", 256, 8, 3),
+        "BERT base": Case(bert(), "float32", 256, 8, 3, in_full=True),
         "GPT-2": Case(gpt2(), "float32", 256, 8, 3),
         "Llama 3.2 1B": Case(llama(DECODERS["Llama-3.2-1B"]), "bfloat16", 64, 6, 2),
         "Llama 3.1 8B": Case(llama(LLAMA_8B), "bfloat16", 16, 4, 1),
@@ -185,77 +192,110 @@ def cleared(device: str) -> None:
         torch.cuda.empty_cache()
 
 
+def sweeps(case: Case, shape: ModelShape) -> dict[str, tuple[list[ComponentSet], list[Heads]]]:
+    """Sets to ablate by name of the sweep, and those among them that loops run."""
+
+    def sample(every: Sequence[Heads]) -> list[Heads]:
+        return list(every[:: max(1, len(every) // case.sample)][: case.sample])
+
+    heads: list[tuple[int, int]] = [(h.layer, h.head) for h in shape.heads]
+    found = {"singles": (sets.singles(shape), sample([(head,) for head in heads]))}
+    if case.in_full:
+        every: list[Heads] = list(itertools.combinations(heads, 2))
+        order = torch.randperm(len(every), generator=torch.Generator().manual_seed(0))
+        pairs = [every[i] for i in order[:PAIRS].tolist()]
+        found[f"{len(pairs)} pairs"] = ([component_set(each) for each in pairs], sample(pairs))
+    return found
+
+
 def swept(
     model: Any,
     every: Sequence[ComponentSet],
-    chosen: Sequence[Component],
+    chosen: Sequence[Heads],
     data: EncodedExamples,
     means: MeanActivations,
-    engine: Any,
+    options: dict[str, Any],
 ) -> Tensor:
-    """Sweep all sets; logits without each of some heads, [head, example, class]."""
-    options: dict[str, Any] = {"engine": engine, "batch_size": BATCH_SIZE, "role": "ood"}
+    """Sweep all sets; logits without some of them, [set, example, class]."""
+    options = {"batch_size": BATCH_SIZE, "role": "ood", **options}
     without = ablate(model, every, data, means, **options).without
-    return torch.stack([torch.from_numpy(without[ComponentSet((h,))].logits) for h in chosen])
+    return torch.stack([torch.from_numpy(without[component_set(h)].logits) for h in chosen])
 
 
 def sweep_rows(name: str, case: Case, device: str) -> Iterator[Row]:
-    """Every component of a model alone, by every variant.
+    """Sweeps of a model by every variant.
 
     Raises:
         SystemExit: logits differ.
     """
     model, data = case.bridge(device), case.data()
     means = MeanActivations.compute(model, data.part(range(min(4, len(data)))), n_samples=0)
-    shape = ModelShape.of(model)
-    every = sets.singles(shape)
-    heads = list(shape.heads)
-    chosen = heads[:: max(1, len(heads) // case.sample)][: case.sample]
-    left_out: dict[str, str] = {}
-    found = {
-        f"mechcore {engine}": timed(
-            partial(swept, model, every, chosen, data, means, engine), case.rounds, device
-        )
-        for engine in ENGINES
+    wanted = sweeps(case, ModelShape.of(model))
+    engines: dict[str, dict[str, Any]] = {TREE: {"engine": "tree"}}
+    if case.in_full:
+        engines |= {f"{TREE}, {half}": {"engine": "tree", "precision": half} for half in HALVES}
+    engines["mechcore restart"] = {"engine": "restart"}
+    found: dict[str, dict[str, Timed]] = {
+        sweep: {
+            variant: timed(
+                partial(swept, model, every, chosen, data, means, options), case.rounds, device
+            )
+            for variant, options in engines.items()
+        }
+        for sweep, (every, chosen) in wanted.items()
     }
     del model
     cleared(device)
     plain = case.model(device)
-    looped: Sequence[Heads] = [((head.layer, head.head),) for head in chosen]
-    for loop in LOOPS:
-        try:
-            made = VARIANTS[loop](plain, means, device)
-            run = partial(made.logits, looped, data, BATCH_SIZE)
-            one = timed(run, case.rounds, device)
-        except Exception as error:  # of other packages, or of those that are not there
-            if VARIANTS[loop].package is None:
-                raise
-            left_out[loop] = (str(error).strip() or type(error).__name__).splitlines()[0]
-            continue
-        share = (len(every) + 1) / len(chosen)
-        found[loop] = replace(one, seconds=[share * each for each in one.seconds])
+    for sweep, (every, chosen) in wanted.items():
+        left_out: dict[str, str] = {}
+        for loop in LOOPS:
+            try:
+                made = VARIANTS[loop](plain, means, device)
+                run = partial(made.logits, chosen, data, BATCH_SIZE)
+                one = timed(run, case.rounds, device)
+            except Exception as error:  # of other packages, or of those that are not there
+                if VARIANTS[loop].package is None:
+                    raise
+                left_out[loop] = (str(error).strip() or type(error).__name__).splitlines()[0]
+                continue
+            share = (len(every) + 1) / len(chosen)
+            found[sweep][loop] = replace(one, seconds=[share * each for each in one.seconds])
+        yield from compared(name, case, sweep, len(every), len(data), found[sweep])
+        for variant, why in left_out.items():
+            yield {"model": name, "what": sweep, "variant": variant, "left out": why}
+    del plain
+    cleared(device)
+
+
+def compared(
+    name: str, case: Case, sweep: str, n_sets: int, n: int, found: dict[str, Timed]
+) -> Iterator[Row]:
+    """Rows of one sweep.
+
+    Raises:
+        SystemExit: logits differ.
+    """
     expected = found[RAW].found.float()
     for variant, each in found.items():
+        dtype = next((half for half in HALVES if variant.endswith(half)), case.dtype)
         apart = float((each.found.float() - expected).abs().max() / expected.abs().max())
-        if not apart < AGREEMENT[case.dtype]:
+        if not apart < AGREEMENT[dtype]:
             raise SystemExit(f"{name}, {variant}: logits differ from raw hooks' by {apart:.2g}")
         ratios = zip(found[AS_WRITTEN].seconds, each.seconds, strict=True)
         yield {
-            "part": "sweep",
             "model": name,
-            "dtype": case.dtype,
+            "what": sweep,
             "variant": variant,
-            "sets": len(every),
-            "examples": len(data),
+            "dtype": dtype,
+            "sets": n_sets,
+            "examples": n,
             "seconds": min(each.seconds),
-            f"times as fast as {AS_WRITTEN}": spread([a / b for a, b in ratios]),
+            "times as fast": spread([a / b for a, b in ratios]),
+            "beside": AS_WRITTEN,
             "peak MiB": each.peak,
             "logits apart": apart,
         }
-    for variant, why in left_out.items():
-        yield {"part": "sweep", "model": name, "variant": variant, "left out": why}
-    del plain
-    cleared(device)
 
 
 def pruning_rows(name: str, case: Case, device: str, steps: int) -> Iterator[Row]:
@@ -271,27 +311,25 @@ def pruning_rows(name: str, case: Case, device: str, steps: int) -> Iterator[Row
 
     with frozen(model):
         ours = partial(Ours, model, data, means)
-        variants = {
-            f"{MASKS} in turn": [ours(1, "float32") for _ in range(MASKS)],
-            f"{MASKS} in one batch": [ours(MASKS, "float32")],
-            f"{MASKS} in one batch, bfloat16": [ours(MASKS, "bfloat16")],
-        }
-        found = {
-            variant: timed(partial(run, trained), case.rounds, device)
-            for variant, trained in variants.items()
-        }
-    first = next(iter(found.values()))
-    for variant, each in found.items():
-        ratios = zip(first.seconds, each.seconds, strict=True)
-        yield {
-            "part": "pruning step",
-            "model": name,
-            "dtype": case.dtype,
-            "variant": variant,
-            "seconds": min(each.seconds) / steps,
-            f"times as fast as {MASKS} in turn": spread([a / b for a, b in ratios]),
-            "peak MiB": each.peak,
-        }
+        for dtype in ("float32", "bfloat16"):
+            in_turn = [ours(1, dtype) for _ in range(MASKS)]
+            variants = {"in turn": in_turn, "in one batch": [ours(MASKS, dtype)]}
+            found = {
+                variant: timed(partial(run, trained), case.rounds, device)
+                for variant, trained in variants.items()
+            }
+            for variant, each in found.items():
+                ratios = zip(found["in turn"].seconds, each.seconds, strict=True)
+                yield {
+                    "model": name,
+                    "what": f"pruning step, {MASKS} masks",
+                    "variant": variant,
+                    "dtype": dtype,
+                    "seconds": min(each.seconds) / steps,
+                    "times as fast": spread([a / b for a, b in ratios]),
+                    "beside": "in turn",
+                    "peak MiB": each.peak,
+                }
     del model
     cleared(device)
 
@@ -326,17 +364,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     known = cases(options.quick)
     wanted = options.models.split(",") if options.models else list(known)
-    rows: list[Row] = []
+    known_machine, rows = machine(options.device), list[Row]()
     for name in wanted:
         rows += sweep_rows(name, known[name], options.device)
-        if name == next(iter(known)):
+        if known[name].in_full:
             steps = 1 if options.quick else 3
             rows += pruning_rows(name, known[name], options.device, steps)
-        print(pd.DataFrame(row for row in rows if row["model"] == name).to_string(index=False))
-    found = {"machine": machine(options.device), "quick": options.quick, "rows": rows}
-    print(f"\n{found['machine']}\n\n{markdown(rows)}")
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        shown = pd.DataFrame(row for row in rows if row["model"] == name)
+        print(shown.to_string(index=False), flush=True)
+        if options.json:  # after every model, in case the time runs out
+            found = {"machine": known_machine, "quick": options.quick, "rows": rows}
+            options.json.write_text(json.dumps(found, indent=1))
+    print(f"\n{known_machine}\n\n{markdown(rows)}")
     if options.markdown:
         options.markdown.write_text(markdown(rows))
 
