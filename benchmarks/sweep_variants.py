@@ -170,9 +170,10 @@ class Bench:
         runner = TreeRunner(stack, self.shape, fills, engines.MAX_TOKENS[self.device])
         logits = torch.empty(len(masks), len(data), len(stack.out.weight))
 
-        def keep(index: Tensor, numbers: Sequence[int], x: Tensor) -> None:
-            rows = stack.out(stack.head(x)).float().cpu()
-            logits[torch.tensor(numbers)[:, None], index] = rows
+        def keep(index: Tensor, nodes: Sequence[Sequence[int]], x: Tensor) -> None:
+            for numbers, read in zip(nodes, x, strict=True):
+                rows = stack.out(stack.head(read)).float().cpu()
+                logits[torch.tensor(numbers)[:, None], index] = rows
 
         for batch in data.batches(self.batch_size):
             inputs = model_inputs(self.model, batch)

@@ -13,13 +13,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from mechcore.ablation.kept import Kept
-from mechcore.ablation.tree import Node, Runner, TreeRunner, Work, grow, leaves
+from mechcore.ablation.tree import Node, Runner, TreeRunner, Work, grow
 from mechcore.components import Mask, ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import MechcoreError
@@ -28,7 +29,7 @@ from mechcore.evaluation.readout import Readout
 from mechcore.masking.fills import Fill, FillMaker, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
-from mechcore.models.placing import DTYPES
+from mechcore.models.placing import DTYPES, chosen
 from mechcore.models.running import (
     Batch,
     device_of,
@@ -178,7 +179,7 @@ class SharingEngine(ABC):
         whole = self._tree(job.masks)
         restarts = SHARE_OF_RESTARTS * self.layers(whole)
         n_groups = max(1, int(restarts / shape.n_layers))
-        order = [mask for mask in leaves(whole) if mask != 0]
+        order = [mask for mask in whole.masks if mask != 0]
         size = max(1, -(-len(order) // n_groups))
         starts = range(0, max(1, len(order)), size)
         self.parts = [torch.tensor([0, *order[start : start + size]]) for start in starts]
@@ -211,7 +212,7 @@ class SharingEngine(ABC):
 
     @abstractmethod
     def _answers(self, runner: Any, x: Tensor) -> Tensor:
-        """Logits of the classes [batch, cls], of what the runner hands out; still on its device."""
+        """Logits of the classes [node, batch, cls] of what the runner hands out; on its device."""
 
     def _fills(self) -> Fill:
         job = self.job
@@ -269,17 +270,17 @@ class SharingEngine(ABC):
 
         def flush() -> None:
             if pending:
-                together = torch.stack(pending).cpu()
+                together = torch.cat(pending).cpu()
                 self.job.readout.check(together, batch["index"], runner.precision)
                 take(torch.tensor(numbers), together.float())
             numbers.clear()
             pending.clear()
 
-        def emit(masks: Sequence[int], x: Tensor) -> None:
-            logits = self._answers(runner, x)
-            numbers.extend(masks)
-            pending.extend([logits] * len(masks))
-            if len(pending) * logits.numel() > _PENDING:
+        def emit(masks: Sequence[Sequence[int]], x: Tensor) -> None:
+            nodes = [node for node, same in enumerate(masks) for _ in same]
+            numbers.extend(chain.from_iterable(masks))
+            pending.append(chosen(self._answers(runner, x), 0, nodes))
+            if sum(logits.numel() for logits in pending) > _PENDING:
                 flush()
 
         read = read_position(self.job.model, inputs)
@@ -338,7 +339,8 @@ class TreeEngine(SharingEngine):
         return TreeRunner(stack, self.job.shape, self._fills(), self.max_tokens)
 
     def _answers(self, runner: TreeRunner, x: Tensor) -> Tensor:
-        return self.job.readout.classes(runner.stack.out(runner.stack.head(x)))
+        read = runner.stack.out(runner.stack.head(x.flatten(0, 1)))
+        return self.job.readout.classes(read.unflatten(0, (len(x), -1)))
 
     def check(self) -> None:
         """Make sure that the engine gives the model's logits, whole and without one set.

@@ -126,7 +126,7 @@ class Layers:
 
 
 class RestartRunner(Runner):
-    """Runs a batch through a model's own layers; emits logits [batch, *pos, out].
+    """Runs a batch through a model's own layers; emits logits [node, batch, *pos, out].
 
     Args:
         layers: of the model.
@@ -210,8 +210,7 @@ class RestartRunner(Runner):
             self.z = None if z is None else chosen(z, 0, parents)
             self.values = {self.last: torch.stack([values for _, values, _ in part])}
             out = self._call(inputs, self.last, chosen(at, 0, parents))
-            for each, logits in zip(part, out, strict=True):
-                self.emit(each[-1].masks, logits)
+            self.emit([child.masks for *_, child in part], out)
 
     def _call(
         self, inputs: Mapping[str, Tensor], start: int, x: Tensor, stop: int | None = None

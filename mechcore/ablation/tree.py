@@ -15,8 +15,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -27,7 +29,8 @@ from mechcore.models.padding import real_positions
 from mechcore.models.placing import chosen, sent
 from mechcore.models.stack import Stack
 
-Emit: TypeAlias = Callable[[Sequence[int], Tensor], None]
+Emit: TypeAlias = Callable[[Sequence[Sequence[int]], Tensor], None]
+"""Takes numbers of the masks of each node, and what they share, [node, batch, *rest]."""
 Child: TypeAlias = "tuple[int, Tensor, Node]"
 """Number of the parent among its level, values, and the node itself."""
 
@@ -37,7 +40,7 @@ class Node:
     """Masks that agree on everything before this level.
 
     Attributes:
-        masks: their numbers.
+        masks: their numbers, in the order in which they are finished.
         children: values of the components of this level, and the masks that go on with them.
     """
 
@@ -55,25 +58,28 @@ def grow(values: Float[Tensor, "mask layer component"], shape: ModelShape) -> No
     levels = [slice(0, shape.n_heads)]
     if shape.has_mlps:
         levels.append(slice(shape.n_heads, None))
+    kinds: list[Sequence[Tensor]] = []  # of every level of every layer, smallest values first
+    which: list[Tensor] = []  # kind of each mask there
+    for layer in range(shape.n_layers):
+        for level in levels:
+            found, numbers = values[:, layer, level].unique(dim=0, return_inverse=True)
+            kinds.append(found.unbind())
+            which.append(numbers)
+    order = np.lexsort([-numbers.numpy() for numbers in reversed(which)]).tolist()
+    sorted_kinds = [numbers[order].tolist() for numbers in which]
 
-    def below(masks: Tensor, depth: int) -> Node:
-        numbers = tuple(masks.tolist())
-        if depth == shape.n_layers * len(levels):
-            return Node(numbers, ())
-        layer, level = divmod(depth, len(levels))
-        here = values[masks, layer, levels[level]]
-        kinds, which = here.unique(dim=0, return_inverse=True)
-        children = [(kinds[i], below(masks[which == i], depth + 1)) for i in range(len(kinds))]
-        return Node(numbers, tuple(reversed(children)))  # unique sorts, smallest first
+    def below(start: int, end: int, depth: int) -> Node:
+        """Of the masks that stand together in ``order``."""
+        masks = tuple(order[start:end])
+        if depth == len(kinds):
+            return Node(masks, ())
+        children = []
+        for kind, same in groupby(sorted_kinds[depth][start:end]):
+            first, start = start, start + len(list(same))
+            children.append((kinds[depth][kind], below(first, start, depth + 1)))
+        return Node(masks, tuple(children))
 
-    return below(torch.arange(len(values)), 0)
-
-
-def leaves(tree: Node) -> list[int]:
-    """Numbers of masks in the order in which they are finished."""
-    if not tree.children:
-        return list(tree.masks)
-    return [mask for _, child in tree.children for mask in leaves(child)]
+    return below(0, len(order), 0)
 
 
 @dataclass(frozen=True)
@@ -148,7 +154,7 @@ class Runner(ABC):
             inputs: model inputs [batch, pos].
             read: position that the head reads, [batch].
             tree: the masks.
-            emit: called with numbers of masks and what they share.
+            emit: called with what is finished.
         """
 
     def _start(self, inputs: Mapping[str, Tensor], read: Tensor | None, emit: Emit) -> None:
@@ -180,7 +186,11 @@ class Runner(ABC):
 
 
 class TreeRunner(Runner):
-    """Runs a batch through a `Stack`; emits the residual stream [batch, d_model] at ``read``."""
+    """Runs a batch through a `Stack`; emits the residual stream [node, batch, d_model] at ``read``.
+
+    What children of one level have in common is done in one call, however many they are: on a GPU
+    each call costs about the same.
+    """
 
     def __init__(self, stack: Stack, shape: ModelShape, fills: Fill, max_tokens: int) -> None:
         super().__init__(shape, fills, max_tokens)
@@ -199,18 +209,15 @@ class TreeRunner(Runner):
 
     def _attention(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
         if layer == self.shape.n_layers:
-            for node, rows in zip(nodes, x[:, :, 0], strict=True):
-                self.emit(node.masks, rows)
+            self.emit([node.masks for node in nodes], x[:, :, 0])
             return
         wanted = torch.stack([values for node in nodes for values, _ in node.children])
         usual = wanted.median(0).values  # what most children have in common is projected once
         heads = wanted.any(0).nonzero().flatten().tolist()
         z, base = self._usual(layer, x, heads, usual)
         for part in self._parts(children_of(nodes), base):
-            streams = [
-                self._child(layer, base, z, heads, n, values, usual) for n, values, _ in part
-            ]
-            x = self.stack.after_attention(layer, _joined(streams))
+            x = self._with_heads(layer, base, z, heads, part, usual)
+            x = self.stack.after_attention(layer, x)
             self._mlp(layer, x, [child for *_, child in part])
 
     def _usual(
@@ -237,54 +244,68 @@ class TreeRunner(Runner):
         assert out is not None
         return z, kept + out
 
-    def _child(
+    def _with_heads(
         self,
         layer: int,
         base: Tensor,
         z: Tensor | None,
         heads: list[int],
-        node: int,
-        values: Tensor,
+        part: Sequence[Child],
         usual: Tensor,
     ) -> Tensor:
-        """The residual stream of one child: ``base`` with the heads changed that differ."""
-        changed = (values != usual).nonzero().flatten().tolist()
-        if not changed or z is None:
-            return base[node]
-        places = [heads.index(head) for head in changed]
-        fill = self._heads_fill(layer, changed)
-        by = sent((values - usual)[changed].to(base.dtype), base.device)[:, None]
-        difference = (chosen(z[node], -2, places) - fill) * by
-        return base[node] + self.stack.project(layer, difference, changed, bias=False)
+        """The residual streams of children: ``base`` with the heads changed that differ."""
+        parents = torch.tensor([n for n, *_ in part])
+        x = chosen(base, 0, parents.tolist())
+        differences = torch.stack([values for _, values, _ in part]) - usual
+        if z is None or not bool(differences.any()):
+            return x
+        x = x.clone() if x is base else x  # other children may come from it
+        n_changed = (differences != 0).sum(1)
+        for n in filter(None, n_changed.unique().tolist()):  # as many heads in every row
+            rows = (n_changed == n).nonzero().flatten()
+            which = differences[rows].nonzero()[:, 1].unflatten(0, (-1, n))  # [row, head]
+            places = torch.searchsorted(torch.tensor(heads), which)
+            by = sent(differences[rows].gather(1, which).to(x.dtype), x.device)
+            own = z[sent(parents[rows][:, None], x.device), :, :, sent(places, x.device)]
+            fill = chosen(self._fill("z", layer, self.like), -2, which.flatten().tolist())
+            fill = fill.movedim(-2, 0).unflatten(0, which.shape)  # [row, head, *batch_pos, d_head]
+            if fill.ndim < own.ndim:
+                fill = fill[:, :, None, None]
+            difference = (own - fill) * by[..., None, None, None]
+            out = self.stack.project_each(layer, difference, which)
+            x.index_add_(0, sent(rows, x.device), out.to(x.dtype))
+        return x
 
     def _mlp(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:
         if not self.shape.has_mlps:
             self._attention(layer + 1, x, nodes)
             return
-        values = torch.cat([value for node in nodes for value, _ in node.children])
-        out = None
-        if bool(values.any()):
+        family, out = children_of(nodes), None
+        if any(bool(value) for _, value, _ in family):
             out = self.stack.mlp(layer, x.flatten(0, 1)).unflatten(0, (len(x), -1))
-        if out is not None and len(values) == len(nodes) and bool((values == 1).all()):
-            children = [child for node in nodes for _, child in node.children]
-            self._attention(layer + 1, self.stack.after_mlp(layer, x + out), children)
-            return
-        for part in self._parts(children_of(nodes), x):
-            streams = [x[n] + self._mlp_output(layer, out, n, float(m)) for n, m, _ in part]
-            after = self.stack.after_mlp(layer, _joined(streams))
+        for part in self._parts(family, x):
+            after = self.stack.after_mlp(layer, self._with_mlp(layer, x, out, part))
             self._attention(layer + 1, after, [child for *_, child in part])
 
-    def _mlp_output(self, layer: int, out: Tensor | None, node: int, value: float) -> Tensor:
-        if out is not None and value == 1:
-            return out[node]
-        fill = self._fill("mlp", layer, self.like)
-        if out is None or value == 0:
-            return fill
-        return torch.lerp(fill.to(out).expand_as(out[node]), out[node], value)
+    def _with_mlp(self, layer: int, x: Tensor, out: Tensor | None, part: Sequence[Child]) -> Tensor:
+        """The residual streams of children after the MLP, which each has to its own degree."""
+        parents = [n for n, *_ in part]
+        x = chosen(x, 0, parents)
+        if out is None:
+            return x + self._fill("mlp", layer, self.like)
+        out = chosen(out, 0, parents)
+        stream = x + out
+        values = torch.cat([value for _, value, _ in part])
+        for some in (values == 0, (values != 0) & (values != 1)):
+            rows = some.nonzero().flatten().tolist()
+            if not rows:
+                continue
+            instead = self._fill("mlp", layer, self.like)
+            if values[rows[0]] != 0:
+                own, m = chosen(out, 0, rows), sent(values[rows].to(out.dtype), out.device)
+                instead = torch.lerp(instead.to(own).expand_as(own), own, m[:, None, None, None])
+            stream.index_copy_(0, sent(rows, x.device), chosen(x, 0, rows) + instead)
+        return stream
 
     def _heads_fill(self, layer: int, heads: list[int]) -> Tensor:
         return chosen(self._fill("z", layer, self.like), -2, heads)
-
-
-def _joined(streams: list[Tensor]) -> Tensor:
-    return streams[0][None] if len(streams) == 1 else torch.stack(streams)

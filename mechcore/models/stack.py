@@ -12,6 +12,7 @@ Shapes: ``row`` is an example under one mask; ``pos`` is 1 where only the read p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -19,6 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mechcore.models.padding import real_positions
 from mechcore.models.placing import chosen
@@ -201,15 +203,11 @@ class Stack:
         masked = self._mask(context, len(x), x.shape[1])
         if q.requires_grad and q.device.type == "cpu":
             return self._with_gradients(q, k, v, masked, weights.scale)
-        z = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=masked,
-            is_causal=self.causal and masked is None,
-            scale=weights.scale,
-            enable_gqa=k.shape[1] != q.shape[1],
-        )
+        causal, grouped = self.causal and masked is None, k.shape[1] != q.shape[1]
+        with attention_kernels(q.device):
+            z = F.scaled_dot_product_attention(
+                q, k, v, masked, is_causal=causal, scale=weights.scale, enable_gqa=grouped
+            )
         return z.transpose(1, 2)
 
     def _with_gradients(
@@ -343,6 +341,17 @@ class Stack:
             weight = chosen(weight.unflatten(1, (self.n_heads, self.d_head)), 1, heads).flatten(1)
         return F.linear(z.flatten(-2).to(weight.dtype), weight, o.bias if bias else None)
 
+    def project_each(
+        self,
+        layer: int,
+        z: Float[Tensor, "row head batch pos d_head"],
+        heads: Int[Tensor, "row head"],
+    ) -> Float[Tensor, "row batch pos d_model"]:
+        """What W_O makes of z of other heads in every row, without its bias."""
+        weight = self.layers[layer].o.weight.unflatten(1, (self.n_heads, self.d_head))
+        weight = chosen(weight, 1, heads.flatten().tolist()).unflatten(1, heads.shape)
+        return torch.einsum("rhbpd,mrhd->rbpm", z.to(weight.dtype), weight)
+
     def after_attention(self, layer: int, x: Tensor) -> Tensor:
         """The residual stream after attention was added to it."""
         norm = self.layers[layer].norm_attn
@@ -367,6 +376,12 @@ class Stack:
         """The residual stream after the MLP was added to it."""
         norm = self.layers[layer].norm_mlp
         return norm(x) if self.post_norm and norm is not None else x
+
+
+def attention_kernels(device: torch.device) -> AbstractContextManager[None]:
+    """A block without cuDNN's attention: on a GPU it plans a second for every new shape."""
+    kernels = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    return sdpa_kernel(kernels) if device.type == "cuda" else nullcontext()
 
 
 def disagreement(got: Tensor, expected: Tensor) -> str | None:

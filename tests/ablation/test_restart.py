@@ -100,10 +100,11 @@ def restarted(
         read = last_real_position(inputs["attention_mask"])
     found: dict[int, Tensor] = {}
 
-    def emit(masks: Sequence[int], logits: Tensor) -> None:
-        if logits.ndim == 3:
-            logits = logits[torch.arange(len(read)), read if runner.everywhere else 0]
-        found.update((mask, logits) for mask in masks)
+    def emit(nodes: Sequence[Sequence[int]], logits: Tensor) -> None:
+        if logits.ndim == 4:
+            logits = logits[:, torch.arange(len(read)), read if runner.everywhere else 0]
+        for masks, rows in zip(nodes, logits, strict=True):
+            found.update((mask, rows) for mask in masks)
 
     runner.run(inputs, read, grow(values, by_layers(shape)), emit)
     assert sorted(found) == list(range(len(values)))

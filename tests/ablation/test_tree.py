@@ -68,8 +68,8 @@ def test_the_tree_of_single_components_written_out() -> None:
         ([1, 0], [([1], [([1, 1], [([1], [2])])])]),
         ([0, 1], [([1], [([1, 1], [([1], [1])])])]),
     ]
-    assert tree.masks == (0, 1, 2, 3, 4, 5, 6)
-    assert [child.masks for _, child in tree.children] == [(0, 3, 4, 5, 6), (2,), (1,)]
+    assert tree.masks == (0, 6, 5, 4, 3, 2, 1)
+    assert [child.masks for _, child in tree.children] == [(0, 6, 5, 4, 3), (2,), (1,)]
     # Layer 0 attends once for all; its MLP runs after each of three kinds of heads. Four streams
     # reach layer 1, which attends to each; six its MLP: two come out of one of the four.
     assert Work.of(tree, SMALL) == Work(attention=(1, 4), mlp=(3, 6))
@@ -197,9 +197,10 @@ def tree_logits(
     found: dict[int, Tensor] = {}
     order: list[tuple[int, ...]] = []
 
-    def emit(masks: Sequence[int], x: Tensor) -> None:
-        order.append(tuple(masks))
-        found.update((mask, stack.out(stack.head(x))) for mask in masks)
+    def emit(nodes: Sequence[Sequence[int]], x: Tensor) -> None:
+        order.extend(map(tuple, nodes))
+        for masks, rows in zip(nodes, x, strict=True):
+            found.update((mask, stack.out(stack.head(rows))) for mask in masks)
 
     runner.run(inputs, read_positions(model, inputs), tree, emit)
     assert sorted(n for masks in order for n in masks) == sorted(tree.masks)

@@ -24,21 +24,28 @@ def test_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = (tmp_path / "table").read_text()
     assert table in printed
     assert len(table.splitlines()) == 2 + len(rows)
-    swept = [row for row in rows if row["part"] == "sweep"]
-    variants = {"mechcore tree", "mechcore restart", "raw hooks, unsorted", "raw hooks"}
-    variants |= {"pyvene", "nnsight"}
-    for name in PARAMETERS:
-        of_model = [row for row in swept if row["model"] == name]
-        assert {row["variant"] for row in of_model} == variants
-        for row in of_model:
-            if "left out" not in row:
-                assert row["sets"] == 2 * (4 + 1)
-                assert row["seconds"] > 0
-                assert row["peak MiB"] > 0
-                assert row["logits apart"] < (1e-4 if row["dtype"] == "float32" else 0.1)
-    steps = {row["variant"]: row for row in rows if row["part"] == "pruning step"}
-    assert steps.keys() == {"12 in turn", "12 in one batch", "12 in one batch, bfloat16"}
-    assert steps["12 in turn"]["times as fast as 12 in turn"] == [1, 1, 1]
+    loops = {"raw hooks, unsorted", "raw hooks", "pyvene", "nnsight"}
+    halves = {"mechcore tree, bfloat16", "mechcore tree, float16"}
+    engines = {"mechcore tree", "mechcore restart"}
+    expected = {(name, "singles"): loops | engines for name in PARAMETERS}
+    expected["BERT base", "singles"] |= halves
+    expected["BERT base", "28 pairs"] = loops | halves | {"mechcore tree"}
+    swept = [row for row in rows if row["what"] in ("singles", "28 pairs")]
+    found: dict[tuple[str, str], set[str]] = {}
+    for row in swept:
+        found.setdefault((row["model"], row["what"]), set()).add(row["variant"])
+        if "left out" not in row:
+            assert row["sets"] == {"singles": 2 * (4 + 1), "28 pairs": 28}[row["what"]]
+            assert row["seconds"] > 0
+            assert row["peak MiB"] > 0
+            assert row["logits apart"] < (1e-4 if row["dtype"] == "float32" else 0.1)
+    assert found == expected
+    left_out = {row["variant"] for row in rows if "left out" in row}
+    assert left_out <= {"pyvene", "nnsight"}
+    steps = {(row["variant"], row["dtype"]): row for row in rows if "pruning" in row["what"]}
+    dtypes = ("float32", "bfloat16")
+    assert steps.keys() == {(v, d) for v in ("in turn", "in one batch") for d in dtypes}
+    assert all(steps["in turn", dtype]["times as fast"] == [1, 1, 1] for dtype in dtypes)
 
 
 def test_shapes_are_those_of_the_published_models(monkeypatch: pytest.MonkeyPatch) -> None:

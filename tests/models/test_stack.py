@@ -13,7 +13,7 @@ from helpers import ARCHITECTURES, Cases, captured, padded, texts
 from torch import Tensor
 
 from mechcore.models.running import is_causal, last_real_position, model_inputs
-from mechcore.models.stack import Layer, Linear, Norm, Stack
+from mechcore.models.stack import Layer, Linear, Norm, Stack, attention_kernels
 from mechcore.models.stack_of import stack_of
 
 HOOKED = pytest.param("hooked", marks=pytest.mark.hooked)
@@ -199,6 +199,30 @@ def test_heads_add_up_through_w_o(subject: Subject) -> None:
         fill = stack.project(0, z[0, 0, [1, 3]], [1, 3], bias=False)  # without batch and position
         assert fill.shape == (helpers.D_MODEL,)
         close(fill, stack.project(0, z[:, :, [1, 3]], [1, 3], bias=False)[0, 0])
+
+
+def test_other_heads_in_every_row_go_through_w_o(subject: Subject) -> None:
+    stack, heads = subject.stack, torch.tensor([[0, 2], [3, 1], [2, 1]])
+    z = torch.randn(3, 2, 4, 5, stack.d_head, generator=torch.Generator().manual_seed(0))
+    found = stack.project_each(1, z, heads)
+    for row, each in enumerate(heads.tolist()):  # project wants heads in order
+        order = sorted(range(2), key=each.__getitem__)
+        one = z[row, order].movedim(0, -2)
+        expected = stack.project(1, one, sorted(each), bias=False)
+        torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_attention_on_a_gpu_is_never_cudnns() -> None:
+    enabled = torch.backends.cuda.cudnn_sdp_enabled
+    assert enabled()
+    with attention_kernels(torch.device("cpu")):
+        assert enabled()
+    with attention_kernels(torch.device("cuda")):
+        assert not enabled()
+        assert torch.backends.cuda.flash_sdp_enabled()
+        assert torch.backends.cuda.mem_efficient_sdp_enabled()
+        assert torch.backends.cuda.math_sdp_enabled()
+    assert enabled()
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
