@@ -206,8 +206,13 @@ class Entry:
         """Whether it may be None."""
         return type(None) in get_args(self.type)
 
-    def check(self, what: str, value: Any) -> None:
+    def check(self, what: str, value: Any, none: str = "none") -> None:
         """Make sure that a value can be used.
+
+        Args:
+            what: how the setting is called.
+            value: what is to be checked.
+            none: how None is written there; empty if it cannot be.
 
         Raises:
             InputError: it cannot.
@@ -217,7 +222,7 @@ class Entry:
         expected = [_problem(kind, value, self.setting) for kind in self.choices]
         if "" not in expected:
             said = " or ".join(dict.fromkeys(expected))
-            said += ", or none" if self.optional else ""
+            said += f", or {none}" if self.optional and none else ""
             raise InputError(f"{what} is {_shown(value)}; expected {said}")
 
 

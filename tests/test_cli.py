@@ -1263,7 +1263,10 @@ def refused(
         ("--columns truth=label", "columns: unknown role 'truth'; roles are text_a"),
         ("--columns label", "--columns 'label': expected NAME=VALUE pairs"),
         ("--class-names a", "1 given (a), but the checkpoint has 2 classes"),
-        ("--max-id -1", "--max-id"),
+        (
+            "--max-id -1",
+            "--max-id is -1; expected a whole number from 1 to 2147483647, or 0 for all",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "prune"])

@@ -182,7 +182,7 @@ class _Option:
             given = _from_text(entry, option, given)
         if entry.setting.all and given == 0:
             return None
-        entry.check(option, given)
+        entry.check(option, given, none="0 for all" if entry.setting.all else "")
         return given
 
 
