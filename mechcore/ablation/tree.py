@@ -262,18 +262,20 @@ class TreeRunner(Runner):
         x = x.clone() if x is base else x  # other children may come from it
         n_changed = (differences != 0).sum(1)
         for n in filter(None, n_changed.unique().tolist()):  # as many heads in every row
-            rows = (n_changed == n).nonzero().flatten()
-            which = differences[rows].nonzero()[:, 1].unflatten(0, (-1, n))  # [row, head]
-            places = torch.searchsorted(torch.tensor(heads), which)
-            by = sent(differences[rows].gather(1, which).to(x.dtype), x.device)
-            own = z[sent(parents[rows][:, None], x.device), :, :, sent(places, x.device)]
-            fill = chosen(self._fill("z", layer, self.like), -2, which.flatten().tolist())
-            fill = fill.movedim(-2, 0).unflatten(0, which.shape)  # [row, head, *batch_pos, d_head]
-            if fill.ndim < own.ndim:
-                fill = fill[:, :, None, None]
-            difference = (own - fill) * by[..., None, None, None]
-            out = self.stack.project_each(layer, difference, which)
-            x.index_add_(0, sent(rows, x.device), out.to(x.dtype))
+            # W_O of each row's heads takes no more memory than the rows' residual streams may.
+            size = max(1, self.max_tokens // (n * z.shape[-1]))
+            for rows in (n_changed == n).nonzero().flatten().split(size):
+                which = differences[rows].nonzero()[:, 1].unflatten(0, (-1, n))  # [row, head]
+                by = sent(differences[rows].gather(1, which).to(x.dtype), x.device)
+                places = torch.searchsorted(torch.tensor(heads), which)
+                own = z[sent(parents[rows][:, None], x.device), :, :, sent(places, x.device)]
+                fill = self._heads_fill(layer, which.flatten().tolist())
+                fill = fill.movedim(-2, 0).unflatten(0, which.shape)
+                if fill.ndim < own.ndim:  # the same at all positions
+                    fill = fill[:, :, None, None]
+                difference = (own - fill) * by[..., None, None, None]
+                out = self.stack.project_each(layer, difference, which)
+                x.index_add_(0, sent(rows, x.device), out.to(x.dtype))
         return x
 
     def _mlp(self, layer: int, x: Tensor, nodes: Sequence[Node]) -> None:

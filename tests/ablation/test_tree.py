@@ -339,6 +339,7 @@ class Watched:
         self.nodes: Counter[tuple[str, int]] = Counter()
         self.heads: dict[int, set[tuple[int, ...]]] = {}
         self.tokens: list[int] = []
+        self.projected: list[int] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stack, name)
@@ -352,6 +353,10 @@ class Watched:
         self.heads.setdefault(layer, set()).add(tuple(heads))
         self.tokens.append(x.shape[0] * x.shape[1])
         return self.stack.z(layer, x, context, heads)
+
+    def project_each(self, layer: int, z: Tensor, heads: Tensor) -> Tensor:
+        self.projected.append(heads.numel() * z.shape[-1])
+        return self.stack.project_each(layer, z, heads)
 
     def mlp(self, layer: int, x: Tensor) -> Tensor:
         self._noted("mlp", layer, len(x))
@@ -418,6 +423,17 @@ def test_nodes_of_a_level_run_together_up_to_the_limit(models: Models) -> None:
     assert max(limited.tokens) == 20
     assert limited.calls["mlp", 0] == 3  # 2 + 2 + 1
     assert counted(limited, 2) == counted(together, 2)
+
+
+def test_w_o_is_taken_for_as_many_heads_as_fit(models: Models) -> None:
+    values = masks_of(ModelShape(2, 4), *PLANS["singles"])
+    d_head = helpers.D_MODEL // 4
+    together = watched_run(models, "gpt2", values, HUGE)
+    assert together.projected == [4 * d_head, 4 * d_head]  # a head of a layer gone, each of four
+    # One node of 10 tokens at a time: the full model goes on to layer 1 before the heads of layer 0.
+    limited = watched_run(models, "gpt2", values, max_tokens=3 * d_head)
+    assert limited.projected == [3 * d_head, d_head, *[d_head] * 4]
+    assert watched_run(models, "gpt2", values, max_tokens=1).projected == [d_head] * 8
 
 
 def test_heads_that_every_mask_ablates_are_not_computed(models: Models) -> None:
