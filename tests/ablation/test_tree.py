@@ -430,7 +430,7 @@ def test_w_o_is_taken_for_as_many_heads_as_fit(models: Models) -> None:
     d_head = helpers.D_MODEL // 4
     together = watched_run(models, "gpt2", values, HUGE)
     assert together.projected == [4 * d_head, 4 * d_head]  # a head of a layer gone, each of four
-    # One node of 10 tokens at a time: the full model goes on to layer 1 before the heads of layer 0.
+    # One node of 10 tokens at a time: the full model goes on to layer 1 before heads of layer 0.
     limited = watched_run(models, "gpt2", values, max_tokens=3 * d_head)
     assert limited.projected == [3 * d_head, d_head, *[d_head] * 4]
     assert watched_run(models, "gpt2", values, max_tokens=1).projected == [d_head] * 8
