@@ -32,17 +32,30 @@ class OffTrackError(MechcoreError):
 
 
 class MaskTraining:
-    """One mask in training; call `draw` and `update` in turn until it `is_done`."""
+    """One mask in training; call `draw` and `update` in turn until it `is_done`.
+
+    Args:
+        settings: the schedule.
+        shape: of the model.
+        target: sparsity in the end.
+        seed: of start and noise.
+        moved: what is added to log_alpha at the start, [layer, component].
+    """
 
     def __init__(
-        self, settings: PruneSettings, shape: ModelShape, target: float, seed: int
+        self,
+        settings: PruneSettings,
+        shape: ModelShape,
+        target: float,
+        seed: int,
+        moved: Tensor | float = 0.0,
     ) -> None:
         self.settings, self.shape, self.target, self.seed = settings, shape, target, seed
         self.name = subnetwork_name(target, seed)
         self.step = 0
         self.generator = torch.Generator().manual_seed(seed)
         start = torch.randn(shape.n_layers, shape.columns, generator=self.generator)
-        self.log_alpha = settings.log_alpha_mean + settings.log_alpha_std * start
+        self.log_alpha = settings.log_alpha_mean + moved + settings.log_alpha_std * start
         self.multipliers = torch.zeros(2)
         self.history = torch.zeros(settings.total_steps(target), len(HISTORY))
         self._drawn: Tensor | None = None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from mechcore import progress
@@ -24,6 +25,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import as_encoded
 from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import frozen
+from mechcore.pruning.attribution import attribution_scores
 from mechcore.pruning.mask_training import MaskTraining, OffTrackError
 from mechcore.pruning.settings import (
     READING,
@@ -35,6 +37,9 @@ from mechcore.pruning.settings import (
 from mechcore.pruning.subnetwork import Subnetwork
 from mechcore.pruning.teacher import Teacher, example_order
 from mechcore.state import StateFile, encoded_inputs, input_facts
+
+RANKED = 256
+"""Examples, about, from which components are ranked before masks are trained."""
 
 
 class PruningError(MechcoreError):
@@ -99,7 +104,8 @@ def prune(
     shape = ModelShape.of(model)
     if settings.discretisation == "ranking":
         check_keeps_some(targets, shape)
-    trainings = [MaskTraining(settings, shape, t, seed) for t in targets for seed in seeds]
+    moved = _moved(model, data, means, settings.attribution)
+    trainings = [MaskTraining(settings, shape, t, seed, moved) for t in targets for seed in seeds]
     facts = {} if state is None else _facts(model, data, means, settings, data_seed, trainings)
     store = StateFile(state, "pruning", facts)
     failed = _restore(store, trainings)
@@ -122,6 +128,19 @@ def prune(
                     store.save(states, {"failed": failed})
             advance()
     return _results(trainings, failed, ModelIdentity.of(model))
+
+
+def _moved(
+    model: Any, data: EncodedExamples, means: MeanActivations, by: float
+) -> Float[Tensor, "layer component"] | float:
+    """What the attribution ranking adds to log_alpha, from ``-by`` to ``by`` in equal steps."""
+    if not by:
+        return 0.0
+    some = data.part(range(0, len(data), -(-len(data) // RANKED)))
+    scores = attribution_scores(model, some, means).flatten()
+    ranks = torch.empty(len(scores))
+    ranks[scores.argsort(stable=True)] = torch.linspace(-by, by, len(scores))
+    return ranks.reshape(ModelShape.of(model).n_layers, -1)
 
 
 def _take_step(

@@ -56,6 +56,12 @@ class PruneSettings:
         4.0, "Mean of the normal initialisation of log_alpha.", least=-1e6
     )
     log_alpha_std: float = setting(0.01, "Its standard deviation.", least=0)
+    attribution: float = setting(
+        0.0,
+        "How far log_alpha is moved at the start by the rank of a component's attribution: up for "
+        "the largest, down for the smallest; 0 leaves it as it is.",
+        least=0,
+    )
     sparsity: Literal["expected", "sampled"] = setting(
         "expected",
         "The s of the Lagrangian: expected is the mean P(z = 0), with less variance; sampled "

@@ -41,6 +41,7 @@ from mechcore.pruning import (
     hard_concrete,
     prune,
 )
+from mechcore.pruning.attribution import attribution_scores
 from mechcore.pruning.subnetwork import HISTORY
 from mechcore.pruning.teacher import Teacher
 
@@ -73,6 +74,26 @@ def test_sampled_sparsity_keeps_what_is_planted(
     found = prune(planted, data, planted_means, seeds=[1, 2], sparsity=[0.5], preset=settings)
     for each in found:
         assert names(each.mask) > PLANTED
+
+
+@pytest.mark.parametrize("ranked", [1000, 5])
+def test_scores_start_from_the_attribution_ranking(
+    planted: Any,
+    planted_means: MeanActivations,
+    data: EncodedExamples,
+    monkeypatch: pytest.MonkeyPatch,
+    ranked: int,
+) -> None:
+    monkeypatch.setattr("mechcore.pruning.pruner.RANKED", ranked)
+    settings = PruneSettings(
+        steps=1, lr=0.0, log_alpha_mean=1.0, log_alpha_std=0.0, attribution=2.25, tolerance=1
+    )
+    found = prune(planted, data, planted_means, seeds=[1, 2], sparsity=0.5, preset=settings)
+    some = data if ranked == 1000 else data.part(range(0, len(data), -(-len(data) // 5)))
+    order = attribution_scores(planted, some, planted_means).flatten().argsort(stable=True)
+    for each in found:
+        steps = [1 - 2.25 + 0.5 * i for i in range(10)]  # ten components
+        assert each.log_alpha.flatten()[order].tolist() == pytest.approx(steps, abs=1e-6)
 
 
 @pytest.mark.parametrize("sparsity", ["expected", "sampled"])
