@@ -35,13 +35,10 @@ from typing import Any
 
 import pandas as pd
 import torch
-import transformers as hf
 from full_forwards import VARIANTS, Heads
-from large_models import SHAPES as DECODERS
-from large_models import Shape
+from gpu_models import Case, cases
 from measuring import forget_peak, peak, spread
 from prune_step import BATCH, Ours
-from shapes import CLASSES, examples
 from sweep import machine
 from sweep_variants import RAW, component_set
 from torch import Tensor
@@ -50,9 +47,6 @@ from mechcore.ablation import ComponentSet, ablate, sets
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
 from mechcore.masking.means import MeanActivations
-from mechcore.models import load_model
-from mechcore.models.loading import _bridge
-from mechcore.models.placing import DTYPES
 from mechcore.models.running import frozen
 
 BATCH_SIZE, MASKS = 64, 12
@@ -60,92 +54,12 @@ LOOPS = ("raw hooks, unsorted", RAW, "pyvene", "nnsight")
 AS_WRITTEN = LOOPS[0]
 TREE, RESTART = "mechcore tree", "mechcore restart"
 SINGLES = "singles"
-HALVES = ("bfloat16", "float16")
+PRECISIONS = {f"{TREE}, {dtype}": dtype for dtype in ("bfloat16", "float16")}
+"""Of variants that have another than the model."""
+
 PAIRS = 1000
-NAMES = {
-    "id2label": dict(enumerate(CLASSES)),
-    "label2id": {name: i for i, name in enumerate(CLASSES)},
-}
 AGREEMENT = {"float32": 1e-2, "bfloat16": 0.3, "float16": 0.1}
 """How far logits of random weights may be apart, times their largest; GPUs round in their ways."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """A classifier to sweep.
-
-    Attributes:
-        config: of the Hugging Face model.
-        dtype: of its weights.
-        examples: how many are run.
-        sample: sets that the loops run.
-        rounds: how often everything is timed.
-        in_full: pairs, halves of the precision and pruning, too.
-    """
-
-    config: Any
-    dtype: str
-    examples: int
-    sample: int
-    rounds: int
-    in_full: bool = False
-
-    def model(self, device: str, attention: str | None = None) -> Any:
-        """The Hugging Face model, the same every time; None: transformers chooses its attention."""
-        torch.manual_seed(0)
-        with torch.device(device):
-            made = hf.AutoModelForSequenceClassification.from_config(
-                self.config, dtype=DTYPES[self.dtype], attn_implementation=attention
-            )
-        return made.eval().requires_grad_(False)
-
-    def bridge(self, device: str) -> Any:
-        """What mechcore works on."""
-        made = self.model(device, "eager")
-        return load_model(_bridge("random", type(made).__name__, made, None))
-
-    def data(self) -> EncodedExamples:
-        found = examples(self.examples, vocabulary=self.config.vocab_size)
-        types = found.token_type_ids if self.config.model_type == "bert" else None
-        return replace(found, token_type_ids=types)
-
-
-def bert(**changes: Any) -> Any:
-    return hf.BertConfig(**NAMES, **changes)
-
-
-def gpt2(**changes: Any) -> Any:
-    return hf.GPT2Config(**NAMES, pad_token_id=0, **changes)
-
-
-def llama(shape: Shape) -> Any:
-    config = shape.config()
-    config.update({**NAMES, "pad_token_id": 0})
-    return config
-
-
-LLAMA_8B = Shape(32, 4096, 14336, 32, 8, 128256, tied=False, d_head=128)
-SMALL = Shape(2, 32, 64, 4, 2, 1100, d_head=8)
-
-
-def cases(quick: bool) -> dict[str, Case]:
-    """Models by name."""
-    if quick:
-        sizes: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2}
-        sizes |= {"num_attention_heads": 4, "intermediate_size": 64, "vocab_size": 1100}
-        small: dict[str, Any] = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 1100}
-        return {
-            "BERT base": Case(bert(**sizes), "float32", 4, 2, 1, in_full=True),
-            "GPT-2": Case(gpt2(**small), "float32", 4, 2, 1),
-            "Llama 3.2 1B": Case(llama(SMALL), "float32", 4, 2, 1),
-            "Llama 3.1 8B": Case(llama(SMALL), "bfloat16", 4, 2, 1),
-        }
-    return {
-        "BERT base": Case(bert(), "float32", 256, 6, 2, in_full=True),
-        "GPT-2": Case(gpt2(), "float32", 256, 6, 2),
-        "Llama 3.2 1B": Case(llama(DECODERS["Llama-3.2-1B"]), "bfloat16", 32, 6, 1),
-        "Llama 3.1 8B": Case(llama(LLAMA_8B), "bfloat16", 8, 4, 1),
-    }
 
 
 Row = dict[str, Any]
@@ -225,8 +139,8 @@ def swept(
     data: EncodedExamples,
 ) -> Tensor:
     """Sweep all sets; logits without some of them, [set, example, class]."""
-    options = {"batch_size": BATCH_SIZE, "role": "ood", **options}
-    without = ablate(model, every, data, means, **options).without
+    found = ablate(model, every, data, means, batch_size=BATCH_SIZE, role="ood", **options)
+    without = found.without
     return torch.stack([torch.from_numpy(without[component_set(h)].logits) for h in chosen])
 
 
@@ -275,8 +189,8 @@ def sweep_rows(name: str, case: Case, device: str) -> Iterator[Row]:
     del plain
     cleared(device)
     engines: dict[str, dict[str, Any]] = {TREE: {"engine": "tree"}, RESTART: {"engine": "restart"}}
-    for half in HALVES if case.in_full else ():
-        engines[f"{TREE}, {half}"] = {"engine": "tree", "precision": half}
+    for variant, dtype in PRECISIONS.items() if case.in_full else ():
+        engines[variant] = {"engine": "tree", "precision": dtype}
     fewer = data.part(range(-(-len(data) // 4)))
     for sweep, (every, chosen) in wanted.items():
         for variant, options in engines.items():
@@ -295,22 +209,32 @@ def compared(
     """Rows of one sweep."""
     expected = found[RAW].found.float()
     for variant, each in found.items():
-        dtype = next((half for half in HALVES if half in variant), case.dtype)
         apart = float((each.found.float() - expected).abs().max() / expected.abs().max())
-        ratios = zip(found[AS_WRITTEN].seconds, each.seconds, strict=True)
+        dtype = PRECISIONS.get(variant, case.dtype)
         yield {
-            "model": name,
-            "what": sweep,
-            "variant": variant,
-            "dtype": dtype,
+            **measured(name, sweep, variant, dtype, found, AS_WRITTEN),
             "sets": n_sets,
             "examples": n,
-            "seconds": min(each.seconds),
-            "times as fast": spread([a / b for a, b in ratios]),
-            "beside": AS_WRITTEN,
-            "peak MiB": each.peak,
             "logits apart": apart,
         }
+
+
+def measured(
+    name: str, what: str, variant: str, dtype: str, found: dict[str, Timed], beside: str
+) -> Row:
+    """What was measured of a variant, with the ratio to another."""
+    each = found[variant]
+    ratios = zip(found[beside].seconds, each.seconds, strict=True)
+    return {
+        "model": name,
+        "what": what,
+        "variant": variant,
+        "dtype": dtype,
+        "seconds": min(each.seconds),
+        "times as fast": spread([a / b for a, b in ratios]),
+        "beside": beside,
+        "peak MiB": each.peak,
+    }
 
 
 def pruning_rows(name: str, case: Case, device: str, steps: int) -> Iterator[Row]:
@@ -328,28 +252,15 @@ def pruning_rows(name: str, case: Case, device: str, steps: int) -> Iterator[Row
         ours = partial(Ours, model, data, means)
         for dtype in ("float32", "bfloat16"):
             in_turn = [ours(1, dtype) for _ in range(MASKS)]
-            variants = {"in turn": in_turn, "in one batch": [ours(MASKS, dtype)]}
-            found = {
-                variant: timed(
-                    f"{name}, {steps} steps {variant}, {dtype}",
-                    partial(run, trained),
-                    case.rounds,
-                    device,
+            found: dict[str, Timed] = {}
+            for variant, trained in (("in turn", in_turn), ("in one batch", [ours(MASKS, dtype)])):
+                what = f"{name}, {steps} steps {variant}, {dtype}"
+                each = timed(what, partial(run, trained), case.rounds, device)
+                found[variant] = replace(each, seconds=[k / steps for k in each.seconds])
+            for variant in found:
+                yield measured(
+                    name, f"pruning step, {MASKS} masks", variant, dtype, found, "in turn"
                 )
-                for variant, trained in variants.items()
-            }
-            for variant, each in found.items():
-                ratios = zip(found["in turn"].seconds, each.seconds, strict=True)
-                yield {
-                    "model": name,
-                    "what": f"pruning step, {MASKS} masks",
-                    "variant": variant,
-                    "dtype": dtype,
-                    "seconds": min(each.seconds) / steps,
-                    "times as fast": spread([a / b for a, b in ratios]),
-                    "beside": "in turn",
-                    "peak MiB": each.peak,
-                }
     del model
     cleared(device)
 

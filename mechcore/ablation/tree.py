@@ -25,6 +25,7 @@ from torch import Tensor
 
 from mechcore.components import ModelShape
 from mechcore.masking.fills import Fill, Kind, is_per_token
+from mechcore.masking.interventions import blended
 from mechcore.models.padding import real_positions
 from mechcore.models.placing import chosen, sent
 from mechcore.models.stack import Stack
@@ -234,7 +235,7 @@ class TreeRunner(Runner):
             masked = z
             if bool((values != 1).any()):
                 m = sent(values, z.device)[:, None]
-                masked = torch.lerp(self._heads_fill(layer, heads).to(z).expand_as(z), z, m)
+                masked = blended(z, m, self._heads_fill(layer, heads))
             out = stack.project(layer, masked, heads, bias=True)
         if len(heads) < self.shape.n_heads:
             others = [h for h in range(self.shape.n_heads) if h not in heads]
@@ -304,8 +305,8 @@ class TreeRunner(Runner):
                 continue
             instead = self._fill("mlp", layer, self.like)
             if values[rows[0]] != 0:
-                own, m = chosen(out, 0, rows), sent(values[rows].to(out.dtype), out.device)
-                instead = torch.lerp(instead.to(own).expand_as(own), own, m[:, None, None, None])
+                m = sent(values[rows].to(out.dtype), out.device)[:, None, None, None]
+                instead = blended(chosen(out, 0, rows), m, instead)
             stream.index_copy_(0, sent(rows, x.device), chosen(x, 0, rows) + instead)
         return stream
 
