@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
@@ -34,6 +36,7 @@ from mechcore.wording import role_name
 _UNITS = {"accuracy": "points", "margin": "nats"}
 _COMPONENT = r"L\d+\.(?:H\d+|MLP)"
 _MOST_PAIRED = 80
+_MOST_NAMED = 45
 _MOST_BARS = 12
 
 
@@ -102,40 +105,101 @@ def pair_interactions(
     """
     pairs = by_components(interactions[interactions["metric"] == metric], 2)
     pairs = pairs[pairs["subset"] == subset]
-    members = pairs["set"].str.split("+", expand=True)
-    pairs = pairs.assign(first=members[0], second=members[1])
-    names = _most_paired(pairs)
-    panels = data_sets(pairs)
-    scale = CHANGES[metric]
-    norm = _around_zero((scale * pairs["interaction"]).to_numpy())
+    panels = {
+        shorten(f"{role_name(role)}: {data}"): of_data(pairs, role, data)
+        for role, data in data_sets(pairs)
+    }
+    return _pair_grids(panels, metric)
+
+
+@styled
+def atlas(races: Mapping[str, pd.DataFrame]) -> Figure:
+    """Interaction of every two components that were raced as a change, one panel per race.
+
+    Args:
+        races: decisions on interactions of the margin, see `mechcore.race`, by their titles. One
+            per cent of the largest share the darkest colours.
+    """
+    panels = {
+        title: by_components(race, 2).rename(columns={"effect": "interaction"})
+        for title, race in races.items()
+    }
+    return _pair_grids(panels, "margin", share=0.99)
+
+
+def _pair_grids(panels: Mapping[str, pd.DataFrame], metric: str, share: float = 1) -> Figure:
+    """A square of components for each of the panels.
+
+    Args:
+        panels: pairs with their interaction, by title.
+        metric: of the interaction.
+        share: of all values whose colours differ; those of the largest do not.
+    """
+    names = _most_paired(pd.concat(map(_members, panels.values())))
+    scale, n_columns = CHANGES[metric], len(panels) if len(panels) < 4 else 2
+    n_rows = -(-len(panels) // n_columns)
+    norm = _around_zero(
+        scale * pd.concat([part["interaction"] for part in panels.values()]).to_numpy(), share
+    )
     side = float(np.clip(0.26 * len(names), 2.4, 8.5 if len(panels) == 1 else 4.6))
-    figure = new_figure(len(panels) * (side + 0.8) + 0.9, side + 1.0, square_cells=True)
-    axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    place = {name: i for i, name in enumerate(names)}
+    figure = new_figure(
+        n_columns * (side + 0.8) + 0.9, n_rows * (side + 0.5) + 0.5, square_cells=True
+    )
+    axes = figure.subplots(n_rows, n_columns, squeeze=False)
     palette = matplotlib.colormaps["RdBu"].with_extremes(bad="#EEEEEE")
-    for ax, (role, data) in zip(axes, panels, strict=True):
-        grid = np.full((len(names), len(names)), np.nan)
-        part = of_data(pairs, role, data)
-        part = part[part["first"].isin(place) & part["second"].isin(place)]
-        rows, columns = part["first"].map(place), part["second"].map(place)
-        grid[columns, rows] = grid[rows, columns] = scale * part["interaction"]
+    for ax in axes.flat[len(panels) :]:
+        ax.set_axis_off()
+    for ax, (title, part) in zip(axes.flat, panels.items(), strict=False):
+        grid = _pair_grid(part, names, scale)
         ax.imshow(grid, cmap=palette, norm=norm, interpolation="nearest")
-        step = -(-len(names) // 45)
-        size = 6.5 if len(names) <= 30 else 4.8
-        ticks = range(0, len(names), step)
-        ax.set_xticks(ticks, names[::step], rotation=90, size=size)
-        ax.set_yticks(ticks, names[::step], size=size)
-        ax.tick_params(length=0, pad=2)
-        ax.spines[:].set_visible(False)
-        ax.set_title(shorten(f"{role_name(role)}: {data}"))
+        _name_components(ax, names)
+        ax.set_title(title)
         if len(names) <= 12:
             for (i, j), value in np.ndenumerate(grid):
                 if not np.isnan(value):
                     shade = ink(palette(norm(value)))
                     text = _short(value, float(norm.vmax or 0))
                     ax.text(j, i, text, ha="center", va="center", size=5.5, color=shade)
-    _colour_bar(figure, axes, norm, f"interaction on {metric} ({_UNITS[metric]})")
+    extend = "neither" if share == 1 else "both"
+    _colour_bar(figure, axes, norm, f"interaction on {metric} ({_UNITS[metric]})", extend)
     return figure
+
+
+def _members(pairs: pd.DataFrame) -> pd.DataFrame:
+    """With the columns first and second."""
+    members = pairs["set"].str.split("+", expand=True)
+    return pairs.assign(first=members[0], second=members[1])
+
+
+def _pair_grid(pairs: pd.DataFrame, names: Sequence[str], scale: float) -> np.ndarray:
+    """What is known of these components in pairs, on both sides of the diagonal."""
+    place = {name: i for i, name in enumerate(names)}
+    part = _members(pairs)
+    part = part[part["first"].isin(place) & part["second"].isin(place)]
+    rows, columns = part["first"].map(place), part["second"].map(place)
+    grid = np.full((len(names), len(names)), np.nan)
+    grid[columns, rows] = grid[rows, columns] = scale * part["interaction"]
+    return grid
+
+
+def _name_components(ax: Axes, names: Sequence[str]) -> None:
+    """Name all, or where there are too many the layers, with lines between these."""
+    ax.tick_params(length=0, pad=2)
+    ax.spines[:].set_visible(False)
+    if len(names) <= _MOST_NAMED:
+        size = 6.5 if len(names) <= 30 else 4.8
+        ax.set_xticks(range(len(names)), names, rotation=90, size=size)
+        ax.set_yticks(range(len(names)), names, size=size)
+        return
+    layers = np.array([Component(name).layer for name in names])
+    starts = np.flatnonzero(np.diff(layers, prepend=-1))
+    middles = [float(np.flatnonzero(layers == layers[start]).mean()) for start in starts]
+    labels = [f"L{layers[start]}" for start in starts]
+    ax.set_xticks(middles, labels, size=6.5)
+    ax.set_yticks(middles, labels, size=6.5)
+    for start in starts[1:]:
+        ax.axhline(start - 0.5, color="#999999", lw=0.5)
+        ax.axvline(start - 0.5, color="#999999", lw=0.5)
 
 
 @styled
@@ -223,14 +287,18 @@ def _most_paired(pairs: pd.DataFrame) -> list[str]:
     return sorted(map(str, most.index[:_MOST_PAIRED]), key=Component)
 
 
-def _around_zero(values: np.ndarray) -> Normalize:
-    most = float(np.nanmax(np.abs(values))) or 1.0
+def _around_zero(values: np.ndarray, share: float = 1) -> Normalize:
+    """From the negative to the positive of what so many of the values are at most in size."""
+    most = float(np.nanquantile(np.abs(values), share)) or 1.0
     return Normalize(-most, most)
 
 
-def _colour_bar(figure: Figure, axes: np.ndarray, norm: Normalize, label: str) -> None:
+def _colour_bar(
+    figure: Figure, axes: np.ndarray, norm: Normalize, label: str, extend: str = "neither"
+) -> None:
     image = ScalarMappable(norm, "RdBu")
-    figure.colorbar(image, ax=list(axes), label=label, fraction=0.04, aspect=22, pad=0.02)
+    options: dict[str, Any] = {"fraction": 0.04, "aspect": 22, "pad": 0.02, "extend": extend}
+    figure.colorbar(image, ax=list(axes.flat), label=label, **options)
 
 
 def _short(value: float, most: float) -> str:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from mechcore.ablation.settings import GUARANTEE
 from mechcore.report import interaction_figures
-from mechcore.report.ablation_figures import largest_interactions
-from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Table
+from mechcore.report.ablation_figures import atlas, by_components, largest_interactions
+from mechcore.report.blocks import Block, Gallery, Paragraph, Picture, Section, Table
 from mechcore.report.groups import one_label_notes
 from mechcore.report.run_folder import RunFolder
 from mechcore.wording import (
@@ -38,7 +38,8 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
     files += ["race.csv"] * (run.table("race") is not None)
     overall = found[found["subset"] == ALL]
     if len(overall) == 0:
-        none = [*map(Paragraph, _raced(run)), Paragraph("The search found no set.", note=True)]
+        none: list[Block] = [*map(Paragraph, _raced(run)), *_atlas(run, gallery)]
+        none.append(Paragraph("The search found no set.", note=True))
         return Section("search", title, none, files)
     drawn = largest_interactions(overall)
     n = overall["set"].nunique()
@@ -55,6 +56,7 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
             "Dot plot of interactions on accuracy and margin; the numbers are in the table below.",
         ),
         _table(overall),
+        *_atlas(run, gallery),
     ]
     return Section("search", title, blocks, files)
 
@@ -145,6 +147,23 @@ def _raced(run: RunFolder) -> Iterator[str]:
             f"{search.get('guarantee') or GUARANTEE:g} at most, if no example has an effect far "
             "larger than those seen."
         )
+
+
+def _atlas(run: RunFolder, gallery: Gallery) -> Iterator[Picture]:
+    """The interactions of all pairs that were raced, if they are more than a table shows."""
+    race = run.table("race")
+    if race is None or by_components(race, 2)["set"].nunique() <= _MOST_ROWS:
+        return
+    where = race.iloc[0]
+    yield gallery.add(
+        atlas({f"{role_name(where['role'])}: {where['data']}": race}),
+        "atlas",
+        "Interaction of every two components as a change of margin, as far as the race knows it: "
+        "negative, and red, where both together cost more than the sum. Sets that left the race "
+        "early are known less well; race.csv has every interval. One per cent of the largest "
+        "share the darkest colours. Components are in the order of layers, MLPs after heads.",
+        "Heat map of the interactions of pairs of components; the numbers are in race.csv.",
+    )
 
 
 def _table(overall: pd.DataFrame) -> Table:

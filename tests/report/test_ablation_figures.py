@@ -190,7 +190,37 @@ def test_of_very_many_components_the_largest_interactions_are_drawn() -> None:
     values_drawn = grid(figure.axes[0])
     assert values_drawn.shape == (80, 80)
     assert np.nanmin(values_drawn) == pytest.approx(-0.01 * 142)
-    assert len(figure.axes[0].get_xticklabels()) <= 45
+    # Too many to name each: layers, at their middles.
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == [
+        f"L{i}" for i in range(5, 12)
+    ]
+    np.testing.assert_allclose(figure.axes[0].get_yticks()[:2], (3.5, 13.5))
+
+
+def race_table(effects: dict[str, float]) -> pd.DataFrame:
+    rows = [{"set": name, "size": 2, "effect": effect} for name, effect in effects.items()]
+    return pd.DataFrame(rows)
+
+
+def test_an_atlas_shows_every_race_with_the_colours_of_all() -> None:
+    races = {"first": race_table(PAIRS), "second": race_table({"L0.H1+L1.H0": 0.2})}
+    figure = figures.atlas(races)
+    assert titles(figure) == ["first", "second"]
+    ab, ac, bc = (-value for value in PAIRS.values())
+    np.testing.assert_allclose(
+        grid(figure.axes[0]), [[np.nan, ab, ac], [ab, np.nan, bc], [ac, bc, np.nan]]
+    )
+    assert np.isfinite(grid(figure.axes[1])).sum() == 2
+    assert grid(figure.axes[1])[0, 2] == pytest.approx(-0.2)
+    # Of 0.001, 0.2, 0.5 and 0.75, the 0.99 quantile lies 97 % of the way from 0.5 to 0.75.
+    assert ends(figure) == pytest.approx((-0.7425, 0.7425))
+
+
+def test_of_many_races_two_stand_beside_each_other() -> None:
+    figure = figures.atlas({f"race {i}": race_table(PAIRS) for i in range(5)})
+    assert titles(figure) == [f"race {i}" for i in range(5)]
+    assert [ax.get_subplotspec().is_first_col() for ax in figure.axes[:4]] == [True, False] * 2
+    assert not figure.axes[5].axison
 
 
 def test_sets_called_by_names_of_their_own_are_left_out_of_the_grids() -> None:

@@ -412,6 +412,19 @@ def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_pat
     )
 
 
+def test_a_race_of_many_pairs_has_an_atlas(run: RunFolder, tmp_path: Path) -> None:
+    for n, expected in ((40, 0), (41, 1)):
+        rows = [f"L0.H{i}+L1.MLP,2,hans,ood,within,0.01,-0.1,0.1,90,\n" for i in range(n)]
+        (tmp_path / "race.csv").write_text(
+            "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
+        )
+        race = run.schemas["race"].read(tmp_path / "race.csv")
+        section = search_section.search_section(changed(run, race=race), GALLERY)
+        assert section is not None
+        pictures = [each for each in section.blocks if isinstance(each, Picture)]
+        assert [each.name for each in pictures].count("atlas") == expected
+
+
 def test_accuracies_cut_off_are_marked(run: RunFolder) -> None:
     found = run.tables["superadditive"]
     at_floor = (found["set"] == "L0.H3+L1.H5") & (found["metric"] == "accuracy")
