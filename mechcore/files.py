@@ -188,8 +188,11 @@ def _map_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFram
 
     new = frame.copy()
     for i, dtype in enumerate(frame.dtypes):  # by position: names may occur twice
-        if not (is_numeric_dtype(dtype) or is_bool_dtype(dtype)):
-            new.isetitem(i, frame.iloc[:, i].astype(object).map(changed).array)
+        if is_numeric_dtype(dtype) or is_bool_dtype(dtype):
+            continue
+        old = frame.iloc[:, i].astype(object)
+        if any(changed(value) is not value for value in old):
+            new.isetitem(i, old.map(changed).array)
     return new.set_axis([changed(name) for name in frame.columns], axis=1)
 
 

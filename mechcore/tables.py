@@ -306,7 +306,7 @@ def _numbers(texts: pd.Series, *, whole: bool) -> pd.Series:
     import pandas as pd
 
     if not whole:
-        return texts.mask(texts == "").astype(float)
+        return pd.Series([float(text or "nan") for text in texts], texts.index, float)
     found = [int(text) if re.fullmatch(r"\d+", text) else None for text in texts]
     if any(text and number is None for text, number in zip(texts, found, strict=True)):
         return _numbers(texts, whole=False)

@@ -75,7 +75,7 @@ def facts(run: RunFolder) -> Facts:
     }
     categories = _by_name(run.table("head_categories"), "component")
     frequency = _by_name(run.table("head_frequency"), "component")
-    singles = _by_name(run.singles, "set")
+    alone = _alone(run.singles)
     roles = _by_name(run.table("roles"), "component")
     drawn = {example.component: example for example in run.attention_examples}
     flips, seeds = flips_of(run), _keepers(run.table("subnetworks"))
@@ -84,8 +84,8 @@ def facts(run: RunFolder) -> Facts:
         parts = list(_kept(name, frequency.get(name), seeds))
         if name in categories:
             parts.append(_masses(categories[name].iloc[0]))
-        if name in singles:
-            parts.append(_alone(singles[name]))
+        if name in alone:
+            parts.append(alone[name])
         for kind, (shown, rows_of) in joint.items():
             if rows := rows_of.get(name):
                 parts.append(Part(_JOINT[kind], shown.header, sorted(shown.text_columns), rows))
@@ -206,11 +206,18 @@ def _ends(row: pd.Series, name: str) -> str:
     return f"[{number(100 * low, 1)}, {number(100 * high, 1)}]"
 
 
-def _alone(singles: pd.DataFrame) -> Part:
-    """All examples first, in each data set."""
+def _alone(singles: pd.DataFrame | None) -> dict[str, Part]:
+    """What every set costs: all examples first, in each data set."""
+    if singles is None or len(singles) == 0:
+        return {}
     parts = [of_data(singles, role, data) for role, data in data_sets(singles)]
-    ordered = [p.loc[(p["subset"] != ALL).sort_values(kind="stable").index] for p in parts]
+    ordered = pd.concat(
+        [p.loc[(p["subset"] != ALL).sort_values(kind="stable").index] for p in parts]
+    )
     shown: list[Shown] = [PLACED, "subset", "accuracy_drop", "margin_drop"]
-    table = table_of(placed(pd.concat(ordered)), ABLATION, "", shown)
-    title = "Ablated alone, with intervals"
-    return Part(title, table.header, sorted(table.text_columns), table.rows)
+    table = table_of(placed(ordered), ABLATION, "", shown)
+    rows: dict[str, list[Sequence[str]]] = {}
+    for name, row in zip(ordered["set"], table.rows, strict=True):
+        rows.setdefault(name, []).append(row)
+    title, words = "Ablated alone, with intervals", sorted(table.text_columns)
+    return {name: Part(title, table.header, words, each) for name, each in rows.items()}

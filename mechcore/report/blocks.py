@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pandas as pd
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from mechcore.errors import InputError
@@ -236,13 +237,16 @@ def embedded(figure: Figure, name: str, caption: str, alt: str) -> Picture:
 
 
 def _drawn(figure: Figure, end: str) -> bytes:
-    # Without a date, the same figure gives the same bytes.
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}[end]
     content = io.BytesIO()
     with style():
-        figure.savefig(
-            content, format=end, dpi=PNG_DPI if end == "png" else None, metadata=metadata
-        )
+        if end == "png":
+            # Figure.savefig draws all of it once more, for a layout that is settled by now.
+            figure.set_dpi(PNG_DPI)
+            FigureCanvasAgg(figure).print_png(content)
+        else:
+            # Without a date, the same figure gives the same bytes.
+            date = {"svg": "Date", "pdf": "CreationDate"}[end]
+            figure.savefig(content, format=end, metadata={date: None})
     return content.getvalue()
 
 
