@@ -397,7 +397,8 @@ def undrawn() -> Iterator[None]:
     """Figures are made of the tables, but saved as pictures of one pixel.
 
     To draw them takes longer than all the rest of a small study. That they are drawn well is for
-    ``tests/report``, the pages of the documentation and the first test of ``tests/test_cli.py``.
+    ``tests/report``, the pages of the documentation and the first test of
+    ``tests/cli/test_commands.py``.
     """
     blocks: Any = importlib.import_module("mechcore.report.blocks")
     with pytest.MonkeyPatch.context() as patch:
