@@ -48,6 +48,7 @@ def test_every_table_of_a_page_is_made_from_the_tables_of_its_studies(name: str)
         ("minilm-mnli-hans", ("| base |", "| claim |")),
         ("minilm-qqp-paws", ("| base |", "| claim |")),
         ("minilm-fine-tunings", ("| training |",)),
+        ("minilm-atlas", ("| training |",)),
         ("smollm2-agreement", ("| model |",)),
     ],
 )
