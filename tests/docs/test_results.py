@@ -6,9 +6,13 @@ import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pandas as pd
 import pytest
+import typer
+
+from mechcore.cli import app
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -60,6 +64,41 @@ def test_every_table_of_the_page_is_made_from_the_tables_of_the_study(
     shown = [table.strip() for table in _tables(page) if not any(w in table for w in written)]
     assert sorted(shown) == sorted(made.values())
     assert len(_tables(page)) == len(made) + len(written)
+
+
+def test_the_atlas_comes_from_commands_that_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, ran = _module("minilm_atlas_study"), list[list[str]]()
+    cut = DOCS / "tables" / "minilm-atlas" / "seed-1" / "path_information.csv"
+
+    def run(command: list[str], check: bool) -> None:
+        ran.append(command[3:])
+        out = Path(command[-1])
+        if ran[-1][0] == "interactions" and "non-entailment" in ran[-1] and len(ran) == 2:
+            (out / "search.safetensors").touch()
+            raise KeyboardInterrupt
+        if ran[-1][0] == "paths":
+            table = pd.read_csv(cut).assign(subset="all")
+            table.to_csv(out / "path_information.csv")
+            table.to_csv(out / "core_dependence.csv")
+        (out if ran[-1][0] == "means" else out / "race.csv").touch()
+
+    monkeypatch.setattr(module.subprocess, "run", run)
+    monkeypatch.setenv("NLI_DATA", "data")
+    with pytest.raises(KeyboardInterrupt):
+        module.study(tmp_path, "seed-1", tmp_path)
+    module.study(tmp_path, "seed-1", tmp_path)
+    assert [command[0] for command in ran] == [
+        *("means", "interactions", "interactions", "interactions", "paths", "paths")
+    ]
+    assert ["--resume" in command for command in ran] == [False, False, True, False, False, False]
+    assert ran[-1][ran[-1].index("--receivers") + 1].startswith("L1.MLP,L2.MLP,")
+    group: Any = typer.main.get_command(app)
+    for command in ran:
+        known = group.get_command(typer.Context(group), command[0]).params
+        options = {name for parameter in known for name in parameter.opts}
+        assert {word for word in command if word.startswith("--")} <= options
 
 
 def test_the_sentences_on_agreement_are_what_the_page_says(tmp_path: Path) -> None:
