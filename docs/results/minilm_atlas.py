@@ -40,7 +40,7 @@ def tables(folder: Path) -> dict[str, str]:
     races = {name: _effects(folder, name) for name in MODELS}
     return {
         "models": _models(folder),
-        "decisions": _decisions(folder),
+        "decisions": _decisions(races),
         "kinds": _kinds(races),
         "largest": _largest(races),
         "halves": _halves(races),
@@ -85,15 +85,15 @@ def _models(folder: Path) -> str:
     return markdown(["model", "loss", *SETS.values(), "core"], rows)
 
 
-def _decisions(folder: Path) -> str:
+def _decisions(races: dict[str, pd.DataFrame]) -> str:
     rows = []
-    for name, title in MODELS.items():
-        for file, half in HALVES.items():
-            race = pd.read_csv(folder / name / f"{file}.csv")
-            counts = race["decision"].value_counts()
+    for name, race in races.items():
+        for half in HALVES.values():
+            counts, n = race[(half, "decision")].value_counts(), race[(half, "n")]
             told = [f"{counts.get(each, 0):,}" for each in (*BEYOND, "within", "open")]
-            n = race["n"]
-            rows.append([title, half, *told, f"{n.median():.0f}", f"{n.mean():.0f}", str(n.max())])
+            rows.append(
+                [MODELS[name], half, *told, f"{n.median():.0f}", f"{n.mean():.0f}", str(n.max())]
+            )
     head = ["model", "half", "above", "below", "within", "open"]
     return markdown([*head, "half of the pairs took at most", "mean", "most"], rows)
 
