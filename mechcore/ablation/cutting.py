@@ -23,7 +23,6 @@ from mechcore.ablation.kept import Kept
 from mechcore.ablation.stack_cuts import StackCuts
 from mechcore.components import Component, Mask, ModelShape
 from mechcore.components.paths import Path, PathSet, Receiver
-from mechcore.evaluation.evaluate import MAX_ROWS
 from mechcore.masking.blinding import Blindness, blind, runs_in_parallel
 from mechcore.masking.fills import fill_of
 from mechcore.models.running import Batch, n_kv_heads, read_position
@@ -166,7 +165,7 @@ class PathEngine:
             grouped = {row for rows in by_senders.values() for row in rows.values()}
             rest = [row for row in rest if row not in grouped]
             rest.sort(key=lambda row: Receiver(None) not in sets[row].senders)
-        size = max(1, MAX_ROWS // job.batch_size // 2)
+        size = max(1, job.masks_at_once // 2)
         self.rest = [rest[start : start + size] for start in range(0, len(rest), size)]
         self.parts = [
             (group, part)

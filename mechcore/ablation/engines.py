@@ -86,6 +86,11 @@ class Job:
         other.masks, other.fill = masks, fill
         return other
 
+    @property
+    def masks_at_once(self) -> int:
+        """How many masks of a whole batch run in one forward, at least one."""
+        return max(1, MAX_ROWS // self.batch_size)
+
     @cached_property
     def batches(self) -> list[Batch]:
         """All batches, each with the rows of its examples as ``index``."""
@@ -119,9 +124,8 @@ class ReferenceEngine:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.division = [self.name, MAX_ROWS]  # what divides the sets into parts
-        size = max(1, MAX_ROWS // job.batch_size)
         numbers = torch.arange(len(job.masks) - 1)
-        self.parts = list(numbers.split(size)) if len(numbers) else []
+        self.parts = list(numbers.split(job.masks_at_once)) if len(numbers) else []
 
     def tasks(self) -> list[tuple[int, int, float]]:
         """Part, batch and cost of every task; part -1 is the full model, batches run at once."""
