@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import Study, where_of
+from study_tables import Study, points, where_of
 
 OTHER_TASK = Path(__file__).parents[1] / "tables" / "minilm-mnli-hans"
 HALVES = {"ood:not equivalent": "not equivalent", "ood:equivalent": "equivalent"}
+N_READERS = 6
 STUDY = Study(
     id="QQP",
     ood="PAWS",
@@ -39,6 +40,8 @@ def tables(folder: Path) -> dict[str, str]:
         "heads": STUDY.heads(read["sweep"], categories, read["head_frequency"], "id:all"),
         "tasks": _tasks(read["head_frequency"], pd.read_csv(OTHER_TASK / "head_frequency.csv")),
         "joint": STUDY.joint(read["interactions"], "id:all"),
+        "sizes": STUDY.sizes(read["mean_effective_size"], {each: each for each in HALVES.values()}),
+        "readers": _readers(read["core_dependence"]),
     }
 
 
@@ -86,6 +89,31 @@ def _seeds(subnetworks: pd.DataFrame, accuracy: pd.DataFrame) -> str:
     return markdown(
         ["seed", *(f"{100 * s:.0f} %: {each}" for s in STUDY.sparsities for each in what)], rows
     )
+
+
+def _readers(dependence: pd.DataFrame) -> str:
+    """Components that change most answers to PAWS when they do not see the core."""
+    by_metric = {
+        (role, metric, subset): part.set_index("receiver")
+        for (role, metric, subset), part in dependence.groupby(["role", "metric", "subset"])
+    }
+    halves = [by_metric["ood", "accuracy", half] for half in HALVES.values()]
+    blind = [f"blind_drop{end}" for end in ("", "_low", "_high")]
+    order = halves[0][blind[0]].abs().sort_values(ascending=False, kind="stable").index
+    rows = []
+    for name in order[:N_READERS]:
+        cells = [name]
+        for half in halves:
+            row, of_name = half.loc[name], half.loc[[name]]
+            cells += [points(of_name, "drop", "drop_low", "drop_high"), points(of_name, *blind)]
+            random = f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}"
+            cells.append(random if row["n_controls"] else "")
+        for role in ("ood", "id"):
+            cells.append(points(by_metric[role, "information", "all"].loc[[name]], *blind))
+        rows.append(cells)
+    what = ("D(r)", "blind", "random heads")
+    head = ["receiver", *(f"{half}, {each}" for half in HALVES.values() for each in what)]
+    return markdown([*head, "information, PAWS", "information, QQP"], rows)
 
 
 if __name__ == "__main__":

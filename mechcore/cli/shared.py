@@ -215,7 +215,21 @@ def show_core(members: Any, summary: Any) -> None:
 
 
 def show_run(out: Path) -> None:
-    """The main results of a run."""
+    """The main results of a run: of its subnetworks, and over checkpoints."""
+    if (out / "tables" / "accuracy.csv").exists():
+        _show_analyses(out)
+    if (out / "tables" / "mean_effective_size.csv").exists():
+        show_missing(out, "missing_grid_masks")
+        show_sizes(run_table(out, "mean_effective_size"))
+
+
+def show_sizes(means: Any) -> None:
+    """The table ``mean_effective_size``."""
+    names = {"effective_size": "size", "n_seeds": "seeds", "n_faithful": "faithful"}
+    show(means.rename(columns=names | {"full_accuracy": "accuracy"}))
+
+
+def _show_analyses(out: Path) -> None:
     names = ("accuracy", "subnetworks", "core", "core_summary")
     tables = {name: run_table(out, name) for name in names}
     full = tables["accuracy"].query("subnetwork == 'full'")

@@ -28,6 +28,7 @@ from mechcore.cli.shared import (
     show,
     show_core,
     show_missing,
+    show_sizes,
     show_subnetworks,
 )
 from mechcore.errors import InputError
@@ -262,8 +263,7 @@ def effective_size(
         print(f"report: {report}")
         show_missing(out, "missing_grid_masks")
         means = read_csv(out / "tables" / "mean_effective_size.csv")
-    names = {"effective_size": "size", "n_seeds": "seeds", "n_faithful": "faithful"}
-    show(means.rename(columns=names | {"full_accuracy": "accuracy"}))
+    show_sizes(means)
     print(f"tables and figures: {out}")
 
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 import transformers as hf
+import yaml
 from transformers import BertModel
 
 import mechcore
@@ -486,7 +487,10 @@ def test_compare(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("no_drawings")
 def test_effective_size_of_checkpoints(
-    files: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+    files: Path,
+    whole: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (early, path), *_, (last, final) = encoder_checkpoints()
     series = f"{path},{final}"
@@ -531,6 +535,16 @@ def test_effective_size_of_checkpoints(
     pd.testing.assert_frame_equal(
         pd.read_csv("again/tables/mean_effective_size.csv"), means.query("group == 'ID'")
     )
+    # A study of nothing else shows the same.
+    settings = json.loads(Path("out/config.json").read_text())["settings"]
+    Path("sizes.yaml").write_text(yaml.safe_dump(settings))
+    capsys.readouterr()
+    assert call(f"{command} --out out") == 0
+    shown = capsys.readouterr().out
+    table = shown.removeprefix("report: out/report.html\n").partition("tables and figures: out")[0]
+    assert table.count("\n") == 2 + len(means)
+    assert call("run sizes.yaml --out study --store out/store") == 0
+    assert capsys.readouterr().out == f"{table}report: study/report.html\n"
 
 
 def test_export(files: Path) -> None:

@@ -364,6 +364,39 @@ def test_groups_of_effective_sizes_are_named(run: RunFolder) -> None:
     ) in words
 
 
+@pytest.mark.parametrize(
+    ("faithful", "said"),
+    [
+        ({1: (0.9, 0.9), 2: (0.9, 0.9)}, "faithful on OOD at every checkpoint."),
+        ({1: (0.9, 0.9), 2: (0.9, 0.3)}, "faithful on OOD at checkpoint 1."),
+        ({1: (0.9, 0.9), 2: (0.9, 0.9), 3: (0.3, 0.3)}, "faithful on OOD at checkpoints 1 and 2."),
+        (
+            dict.fromkeys(range(6), (0.9, 0.9)) | {6: (0.3, 0.9)},
+            "faithful on OOD at 6 of 7 checkpoints.",
+        ),
+        ({1: (0.3, 0.9), 2: (float("nan"), 0.9)}, None),
+    ],
+)
+def test_sizes_are_bounds_where_the_sparsest_subnetworks_are_faithful(
+    run: RunFolder, faithful: dict[int, tuple[float, float]], said: str | None
+) -> None:
+    row = run.tables["effective_size"].iloc[0].to_dict()
+    rows = [
+        row | {"group": "OOD", "checkpoint": step, "seed": seed, "sparsity": sparsity}
+        for step, of_seeds in faithful.items()
+        for seed, sparsity in enumerate(of_seeds)
+    ]
+    tables = {"effective_size": pd.DataFrame(rows), "grid": pd.DataFrame({"sparsity": [0.3, 0.9]})}
+    words, _ = made(size_section.size_section, changed(run, **tables))
+    if said is None:
+        assert "upper bounds" not in words
+    else:
+        assert (
+            f"Even at a sparsity of 90\u00a0%, the largest of the grid, the subnetworks of all "
+            f"seeds are {said} Effective sizes there are upper bounds." in words
+        )
+
+
 # -- search ---------------------------------------------------------------------------------------
 
 
