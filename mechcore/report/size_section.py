@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
@@ -12,10 +10,9 @@ from mechcore.report.run_folder import RunFolder
 from mechcore.report.subnetwork_figures import effective_sizes
 from mechcore.report.summary import size_sentences
 from mechcore.subnetworks.effective_size import EFFECTIVE_SIZE, MEAN_EFFECTIVE_SIZE
-from mechcore.wording import listed, sparsity, whole
+from mechcore.wording import whole
 
 _TITLE = "Effective size over training"
-_MOST_NAMED = 5
 FILES = ("mean_effective_size.csv", "effective_size.csv", "full.csv", "grid.csv")
 
 
@@ -27,7 +24,6 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
     members = members_sentence(run, list(dict.fromkeys(means["group"])))
     blocks: list[Block] = [
         *map(Paragraph, size_sentences(run)),
-        *map(Paragraph, _least_tried(run)),
         *([Paragraph(members)] if members else []),
         gallery.add(
             effective_sizes(means),
@@ -47,36 +43,6 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
         return Section("effective-size", _TITLE, blocks, FILES)
     blocks.append(missing_table(run, "missing_grid_masks"))
     return Section("effective-size", _TITLE, blocks, (*FILES, "missing_grid_masks.csv"))
-
-
-def _least_tried(run: RunFolder) -> Iterator[str]:
-    """Where even the sparsest subnetworks of the grid are faithful, so that sizes are bounds."""
-    sizes, grid = run.table("effective_size"), run.table("grid")
-    if sizes is None or grid is None or len(grid) == 0:
-        return
-    sparsest = grid["sparsity"].max()
-    groups = sizes.assign(bound=sizes["sparsity"] == sparsest).groupby("group", sort=False)
-    told = []
-    for group, part in groups:
-        bound = part.groupby("checkpoint", sort=False)["bound"].all()
-        if bound.any():
-            told.append(f"on {group} at {_which(bound)}")
-    if told:
-        yield (
-            f"Even at a sparsity of {sparsity(sparsest)}, the largest of the grid, the subnetworks "
-            f"of all seeds are faithful {listed(told)}. Effective sizes there are upper bounds. A "
-            "model at chance has faithful subnetworks that know nothing."
-        )
-
-
-def _which(chosen: pd.Series) -> str:
-    """Checkpoints, by name unless there are many."""
-    names = [str(checkpoint) for checkpoint in chosen.index[chosen]]
-    if len(names) == len(chosen):
-        return "every checkpoint"
-    if len(names) > _MOST_NAMED:
-        return f"{len(names)} of {len(chosen)} checkpoints"
-    return f"checkpoint{'s' * (len(names) > 1)} {listed(names)}"
 
 
 def missing_table(run: RunFolder, name: str) -> Table:

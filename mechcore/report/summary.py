@@ -37,6 +37,9 @@ from mechcore.wording import (
 _MOST_TOLD = 3
 """Groups whose effective size is told in words."""
 
+_MOST_NAMED = 5
+"""Checkpoints that are told by name."""
+
 
 def tiles(run: RunFolder) -> list[Tile]:
     """Headline numbers, as many as the run has tables for."""
@@ -329,6 +332,7 @@ def size_sentences(run: RunFolder) -> Iterator[str]:
     rest = groups[len(told) :]
     further = f" The table also has {listed(rest)}." if rest else ""
     yield f"The effective size {changes} {listed(parts)}.{further}"
+    yield from _bounds(run)
     missing = run.table("missing_grid_masks")
     if missing is not None and len(missing):
         named = [
@@ -340,3 +344,33 @@ def size_sentences(run: RunFolder) -> Iterator[str]:
             "size is chosen among the masks that it has, so that it can be too large; a seed or "
             "checkpoint without masks has none."
         )
+
+
+def _bounds(run: RunFolder) -> Iterator[str]:
+    """Where even the sparsest subnetworks of the grid are faithful, so that sizes are bounds."""
+    sizes, grid = run.table("effective_size"), run.table("grid")
+    if sizes is None or grid is None or len(grid) == 0:
+        return
+    sparsest = grid["sparsity"].max()
+    groups = sizes.assign(bound=sizes["sparsity"] == sparsest).groupby("group", sort=False)
+    told = []
+    for group, part in groups:
+        bound = part.groupby("checkpoint", sort=False)["bound"].all()
+        if bound.any():
+            told.append(f"on {group} at {_which(bound)}")
+    if told:
+        yield (
+            f"Even at a sparsity of {sparsity(sparsest)}, the largest of the grid, the subnetworks "
+            f"of all seeds are faithful {listed(told)}. Effective sizes there are upper bounds. A "
+            "model at chance has faithful subnetworks that know nothing."
+        )
+
+
+def _which(chosen: pd.Series) -> str:
+    """Checkpoints, by name unless there are many."""
+    names = [str(checkpoint) for checkpoint in chosen.index[chosen]]
+    if len(names) == len(chosen):
+        return "every checkpoint"
+    if len(names) > _MOST_NAMED:
+        return f"{len(names)} of {len(chosen)} checkpoints"
+    return f"checkpoint{'s' * (len(names) > 1)} {listed(names)}"
