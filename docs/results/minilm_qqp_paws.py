@@ -17,6 +17,7 @@ from study_tables import Study, points, where_of
 OTHER_TASK = Path(__file__).parents[1] / "tables" / "minilm-mnli-hans"
 HALVES = {"ood:not equivalent": "not equivalent", "ood:equivalent": "equivalent"}
 N_READERS = 6
+N_DIVIDENDS = 6
 STUDY = Study(
     id="QQP",
     ood="PAWS",
@@ -40,6 +41,8 @@ def tables(folder: Path) -> dict[str, str]:
         "heads": STUDY.heads(read["sweep"], categories, read["head_frequency"], "id:all"),
         "tasks": _tasks(read["head_frequency"], pd.read_csv(OTHER_TASK / "head_frequency.csv")),
         "joint": STUDY.joint(read["interactions"], "id:all"),
+        "shapley": _shapley(read["shapley"]),
+        "dividends": _dividends(read["dividends"]),
         "sizes": STUDY.sizes(read["mean_effective_size"], {each: each for each in HALVES.values()}),
         "readers": _readers(read["core_dependence"]),
     }
@@ -89,6 +92,31 @@ def _seeds(subnetworks: pd.DataFrame, accuracy: pd.DataFrame) -> str:
     return markdown(
         ["seed", *(f"{100 * s:.0f} %: {each}" for s in STUDY.sparsities for each in what)], rows
     )
+
+
+def _shapley(values: pd.DataFrame) -> str:
+    """What each core head has of the drop without all of them."""
+    parts = [values[where_of(values) == data].set_index("set") for data in STUDY.drops]
+    rows = [
+        [head, *(points(part.loc[[head]], "shapley", "low", "high") for part in parts)]
+        for head in parts[0].index
+    ]
+    return markdown(["head", *STUDY.drops.values()], rows)
+
+
+def _dividends(found: pd.DataFrame) -> str:
+    """The largest dividends of two core heads and more, by the margin on either half of PAWS."""
+    parts = [found[where_of(found) == data].set_index("set") for data in STUDY.drops]
+    halves = pd.concat([part["dividend"].abs() for part in parts[1:]], axis=1)
+    rows = []
+    for name in halves.max(axis=1).nlargest(N_DIVIDENDS).index:
+        cells = [name.replace("+", " + ")]
+        for part in parts:
+            cells.append(f"{part.loc[name, 'drop']:.2f}")
+            cells.append(points(part.loc[[name]], "dividend", "low", "high", unit=1))
+        rows.append(cells)
+    what = [f"{data}, {each}" for data in STUDY.drops.values() for each in ("drop", "dividend")]
+    return markdown(["set", *what], rows)
 
 
 def _readers(dependence: pd.DataFrame) -> str:

@@ -149,17 +149,17 @@ class DataConfig:
     )
     train: str | tuple[Source, ...] | None = setting(
         None,
-        "Training examples, for means and pruning: a file, or several sources.",
+        "Training examples, for means and pruning: a file; in a study's file, several sources, too.",
         "--train",
         place=True,
         example="[{path: mnli.tsv, labels: [neutral], max: 1000}]",
     )
     id: str | tuple[Source, ...] | None = setting(
-        None, "In-domain test examples, likewise a file or several sources.", "--id", place=True
+        None, "In-domain test examples, likewise.", "--id", place=True
     )
     ood: str | tuple[Source, ...] | None = setting(
         None,
-        "Out-of-domain test examples, likewise a file or several sources.",
+        "Out-of-domain test examples, likewise.",
         "--ood",
         place=True,
     )
