@@ -11,7 +11,7 @@ import pandas as pd
 
 from mechcore.errors import InputError
 from mechcore.models.export import export_checkpoint
-from mechcore.pruning import Subnetwork, rankings_of
+from mechcore.pruning import Subnetwork, draws_of
 from mechcore.showing import Shown
 from mechcore.steps.inputs import resolved
 from mechcore.steps.plan import Part
@@ -47,7 +47,7 @@ class Pruned(Shown):
     @property
     def core(self) -> HeuristicCore:
         """The heads that all of them keep."""
-        return heuristic_core([each.mask for each in self], rankings_of(self.subnetworks))
+        return heuristic_core([each.mask for each in self], draws_of(self.subnetworks))
 
     def table(self) -> pd.DataFrame:
         """What each of them keeps and how well it does, a row each."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mechcore.pruning.settings import prune_settings as prune_settings
     from mechcore.pruning.subnetwork import Method as Method
     from mechcore.pruning.subnetwork import Subnetwork as Subnetwork
-    from mechcore.pruning.subnetwork import rankings_of as rankings_of
+    from mechcore.pruning.subnetwork import draws_of as draws_of
     from mechcore.pruning.subnetwork import subnetwork_name as subnetwork_name
     from mechcore.pruning.uniform_sampling import ugs_scores as ugs_scores
 

@@ -141,17 +141,24 @@ class Subnetwork(Shown):
         return self.mask._rows()
 
 
-def rankings_of(subnetworks: Sequence[Subnetwork]) -> list[int]:
-    """Which ranking each subnetwork is cut from: the number of the first with the same scores.
+def draws_of(subnetworks: Sequence[Subnetwork]) -> list[int]:
+    """Which random draw each subnetwork is of: the number of the first of the same.
 
-    Subnetworks of one ranking and several sparsities hold one another, as do those of
-    ``"attribution"`` or of one seed of ``"random"``. Masks of ``"l0"`` are trained apart, each with
-    scores of its own.
+    Two are of one draw if they have the same scores, as those of ``"attribution"`` at several
+    sparsities have, or the same method and seed on one model; of ``"l0"`` on any. Its masks of one
+    seed begin with the same scores and get the same noise whatever their target, so that they keep
+    much the same components even where none matters.
     """
-    scores = [each.scores for each in subnetworks]
     return [
-        next(i for i, other in enumerate(scores) if torch.equal(each, other)) for each in scores
+        next(i for i, other in enumerate(subnetworks) if _are_of_one_draw(each, other))
+        for each in subnetworks
     ]
+
+
+def _are_of_one_draw(one: Subnetwork, other: Subnetwork) -> bool:
+    named = (one.method, one.seed) == (other.method, other.seed)
+    shared = one.method == "l0" or one.mask.identity == other.mask.identity
+    return (named and shared) or torch.equal(one.scores, other.scores)
 
 
 def subnetwork_name(target: float, seed: int, method: Method = "l0") -> str:

@@ -158,8 +158,8 @@ def _by_chance(overlap: pd.DataFrame) -> str:
         )
     if nested:
         text += (
-            f" {count(nested, 'pair')} cut from one ranking, where the sparser one is part of the "
-            "other, cannot be compared with chance."
+            f" {count(nested, 'pair')} of one seed or ranking, which are alike whatever matters, "
+            "cannot be compared with chance."
         )
     return text
 
@@ -181,7 +181,11 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
             f"How often each head is kept at the lowest target sparsity{low} and at the highest"
             f"{high} correlates with Spearman's rho = {rho}"
         )
-        text += f" ({p_value(p)})." if pd.notna(p) else ": both are cut from one ranking."
+        text += (
+            f" ({p_value(p)})."
+            if pd.notna(p)
+            else (". There is no p-value for it, as seeds or rankings are the same at both.")
+        )
         if pd.notna(p) and p >= SIGNIFICANT:
             text += " That p-value is not small: the two need not be related."
         blocks.append(Paragraph(text))

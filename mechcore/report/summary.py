@@ -140,7 +140,7 @@ def core_row(run: RunFolder) -> pd.Series | None:
 
 
 def _are_nested(run: RunFolder) -> bool:
-    """Whether all subnetworks are cut from one ranking, so that the core is no chance."""
+    """Whether all subnetworks are of one seed or ranking, so that the core is no chance."""
     overlap = run.filled("head_overlap")
     return overlap is not None and bool(overlap["p_value"].isna().all())
 
@@ -153,7 +153,7 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     n, size, nested = summary["n_subnetworks"], summary["core_size"], _are_nested(run)
     all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
     expected = (
-        "If each subnetwork kept as many heads of each layer, picked at random, "
+        "If the subnetworks of each seed kept as many heads of each layer, picked at random, "
         f"{small(summary['expected_by_chance'])} would be shared by all on average"
         if pd.notna(summary["expected_by_chance"]) and not nested
         else ""
@@ -171,8 +171,8 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
         text += f"{small(summary['expected_uniform'])} ({p_value(summary['p_uniform'])})."
     if nested:
         text += (
-            " All are cut from one ranking, and each is part of those that keep more: the core is "
-            "the heads of the sparsest by definition."
+            " All are of one seed or ranking, so that they share heads whatever matters: take "
+            "several seeds."
         )
     elif pd.notna(summary["p_value"]) and summary["p_value"] >= SIGNIFICANT:
         text += (

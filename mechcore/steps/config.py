@@ -149,7 +149,7 @@ class DataConfig:
     )
     train: str | tuple[Source, ...] | None = setting(
         None,
-        "Training examples, for means and pruning: a file; in a study's file, several sources, too.",
+        "Training examples, for means and pruning: a file; in a study's file also several sources.",
         "--train",
         place=True,
         example="[{path: mnli.tsv, labels: [neutral], max: 1000}]",

@@ -25,7 +25,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.evaluation.intervals import share_interval
 from mechcore.masking.means import MeanActivations
-from mechcore.pruning import Subnetwork, rankings_of
+from mechcore.pruning import Subnetwork, draws_of
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.groups import SUBNETWORK, group_table
 from mechcore.steps.inputs import Inputs
@@ -110,7 +110,8 @@ CORE_SUMMARY = Schema(
         Column(
             "expected_by_chance",
             "number",
-            "heads that random sets with as many heads of each layer would share",
+            "heads that random sets with as many heads of each layer would share; subnetworks of "
+            "one seed or ranking count as one set",
         ),
         Column("p_value", "number", "of so large a core by that chance", shown="small"),
         Column("expected_uniform", "number", "heads that random sets of any layer would share"),
@@ -119,7 +120,7 @@ CORE_SUMMARY = Schema(
         Column(
             "spearman_p",
             "number",
-            "its p-value; missing where both targets are cut from one ranking",
+            "its p-value; missing where the two targets share seeds or rankings",
             shown="small",
         ),
         TARGET.alike("low_sparsity", "the lowest target sparsity", optional=True),
@@ -316,8 +317,8 @@ def core_tables(
     if files and len(set(names)) < len(names):
         names = [str(file) for file in files]
     frequency = head_frequency(masks, [each.target for each in subnetworks])
-    rankings = rankings_of(subnetworks)
-    core = heuristic_core(masks, rankings)
+    draws = draws_of(subnetworks)
+    core = heuristic_core(masks, draws)
     members = [(str(head), head.layer, head.head, core.n_subnetworks) for head in core.heads]
     summary: dict[str, Any] = {
         "n_subnetworks": core.n_subnetworks,
@@ -330,18 +331,14 @@ def core_tables(
     }
     tables = {
         "head_frequency": frequency,
-        "head_overlap": head_overlap(masks, names, rankings),
+        "head_overlap": head_overlap(masks, names, draws),
         "core": pd.DataFrame(members, columns=CORE.required),
     }
     if frequency["target_sparsity"].nunique() > 1:
         agreement = frequency_agreement(frequency)
         ends = (agreement.low_sparsity, agreement.high_sparsity)
         low, high = (
-            {
-                ranking
-                for ranking, each in zip(rankings, subnetworks, strict=True)
-                if each.target == s
-            }
+            {draw for draw, each in zip(draws, subnetworks, strict=True) if each.target == s}
             for s in ends
         )
         p = math.nan if low & high else agreement.p_value

@@ -5,8 +5,9 @@ those found. Pruning prefers some layers to others whatever the seed, so that su
 heads than random ones of their size even if within layers their heads are arbitrary. Figures
 called *uniform* are those of random heads of any layer.
 
-Subnetworks of several sparsities that are cut from one ranking hold one another, whatever it ranks.
-By chance they are one random subnetwork, that of their common heads.
+Subnetworks of several sparsities that are cut from one ranking hold one another, whatever it
+ranks, and masks trained with one seed share its noise. By chance such subnetworks are one random
+subnetwork, that of their common heads.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ HEAD_OVERLAP = Schema(
             "expected",
             "number",
             "its mean if each kept as many random heads of each layer; missing, as are those that "
-            "follow, where both are cut from one ranking",
+            "follow, where both are of one seed or ranking",
         ),
         Column("p_value", "number", "of sharing so many heads by that chance", shown="small"),
         Column("expected_uniform", "number", "its mean if each kept as many random heads"),
@@ -98,7 +99,7 @@ class HeuristicCore(Shown):
         expected: size expected if each subnetwork kept as many heads of each layer as it does, but
             random ones.
         p_value: probability that such random subnetworks share at least as many heads; exact.
-            Those cut from one ranking are one random subnetwork, with as many heads of each layer
+            Those of one draw are one random subnetwork, with as many heads of each layer
             as they have in common.
         expected_uniform: size expected if each kept as many heads as it does, but random ones of
             any layer: n_heads * prod_i (1 - head_sparsity_i).
@@ -123,25 +124,25 @@ class HeuristicCore(Shown):
         return f"{heads}; {size} in {among}, {chance}"
 
 
-def heuristic_core(masks: Sequence[Mask], rankings: Sequence[int] | None = None) -> HeuristicCore:
+def heuristic_core(masks: Sequence[Mask], draws: Sequence[int] | None = None) -> HeuristicCore:
     """Heads kept by all of ``masks``.
 
     Args:
         masks: single masks of zeros and ones.
-        rankings: number of the ranking that each is cut from, see
-            `mechcore.pruning.rankings_of`; by default each has one of its own.
+        draws: number of the random draw that each is of, see `mechcore.pruning.draws_of`; by
+            default each is one of its own.
 
     Raises:
         InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
-            masks and rankings differ.
+            masks and draws differ.
         MismatchError: the masks are those of different models.
     """
     shape = _common_shape(masks)
-    draws: dict[int, set[Component]] = {}
-    for mask, ranking in zip(masks, _rankings(masks, rankings), strict=True):
-        draws[ranking] = draws.get(ranking, set(shape.heads)) & _heads(mask)
-    core = sorted(set.intersection(*draws.values()))
-    by_layer = _by_layer(shape, [*draws.values()])
+    common: dict[int, set[Component]] = {}
+    for mask, draw in zip(masks, _draws(masks, draws), strict=True):
+        common[draw] = common.get(draw, set(shape.heads)) & _heads(mask)
+    core = sorted(set.intersection(*common.values()))
+    by_layer = _by_layer(shape, [*common.values()])
     n_heads = len(shape.heads)
     layered = shared_by_chance([shape.n_heads] * shape.n_layers, by_layer)
     uniform = shared_by_chance([n_heads], by_layer.sum(1, keepdims=True))
@@ -216,8 +217,8 @@ def head_frequency(masks: Sequence[Mask], targets: Sequence[float]) -> pd.DataFr
 class RankAgreement:
     """Spearman correlation of head frequencies at two sparsities; NaN where one is constant.
 
-    The p-value is that of subnetworks found apart: of those cut from one ranking at both sparsities
-    it says nothing.
+    The p-value is that of subnetworks found apart: of those of one seed or ranking at both
+    sparsities it says nothing.
     """
 
     rho: float
@@ -266,25 +267,25 @@ def joint_frequency(frequency: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_overlap(
-    masks: Sequence[Mask], names: Sequence[str], rankings: Sequence[int] | None = None
+    masks: Sequence[Mask], names: Sequence[str], draws: Sequence[int] | None = None
 ) -> pd.DataFrame:
     """Jaccard index of the heads of every two subnetworks, and those expected by chance.
 
     Args:
         masks: single masks of zeros and ones.
         names: of the subnetworks, in the same order.
-        rankings: see `heuristic_core`.
+        draws: see `heuristic_core`.
 
     Returns:
         One row per pair: first, second, shared (heads both keep), either (heads one or both
         keep), jaccard = shared / either, expected (its mean if each kept as many heads of each
         layer, but random ones; exact) and p_value (probability that such sets share at least as
         many), expected_uniform and p_uniform (the same with random heads of any layer), all four
-        missing for two of one ranking. The Jaccard index is 1 where neither keeps a head.
+        missing for two of one draw. The Jaccard index is 1 where neither keeps a head.
 
     Raises:
         InputError: there is no mask, one is not a single mask of zeros and ones, or the numbers of
-            masks and names, or rankings, differ.
+            masks and names, or draws, differ.
         MismatchError: the masks are those of different models.
     """
     shape = _common_shape(masks)
@@ -292,8 +293,8 @@ def head_overlap(
         raise InputError(f"head overlap: {len(masks)} masks but {len(names)} names")
     groups = [shape.n_heads] * shape.n_layers
     rows = []
-    named = zip(names, map(_heads, masks), _rankings(masks, rankings), strict=True)
-    for (first, a, ranking), (second, b, other) in itertools.combinations(named, 2):
+    named = zip(names, map(_heads, masks), _draws(masks, draws), strict=True)
+    for (first, a, draw), (second, b, other) in itertools.combinations(named, 2):
         by_layer = _by_layer(shape, [a, b])
         sizes, shared = by_layer.sum(1), len(a & b)
         jaccards = jaccard(np.arange(len(shape.heads) + 1), *sizes)
@@ -302,16 +303,16 @@ def head_overlap(
             shared_by_chance([len(shape.heads)], sizes[:, None]),
         )
         figures = [each for c in chances for each in (float(jaccards @ c), _tail(c, shared))]
-        if ranking == other:
+        if draw == other:
             figures = [np.nan] * len(figures)
         rows.append((first, second, shared, len(a | b), jaccards[shared], *figures))
     return pd.DataFrame(rows, columns=HEAD_OVERLAP.names)
 
 
-def _rankings(masks: Sequence[Mask], rankings: Sequence[int] | None) -> Sequence[int]:
-    found = range(len(masks)) if rankings is None else rankings
+def _draws(masks: Sequence[Mask], draws: Sequence[int] | None) -> Sequence[int]:
+    found = range(len(masks)) if draws is None else draws
     if len(found) != len(masks):
-        raise InputError(f"subnetworks: {len(masks)} masks but {len(found)} rankings")
+        raise InputError(f"subnetworks: {len(masks)} masks but {len(found)} draws")
     return found
 
 

@@ -394,10 +394,10 @@ def test_another_fill_than_the_mean_is_named(
 
 
 @pytest.mark.usefixtures("no_drawing")
-def test_a_core_of_one_ranking_is_not_compared_with_chance(copy_of_rich: Path) -> None:
+def test_a_core_of_one_seed_or_ranking_is_not_compared_with_chance(copy_of_rich: Path) -> None:
     edit(copy_of_rich, "head_overlap", lambda t: t.assign(p_value=math.nan))
     text = page_of(copy_of_rich).text
-    assert "All are cut from one ranking, and each is part of those that keep more" in text
+    assert "All are of one seed or ranking, so that they share heads whatever matters" in text
     assert "would be shared by all on average" not in text
     assert not re.search(r"; [\d.]+ expected by chance", text)
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from mechcore.components import Mask, ModelShape
 from mechcore.errors import InputError, MismatchError
-from mechcore.pruning import random_subnetworks, rankings_of
+from mechcore.pruning import Subnetwork, draws_of, prune_settings, random_subnetworks
+from mechcore.pruning.mask_training import HISTORY, MaskTraining
 from mechcore.subnetworks.core import (
     accuracy_spread,
     frequency_agreement,
@@ -512,7 +513,7 @@ def test_subnetworks_of_one_ranking_are_one_random_subnetwork() -> None:
     assert figures.loc[("a", "b")].isna().all()
     assert figures.drop(("a", "b")).notna().all(axis=None)
     assert table.loc[("a", "b"), "jaccard"] == 3 / 4
-    with pytest.raises(InputError, match="2 masks but 1 rankings"):
+    with pytest.raises(InputError, match="2 masks but 1 draws"):
         heuristic_core([large, small], [0])
 
 
@@ -522,10 +523,47 @@ def test_nested_random_subnetworks_are_no_surprise() -> None:
     for seed in range(0, 200, 2):
         found = random_subnetworks(shape, sparsity=[0.4, 0.6], seeds=[seed, seed + 1])
         masks = [each.mask for each in found]
-        p.append(heuristic_core(masks, rankings_of(found)).p_value)
+        p.append(heuristic_core(masks, draws_of(found)).p_value)
         apart.append(heuristic_core(masks).p_value)
     assert np.mean(np.array(p) < 0.1) < 0.2
     assert np.mean(np.array(apart) < 0.1) > 0.5  # as if one seed's two were found apart
+
+
+def test_trained_masks_of_one_seed_are_no_surprise_where_nothing_matters() -> None:
+    """Masks of one seed share noise: without any loss their core is not larger than by chance."""
+    settings = prune_settings("fast", steps=40, warmup=2, lr=0.3, lr_lambda=1.0, tolerance=1.0)
+    shape, p, apart = ModelShape(8, 8), [], []
+
+    def trained(target: float, seed: int) -> Subnetwork:
+        training = MaskTraining(settings, shape, target, seed)
+        while not training.is_done:
+            training.update(0.0, torch.zeros_like(training.draw()))
+        return training.subnetwork()
+
+    for seed in range(0, 60, 2):
+        found = [trained(target, each) for target in (0.3, 0.5) for each in (seed, seed + 1)]
+        assert draws_of(found) == [0, 1, 0, 1]
+        masks = [each.mask for each in found]
+        p.append(heuristic_core(masks, draws_of(found)).p_value)
+        apart.append(heuristic_core(masks).p_value)
+    assert np.mean(np.array(p) < 0.1) < 0.25
+    assert np.mean(np.array(apart) < 0.1) > 0.8  # as if they had been found apart
+
+
+def test_draws_are_those_of_a_seed_or_a_ranking() -> None:
+    shape = ModelShape(2, 3)
+    first, second = (torch.linspace(0, 1, 8).roll(n).reshape(2, 4) for n in (0, 3))
+
+    def found(scores: torch.Tensor, method: str, seed: int, identity: str = "a") -> Subnetwork:
+        mask = Mask.full(shape).without("L0.H1").with_identity(identity)
+        return Subnetwork(mask, 0.5, seed, scores, method, pd.DataFrame(columns=list(HISTORY)))
+
+    assert draws_of([found(first, "l0", 1), found(second, "l0", 1)]) == [0, 0]
+    assert draws_of([found(first, "l0", 1), found(second, "l0", 2)]) == [0, 1]
+    assert draws_of([found(first, "l0", 1), found(second, "l0", 1, "b")]) == [0, 0]
+    assert draws_of([found(first, "ugs", 1), found(second, "ugs", 1)]) == [0, 0]
+    assert draws_of([found(first, "ugs", 1), found(second, "ugs", 1, "b")]) == [0, 1]
+    assert draws_of([found(first, "attribution", 1), found(first, "attribution", 2)]) == [0, 0]
 
 
 @given(st.data())
