@@ -106,6 +106,7 @@ def _shapley(values: pd.DataFrame) -> str:
 
 def _dividends(found: pd.DataFrame) -> str:
     """The largest dividends of two core heads and more, by the margin on either half of PAWS."""
+    found = found[found["size"] > 1]
     parts = [found[where_of(found) == data].set_index("set") for data in STUDY.drops]
     halves = pd.concat([part["dividend"].abs() for part in parts[1:]], axis=1)
     rows = []
