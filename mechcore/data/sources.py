@@ -189,8 +189,8 @@ def sources_content(sources: Sequence[Source], hasher: Callable[[Path], str]) ->
 
 
 @lru_cache(maxsize=64)
-def _fingerprint(source: str) -> str:
-    """Of all examples of a source, given as JSON; a process reads it once."""
+def _fingerprint(source: str, files: tuple[tuple[str, int, int], ...]) -> str:
+    """Of all examples of a source, given as JSON; a process reads it once while its files stay."""
     with warnings.catch_warnings():  # they come again when the examples are used
         warnings.simplefilter("ignore", MechcoreWarning)
         return _read(Source(**json.loads(source)), labelled=False).fingerprint
@@ -213,7 +213,11 @@ def _reading(source: Source) -> dict[str, Any]:
 def _held(source: Source, hasher: Callable[[Path], str]) -> dict[str, Any]:
     if source.path is None:
         every = replace(source, label_map={}, labels=(), subsets=(), subset=None, max=None)
-        return {"examples": _fingerprint(json.dumps(asdict(every)))}
+        folder = Path(source.dataset or "")
+        inside = sorted(folder.rglob("*")) if source.dataset and folder.is_dir() else []
+        stats = ((str(file), file.stat()) for file in inside if file.is_file())
+        there = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+        return {"examples": _fingerprint(json.dumps(asdict(every)), there)}
     path = Path(source.path)
     if not path.is_dir():
         kind = kind_of_file(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -59,10 +59,25 @@ class Task:
                 )
             object.__setattr__(self, role, sources)
         _check_names(f"task {self.name}: classes", self.classes, normal_name)
+        check_groups(f"task {self.name}", self.groups)
         for group, subsets in self.groups.items():
             if not subsets:
                 raise InputError(f"task {self.name}: group {group!r} is empty; name its subsets")
             _check_names(f"task {self.name}: group {group!r}", subsets, str)
+
+
+def check_groups(what: str, groups: Iterable[str]) -> None:
+    """Make sure that no group of out-of-domain subsets has the name of another kind of data.
+
+    Raises:
+        InputError: one has.
+    """
+    for group in groups:
+        if group in ("ID", "mixed"):
+            raise InputError(
+                f"{what}: a group of out-of-domain subsets is called {group!r}, as the mean "
+                f"{'in domain' if group == 'ID' else 'of ID and OOD'} is in tables; rename it"
+            )
 
 
 def _check_names(what: str, names: tuple[str, ...], same: Callable[[str], str]) -> None:

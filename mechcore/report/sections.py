@@ -184,7 +184,7 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
         text += (
             f" ({p_value(p)})."
             if pd.notna(p)
-            else (". There is no p-value for it, as seeds or rankings are the same at both.")
+            else (". It has no p-value, since the two share seeds or a ranking.")
         )
         if pd.notna(p) and p >= SIGNIFICANT:
             text += " That p-value is not small: the two need not be related."

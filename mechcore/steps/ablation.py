@@ -267,7 +267,7 @@ def effect_tables(
     kinds: Mapping[ComponentSet, str],
     others: Sequence[ComponentSet],
     n_resamples: int,
-    seed: int = 0,
+    seed: int,
 ) -> dict[str, pd.DataFrame]:
     """The tables ``ablation``, with the mean over ``others`` as one row, and ``interactions``."""
     where = ", of its layers" if any(kind == "single" for kind in kinds.values()) else ""

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict
 
 from mechcore.data.sources import Source
-from mechcore.data.task import ROLES
+from mechcore.data.task import ROLES, check_groups
 from mechcore.errors import InputError, shown
 from mechcore.pruning.settings import PruneSettings, check_runs
 from mechcore.settings import check, setting
@@ -204,6 +204,7 @@ class DataConfig:
                 raise InputError(f"data: task and {role} exclude each other; leave one of them out")
         if self.folder is not None and self.task is None:
             raise InputError("data: folder is where a task's files are; name the task, too")
+        check_groups("data", self.groups)
 
 
 @dataclass(frozen=True)

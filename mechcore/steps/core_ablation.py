@@ -113,7 +113,7 @@ def core_ablation_tables(
     controls = [_beside_heads(found, known.get(found.role), core) for found in (id_, ood)]
     if len(core) > 1 and step.controls:
         controls += _beside_core(inputs, means, core, step, (id_, ood))
-    tables = effect_tables([id_, ood], kinds, others, step.n_resamples)
+    tables = effect_tables([id_, ood], kinds, others, step.n_resamples, step.seed)
     return tables | {"ablation_controls": joined(controls)}
 
 

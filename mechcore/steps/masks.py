@@ -197,6 +197,13 @@ class FindMasks(MainStep):
 
     def _train(self, work: Work, state: Path) -> tuple[list[Subnetwork], Mapping[str, str]]:
         inputs = inputs_of(work)
+        # Which masks are accepted, and how they are read, is for `AcceptMasks` to say.
+        schedule, n = (
+            replace(self.schedule, tolerance=1.0),
+            len(ModelShape.of(inputs.model).components),
+        )
+        if all(round(target * n) < n for target in self.targets):
+            schedule = replace(schedule, discretisation="ranking")
         try:
             found = METHODS[self.method](
                 Request(
@@ -205,8 +212,7 @@ class FindMasks(MainStep):
                     means_of(work, inputs),
                     self.targets,
                     self.seeds,
-                    # Which of them are accepted is for `AcceptMasks` to say.
-                    replace(self.schedule, tolerance=1.0),
+                    schedule,
                     self.data_seed,
                     state,
                 )

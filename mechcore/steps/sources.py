@@ -94,4 +94,6 @@ class DataInput(Input):
 
 def _use(config: ModelConfig) -> dict[str, Any]:
     used: dict[str, Any] = plain(config)
+    # Their order is that of the classes, which a mapping in a key would lose.
+    used["answers"] = list((config.answers or {}).items())
     return {name: value for name, value in used.items() if name not in _PLACE}

@@ -373,6 +373,8 @@ def test_content_of_a_data_set_is_that_of_its_examples(save: Save, tmp_path: Pat
     assert content(replace(source, labels=("neutral",))) != before
     save(ROWS.assign(premise=["A", "b", "c", "d"]), "other/train.csv")
     assert content(replace(source, dataset=str(tmp_path / "other"))) != before
+    save(ROWS[:3], "hub/train.csv")
+    assert content(source) != before, "the folder was read again"
 
 
 def test_content_of_what_is_missing(tmp_path: Path) -> None:

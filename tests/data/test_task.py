@@ -103,6 +103,11 @@ def test_its_examples_can_be_read(tmp_path: Path) -> None:
         ("[hard, hub]=>[]", "group 'both' is empty"),
         ("[hard, hub]=>[hub, hub]", "group 'both': found hub, hub; expected every name once"),
         ("[hard, hub]=>hub", r"groups\.both: found 'hub'"),
+        (
+            "both: [=>ID: [",
+            "a group of out-of-domain subsets is called 'ID', as the mean",
+        ),
+        ("both: [=>mixed: [", "is called 'mixed', as the mean of ID and OOD is in tables; rename"),
         ("about: Mine.=>name: ' '", "name is ' '; expected one"),
     ],
 )

@@ -20,9 +20,9 @@ from mechcore.steps import bench as module
 from mechcore.steps.bench import MODEL, MOST_MODELS, Workbench, bench_of
 from mechcore.steps.config import DataConfig, ModelConfig
 from mechcore.steps.masks import Describe
-from mechcore.steps.sources import CheckpointInput, DataInput
+from mechcore.steps.sources import CheckpointInput, DataInput, TrainedInput
 from mechcore.study.executors import done
-from mechcore.study.fingerprints import hash_file
+from mechcore.study.fingerprints import digest_of, hash_file
 from mechcore.study.step import Input, Job, Work
 from mechcore.study.store import Store
 
@@ -205,3 +205,11 @@ def test_a_process_has_one_workbench_for_a_store_and_a_device(
     assert bench_of(Store(tmp_path / "other"), "cpu") is not first
     assert bench_of(Store("store"), "cuda") is not first
     assert first.device == "cpu"
+
+
+def test_the_order_of_answers_is_part_of_how_they_are_read() -> None:
+    first, second = (
+        TrainedInput(ModelConfig(prompt="{a}", answers=dict(answers)), "final")
+        for answers in ([("no", "x"), ("yes", "y")], [("yes", "y"), ("no", "x")])
+    )
+    assert digest_of(first.content(hash_file)) != digest_of(second.content(hash_file))

@@ -18,6 +18,7 @@ from mechcore.ablation.controls import ABLATION_CONTROLS
 from mechcore.components import Mask, ModelShape, parse_components
 from mechcore.evaluation.evaluate import evaluate
 from mechcore.masking.means import MeanActivations
+from mechcore.steps.ablation import sweep_tables
 from mechcore.steps.core_ablation import AblateCore, beside, core_ablation_tables, joint_sets
 from mechcore.steps.inputs import Inputs
 
@@ -127,6 +128,25 @@ def test_what_a_sweep_knows_of_the_core_is_not_ablated_again(
         pd.testing.assert_frame_equal(found[ends], table[ends], atol=1e-3)
         told = [column for column in told if column not in ends]
         pd.testing.assert_frame_equal(found[told], table[told], atol=1e-6)
+
+
+def test_intervals_are_drawn_with_the_seed(inputs: Inputs, means: MeanActivations) -> None:
+    named = [ComponentSet.of(["L0.H1"]), ComponentSet.of(["L1.H2"])]
+    core = parse_components(["L0.H1", "L1.H2"])
+    found = core_ablation_tables(inputs, means, core, step(), {})["ablation"]
+    drawn = {
+        seed: sweep_tables(
+            inputs, means, dict.fromkeys(named, "single"), batch_size=4, n_resamples=10, seed=seed
+        )[0]["ablation"]
+        for seed in (0, 3)
+    }
+    index = ["set", "role", "subset"]
+    single, *others = (
+        table[table["kind"] == "single"].set_index(index)[["margin_drop_low", "margin_drop_high"]]
+        for table in (found, drawn[0], drawn[3])
+    )
+    differ = [(single - other.loc[single.index]).abs().max(axis=None) for other in others]
+    assert differ[1] < 1e-3 < differ[0]
 
 
 # -- other heads ----------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from helpers import undrawn
 from safetensors import safe_open
 
 from mechcore.cli import main
+from mechcore.components import Mask, ModelShape
 from mechcore.errors import MechcoreWarning
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses_config import Analyses, SizesConfig
@@ -197,6 +198,27 @@ def test_discretisation_reuses_the_training(whole: Path, out: Path) -> None:
     assert half[out]["sparsity"].max() <= 1 / 28
     assert set(half[whole]["sparsity"]) == {0.5}
     run_study(CONFIG, out)
+    pd.testing.assert_frame_equal(table(out, "subnetworks"), table(whole, "subnetworks"))
+
+
+def test_masks_without_a_threshold_are_there_when_ranked(
+    tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(scores: object, target: float, shape: ModelShape) -> Mask:
+        full = Mask.full(shape)
+        return full if target == LOW else full.without(*shape.components)
+
+    out, config = (
+        tmp_path / "out",
+        replace(CONFIG, prune=replace(PRUNE, discretisation="threshold")),
+    )
+    monkeypatch.setattr("mechcore.pruning.mask_training.discretise_by_threshold", nothing)
+    with pytest.warns(MechcoreWarning, match="keeps no component by any threshold"):
+        run_study(config, out)
+    assert set(table(out, "subnetworks")["target_sparsity"]) == {LOW}
+    trained = manifests(out)
+    run_study(CONFIG, out)
+    assert manifests(out) == trained
     pd.testing.assert_frame_equal(table(out, "subnetworks"), table(whole, "subnetworks"))
 
 
