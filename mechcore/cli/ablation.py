@@ -182,6 +182,7 @@ def ablate(
             engine=engine,
             precision=precision,
             batch_size=config.batch_size,
+            seed=config.data.seed,
             groups=groups_of(config.model, config.data),
             n_resamples=config.n_resamples,
             state=out,

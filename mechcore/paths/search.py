@@ -120,7 +120,9 @@ def find_paths(
     facts: dict[str, Any] = {}
     if state is not None:
         facts |= facts_of(model, (searched, reported), means, class_names)
-        facts |= {"paths": list(map(str, cuts)), "fill": fill, "seed": seed}
+        # By their paths: two sets may have one name.
+        paths = [[str(path) for path in each.paths] for each in cuts]
+        facts |= {"paths": paths, "fill": fill, "seed": seed}
         facts |= {"batch_size": batch_size, "screening_examples": screening_examples}
     screen, chosen, final = state_files(state)
     own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}

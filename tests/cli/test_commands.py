@@ -836,6 +836,14 @@ def test_ablate_all_subsets(files: Path) -> None:
             assert total["accuracy"] == pytest.approx(row.accuracy_drop, abs=1e-9)
 
 
+def test_ablate_draws_with_the_seed_of_the_data(files: Path) -> None:
+    command = f"ablate {own(files)} --components L0.H1 --fill resample --resamples 5"
+    for seed in (1, 2):
+        assert call(f"{command} --data-seed {seed} --out seed{seed}") == 0
+    first, second = (pd.read_csv(f"seed{seed}/ablation.csv") for seed in (1, 2))
+    assert (first["margin_drop"] != second["margin_drop"]).any()
+
+
 def test_ablate_every_head_and_draw(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
