@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 from as_markdown import markdown, percent
 from scipy.stats import pearsonr, spearmanr
-from study_tables import points, where_of
+from study_tables import points, random_heads, where_of
 
 MODELS = {
     "seed-0": "MNLI + HANS, seed 0",
@@ -183,7 +183,7 @@ def _readers(folder: Path) -> str:
             row, of_it = controls.loc[receiver], controls.loc[[receiver]]
             cells = [title, receiver, points(of_it, "drop", "drop_low", "drop_high")]
             cells.append(points(outside.loc[[receiver]], *blind))
-            cells.append(f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}")
+            cells.append(random_heads(row))
             rows.append([*cells, points(inside.loc[[receiver]], *blind)])
     head = ["model", "receiver", "D(r), HANS", "blind to the core, HANS", "random heads"]
     return markdown([*head, "blind, MNLI"], rows)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 from as_markdown import markdown, percent
-from study_tables import Study, points, where_of
+from study_tables import Study, points, random_heads, where_of
 
 OTHER_TASK = Path(__file__).parents[1] / "tables" / "minilm-mnli-hans"
 HALVES = {"ood:not equivalent": "not equivalent", "ood:equivalent": "equivalent"}
@@ -96,7 +96,7 @@ def _seeds(subnetworks: pd.DataFrame, accuracy: pd.DataFrame) -> str:
 
 def _shapley(values: pd.DataFrame) -> str:
     """What each core head has of the drop without all of them."""
-    parts = [values[where_of(values) == data].set_index("set") for data in STUDY.drops]
+    parts = _by_data(values)
     rows = [
         [head, *(points(part.loc[[head]], "shapley", "low", "high") for part in parts)]
         for head in parts[0].index
@@ -106,8 +106,7 @@ def _shapley(values: pd.DataFrame) -> str:
 
 def _dividends(found: pd.DataFrame) -> str:
     """The largest dividends of two core heads and more, by the margin on either half of PAWS."""
-    found = found[found["size"] > 1]
-    parts = [found[where_of(found) == data].set_index("set") for data in STUDY.drops]
+    parts = _by_data(found[found["size"] > 1])
     halves = pd.concat([part["dividend"].abs() for part in parts[1:]], axis=1)
     rows = []
     for name in halves.max(axis=1).nlargest(N_DIVIDENDS).index:
@@ -118,6 +117,11 @@ def _dividends(found: pd.DataFrame) -> str:
         rows.append(cells)
     what = [f"{data}, {each}" for data in STUDY.drops.values() for each in ("drop", "dividend")]
     return markdown(["set", *what], rows)
+
+
+def _by_data(table: pd.DataFrame) -> list[pd.DataFrame]:
+    """Rows by their set, for each of the data of drops."""
+    return [table[where_of(table) == data].set_index("set") for data in STUDY.drops]
 
 
 def _readers(dependence: pd.DataFrame) -> str:
@@ -135,8 +139,7 @@ def _readers(dependence: pd.DataFrame) -> str:
         for half in halves:
             row, of_name = half.loc[name], half.loc[[name]]
             cells += [points(of_name, "drop", "drop_low", "drop_high"), points(of_name, *blind)]
-            random = f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}"
-            cells.append(random if row["n_controls"] else "")
+            cells.append(random_heads(row) if row["n_controls"] else "")
         for role in ("ood", "id"):
             cells.append(points(by_metric[role, "information", "all"].loc[[name]], *blind))
         rows.append(cells)

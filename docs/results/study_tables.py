@@ -173,7 +173,7 @@ class Study:
             ends = [f"blind_drop{end}" for end in ("", "_low", "_high")]
             cells = [name, points(of_name, "drop", "drop_low", "drop_high")]
             cells += [points(of_name, *ends), share]
-            cells += [f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}"]
+            cells += [random_heads(row)]
             told.append([*cells, points(inside.loc[[name]], *ends)])
         head = ["receiver", f"D(r), {self.ood}", f"blind to {senders}, {self.ood}", "share"]
         return markdown([*head, "random heads", f"blind, {self.id}"], told)
@@ -198,6 +198,11 @@ def points(frame: pd.DataFrame, value: str, low: str, high: str, unit: float = 1
     digits = 1 if unit == 100 else 2
     mean, bottom, top = (f"{unit * row[name]:.{digits}f}" for name in (value, low, high))
     return f"{mean} ({bottom} to {top})"
+
+
+def random_heads(row: pd.Series) -> str:
+    """Points lost with random heads as senders, and the share of such sets that lose as much."""
+    return f"{100 * row['control_drop']:.1f}, p {row['p_control']:.2g}"
 
 
 def where_of(frame: pd.DataFrame) -> pd.Series:

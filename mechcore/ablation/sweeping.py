@@ -187,7 +187,7 @@ def ablate(
                 "mechcore.masking.fills.FILLS, or leave state out"
             )
         facts = input_facts(model, job.inputs(), means) | {
-            "sets": [_names(each) for each in listed],
+            "sets": [member_names(each) for each in listed],
             "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),
             "fill": fill if pairs is None else _digest(pairs),
             "seed": seed,
@@ -260,7 +260,8 @@ def _digest(pairs: EncodedExamples) -> str:
     return hashlib.sha256(json.dumps(encoded_inputs(pairs)).encode()).hexdigest()
 
 
-def _names(cut: Cut) -> list[str]:
+def member_names(cut: Cut) -> list[str]:
+    """What is cut together, whatever the set is called."""
     return [str(each) for each in (cut.paths if isinstance(cut, PathSet) else cut.components)]
 
 

@@ -219,14 +219,16 @@ def show_run(out: Path) -> None:
     if (out / "tables" / "accuracy.csv").exists():
         _show_analyses(out)
     if (out / "tables" / "mean_effective_size.csv").exists():
-        show_missing(out, "missing_grid_masks")
-        show_sizes(run_table(out, "mean_effective_size"))
+        show_sizes(out)
 
 
-def show_sizes(means: Any) -> None:
-    """The table ``mean_effective_size``."""
+def show_sizes(out: Path) -> None:
+    """The effective sizes of a run, and the masks that they lack."""
+    show_missing(out, "missing_grid_masks")
     names = {"effective_size": "size", "n_seeds": "seeds", "n_faithful": "faithful"}
-    show(means.rename(columns=names | {"full_accuracy": "accuracy"}))
+    show(
+        run_table(out, "mean_effective_size").rename(columns=names | {"full_accuracy": "accuracy"})
+    )
 
 
 def _show_analyses(out: Path) -> None:

@@ -27,7 +27,6 @@ from mechcore.cli.shared import (
     must_not_exist,
     show,
     show_core,
-    show_missing,
     show_sizes,
     show_subnetworks,
 )
@@ -228,7 +227,6 @@ def effective_size(
         )
     if (full is None) != (grid is None):
         raise InputError("--full and --grid belong together; give both, or neither")
-    from mechcore.files import read_csv
     from mechcore.models.placing import check_device
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import effective_sizes
@@ -245,7 +243,6 @@ def effective_size(
         tables = size_tables(read_full(full), read_grid(grid), groups, sizes.tolerance)
         write_tables(out / "tables", tables)
         Gallery(out).add(effective_sizes(tables["mean_effective_size"]), "effective-size", "", "")
-        means = tables["mean_effective_size"]
     else:
         if group:
             raise InputError("--group is for --full and --grid; checkpoints have ID, OOD and mixed")
@@ -261,9 +258,7 @@ def effective_size(
         with progress.shown():
             (report,) = run_study(study, out)
         print(f"report: {report}")
-        show_missing(out, "missing_grid_masks")
-        means = read_csv(out / "tables" / "mean_effective_size.csv")
-    show_sizes(means)
+    show_sizes(out)
     print(f"tables and figures: {out}")
 
 

@@ -213,11 +213,12 @@ def _reading(source: Source) -> dict[str, Any]:
 def _held(source: Source, hasher: Callable[[Path], str]) -> dict[str, Any]:
     if source.path is None:
         every = replace(source, label_map={}, labels=(), subsets=(), subset=None, max=None)
-        folder = Path(source.dataset or "")
-        inside = sorted(folder.rglob("*")) if source.dataset and folder.is_dir() else []
-        stats = ((str(file), file.stat()) for file in inside if file.is_file())
-        there = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
-        return {"examples": _fingerprint(json.dumps(asdict(every)), there)}
+        assert source.dataset is not None
+        # None where it is no folder but an id of the hub.
+        inside = sorted(Path(source.dataset).rglob("*"))
+        stats = ((str(each), each.stat()) for each in inside if each.is_file())
+        state = tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
+        return {"examples": _fingerprint(json.dumps(asdict(every)), state)}
     path = Path(source.path)
     if not path.is_dir():
         kind = kind_of_file(path)

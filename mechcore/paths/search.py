@@ -22,7 +22,7 @@ from mechcore.ablation.searching import (
     rank_correlation,
 )
 from mechcore.ablation.settings import SCREENING_EXAMPLES
-from mechcore.ablation.sweeping import ablate
+from mechcore.ablation.sweeping import ablate, member_names
 from mechcore.components.paths import PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
@@ -120,9 +120,7 @@ def find_paths(
     facts: dict[str, Any] = {}
     if state is not None:
         facts |= facts_of(model, (searched, reported), means, class_names)
-        # By their paths: two sets may have one name.
-        paths = [[str(path) for path in each.paths] for each in cuts]
-        facts |= {"paths": paths, "fill": fill, "seed": seed}
+        facts |= {"paths": list(map(member_names, cuts)), "fill": fill, "seed": seed}
         facts |= {"batch_size": batch_size, "screening_examples": screening_examples}
     screen, chosen, final = state_files(state)
     own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}

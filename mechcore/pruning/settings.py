@@ -198,6 +198,12 @@ def as_runs(
     return targets, numbers
 
 
+def keeps_some(target: float, shape: ModelShape) -> bool:
+    """Whether a ranking cut at this sparsity keeps a component."""
+    n = len(shape.components)
+    return round(target * n) < n
+
+
 def check_keeps_some(targets: Sequence[float], shape: ModelShape) -> None:
     """Make sure that every target sparsity leaves a component to keep.
 
@@ -206,7 +212,7 @@ def check_keeps_some(targets: Sequence[float], shape: ModelShape) -> None:
     """
     n = len(shape.components)
     for target in targets:
-        if round(target * n) == n:
+        if not keeps_some(target, shape):
             raise InputError(
                 f"sparsity {target}: keeps none of the model's {n} components; expected at most "
                 f"{(n - 1) / n:.6g}, which keeps one"

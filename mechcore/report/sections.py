@@ -144,7 +144,7 @@ def _seeds(run: RunFolder, gallery: Gallery) -> Iterator[Block]:
 def _by_chance(overlap: pd.DataFrame) -> str:
     """How far pairs of subnetworks are alike beside random ones."""
     apart = overlap[overlap["p_value"].notna()]
-    nested = len(overlap) - len(apart)
+    alike = len(overlap) - len(apart)
     text = ""
     if len(apart):
         columns = ["jaccard", "expected", "expected_uniform"]
@@ -156,9 +156,9 @@ def _by_chance(overlap: pd.DataFrame) -> str:
             f"by chance with as many heads of each layer (p < {SIGNIFICANT:g}, not corrected for "
             "how many pairs there are)."
         )
-    if nested:
+    if alike:
         text += (
-            f" {count(nested, 'pair')} of one seed or ranking, which are alike whatever matters, "
+            f" {count(alike, 'pair')} of one seed or ranking, which are alike whatever matters, "
             "cannot be compared with chance."
         )
     return text
@@ -181,11 +181,8 @@ def _core(run: RunFolder, gallery: Gallery) -> Section:
             f"How often each head is kept at the lowest target sparsity{low} and at the highest"
             f"{high} correlates with Spearman's rho = {rho}"
         )
-        text += (
-            f" ({p_value(p)})."
-            if pd.notna(p)
-            else (". It has no p-value, since the two share seeds or a ranking.")
-        )
+        none = ". It has no p-value, since the two share seeds or a ranking."
+        text += f" ({p_value(p)})." if pd.notna(p) else none
         if pd.notna(p) and p >= SIGNIFICANT:
             text += " That p-value is not small: the two need not be related."
         blocks.append(Paragraph(text))

@@ -56,7 +56,7 @@ def tiles(run: RunFolder) -> list[Tile]:
     summary = core_row(run)
     if summary is not None:
         note = f"of {count(summary['n_heads'], 'head')}"
-        if pd.notna(summary["expected_by_chance"]) and not _are_nested(run):
+        if pd.notna(summary["expected_by_chance"]) and not _are_of_one_draw(run):
             note += f"; {small(summary['expected_by_chance'])} expected by chance"
         found.append(Tile("Heuristic core", count(summary["core_size"], "head"), note))
     worst = worst_single(run)
@@ -139,7 +139,7 @@ def core_row(run: RunFolder) -> pd.Series | None:
     return None if summary is None or len(summary) == 0 else summary.iloc[0]
 
 
-def _are_nested(run: RunFolder) -> bool:
+def _are_of_one_draw(run: RunFolder) -> bool:
     """Whether all subnetworks are of one seed or ranking, so that the core is no chance."""
     overlap = run.filled("head_overlap")
     return overlap is not None and bool(overlap["p_value"].isna().all())
@@ -150,12 +150,12 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     summary = core_row(run)
     if summary is None:
         return
-    n, size, nested = summary["n_subnetworks"], summary["core_size"], _are_nested(run)
+    n, size, one_draw = summary["n_subnetworks"], summary["core_size"], _are_of_one_draw(run)
     all_of = f"all {count(n, 'subnetwork')}" if n > 1 else "the one subnetwork"
     expected = (
         "If the subnetworks of each seed kept as many heads of each layer, picked at random, "
         f"{small(summary['expected_by_chance'])} would be shared by all on average"
-        if pd.notna(summary["expected_by_chance"]) and not nested
+        if pd.notna(summary["expected_by_chance"]) and not one_draw
         else ""
     )
     if size == 0:
@@ -169,7 +169,7 @@ def core_sentences(run: RunFolder) -> Iterator[str]:
     if expected:
         text += f" {expected} ({p_value(summary['p_value'])}); of heads picked from any layer, "
         text += f"{small(summary['expected_uniform'])} ({p_value(summary['p_uniform'])})."
-    if nested:
+    if one_draw:
         text += (
             " All are of one seed or ranking, so that they share heads whatever matters: take "
             "several seeds."

@@ -20,7 +20,7 @@ from mechcore.models.model_identity import ModelIdentity
 from mechcore.models.running import kind_of, model_classes, n_parameters
 from mechcore.pruning import METHODS, PruningError, Request, Subnetwork, subnetwork_name
 from mechcore.pruning.mask_training import OffTrackError, accepted
-from mechcore.pruning.settings import READING, PruneSettings
+from mechcore.pruning.settings import READING, PruneSettings, keeps_some
 from mechcore.state import StateError
 from mechcore.steps.base import (
     FACTS_FILE,
@@ -198,11 +198,8 @@ class FindMasks(MainStep):
     def _train(self, work: Work, state: Path) -> tuple[list[Subnetwork], Mapping[str, str]]:
         inputs = inputs_of(work)
         # Which masks are accepted, and how they are read, is for `AcceptMasks` to say.
-        schedule, n = (
-            replace(self.schedule, tolerance=1.0),
-            len(ModelShape.of(inputs.model).components),
-        )
-        if all(round(target * n) < n for target in self.targets):
+        schedule, shape = replace(self.schedule, tolerance=1.0), ModelShape.of(inputs.model)
+        if all(keeps_some(target, shape) for target in self.targets):
             schedule = replace(schedule, discretisation="ranking")
         try:
             found = METHODS[self.method](

@@ -102,7 +102,7 @@ class HeuristicCore(Shown):
             Those of one draw are one random subnetwork, with as many heads of each layer
             as they have in common.
         expected_uniform: size expected if each kept as many heads as it does, but random ones of
-            any layer: n_heads * prod_i (1 - head_sparsity_i).
+            any layer: n_heads * prod_i (1 - head_sparsity_i), where each is a draw of its own.
         p_uniform: the probability for those.
     """
 
