@@ -15,8 +15,12 @@ from torch import Tensor
 from mechcore.data.encoding import EncodedExamples
 from mechcore.errors import InputError
 from mechcore.files import check_can_write, tensors_digest, write_safetensors
+from mechcore.masking.counterfactual import pairs_of
+from mechcore.masking.fills import FILLS
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
+from mechcore.models.running import kind_of
+from mechcore.source_code import PACKAGE, code_digests
 
 T = TypeVar("T")
 
@@ -34,10 +38,46 @@ def input_facts(model: Any, inputs: Any, means: MeanActivations | None) -> dict[
         fills = b"".join(each.numpy().tobytes() for each in kinds)
     return {
         "model": ModelIdentity.of(model).weights,
-        "data": hashlib.sha256(json.dumps(inputs).encode()).hexdigest(),
+        "configuration": _configuration(model),
+        "data": _digest_of(inputs),
         "means": None if fills is None else hashlib.sha256(fills).hexdigest(),
         "torch": torch.__version__,
     }
+
+
+def fill_facts(fill: Any) -> dict[str, Any]:
+    """What tells a fill from another: its name and its code, where that is not mechcore's own.
+
+    Raises:
+        InputError: the fill has no name to go by.
+    """
+    pairs = pairs_of(fill)
+    if pairs is not None:
+        return {"fill": _digest_of(encoded_inputs(pairs)), "code of the fill": {}}
+    if not isinstance(fill, str):
+        raise InputError(
+            "sweep: a state file tells fills by their names; register the fill in "
+            "mechcore.masking.fills.FILLS, or leave state out"
+        )
+    kind = FILLS[fill]
+    code = code_digests([kind])
+    own = {name: each for name, each in code.items() if name.partition(".")[0] != PACKAGE}
+    return {"fill": [fill, f"{kind.__module__}.{kind.__qualname__}"], "code of the fill": own}
+
+
+def _configuration(model: Any) -> str:
+    """Digest of a model's settings, but for its name and place."""
+    config = (
+        model.original_model.config.to_dict() if kind_of(model) == "bridge" else vars(model.cfg)
+    )
+    return _digest_of({name: each for name, each in config.items() if name not in _PLACES})
+
+
+_PLACES = ("_name_or_path", "model_name", "tokenizer_name", "device", "n_devices")
+
+
+def _digest_of(values: Any) -> str:
+    return hashlib.sha256(json.dumps(values, default=str).encode()).hexdigest()
 
 
 class StateError(InputError):

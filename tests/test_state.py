@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,16 @@ import pandas as pd
 import pytest
 import torch
 from helpers import Cases
+from torch import Tensor
 
 from mechcore.data.encoding import EncodedExamples, encode
 from mechcore.data.examples import Examples
 from mechcore.errors import InputError
 from mechcore.files import write_safetensors
+from mechcore.masking.fills import FILLS, Fill
 from mechcore.masking.means import MeanActivations
 from mechcore.models import load_model
-from mechcore.state import StateFile, encoded_inputs, input_facts
+from mechcore.state import StateFile, encoded_inputs, fill_facts, input_facts
 
 FACTS = {"seed": 3, "names": ["a", "b"], "lr": 0.1, "mask": None, "deep": {"x": [1, 2.5]}}
 TENSORS = {
@@ -206,3 +209,56 @@ def test_input_facts_are_those_of_weights_tokens_and_means(
     with torch.no_grad():
         model.original_model.bert.pooler.dense.bias[0] += 1
     assert differ() == {"model"}
+
+
+def test_input_facts_are_those_of_the_configuration_wherever_the_model_lies(
+    cases: Cases, tmp_path: Path
+) -> None:
+    path = cases.path("bert")
+    facts = input_facts(load_model(path), [], None)
+    moved = shutil.copytree(path, tmp_path / "moved")
+    assert input_facts(load_model(moved), [], None) == facts
+    config = json.loads((moved / "config.json").read_text())
+    (moved / "config.json").write_text(json.dumps(config | {"layer_norm_eps": 1e-3}))
+    found = input_facts(load_model(moved), [], None)
+    assert {name for name in facts if found[name] != facts[name]} == {"configuration"}
+
+
+@pytest.mark.hooked
+def test_input_facts_are_those_of_the_configuration_of_a_hooked_transformer(cases: Cases) -> None:
+    model = helpers.hooked_transformer(cases.path("gpt2-lm"))
+    facts = input_facts(model, [], None)
+    assert input_facts(helpers.hooked_transformer(cases.path("gpt2-lm")), [], None) == facts
+    model.cfg.eps *= 10
+    found = input_facts(model, [], None)
+    assert {name for name in facts if found[name] != facts[name]} == {"configuration"}
+
+
+class _Half(Fill):
+    def values(self, *_: Any) -> Tensor:
+        return torch.tensor(0.5)
+
+
+def _third() -> type[Fill]:
+    """A class that is in no module: only its own source counts."""
+
+    class Third(Fill):
+        def values(self, *_: Any) -> Tensor:
+            return torch.tensor(1 / 3)
+
+    Third.__module__ = "in_no_module"
+    return Third
+
+
+def test_fill_facts_know_the_code_of_a_fill_of_ones_own() -> None:
+    mean = ["mean", "mechcore.masking.fills.Mean"]
+    assert fill_facts("mean") == {"fill": mean, "code of the fill": {}}
+    found = []
+    for each in (_Half, _third()):
+        FILLS.register("own")(each)
+        found.append(fill_facts("own"))
+        assert found[-1] == fill_facts("own")
+        FILLS.remove("own")
+    assert found[0]["code of the fill"] != found[1]["code of the fill"]
+    with pytest.raises(InputError, match="tells fills by their names"):
+        fill_facts(_Half)

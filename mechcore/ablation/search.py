@@ -207,7 +207,7 @@ def find_superadditive(
     facts: dict[str, Any] = {}
     if state is not None:
         files = state_files(state, max_size)
-        facts = facts_of(model, halves, means, class_names) | settings
+        facts = facts_of(model, halves, means, class_names, fill) | settings
         facts |= {
             "components": list(map(str, chosen)),
             "metric": metric,

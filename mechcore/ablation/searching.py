@@ -17,7 +17,7 @@ from mechcore.errors import InputError
 from mechcore.evaluation.readout import Readout
 from mechcore.masking.interventions import FillName
 from mechcore.masking.means import MeanActivations
-from mechcore.state import encoded_inputs, input_facts
+from mechcore.state import encoded_inputs, fill_facts, input_facts
 from mechcore.wording import count
 
 _MOST_SUBSETS = 5
@@ -100,11 +100,13 @@ def facts_of(
     halves: Sequence[EncodedExamples],
     means: MeanActivations | None,
     class_names: Sequence[str] | None,
-) -> dict[str, str | None]:
+    fill: str,
+) -> dict[str, Any]:
     """Digests of what a search works on."""
     labels = hashlib.sha256()
     for half in halves:
         readout = Readout.of(model, half, class_names)
         labels.update(readout.correct_classes(half).numpy().tobytes())
     inputs = [encoded_inputs(half) for half in halves]
-    return input_facts(model, inputs, means) | {"labels": labels.hexdigest()}
+    found = input_facts(model, inputs, means) | fill_facts(fill)
+    return found | {"labels": labels.hexdigest()}

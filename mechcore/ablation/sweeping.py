@@ -10,7 +10,6 @@ examples before they start.
 from __future__ import annotations
 
 import hashlib
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,12 +40,12 @@ from mechcore.evaluation.evaluate import (
     subsets_of,
     warn_under_chance,
 )
-from mechcore.masking.counterfactual import pairs_of, with_pairs
+from mechcore.masking.counterfactual import with_pairs
 from mechcore.masking.fills import FillMaker, fill_of
 from mechcore.masking.means import MeanActivations, as_batches
 from mechcore.models.encoded import as_data
 from mechcore.models.stack_of import stack_of
-from mechcore.state import StateFile, encoded_inputs, input_facts
+from mechcore.state import StateFile, fill_facts, input_facts
 
 Engine: TypeAlias = Literal["auto", "tree", "restart", "reference"]
 Parts: TypeAlias = SharingEngine | ReferenceEngine | PathEngine
@@ -180,16 +179,10 @@ def ablate(
     parts: Parts = _path_engine(job, paths, base, precision) if paths else base
     facts: dict[str, Any] = {}
     if state is not None:
-        pairs = pairs_of(fill)
-        if not isinstance(fill, str) and pairs is None:
-            raise InputError(
-                "sweep: a state file tells fills by their names; register the fill in "
-                "mechcore.masking.fills.FILLS, or leave state out"
-            )
-        facts = input_facts(model, job.inputs(), means) | {
+        facts = input_facts(model, job.inputs(), means) | fill_facts(fill)
+        facts |= {
             "sets": [member_names(each) for each in listed],
             "labels": hashlib.sha256(job.correct_classes.numpy().tobytes()).hexdigest(),
-            "fill": fill if pairs is None else _digest(pairs),
             "seed": seed,
             "engine": parts.division,
             "precision": precision,
@@ -254,10 +247,6 @@ def _path_engine(
     if isinstance(base, SharingEngine):
         base.check()
     return PathEngine(job, paths, base)
-
-
-def _digest(pairs: EncodedExamples) -> str:
-    return hashlib.sha256(json.dumps(encoded_inputs(pairs)).encode()).hexdigest()
 
 
 def member_names(cut: Cut) -> list[str]:

@@ -55,7 +55,7 @@ def bench(
     from mechcore.pruning import METHODS
     from mechcore.report.blocks import Gallery
     from mechcore.report.subnetwork_figures import recovery
-    from mechcore.study.source_code import code_digests
+    from mechcore.source_code import code_digests
     from mechcore.tables import write_tables
 
     chosen, device = case_names(split(cases)), resources.settings.place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,12 +25,12 @@ class ModelIdentity(Identity):
     def of(cls, model: Any) -> ModelIdentity:
         """Compute the identity.
 
-        Every weight is read, once per model as long as a sample of each weight stays as it is.
+        The digest of all weights is computed once, and again when sums over them have changed.
         """
-        sample = _sample_of_weights(model)
+        sums = _sums_of_weights(model)
         known = _identities.get(model)
-        if known is None or known[0] != sample:
-            known = _identities[model] = (sample, cls._compute(model))
+        if known is None or known[0] != sums:
+            known = _identities[model] = (sums, cls._compute(model))
         return known[1]
 
     @classmethod
@@ -66,13 +67,26 @@ def check_masks(masks: Iterable[Mask], model: Any) -> None:
             )
 
 
-def _sample_of_weights(model: Any) -> list[Any]:
-    """Versions and sums over up to 1024 places of every weight: notices edits through ``.data``."""
-    parameters = list(weights_of(model).parameters())
-    sums = [p.detach().flatten()[:: p.numel() // 1024 + 1].double().sum() for p in parameters]
-    together = torch.stack([each.to(sums[0].device) for each in sums])
-    return [together.tolist(), [(p._version, p.dtype) for p in parameters]]
+def _sums_of_weights(model: Any) -> str:
+    """A digest of exact sums over all bits of every weight: notices edits through ``.data``.
+
+    Each weight is read as integers, in rows of `_COLUMNS`; the sums of the columns change with any
+    single bit, and where parts of a weight change places.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in weights_of(model).state_dict().items():
+        raw = tensor.detach().contiguous().flatten().view(torch.uint8)
+        if raw.data_ptr() % 8:
+            raw = raw.clone()
+        row = 8 * _COLUMNS
+        whole = len(raw) // row * row
+        columns = raw[:whole].view(torch.int64).view(-1, _COLUMNS).sum(0)
+        digest.update(f"{name} {tensor.dtype}".encode())
+        digest.update(columns.cpu().numpy().data)
+        digest.update(raw[whole:].cpu().numpy().data)
+    return digest.hexdigest()
 
 
+_COLUMNS = 1021  # a prime, so that no shift by whole heads or neurons is one by whole rows
 _identities: weakref.WeakKeyDictionary[Any, tuple[Any, ModelIdentity]]
 _identities = weakref.WeakKeyDictionary()

@@ -119,8 +119,8 @@ def find_paths(
     searched, reported = halves_of(data, subset, seed)
     facts: dict[str, Any] = {}
     if state is not None:
-        facts |= facts_of(model, (searched, reported), means, class_names)
-        facts |= {"paths": list(map(member_names, cuts)), "fill": fill, "seed": seed}
+        facts |= facts_of(model, (searched, reported), means, class_names, fill)
+        facts |= {"paths": list(map(member_names, cuts)), "seed": seed}
         facts |= {"batch_size": batch_size, "screening_examples": screening_examples}
     screen, chosen, final = state_files(state)
     own: dict[str, Any] = {"fill": fill, "class_names": class_names, "batch_size": batch_size}

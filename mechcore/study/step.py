@@ -8,7 +8,7 @@ result depends on:
 * the inputs, by content;
 * the keys of the jobs that it needs;
 * the versions of the packages that matter;
-* the source code that it runs, see `mechcore.study.source_code`.
+* the source code that it runs, see `mechcore.source_code`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from mechcore.errors import InputError
+from mechcore.source_code import VERSIONED, code_digests
 from mechcore.study.fingerprints import Hasher, digest_of
 from mechcore.study.folder import TABLES_FOLDER
-from mechcore.study.source_code import VERSIONED, code_digests
 from mechcore.tables import Schema, write_tables
 
 if TYPE_CHECKING:

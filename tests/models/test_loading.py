@@ -585,9 +585,28 @@ def test_an_identity_notices_a_weight_changed_in_place(cases: Cases) -> None:
     model = load_model(cases.path("bert"))
     first = ModelIdentity.of(model)
     weight = model.original_model.bert.encoder.layer[1].output.dense.weight
-    weight.view(-1)[3] += 1e-3
+    with torch.no_grad():
+        weight.view(-1)[3] += 1e-3
     assert ModelIdentity.of(model) != first
-    weight.view(-1)[3] -= 1e-3
+
+
+@pytest.mark.parametrize("row", [0, 7, 1021, 2900])
+def test_an_identity_notices_every_edit_through_data(cases: Cases, row: int) -> None:
+    model = load_model(cases.path("bert"))
+    inner = model.original_model.bert
+    inner.embeddings.word_embeddings.weight.data = embedding = torch.randn(3000, 16)
+    heads = inner.encoder.layer[0].attention.self.query.weight.data.view(4, 4, 16)
+    first = ModelIdentity.of(model)
+    assert ModelIdentity.of(model) is first
+    value = embedding[row, 5].clone()
+    embedding[row, 5] = torch.nextafter(value, value + 1)
+    assert ModelIdentity.of(model) != first
+    embedding[row, 5] = value
+    assert ModelIdentity.of(model) == first
+    heads.copy_(heads.flip(0))
+    assert ModelIdentity.of(model) != first
+    heads.copy_(heads.flip(0))
+    assert ModelIdentity.of(model) == first
 
 
 def test_masking_does_not_change_the_identity(cases: Cases) -> None:

@@ -27,9 +27,9 @@ from mechcore.papers.extractive.settings import EXPERIMENTS, ExtractiveSettings
 from mechcore.papers.extractive.study import STUDY, ExtractiveStudy, located, run
 from mechcore.papers.extractive.tuning import TuneSettings
 from mechcore.report.kinds import schemas_of
+from mechcore.source_code import code_digests
 from mechcore.study import executors
 from mechcore.study.engine import StudyError
-from mechcore.study.source_code import code_digests
 from mechcore.study.step import Job
 from mechcore.study.store import Store
 

@@ -25,7 +25,7 @@ from mechcore.errors import InputError
 
 PACKAGE = "mechcore"
 
-WITHOUT_EFFECT = ("errors", "progress", "registry", "study")
+WITHOUT_EFFECT = ("errors", "progress", "registry", "source_code", "study")
 """Parts of mechcore that change no result: what they say, show, find, and where they keep it."""
 
 VERSIONED = ("torch", "transformers", "accelerate", "transformer-lens", "numpy", "scipy")

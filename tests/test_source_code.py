@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from mechcore.errors import InputError
-from mechcore.study.source_code import code_digests
+from mechcore.source_code import code_digests
 
 CODE = '''
 """About the module."""
