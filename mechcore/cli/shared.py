@@ -247,14 +247,19 @@ def _show_smallest(out: Path) -> None:
     """What can go with how little loss, and how to get it."""
     import json
 
-    from mechcore.subnetworks.smallest import SMALLEST, explain_smallest, export_command
+    from mechcore.subnetworks.smallest import (
+        SMALLEST,
+        explain_smallest,
+        export_command,
+        is_for_export,
+    )
 
     model = json.loads((out / "config.json").read_text(encoding="utf-8"))["model"]["source"]
     commands: dict[str, None] = {}
     table = SMALLEST.read(out / "tables" / "smallest.csv")
     for _, row in table.iterrows():
         print(explain_smallest(dict(row)))
-        if row["within"]:
+        if is_for_export(dict(row)):
             commands[export_command(model, out, dict(row))] = None
     for command in commands:
         print(f"    {command}")

@@ -98,8 +98,13 @@ class Smallest(Shown):
     def _summary(self) -> str:
         row, mask = self.losses.iloc[0], self.subnetwork.mask
         kept = f"{len(mask.kept)}/{len(mask.shape.components)} kept"
-        lost = f"{row['id_loss']:.1%} in domain, {row['ood_loss']:.1%} out of domain"
-        return f"{self.subnetwork.name}, {kept}, {row['measure']} lost: {lost}"
+        losses = {row["measure"]: "loss", "accuracy": "accuracy_loss"}
+        lost = (
+            f"{measure} lost: {row[f'id_{name}']:.1%} in domain, "
+            f"{row[f'ood_{name}']:.1%} out of domain"
+            for measure, name in losses.items()
+        )
+        return f"{self.subnetwork.name}, {kept}, {'; '.join(lost)}"
 
     def export(self, out: str | Path) -> Path:
         """Write it as an ordinary Hugging Face checkpoint, see `mechcore.export_checkpoint`."""

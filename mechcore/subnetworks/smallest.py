@@ -4,6 +4,9 @@ A mask's loss is paired with the full model on the same examples: in accuracy, o
 (`mechcore.evaluation.recalibration`). It is within a limit if the upper end of its interval is, in
 domain and out of domain. Each interval is for its own mask alone; of very many masks, the smallest
 within a limit may be there by chance.
+
+Information is what is left once the bias of the answers is fitted anew. A subnetwork that loses
+none can still give every example one label as it stands: its loss of accuracy is told, too.
 """
 
 from __future__ import annotations
@@ -46,6 +49,15 @@ SMALLEST = Schema(
                 low=f"{role}_loss_low",
                 high=f"{role}_loss_high",
             )
+        ),
+        *(
+            Column(
+                f"{role}_accuracy_loss",
+                "points",
+                f"accuracy that it loses as it stands, {place}; under ``accuracy`` the same as "
+                f"``{role}_loss``",
+            )
+            for role, place in PLACES.items()
         ),
         Column("n_masks", "whole", "subnetworks at hand"),
         Column("reason", "text", "why none is within the limit"),
@@ -104,6 +116,7 @@ def smallest_subnetworks(
             found = losses[role][best]
             ends = {"": found.mean, "_low": found.low, "_high": found.high}
             row |= {f"{role}_loss{end}": value for end, value in ends.items()}
+            row[f"{role}_accuracy_loss"] = full[role].accuracy - masked[role][name].accuracy
         if not inside:
             most = 100 * worst[best]  # with as many decimals as tell it from the limit
             digits = next((d for d in range(1, 9) if round(most, d) > 100 * limit), 1)
@@ -142,10 +155,23 @@ def explain_smallest(row: Mapping[Any, Any]) -> str:
         f"{number(100 * row[f'{role}_loss_high'], 1)})"
         for role, place in PLACES.items()
     )
-    return (
+    text = (
         f"{start}: {row['subnetwork']}, which keeps {count(row['kept'], 'component')} and loses "
         f"{' and '.join(losses)}"
     )
+    if row["measure"] == "accuracy":
+        return text
+    accuracy = (
+        f"{number(100 * row[f'{role}_accuracy_loss'], 1)} points {place}"
+        for role, place in PLACES.items()
+    )
+    return f"{text}; of accuracy, with its bias as it is, it loses {' and '.join(accuracy)}"
+
+
+def is_for_export(row: Mapping[Any, Any]) -> bool:
+    """Whether a subnetwork is within the limit as it stands, in accuracy too."""
+    lost = max(row[f"{role}_accuracy_loss"] for role in PLACES)
+    return bool(row["within"]) and lost <= row["limit"]
 
 
 def export_command(model: str, run: Path, row: Mapping[Any, Any]) -> str:
@@ -154,7 +180,7 @@ def export_command(model: str, run: Path, row: Mapping[Any, Any]) -> str:
     Args:
         model: the checkpoint that was studied.
         run: the study's folder.
-        row: of `smallest_subnetworks`, within the limit.
+        row: of `smallest_subnetworks`, for which `is_for_export` holds.
     """
     words = ["mechcore", "export", "--model", model, "--mask", str(run / row["mask"])]
     words += ["--means", str(run / "means.safetensors"), "--out", str(row["subnetwork"])]

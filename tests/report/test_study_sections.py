@@ -180,7 +180,10 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
     assert "of information: none; s0.50-seed0 comes closest of 6 masks" in words
     assert table.header[6:8] == ["change out of domain (points)", "change in domain (points)"]
     changes = ["\u22120.5 [\u22120.9, \u22120.1]", "\u22120.2 [\u22120.6, +0.2]"]
-    assert [row[:8] for row in rows(table)] == [
+    accuracy = ["accuracy out of domain (points)", "accuracy in domain (points)"]
+    assert table.header[8:10] == accuracy
+    changes += ["\u22120.5", "\u22120.2"]
+    assert [row[:10] for row in rows(table)] == [
         ["accuracy", "1", "yes", "s0.50-seed0", "50.0 %", "18", *changes],
         ["information", "1", "no", "s0.50-seed0", "50.0 %", "18", *changes],
     ]
@@ -190,10 +193,12 @@ def test_what_can_go_together_is_said_with_how_to_get_it(run: RunFolder) -> None
         "--means means.safetensors --out s0.50-seed0"
     )
     assert any("within 1 point of accuracy: s0.50-seed0" in text for text in told(run))
-    neither = run.tables["smallest"].assign(within=False)
-    section = smallest_section.smallest_section(changed(run, smallest=neither), GALLERY)
-    assert section is not None
-    assert not any(isinstance(block, Command) for block in section.blocks)
+    one_label = {"id_accuracy_loss": 0.0, "ood_accuracy_loss": 0.4}
+    for changes_of_all in ({"within": False}, one_label):
+        neither = run.tables["smallest"].assign(**changes_of_all)
+        section = smallest_section.smallest_section(changed(run, smallest=neither), GALLERY)
+        assert section is not None
+        assert not any(isinstance(block, Command) for block in section.blocks)
     assert "mechcore export" not in made(smallest_section.smallest_section, run)[0]
 
 

@@ -15,6 +15,7 @@ from mechcore.subnetworks.smallest import (
     SMALLEST,
     explain_smallest,
     export_command,
+    is_for_export,
     smallest_subnetworks,
 )
 
@@ -110,6 +111,18 @@ def test_a_moved_threshold_costs_accuracy_and_no_information() -> None:
     found = smallest_subnetworks({"dense": MASKS["dense"]}, full, masked, 0.01)
     assert found["within"].tolist() == [False, True]
     assert found["id_loss"].tolist() == [pytest.approx(0.45), pytest.approx(0.0)]
+    for role in ("id", "ood"):
+        assert found[f"{role}_accuracy_loss"].tolist() == pytest.approx([0.45, 0.45])
+    information = found.to_dict("records")[1]
+    assert explain_smallest(information).endswith(
+        "; of accuracy, with its bias as it is, it loses 45.0 points in domain and 45.0 points out "
+        "of domain"
+    )
+    assert not is_for_export(information)
+    assert not is_for_export({**information, "id_accuracy_loss": 0.0})
+    changes = {"id_accuracy_loss": 0.01, "ood_accuracy_loss": -0.3}
+    assert is_for_export({**information, **changes})
+    assert not is_for_export({**information, **changes, "within": False})
 
 
 def test_a_rare_label_counts_as_much_as_the_other() -> None:
