@@ -142,7 +142,7 @@ def random_senders(
         InputError: a layer has too few other heads, or an MLP layer is in the core.
     """
     layers: dict[int, int] = {}
-    for head in core:
+    for head in dict.fromkeys(core):
         if not head.is_head:
             raise InputError(f"core: found {head}; expected heads")
         layers[head.layer] = layers.get(head.layer, 0) + 1
@@ -197,9 +197,9 @@ def readers_of(
 
     Raises:
         InputError: see `random_senders` and `mechcore.ablate`; or no component runs after the core,
-            or ``known`` is of other examples.
+            or ``known`` is of other examples, another model or another fill.
     """
-    heads, shape = parse_components(core), ModelShape.of(model)
+    heads, shape = list(dict.fromkeys(parse_components(core))), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
     cut = cuts_behind(heads, possible, model)
     if not cut:
@@ -207,10 +207,13 @@ def readers_of(
     beside = _random_cuts(heads, cut, model, n_controls, seed)
     alone = {r: ComponentSet((r,)) for r in cut}
     left = [each for each in alone.values() if known is None or each not in known.without]
-    sets: list[Cut] = [*left, *cut.values(), *(s for c in beside for s in c.values())]
+    again = [] if known is None else _largest(known, alone.values())
+    sets: list[Cut] = [*left, *again, *cut.values(), *(s for c in beside for s in c.values())]
     found = ablate(model, list(dict.fromkeys(sets)), data, means, role=role, seed=seed, **options)
     if known is not None:
         _check_same(known.full, found.full)
+        for each in again:
+            _check_same_ablation(each, known, found)
         found = known.with_more(found)
     return Readers(
         found.full,
@@ -285,6 +288,24 @@ def _check_same(known: Evaluation, found: Evaluation) -> None:
             f"core: the full model's answers among the known ablations ({len(known.correct)}) are "
             f"not those on these examples ({len(found.correct)}); expected ablations of the same "
             "model on the same examples"
+        )
+
+
+def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSet]:
+    """The one of the sets that is known to change margins most, if any is known."""
+    both = [each for each in sets if each in known.without]
+    change = {each: np.abs(known.drops(each, "margin")).mean() for each in both}
+    return sorted(both, key=lambda each: -change[each])[:1]
+
+
+def _check_same_ablation(of: ComponentSet, known: Ablations, found: Ablations) -> None:
+    """Make sure that a set was ablated in the same way in both."""
+    before, now = (each.without[of].margin for each in (known, found))
+    if not np.allclose(before, now, rtol=1e-2, atol=1e-2):
+        raise InputError(
+            f"core: without {of}, margins are {before.mean():.4g} nats on average among the known "
+            f"ablations and {now.mean():.4g} ablated again; expected ablations by the same fill, "
+            "means and seed"
         )
 
 

@@ -1,8 +1,8 @@
 """Whether what generalises reads the heuristic core: the verdict on the claim.
 
 These are its rules, written before any study was run. Let R be the components whose information
-drop out of domain is lost and in domain is not (`component_roles`: needed out of domain, only or
-perhaps), and T the mean over R of D(core -> r) in information out of domain.
+drop is lost out of domain and not shown to be lost in domain (`component_roles`: needed out of
+domain, only or perhaps), and T the mean over R of D(core -> r) in information out of domain.
 
 1. R is empty, or the drop cannot be taken apart: inconclusive.
 2. The 95 % interval of T is above 0, and T is larger than that of the controls with p < 0.05 (one
@@ -34,11 +34,12 @@ ALPHA = 0.05
 CORE_VERDICT = Schema(
     "core_verdict",
     "Whether what generalises reads the core: the verdict and the figures that decide; drops are "
-    "of information out of domain, means over the components that are needed out of domain alone.",
+    "of information out of domain, means over the components that are needed out of domain and are "
+    "not shown to be needed in domain.",
     (
         Column("verdict", "text", "``supported``, ``not supported`` or ``inconclusive``"),
         Column("explanation", "text", "the figures in words, or why there are none"),
-        Column("n_receivers", "whole", "components behind the core that are needed so"),
+        Column("n_receivers", "whole", "components behind the core of which this holds"),
         *estimate(
             "blind_drop",
             "points",
@@ -73,7 +74,7 @@ class Verdict:
 
 
 def generalising(readers: Readers, roles: pd.DataFrame) -> list[Component]:
-    """The components behind the core that are needed out of domain alone.
+    """The components behind the core needed out of domain, and not shown to be needed in domain.
 
     Args:
         readers: what components behind the core answer.
@@ -96,7 +97,7 @@ def core_dependence_verdict(
     """
     names = generalising(readers, roles)
     if not names:
-        why = "no component behind the core is shown to be needed out of domain alone"
+        why = "no component behind the core is shown to be needed out of domain and not in domain"
         return Verdict(INCONCLUSIVE, reason_against(readers.full.correct_classes.numpy()) or why)
     everything = np.ones(len(readers.full.correct), dtype=bool)
     values = readers.effects((readers.blind[r] for r in names), everything, seed)
@@ -114,13 +115,16 @@ def core_dependence_verdict(
     p = p_among(total, controls)
     mean = float(np.mean(controls)) if controls else math.nan
     n, noun = len(names), "component" if len(names) == 1 else "components"
+    change, most, fewest, beside = (
+        number(-100 * each, 1, signed=True) for each in (total, high, low, mean)
+    )
     text = (
-        f"blind to the core, the {n} {noun} that {'is' if n == 1 else 'are'} needed out of domain "
-        f"alone {'loses' if n == 1 else 'lose'} {number(100 * total, 1)} points of information out "
-        f"of domain on average ({number(100 * low, 1)} to {number(100 * high, 1)}); "
+        f"blind to the core, each alone, the {n} {noun} needed out of domain and not shown to be "
+        f"needed in domain {'changes' if n == 1 else 'change'} information out of domain by "
+        f"{change} points on average ({most} to {fewest}); "
     )
     text += (
-        f"blind to as many random heads of the same layers {number(100 * mean, 1)} "
+        f"blind to as many random heads of the same layers by {beside} "
         f"({len(controls)} sets, p = {p:.2g})"
         if controls
         else "nothing stands beside it, as no random heads were tried"

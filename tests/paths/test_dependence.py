@@ -174,8 +174,9 @@ def test_the_figures_of_a_verdict() -> None:
         readers([0.1, 0.2], [[0.0, 0.0]] * 39), roles(a=OUT, b=OUT_ONLY)
     )
     why = found.explanation
-    assert "the 2 components that are needed out of domain alone lose 15." in why
-    assert "0.0 (39 sets, p = 0.025)" in why
+    assert "the 2 components needed out of domain and not shown to be needed in domain" in why
+    assert "change information out of domain by \u221215." in why
+    assert "heads of the same layers by 0.0 (39 sets, p = 0.025)" in why
     [row] = found.table().to_dict("records")
     CORE_VERDICT.check(found.table())
     assert (row["n_receivers"], row["n_controls"], row["p_control"]) == (2, 39, 1 / 40)
@@ -326,6 +327,31 @@ def test_known_ablations_have_to_be_of_these_examples(cases: Cases) -> None:
     message = r"among the known ablations \(4\) are not those on these examples \(7\)"
     with pytest.raises(InputError, match=message):
         readers_of(model, ["L0.H1"], data, means, n_controls=0, known=other, role="ood")
+
+
+def test_known_ablations_have_to_be_by_the_same_fill(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means, options = means_of(model, data), {"n_controls": 0, "role": "ood"}
+    sets = ["L0.H0", "L1.H1", "L1.MLP"]
+    known = ablate(model, sets, data, role="ood", fill="zero")
+    with pytest.raises(InputError, match="expected ablations by the same fill, means and seed"):
+        readers_of(model, ["L0.H1"], data, means, known=known, **options)
+    found = readers_of(model, ["L0.H1"], data, means, known=known, fill="zero", **options)
+    anew = readers_of(model, ["L0.H1"], data, means, fill="zero", **options)
+    for one, two in ((found.without, anew.without), (found.blind, anew.blind)):
+        assert one.keys() == two.keys()
+        for each in one:
+            np.testing.assert_allclose(one[each].margin, two[each].margin, atol=1e-4)
+
+
+def test_a_core_head_named_twice_counts_once(cases: Cases) -> None:
+    model, data = cases.get("bert").model, encoded()
+    means, options = means_of(model, data), {"n_controls": 2, "role": "ood"}
+    once = readers_of(model, ["L0.H1"], data, means, **options)
+    twice = readers_of(model, ["L0.H1", "L0.H1"], data, means, **options)
+    pd.testing.assert_frame_equal(*(core_dependence_table(each) for each in (once, twice)))
+    heads, shape = [Component(0, 1)], ModelShape(1, 4)
+    assert random_senders(heads * 2, shape, 3) == random_senders(heads, shape, 3)
 
 
 def test_random_heads_stand_beside_chosen_readers_on_the_same_examples(cases: Cases) -> None:
