@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Literal
 
 import numpy as np
@@ -145,6 +145,7 @@ def matched_random(
     *,
     disjoint: bool = True,
     fewer: bool = False,
+    besides: Collection[ComponentSet] = (),
     seed: int = 0,
 ) -> dict[str, ComponentSet]:
     """Random sets with as many heads in each layer, and as many MLPs, as ``components``.
@@ -155,6 +156,7 @@ def matched_random(
         n: how many sets, all different.
         disjoint: draw from the other components only.
         fewer: return all there are, perhaps none, where there are not as many.
+        besides: sets that are not drawn, as they are looked at already.
         seed: of the draw.
 
     Returns:
@@ -175,7 +177,14 @@ def matched_random(
     pools.append((shape.mlps, sum(not c.is_head for c in chosen)))
     if disjoint:
         pools = [([c for c in pool if c not in chosen], size) for pool, size in pools]
-    n_different = math.prod(math.comb(len(pool), size) for pool, size in pools)
+    sizes = [size for _, size in pools]
+    known = {
+        each
+        for each in besides
+        if len(each) == sum(sizes)
+        and [sum(c in each.components for c in pool) for pool, _ in pools] == sizes
+    }
+    n_different = math.prod(math.comb(len(pool), size) for pool, size in pools) - len(known)
     if fewer:
         n = min(n, n_different)
     for pool, size in pools if n else []:
@@ -196,7 +205,7 @@ def matched_random(
             for pool, size in pools:
                 drawn += [pool[i] for i in rng.choice(len(pool), size, replace=False)]
             each = ComponentSet.of(drawn)
-            if each not in found:
+            if each not in found and each not in known:
                 found[each] = None
                 advance()
     return {f"random {i}": each for i, each in enumerate(found, 1)}

@@ -128,7 +128,9 @@ class SetOptions:
         if not kinds:
             raise InputError("no component; name some with --components, --core or --sets")
         if self.controls:
-            drawn = sets.matched_random(named or members, shape, self.controls, seed=seed)
+            drawn = sets.matched_random(
+                named or members, shape, self.controls, besides=kinds, seed=seed
+            )
             kinds |= {ComponentSet(each.components, name): "random" for name, each in drawn.items()}
         as_sets(list(kinds))
         for each in kinds:

@@ -313,5 +313,7 @@ def _groups(texts: list[str]) -> dict[str, list[str]]:
         name, equals, subsets = text.partition("=")
         if not equals or not name.strip() or not split(subsets):
             raise InputError(f"--group {text!r}: expected NAME=SUBSET,SUBSET")
+        if name.strip() in found:
+            raise InputError(f"--group {text!r}: named twice; name all its subsets at once")
         found[name.strip()] = split(subsets)
     return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
 
+from mechcore.data.examples import ALL
 from mechcore.data.labels import normal_name
 from mechcore.data.sources import Source
 from mechcore.errors import InputError, shown
@@ -60,24 +61,30 @@ class Task:
             object.__setattr__(self, role, sources)
         _check_names(f"task {self.name}: classes", self.classes, normal_name)
         check_groups(f"task {self.name}", self.groups)
-        for group, subsets in self.groups.items():
-            if not subsets:
-                raise InputError(f"task {self.name}: group {group!r} is empty; name its subsets")
-            _check_names(f"task {self.name}: group {group!r}", subsets, str)
 
 
-def check_groups(what: str, groups: Iterable[str]) -> None:
-    """Make sure that no group of out-of-domain subsets has the name of another kind of data.
+_TAKEN = {
+    "ID": "the mean in domain is",
+    "mixed": "the mean of ID and OOD is",
+    ALL: "all examples together are",
+}
+
+
+def check_groups(what: str, groups: Mapping[str, tuple[str, ...]]) -> None:
+    """Make sure that groups of out-of-domain subsets can be told from other rows of tables.
 
     Raises:
-        InputError: one has.
+        InputError: a group has the name of another kind of data, is empty, or has a subset twice.
     """
-    for group in groups:
-        if group in ("ID", "mixed"):
+    for group, subsets in groups.items():
+        if group in _TAKEN:
             raise InputError(
-                f"{what}: a group of out-of-domain subsets is called {group!r}, as the mean "
-                f"{'in domain' if group == 'ID' else 'of ID and OOD'} is in tables; rename it"
+                f"{what}: a group of out-of-domain subsets is called {group!r}, as "
+                f"{_TAKEN[group]} in tables; rename it"
             )
+        if not subsets:
+            raise InputError(f"{what}: group {group!r} is empty; name its subsets")
+        _check_names(f"{what}: group {group!r}", subsets, str)
 
 
 def _check_names(what: str, names: tuple[str, ...], same: Callable[[str], str]) -> None:

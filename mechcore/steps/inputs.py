@@ -196,7 +196,8 @@ def check_names(model: ModelConfig, data: DataConfig) -> None:
     """Make sure that what the user names in the data is there, drawn or not.
 
     Raises:
-        InputError: no row has a label that ``label_map`` gives a meaning, or a subset of a group.
+        InputError: no row has a label that ``label_map`` gives a meaning, or a subset of a group;
+            or a group is called as a subset is.
     """
     if data.label_map and model.source is not None:
         frames = [_whole(role, model, data) for role in ROLES]
@@ -212,6 +213,11 @@ def check_names(model: ModelConfig, data: DataConfig) -> None:
     frame = _whole("ood", model, data) if data.groups else None
     subsets = [] if frame is None else frame["subset"].unique().tolist()
     for group, members in data.groups.items():
+        if group in subsets:
+            raise InputError(
+                f"groups: {group!r} is the name of an out-of-domain subset, too, which tables "
+                "could not tell from it; rename the group"
+            )
         for name in members if subsets else ():
             if name not in subsets:
                 close = " or ".join(map(repr, get_close_matches(name, subsets, n=3)))

@@ -148,6 +148,18 @@ def test_random_sets_where_few_are_left() -> None:
     assert len(set(both.values())) == 3
 
 
+def test_sets_that_are_looked_at_already_are_not_drawn() -> None:
+    # Of the nine sets of one other head in each layer, two are known; the rest is no such set.
+    shape, chosen = ModelShape(2, 4), ["0.0", "1.1"]
+    known = [ComponentSet.of(each) for each in (["0.1", "1.0"], ["0.2", "1.3"])]
+    others = [ComponentSet.of(each) for each in (["0.0", "1.1"], ["0.1"], ["0.1", "0.2"], [])]
+    found = sets.matched_random(chosen, shape, 7, besides=[*known, *others])
+    assert not set(found.values()) & set(known)
+    assert len(set(found.values())) == 7
+    with pytest.raises(InputError, match="only 7 different ones found, 8 wanted"):
+        sets.matched_random(chosen, shape, 8, besides=known)
+
+
 def test_all_random_sets_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     # 6 heads and 1 MLP beside CHOSEN, from which 2 of layer 0 and an MLP of two are drawn.
     found = sets.matched_random(CHOSEN, LARGE, 15 * 2)

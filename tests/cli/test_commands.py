@@ -6,6 +6,7 @@ import importlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -791,6 +792,19 @@ def test_random_controls_of_what_is_named() -> None:
             assert not {Component(1, 0), Component(1, 1), Component(3)} & set(each.components)
 
 
+def test_random_controls_are_none_of_the_sets_named() -> None:
+    own = SetOptions(components="0.0", sets="L0.H1,L0.H2")
+    kinds = replace(own, controls=1).kinds(ModelShape(1, 4), seed=0)
+    assert {each.name or str(each): kind for each, kind in kinds.items()} == {
+        "L0.H0": "single",
+        "L0.H1": "single",
+        "L0.H2": "single",
+        "random 1": "random",
+    }
+    with pytest.raises(InputError, match="only 1 different ones found, 2 wanted"):
+        replace(own, controls=2).kinds(ModelShape(1, 4), seed=0)
+
+
 @pytest.mark.usefixtures("no_figures")
 def test_ablate_sets_from_everywhere(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("run/tables").mkdir(parents=True)
@@ -1490,6 +1504,10 @@ def test_bad_options_without_a_model(refused: Refused, command: str, message: st
         (
             "effective-size --full {files}/id.csv --grid {files}/id.csv --group ID",
             "--group 'ID': expected NAME=SUBSET,SUBSET",
+        ),
+        (
+            "effective-size --full {files}/id.csv --grid {files}/id.csv --group A=a --group A=b",
+            "--group 'A=b': named twice; name all its subsets at once",
         ),
         ("effective-size --group ID=a", "--group is for --full and --grid"),
         ("export --model {final}", "--mask is missing"),

@@ -108,6 +108,7 @@ def test_its_examples_can_be_read(tmp_path: Path) -> None:
             "a group of out-of-domain subsets is called 'ID', as the mean",
         ),
         ("both: [=>mixed: [", "is called 'mixed', as the mean of ID and OOD is in tables; rename"),
+        ("both: [=>all: [", "is called 'all', as all examples together are in tables; rename"),
         ("about: Mine.=>name: ' '", "name is ' '; expected one"),
     ],
 )

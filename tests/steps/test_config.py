@@ -247,7 +247,11 @@ configs = st.builds(
     data=st.builds(
         DataConfig,
         **dict.fromkeys(("train", "id", "ood"), maybe(words | sources)),
-        groups=st.dictionaries(texts, st.lists(texts, max_size=2).map(tuple), max_size=2),
+        groups=st.dictionaries(
+            texts.filter(lambda name: name not in ("ID", "mixed", "all")),
+            st.lists(texts, min_size=1, max_size=2, unique=True).map(tuple),
+            max_size=2,
+        ),
         **dict.fromkeys(("columns", "label_map"), st.dictionaries(texts, texts, max_size=3)),
         ood_label=maybe(texts),
         ood_subsets=st.lists(texts, max_size=3).map(tuple),

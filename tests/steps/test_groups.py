@@ -142,6 +142,13 @@ def test_a_group_of_a_subset_that_is_not_there_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_group_with_the_name_of_a_subset_is_refused(tmp_path: Path) -> None:
+    config = study(max_ood=8, groups={"prep": ("so_swap", "prep")})
+    with pytest.raises(InputError, match="groups: 'prep' is the name of an out-of-domain subset"):
+        run_study(config, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_group_may_lose_subsets_to_the_draw(tmp_path: Path) -> None:
     every = {"mine": ("so_swap", "prep", "embed_if", "embed_verb")}
     for data in ({"max_ood": 2}, {"max_ood": 8, "ood_subsets": ("prep",)}):
