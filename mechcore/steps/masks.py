@@ -223,7 +223,8 @@ class FindMasks(MainStep):
 class AcceptMasks(MainStep):
     """The masks that reached their target; of the others, why they are missing.
 
-    The tolerance is the distance from the target (share of components) that is accepted.
+    The tolerance is the distance from the target (share of components) that is accepted. Steps and
+    rate are those of the training, for advice on the masks that are missing.
     """
 
     kind: ClassVar[str] = "masks"
@@ -232,11 +233,18 @@ class AcceptMasks(MainStep):
     seeds: tuple[int, ...]
     tolerance: float
     discretisation: Literal["ranking", "threshold"]
+    steps: int
+    lr_lambda: float
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
         trained = work.needed("trained")
-        reading = PruneSettings(tolerance=self.tolerance, discretisation=self.discretisation)
+        reading = PruneSettings(
+            tolerance=self.tolerance,
+            discretisation=self.discretisation,
+            steps=self.steps,
+            lr_lambda=self.lr_lambda,
+        )
         names = {subnetwork_name(self.target, seed, self.method): seed for seed in self.seeds}
         diverged = json.loads((trained / MISSING_FILE).read_text(encoding="utf-8"))
         missing = {name: why for name, why in diverged.items() if name in names}

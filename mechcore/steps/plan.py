@@ -268,7 +268,8 @@ class _Planner:
         of: str,
     ) -> Job:
         method = self.config.method
-        reading = {name: getattr(schedule, name) for name in READING}
+        names = (*READING, "steps", "lr_lambda")
+        reading = {each: getattr(schedule, each) for each in names}
         step = AcceptMasks(method, target, tuple(seeds), **reading)
         return self._pure(step, f"masks {name}{of}", {"trained": trained})
 

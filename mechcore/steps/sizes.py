@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -45,15 +46,18 @@ GRID_TABLE = Schema(
     ),
 )
 
+_WEIGHTS = "*.safetensors"
 _NUMBERED = re.compile(r"(?:step|checkpoint)[-_](\d+)")
 
 
 def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, ModelConfig]:
-    """The checkpoints of a training run, by their step where it can be told, else by name.
+    """The checkpoints of a training run, by their step if all can be told, else by name.
+
+    Those whose step can be told come first, in its order.
 
     Args:
         paths: checkpoint directories, or folders of them (``step-0500`` or ``checkpoint-500``,
-            and ``final``); none stands for the embedded encoder's.
+            and ``final``, perhaps the folder itself); none stands for the embedded encoder's.
         model: everything else about the model.
 
     Raises:
@@ -66,22 +70,46 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
         )
     if not paths:
         return {step: replace(model, checkpoint=path.name) for step, path in encoder_checkpoints()}
-    found: dict[Any, ModelConfig] = {}
-    for path in [inner for each in paths for inner in _checkpoints(Path(each))]:
-        name = _step(path)
+    found: dict[str, Path] = {}
+    steps: dict[str, int] = {}
+    for step, path in [pair for each in paths for pair in _checkpoints(Path(each))]:
+        name = str(step)
         if name in found:
-            raise InputError(f"checkpoints: {path} and {found[name].source} are both {name}")
-        found[name] = replace(model, source=str(path))
-    if all(isinstance(name, int) for name in found):
-        return dict(sorted(found.items()))
-    return {str(name): config for name, config in found.items()}
+            raise InputError(f"checkpoints: {path} and {found[name]} are both {name}")
+        found[name] = path
+        if isinstance(step, int):
+            steps[name] = step
+    names = [*sorted(steps, key=lambda name: steps[name]), *(n for n in found if n not in steps)]
+    sources = {name: replace(model, source=str(found[name])) for name in names}
+    if len(steps) < len(names):
+        return dict(sources)
+    return {steps[name]: config for name, config in sources.items()}
 
 
-def _checkpoints(path: Path) -> list[Path]:
-    if (path / "config.json").is_file():
-        return [path]
+def _checkpoints(path: Path) -> list[tuple[int | str, Path]]:
+    """Checkpoints in a folder by their step or name, or the folder itself if it has none in it.
+
+    A model on top of others, as the Trainer of transformers leaves it, is the final one. It is left
+    out where one of the others has the same weights.
+    """
+    inside = [(_step(each), each) for each in _inside(path)]
+    if not (path / "config.json").is_file():
+        return inside
+    numbered = [(step, each) for step, each in inside if isinstance(step, int)]
+    if not numbered:
+        return [(_step(path), path)]
+    alike = any(_has_same_weights(path, each) for _, each in numbered)
+    return [*numbered, *([] if alike else [(FINAL, path)])]
+
+
+def _has_same_weights(one: Path, other: Path) -> bool:
+    files = {each.name for each in (*one.glob(_WEIGHTS), *other.glob(_WEIGHTS))}
+    return bool(files) and not any(filecmp.cmpfiles(one, other, files, shallow=False)[1:])
+
+
+def _inside(path: Path) -> list[Path]:
     inside = sorted(each.parent for each in path.glob("*/config.json"))
-    if not inside:
+    if not inside and not (path / "config.json").is_file():
         raise InputError(
             f"checkpoints: {path} is no checkpoint and has none in it; expected config.json in it "
             "or in its folders"

@@ -128,6 +128,7 @@ def test_one_mask_off_its_target_costs_only_itself(
     assert missing["seed"].tolist() == [int(lost.rpartition("seed")[2])]
     assert missing["target_sparsity"].tolist() == [HIGH]
     assert f"seed {missing['seed'][0]} ended at" in missing["reason"][0]
+    assert "more steps (now 3: --prune-steps 6)" in missing["reason"][0]
     text = report.read_text()
     assert f"1 of 6 masks is missing, as its training failed: {lost}." in text
     assert missing["reason"][0].split(".")[0] in text
