@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -143,7 +143,11 @@ def _sources(data: Any, role: str, columns: Mapping[str, str], store: Store) -> 
         data = data.examples
     found = given_examples(data, role, columns=columns, labelled=role != "train")
     if found is None:
-        raise InputError(f"{role} data: found {type(data).__name__}; expected {EXPECTED}")
+        name = type(data).__name__
+        is_empty = isinstance(data, Sized) and not len(data)
+        raise InputError(
+            f"{role} data: found {f'an empty {name}' if is_empty else name}; expected {EXPECTED}"
+        )
     frame = found.frame.loc[:, (found.frame != "").any()]
     content = frame.to_parquet(index=False)
     path = store.path / _EXAMPLES / sha256(content).hexdigest()[:16] / f"{role}.parquet"

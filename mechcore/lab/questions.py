@@ -43,6 +43,7 @@ from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import encode_for
 from mechcore.paths import path_table
 from mechcore.paths.dependence import CORE_DEPENDENCE
+from mechcore.pruning.settings import as_runs
 from mechcore.report.attention_views import AttentionView, attention_view
 from mechcore.showing import Shown
 from mechcore.steps.analyses_config import PathsConfig
@@ -221,21 +222,24 @@ class Lab(Shown):
         return attention_view(attention_examples(found.model, encoded, found.tokenizer, heads))
 
     def prune(
-        self, sparsity: float | Sequence[float] | None = None, seeds: Sequence[int] | None = None
+        self,
+        sparsity: float | Sequence[float] | None = None,
+        seeds: int | Sequence[int] | None = None,
     ) -> Pruned:
         """Subnetworks, by default of the sparsities and seeds of the settings.
 
         Args:
             sparsity: shares of components to prune.
             seeds: one subnetwork each.
+
+        Raises:
+            InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
         """
-        changes: dict[str, Any] = {}
-        if sparsity is not None:
-            targets = [sparsity] if isinstance(sparsity, (int, float)) else sparsity
-            changes["sparsities"] = tuple(float(each) for each in targets)
-        if seeds is not None:
-            changes["seeds"] = tuple(seeds)
-        part = self.plan(**changes)
+        targets, numbers = as_runs(
+            self.config.sparsities if sparsity is None else sparsity,
+            self.config.seeds if seeds is None else seeds,
+        )
+        part = self.plan(sparsities=tuple(targets), seeds=tuple(numbers))
         self.done(*part.masks, part.jobs["core"])
         found = [each for job in part.masks for each in subnetworks_in(self.store.whole(job.key))]
         return Pruned(self, part, sorted(found, key=lambda each: (each.target, each.seed)))
@@ -302,8 +306,12 @@ class Lab(Shown):
     def _swept(self, job: str, schema: Schema) -> pd.DataFrame:
         """A table that a job makes of the ablation of every component, or of its paths."""
         analyses = self.config.analyses
-        paths = analyses.paths or PathsConfig()
-        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all", paths=paths))
+        changes: dict[str, Any] = {"sweep": analyses.sweep or "all"}
+        if job == "paths":
+            changes["paths"] = analyses.paths or PathsConfig()
+        elif analyses.fill == "counterfactual":  # with which paths cannot be cut
+            changes["paths"] = None
+        part = self.plan(analyses=replace(analyses, **changes))
         (folder,) = self.done(part.jobs[job])
         return schema.read(folder / TABLES_FOLDER / f"{schema.name}.csv")
 

@@ -304,6 +304,21 @@ def test_data_of_every_role(place: Path) -> None:
         mechcore.open("embedded", ood=FRAMES["ood"])
 
 
+def test_no_data_are_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="ood data: found an empty list; expected a file"):
+        mechcore.open("embedded", FRAMES["train"], FRAMES["id"], [], store=tmp_path / "store")
+
+
+def test_who_is_to_blame_by_a_fill_with_which_paths_cannot_be_cut(
+    tmp_path: Path,
+) -> None:
+    settings = replace(SMALL, analyses=replace(SMALL.analyses, fill="counterfactual"))
+    lab = mechcore.open(tiny_encoder_dir(), **FRAMES, settings=settings, store=tmp_path)
+    assert len(lab.blame()) > 0
+    with pytest.raises(InputError, match="'counterfactual', with which paths cannot be cut"):
+        lab.readers()
+
+
 @pytest.mark.both
 def test_without_data_only_attention(place: Path) -> None:
     lab = mechcore.open(tiny_encoder_dir())
@@ -316,6 +331,9 @@ def test_what_fails_is_not_tried_again_with_the_next_question(lab: Lab) -> None:
     with pytest.raises(StudyError, match=r"sparsity 0\.999.* keeps"):
         lab.prune(0.999)
     assert len(lab.prune(0.3)) == 3
+    assert [each.name for each in lab.prune(0.3, seeds=0)] == ["s0.30-seed0"]
+    with pytest.raises(InputError, match="seed -1: expected a whole number"):
+        lab.prune(0.3, seeds=-1)
 
 
 def test_questions_that_have_no_answer(lab: Lab) -> None:
