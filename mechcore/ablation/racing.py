@@ -104,7 +104,8 @@ class Race(Shown):
         text = (
             f"{found}; decided on {seen.min()} to {seen.max()} of {self.n_examples} examples, half "
             f"of the sets on {seen.median():g} at most, with {share:.1%} of the layer evaluations "
-            f"of all sets on all examples; probability of any wrong decision {self.error:g}{sure}"
+            f"of all sets on all examples; about these examples, any decision is wrong with a "
+            f"probability of {self.error:g} at most{sure}"
         )
         if len(self.audit):
             n_wrong, most = self.wrong

@@ -71,6 +71,9 @@ SCREENING = Schema(
 SAMPLED = 60
 """Pairs screened out that a race looks at all the same; none found leaves at most 5 % missed."""
 
+FOUND = 10
+"""Sets of each size that are reported."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Search(Shown):
@@ -133,7 +136,7 @@ def find_superadditive(
     max_size: int = 3,
     n_pairs: int | None = 100,
     beam: int = 20,
-    n_found: int = 10,
+    n_found: int | None = None,
     guarantee: float | None = None,
     least: float | None = None,
     largest: int | None = None,
@@ -162,10 +165,11 @@ def find_superadditive(
         max_size: components of the largest sets.
         n_pairs: pairs ablated exactly, the best by screening; None for all.
         beam: sets of each size from which larger ones grow.
-        n_found: sets of each size to report.
+        n_found: sets of each size to report; by default `FOUND`, or ``largest`` if those are more.
         guarantee: race the pairs, and the larger sets that grow from those found, in place of
-            ablating them on all examples: with this probability of any decision being wrong. Of
-            pairs that were screened out, `SAMPLED` are raced to see how many were missed.
+            ablating them on all examples: with this probability of any decision about the half that
+            chooses being wrong. Of pairs that were screened out, `SAMPLED` are raced to see how
+            many were missed.
         least: with a guarantee, least interaction of interest, in the unit of the metric.
         largest: with a guarantee, how many sets of each size are wanted, in place of ``least``.
         screening_by: how interactions of pairs are predicted, a name in
@@ -194,7 +198,7 @@ def find_superadditive(
         "max_size": max_size,
         "n_pairs": n_pairs,
         "beam": beam,
-        "n_found": n_found,
+        "n_found": max(FOUND, largest or 0) if n_found is None else n_found,
         "guarantee": guarantee,
         "least": least,
         "largest": largest,
@@ -286,7 +290,7 @@ def find_superadditive(
         both = [*level, *(sampled if size == 2 else [])]
         best[size] = ablated(both, size) if guarantee is None else raced(both, size)
         level = _grown(best[size][:beam], chosen, measured, unknown)[:n_pairs]
-    named = [each for sets in best.values() for each in sets[:n_found]]
+    named = [each for sets in best.values() for each in sets[: settings["n_found"]]]
     members = sorted({c for each in named for c in each.components})
     final = without([*(ComponentSet((c,)) for c in members), *named], reported, -1)
     table = interactions(final, correction=correction, n_resamples=n_resamples, seed=seed)
@@ -332,7 +336,7 @@ def check_search(
     max_size: int = 3,
     n_pairs: int | None = 100,
     beam: int = 20,
-    n_found: int = 10,
+    n_found: int = FOUND,
     guarantee: float | None = None,
     least: float | None = None,
     largest: int | None = None,

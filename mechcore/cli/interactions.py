@@ -97,8 +97,12 @@ def interactions(
 
 def _show_races(result: Any) -> None:
     """What was decided by races, and what that is worth."""
+    reported = [name.count("+") + 1 for name in result.found["set"].unique()]
     for size, raced in result.races.items():
         print(f"sets of {size}: {raced.describe()}")
+        wanted = len(raced.decided("above" if raced.largest is None else "top"))
+        if reported.count(size) < wanted:
+            print(f"the {reported.count(size)} largest of these {wanted} are reported")
     n_found, n = result.missed
     if n:
         from mechcore.evaluation.intervals import share_at_most

@@ -38,7 +38,7 @@ def search_section(run: RunFolder, gallery: Gallery) -> Section | None:
     files += ["race.csv"] * (run.table("race") is not None)
     overall = found[found["subset"] == ALL]
     if len(overall) == 0:
-        none: list[Block] = [*map(Paragraph, _raced(run)), *_atlas(run, gallery)]
+        none: list[Block] = [*map(Paragraph, _raced(run, overall)), *_atlas(run, gallery)]
         none.append(Paragraph("The search found no set.", note=True))
         return Section("search", title, none, files)
     drawn = largest_interactions(overall)
@@ -97,7 +97,7 @@ def search_sentences(run: RunFolder) -> Iterator[str]:
 def _how(run: RunFolder, found: pd.DataFrame, overall: pd.DataFrame) -> Iterator[str]:
     screening = run.table("screening")
     if run.table("race") is not None:
-        yield from _raced(run)
+        yield from _raced(run, overall)
     elif screening is not None and len(screening):
         exact = int(screening["interaction"].notna().sum())
         were = "was" if len(screening) == 1 else "were"
@@ -124,8 +124,8 @@ def _settings(run: RunFolder) -> Mapping[str, Any]:
     return found
 
 
-def _raced(run: RunFolder) -> Iterator[str]:
-    """What a race decided, by the size of the sets."""
+def _raced(run: RunFolder, overall: pd.DataFrame) -> Iterator[str]:
+    """What a race decided, by the size of the sets, and how many of those found are shown."""
     race, search = run.table("race"), _settings(run)
     least = f"{search.get('least', 0.1):g} nats"
     names = {
@@ -143,10 +143,17 @@ def _raced(run: RunFolder) -> Iterator[str]:
         yield (
             f"A race decided {count(len(part), 'set')} of {whole(float(str(size)))} components: "
             f"{found}. Half of them took {part['n'].median():g} examples or fewer, none more than "
-            f"{whole(part['n'].max())}; any decision is wrong with a probability of "
-            f"{search.get('guarantee') or GUARANTEE:g} at most, if no example has an effect far "
-            "larger than those seen."
+            f"{whole(part['n'].max())}; any decision about the half searched is wrong with a "
+            f"probability of {search.get('guarantee') or GUARANTEE:g} at most, if no example has "
+            "an effect far larger than those seen."
         )
+        wanted = counts.get("above", 0) + counts.get("top", 0)
+        reported = overall.loc[overall["size"] == size, "set"].nunique()
+        if reported < wanted:
+            yield (
+                f"The table shows the {whole(reported)} largest of the {whole(wanted)} that are "
+                f"{names['above' if 'above' in counts else 'top']}; race.csv has all."
+            )
 
 
 def _atlas(run: RunFolder, gallery: Gallery) -> Iterator[Picture]:

@@ -571,3 +571,9 @@ def test_subsets_that_are_too_small_are_named() -> None:
         "examples, or draw more of them (--max-id, --max-ood)"
     )
     assert parts(u=2, v=2) == parts(u=4) == [2, 2]
+
+
+def test_as_many_sets_are_reported_as_are_wanted(cases: Cases) -> None:
+    options: dict[str, Any] = {"n_pairs": None, "max_size": 2, "guarantee": 0.5, "largest": 12}
+    raced = Searched(cases, **options).result
+    assert raced.found["set"].nunique() == len(raced.races[2].decided("top")) == 12

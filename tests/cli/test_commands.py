@@ -1102,7 +1102,7 @@ def test_all_pairs_are_raced_and_an_interrupted_race_goes_on(
     shown = capsys.readouterr().out
     assert "3 pairs; 3 sets ablated in all; intervals are from the half" in shown
     assert "sets of 2: 3 within (size 0.2 nats or less); decided on " in shown
-    assert "probability of any wrong decision 0.05 if no text has" in shown
+    assert "any decision is wrong with a probability of 0.05 at most if no text has" in shown
     tables = {"superadditive.csv", "screening.csv", "search_stability.csv", "race.csv"}
     assert {path.name for path in Path("whole").iterdir()} == tables
     table = DECISIONS.read(Path("whole/race.csv"))

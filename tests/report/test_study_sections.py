@@ -445,9 +445,26 @@ def test_a_race_says_what_it_decided_by_its_own_settings(run: RunFolder, tmp_pat
     assert words.startswith(
         "A race decided 5 sets of 2 components: 1 superadditive by more than 0.25 nats of margin, "
         "1 subadditive by more than 0.25 nats, 2 within 0.25 nats of zero, 1 undecided. Half of "
-        "them took 200 examples or fewer, none more than 1,500; any decision is wrong with a "
-        "probability of 0.01 at most"
+        "them took 200 examples or fewer, none more than 1,500; any decision about the half "
+        "searched is wrong with a probability of 0.01 at most"
     )
+    assert "The table shows" not in words
+
+
+def test_it_is_said_how_many_of_what_a_race_looks_for_are_shown(
+    run: RunFolder, tmp_path: Path
+) -> None:
+    rows = [f"L0.H{i}+L1.MLP,2,hans,ood,above,0.5,0.4,0.6,90,\n" for i in range(30)]
+    (tmp_path / "race.csv").write_text(
+        "set,size,data,role,decision,effect,low,high,n,exact\n" + "".join(rows)
+    )
+    found = changed(run, race=run.schemas["race"].read(tmp_path / "race.csv"))
+    pairs = found.tables["superadditive"].query("size == 2")["set"].nunique()
+    words, _ = made(search_section.search_section, found)
+    assert (
+        f"The table shows the {pairs} largest of the 30 that are superadditive by more than 0.1 "
+        "nats of margin; race.csv has all."
+    ) in words
 
 
 def test_a_race_of_many_pairs_has_an_atlas(run: RunFolder, tmp_path: Path) -> None:
