@@ -49,6 +49,7 @@ LEAST = 50
 93 to 95 % with as many, 93 to 96 % with 100 to 1000; with fewer, a handful of examples near the
 threshold decides."""
 
+TOO_FEW = "too few examples"
 FOLDS = 5
 CANNOT_TELL = "cannot be told from a moved threshold"
 ONE_LABEL = f"one label only: lost information {CANNOT_TELL}"
@@ -160,10 +161,7 @@ def reason_against(correct: Bool[np.ndarray, "example cls"]) -> str:
     if (labels.sum(0) > 1).any():
         return "labels overlap: a class is correct for two of them, which have no threshold"
     if counts.min() < LEAST:
-        return (
-            f"too few examples: {counts.min()} of the rarest label, at least {LEAST} of each are "
-            "needed"
-        )
+        return f"{TOO_FEW}: {counts.min()} of the rarest label, at least {LEAST} of each are needed"
     return ""
 
 

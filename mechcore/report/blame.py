@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
@@ -30,7 +30,7 @@ from mechcore.report.groups import data_sets, of_data
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.scatter_block import Reading, Scatter, Spot, scatter
 from mechcore.tables import Column
-from mechcore.wording import ALL, OUT_FIRST, PLACES, number
+from mechcore.wording import ALL, NOT_AVAILABLE, OUT_FIRST, PLACES, number
 
 OPEN_ROWS = 15
 """Components in the list before it is opened."""
@@ -126,12 +126,18 @@ def _drawing(run: RunFolder, roles: pd.DataFrame) -> tuple[Scatter | None, list[
 
 
 def _told(measure: _Measure, name: str, place: str) -> str:
-    reading = measure.readings[name]
-    value, low, high = (
-        number(each, 1, signed=True) for each in (reading.value, reading.low, reading.high)
-    )
     doubt = f", {CANNOT_TELL}" if measure.caveat else ""
-    return f"{measure.name} {PLACES[place]} {value} points [{low}, {high}] without it{doubt}"
+    change = _text(measure.readings[name], " points")
+    return f"{measure.name} {PLACES[place]} {change} without it{doubt}"
+
+
+def _text(reading: Reading | None, unit: str = "") -> str:
+    """A change with its interval."""
+    if reading is None:
+        return NOT_AVAILABLE
+    ends = (reading.value, reading.low, reading.high)
+    value, low, high = (number(each, 1, signed=True) for each in ends)
+    return f"{value}{unit} [{low}, {high}]"
 
 
 def _measure(run: RunFolder, roles: pd.DataFrame, place: str) -> _Measure:
@@ -168,24 +174,46 @@ def _readings(table: pd.DataFrame, name: str, columns: tuple[str, str, str]) -> 
 
 
 def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
-    rows = in_order(roles)
+    measures = {place: _measure(run, roles, place) for place in OUT_FIRST}
+    rows, by = in_order(roles), _ordered_by(measures)
+    if by is not None and measures[by].name == "accuracy":  # roles have no order then
+        size = {name: abs(each.value) for name, each in measures[by].readings.items()}
+        sizes = rows["component"].map(size).sort_values(ascending=False, kind="stable")
+        rows = rows.loc[sizes.index]
     categories = run.table("head_categories")
     if categories is not None:
         rows = rows.merge(categories[["component", "category"]], how="left", on="component")
         rows = rows.fillna({"category": ""})
-    shown: list[Shown] = ["component", "role", "sure"]
-    for place in OUT_FIRST:
-        for figure in ("information", "threshold"):
-            column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
-            shown.append(column.called(f"{figure} {PLACES[place]}", negated=True))
-    shown.append(Column("category", "text", header="attends to", optional=True))
-    known = rows["information_drop_ood"].notna().any()
+    names = rows["component"].tolist()
+    order = f"by what they do to {measures[by].name} {PLACES[by]}" if by else "in order of layers"
     caption = (
-        f"Components by what they do to information {PLACES['ood' if known else 'id']}: {_CHANGE}, "
-        "in points, with 95 % "
-        "intervals; below zero the model is worse"
+        f"Components {order}: {_CHANGE}, in points, with 95 % intervals; below zero the model is "
+        "worse"
     )
-    yield table_of(rows[:OPEN_ROWS], COMPONENT_ROLES, caption, shown)
-    if len(rows) > OPEN_ROWS:
-        more = f"The other {len(rows) - OPEN_ROWS} components"
-        yield table_of(rows[OPEN_ROWS:], COMPONENT_ROLES, more, shown, folded=True)
+    for start, stop in ((0, OPEN_ROWS), (OPEN_ROWS, len(rows))):
+        shown: list[Shown] = ["component", "role", "sure"]
+        for place in OUT_FIRST:
+            shown += _columns(measures[place], place, names[start:stop])
+        shown.append(Column("category", "text", header="attends to", optional=True))
+        if start:
+            caption = f"The other {len(rows) - OPEN_ROWS} components"
+        if start < len(rows):
+            part = rows[start:stop]
+            yield table_of(part, COMPONENT_ROLES, caption, shown, folded=start > 0)
+
+
+def _ordered_by(measures: Mapping[str, _Measure]) -> str | None:
+    """The data by which components are listed; None where nothing is known."""
+    known = [place for place, each in measures.items() if each.readings]
+    return next((p for p in known if not measures[p].caveat), known[0] if known else None)
+
+
+def _columns(measure: _Measure, place: str, components: Sequence[str]) -> Iterator[Shown]:
+    """What is shown of the components on the data of a place."""
+    if measure.name == "accuracy":
+        readings = map(measure.readings.get, components)
+        yield f"accuracy {PLACES[place]} (points)", [_text(each) for each in readings]
+        return
+    for figure in ("information", "threshold"):
+        column = COMPONENT_ROLES[f"{figure}_drop_{place}"]
+        yield column.called(f"{figure} {PLACES[place]}", negated=True)

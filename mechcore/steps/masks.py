@@ -14,6 +14,7 @@ import pandas as pd
 
 from mechcore.components import ModelShape
 from mechcore.errors import MechcoreWarning
+from mechcore.evaluation.recalibration import TOO_FEW, reason_against
 from mechcore.files import copy_linked, write_json
 from mechcore.masking.means import MeanActivations
 from mechcore.models.model_identity import ModelIdentity
@@ -42,6 +43,7 @@ from mechcore.steps.tables import DATA_TABLE, data_table
 from mechcore.study.step import Job, Work, plain
 from mechcore.tables import CHECKPOINT, PLACE, SEED, TARGET, Column, Schema
 from mechcore.training import TrainSettings
+from mechcore.wording import PLACES
 
 TRAINING = Schema(
     "training",
@@ -101,6 +103,8 @@ class Describe(MainStep):
     kind: ClassVar[str] = "describe"
     schemas: ClassVar[tuple[Schema, ...]] = (DATA_TABLE,)
     names: Mapping[str, str]
+    judges: bool
+    """Whether components get a role, for which a warning says that examples are too few."""
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""
@@ -125,7 +129,17 @@ class Describe(MainStep):
             "class_names": list(inputs.config.class_names or model_classes(model) or []),
             "identity": asdict(ModelIdentity.of(model)),
         }
-        mapping = {role: inputs.readout(role).mapping for role in TEST_ROLES}
+        readouts = {role: inputs.readout(role) for role in TEST_ROLES}
+        for role, readout in readouts.items() if self.judges else ():
+            reason = reason_against(readout.correct_classes(inputs.data[role]).numpy())
+            if reason.startswith(TOO_FEW):
+                warnings.warn(
+                    f"{PLACES[role]}: {reason} to measure information, and so to say what "
+                    f"components do; draw or add more (--max-{role})",
+                    MechcoreWarning,
+                    stacklevel=2,
+                )
+        mapping = {role: readout.mapping for role, readout in readouts.items()}
         content = {"model": facts, "data": data, "label_mapping": mapping}
         write_json(work.folder / FACTS_FILE, content)
         work.write_tables({"data": data_table(inputs.data)})

@@ -130,7 +130,9 @@ class _Planner:
         masks: list[Job] = []
         if config.training is not None:
             found["training"] = self._train(config.training)
-        found["describe"] = self._job(Describe(self._names), "inputs", ROLES)
+        found["describe"] = self._job(
+            Describe(self._names, config.analyses.sweep is not None), "inputs", ROLES
+        )
         if config.sparsities:
             pruned, masks = self._subnetworks(config.sparsities, config.seeds, config.prune)
             found |= pruned

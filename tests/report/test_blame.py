@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -24,6 +26,7 @@ from mechcore.report.groups import one_label_notes
 from mechcore.report.run_folder import RunFolder, read_run
 from mechcore.report.scatter_block import Scatter
 from mechcore.report.search_section import search_section
+from mechcore.wording import number
 
 
 def section_of(run: RunFolder) -> Section:
@@ -115,6 +118,26 @@ def test_one_label_out_of_domain_is_said_of_every_figure(
     for dot in alone:
         wanted = -100 * drops.at[dot.spot.name, "accuracy_drop"]
         assert dot.spot.y.value == pytest.approx(wanted)
+
+
+def test_components_are_listed_by_accuracy_where_information_is_unknown(run: RunFolder) -> None:
+    roles = run.tables["roles"]
+    figures = [name for name in roles if "_drop" in name]
+    unknown = roles.assign(role="undecided", sure=False, reason_id="too few", reason_ood="too few")
+    unknown[figures] = np.nan
+    section = section_of(replace(run, tables={**run.tables, "roles": unknown}))
+    first, rest = [block for block in section.blocks if isinstance(block, Table)][:2]
+    assert first.caption.startswith("Components by what they do to accuracy out of domain: ")
+    assert first.header[3:5] == ["accuracy out of domain (points)", "accuracy in domain (points)"]
+    singles = run.singles
+    assert singles is not None
+    overall = singles[(singles["subset"] == "all") & (singles["role"] == "ood")]
+    drops = overall.drop_duplicates("set").set_index("set")["accuracy_drop"]
+    listed = [row[0] for table in (first, rest) for row in table.rows]
+    sizes = [abs(drops[name]) for name in listed]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sorted(listed) == sorted(roles["component"])
+    assert first.rows[0][3].startswith(number(-100 * drops[listed[0]], 1, signed=True))
 
 
 def test_two_labels_need_no_such_note(run: RunFolder) -> None:

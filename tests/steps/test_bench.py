@@ -60,7 +60,7 @@ class Sources:
         model, data = model or self.model(), data or self.data
         inputs: dict[str, Input] = {role: DataInput(role, model, data, half) for role in roles}
         inputs[MODEL] = CheckpointInput(model)
-        return Job.of(Describe({}), "the job", inputs=inputs, hash_file=hash_file)
+        return Job.of(Describe({}, False), "the job", inputs=inputs, hash_file=hash_file)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,22 @@ def between(ranked: Sequence[tuple[float, str]], n: int) -> float:
 @pytest.fixture
 def out(whole: Path, tmp_path: Path) -> Path:
     return shutil.copytree(whole, tmp_path / "out")
+
+
+def test_it_is_said_at_once_that_examples_are_too_few(tmp_path: Path) -> None:
+    analyses = Analyses(heads=None, sweep=None, ablation=None, paths=None, search=None)
+    config = replace(CONFIG, sparsities=(LOW,), seeds=(42,), analyses=analyses)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", MechcoreWarning)  # nothing needs more
+        run_study(config, tmp_path / "out")
+    with pytest.warns(MechcoreWarning) as told:
+        run_study(replace(config, analyses=replace(analyses, sweep="all")), tmp_path / "out")
+    texts = [str(each.message) for each in told if "too few examples" in str(each.message)]
+    assert texts[0].startswith(
+        "inputs: in domain: too few examples: 10 of the rarest label, at least 50"
+    )
+    assert texts[0].endswith("draw or add more (--max-id)")
+    assert texts[1].startswith("inputs: out of domain: too few examples: 6 of the rarest label")
 
 
 def manifests(out: Path) -> set[str]:

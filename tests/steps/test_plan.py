@@ -217,7 +217,7 @@ CHANGES: dict[str, tuple[Callable[[World], StudyConfig], set[str]]] = {
     # The core's ablations are taken from the sweep, where there is one.
     "sweep": (lambda w: w.analyses(sweep="all"), {"ablate", *SWEPT}),
     "loss": (lambda w: w.analyses(loss=0.1), {"smallest"}),
-    "no sweep": (lambda w: w.analyses(sweep=None), {"ablate", "paths"}),
+    "no sweep": (lambda w: w.analyses(sweep=None), {"describe", "ablate", "paths"}),
     "roles": (lambda w: w.analyses(roles=RoleSettings(alpha=0.1)), {"roles", "flips", "paths"}),
     "paths": (lambda w: w.analyses(paths=PathsConfig(controls=3)), {"paths"}),
     "fewer examples": (lambda w: w.analyses(paths=PathsConfig(max_examples=3)), {"paths"}),
