@@ -39,6 +39,7 @@ from mechcore.evaluation.p_values import among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
 from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
+from mechcore.models.model_identity import ModelIdentity
 from mechcore.tables import PLACE, Column, N, Schema, estimate
 from mechcore.wording import count
 
@@ -213,7 +214,7 @@ def readers_of(
     if known is not None:
         _check_same(known.full, found.full)
         for each in again:
-            _check_same_ablation(each, known, found)
+            _check_same_ablation(each, known, found, ModelIdentity.of(model).dtype)
         found = known.with_more(found)
     return Readers(
         found.full,
@@ -298,10 +299,11 @@ def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSe
     return sorted(both, key=lambda each: -change[each])[:1]
 
 
-def _check_same_ablation(of: ComponentSet, known: Ablations, found: Ablations) -> None:
+def _check_same_ablation(of: ComponentSet, known: Ablations, found: Ablations, dtype: str) -> None:
     """Make sure that a set was ablated in the same way in both."""
     before, now = (each.without[of].margin for each in (known, found))
-    if not np.allclose(before, now, rtol=1e-2, atol=1e-2):
+    near = 1e-2 if dtype in ("float32", "float64") else 0.1
+    if not np.allclose(before, now, rtol=near, atol=near * max(1.0, float(np.abs(now).mean()))):
         raise InputError(
             f"core: without {of}, margins are {before.mean():.4g} nats on average among the known "
             f"ablations and {now.mean():.4g} ablated again; expected ablations by the same fill, "
