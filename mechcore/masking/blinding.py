@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -332,6 +332,8 @@ class Blindness(Fill):
         fill: what stands in for the senders.
     """
 
+    is_finite: ClassVar[bool] = True
+
     def __init__(
         self,
         model: Any,
@@ -376,6 +378,8 @@ class Blindness(Fill):
 
 class _Drawn(Fill):
     """The senders' fill with what was drawn for the batch."""
+
+    is_finite: ClassVar[bool] = True
 
     def __init__(self, of: Blindness) -> None:
         super().__init__(of.model, of._means, of.seed)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -43,6 +43,8 @@ class Counterfactual(Fill):
     Raises:
         InputError: there are no pairs.
     """
+
+    is_finite: ClassVar[bool] = True
 
     def __init__(
         self,

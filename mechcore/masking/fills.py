@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from mechcore.components import ModelShape
-from mechcore.errors import InputError
+from mechcore.errors import InputError, NotFiniteError
 from mechcore.masking.means import MeanActivations
 from mechcore.models.placing import sent
 from mechcore.models.running import Batch, device_of
@@ -47,9 +47,11 @@ class Fill(ABC):
 
     Attributes:
         needs_means: whether there is no such fill without means.
+        is_finite: whether values are as finite as the model, and so are not looked at.
     """
 
     needs_means: ClassVar[bool] = True
+    is_finite: ClassVar[bool] = False
 
     def __init__(self, model: Any, means: MeanActivations | None, seed: int) -> None:
         self.model, self._means, self.seed = model, means, seed
@@ -107,6 +109,7 @@ class Fill(ABC):
 
         Raises:
             InputError: it is not.
+            NotFiniteError: a value is NaN or infinite.
         """
         values = self.values(kind, layer, positions, draws)
         cfg = self.model.cfg
@@ -119,11 +122,18 @@ class Fill(ABC):
                 f"{what}; expected a tensor {rest}, {size}, or one for every token, "
                 f"{size.replace('[', '[batch, pos, ')}"
             )
+        if not self.is_finite and not bool(values.isfinite().all()):
+            raise NotFiniteError(
+                f"fill {type(self).__name__}: values({kind!r}, layer={layer}) gave values that are "
+                "NaN or infinite; expected finite ones for every token, padding included"
+            )
         return values
 
 
 class Mean(Fill):
     """The component's mean activation (arXiv 2403.03942, section 3), over all or by position."""
+
+    is_finite: ClassVar[bool] = True
 
     def values(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
@@ -153,6 +163,7 @@ class Zero(Fill):
     """Zeros."""
 
     needs_means: ClassVar[bool] = False
+    is_finite: ClassVar[bool] = True
 
     def values(
         self, kind: Kind, layer: int, positions: Tensor | None, draws: Tensor | None
@@ -169,6 +180,8 @@ class Resample(Fill):
     Raises:
         InputError: the means hold no sampled activations.
     """
+
+    is_finite: ClassVar[bool] = True
 
     def __init__(self, model: Any, means: MeanActivations | None, seed: int) -> None:
         super().__init__(model, means, seed)

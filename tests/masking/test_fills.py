@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mechcore.ablation import ablate
 from mechcore.components import Mask
-from mechcore.errors import InputError
+from mechcore.errors import InputError, NotFiniteError
 from mechcore.masking.fills import FILLS, Fill, fill_of
 from mechcore.masking.interventions import masked
 from mechcore.masking.means import MeanActivations
@@ -96,6 +96,21 @@ def test_a_fill_of_another_shape_is_named(case: Case, engine: Any) -> None:
         f"tensor ({heads}, {size}), [head, d_head], or one for every token, [batch, pos, head, "
         "d_head]"
     )
+
+
+@pytest.mark.parametrize("engine", ["tree", "restart", "reference"])
+def test_a_fill_that_is_not_finite_is_named(case: Case, engine: Any) -> None:
+    class Damaged(Fill):
+        def values(self, kind: Any, layer: int, positions: Any, draws: Any) -> Tensor:
+            values = getattr(self.means, kind)[layer].clone()
+            values.view(-1)[-1] = float("nan")
+            return values
+
+    data = padded(texts()) | {"labels": torch.zeros(len(texts()), dtype=torch.long)}
+    means = MeanActivations.compute(case.model, [data])
+    message = r"fill Damaged: values\('z', layer=0\) gave values that are NaN or infinite"
+    with pytest.raises(NotFiniteError, match=message):
+        ablate(case.model, ["L0.H1"], [data], means, fill=Damaged, engine=engine, role="ood")
 
 
 def test_a_fill_that_gives_no_tensor_is_named(case: Case) -> None:
