@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -151,34 +152,65 @@ def show(frame: Any) -> None:
 
     A dash stands for the ends of an interval that is not known.
 
-    Where there is little room, texts go on in the next line; numbers and words of headings never
-    do.
+    Where there is little room, texts go on in the next line, sets of components after a plus;
+    numbers and words of headings never do.
     """
+    from rich.console import Console
+
+    console = Console(markup=False, emoji=False)  # names may have brackets and colons
+    rows = [[*map(_cell, frame.columns, row)] for row in frame.itertuples(index=False)]
+    table = _table(frame, rows)
+    anywhere = console.options.update(max_width=10_000)
+    excess = console.measure(table, options=anywhere).maximum - console.width
+    if excess > 0:
+        sets = [len(cell) for row in rows for cell in row if _members(cell)[1:]]
+        width = max(sets, default=0) - excess
+        table = _table(frame, [[_in_lines(cell, width) for cell in row] for row in rows])
+    console.print(table)
+
+
+def _table(frame: Any, rows: list[list[str]]) -> Any:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in frame.columns:
+    for i, name in enumerate(frame.columns):
+        texts = [row[i] for row in rows]
         number = is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])
         words = str(name).replace("_", " ").split()
+        lines = [line for cell in texts if "+" in cell for line in cell.split("\n")]
         table.add_column(
             ("\n" if number else " ").join(words),
             justify="right" if number else "left",
             no_wrap=number,
             overflow="fold",
-            min_width=max(map(len, words), default=0),
+            min_width=max(map(len, ["", *words, *lines])),
         )
-    for row in frame.itertuples(index=False):
-        table.add_row(*map(_cell, frame.columns, row))
-    Console(markup=False, emoji=False).print(table)  # names may have brackets and colons
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _cell(name: Any, value: Any) -> str:
     if value is None or str(value) in ("nan", "<NA>"):
         return "\u2013" if str(name).endswith(("low", "high")) else ""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _members(text: str) -> list[str]:
+    """A set of components in parts, each but the last with its plus; other texts in one."""
+    return re.split(r"(?<=\+)(?=L\d)", text)
+
+
+def _in_lines(text: str, width: int) -> str:
+    """A set of components with a new line between members where it is wider."""
+    lines = [""]
+    for part in _members(text):
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def run_table(out: Path, name: str) -> Any:

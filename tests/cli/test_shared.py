@@ -145,3 +145,24 @@ def test_the_core_in_a_sentence(
         f"heuristic core of {subnetworks}: 2 of 8 heads (L0.H1 L1.H0); 2 expected by chance with "
         f"as many heads of each layer, p = 1{advice}\n"
     )
+
+
+def test_a_set_goes_on_in_the_next_line_between_its_members(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pd.DataFrame({"set": ["L1.H0+L2.H10+L3.MLP", "L0.H1"], "drop": [0.5, 0.25]})
+    assert shown(frame, capsys, monkeypatch, width=28)[2:] == [
+        "L1.H0+L2.H10+L3.MLP  0.500",
+        "L0.H1                0.250",
+    ]
+    assert shown(frame, capsys, monkeypatch, width=20)[2:] == [
+        "L1.H0+L2.H10+  0.500",
+        "L3.MLP",
+        "L0.H1          0.250",
+    ]
+    assert shown(frame, capsys, monkeypatch, width=15)[2:] == [
+        "L1.H0+   0.500",
+        "L2.H10+",
+        "L3.MLP",
+        "L0.H1    0.250",
+    ]
