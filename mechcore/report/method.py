@@ -17,7 +17,7 @@ def method_tables(config: Mapping[str, Any], shown: Collection[str] = ()) -> lis
         shown: facts of the data that stand elsewhere on the page, and need not be repeated.
     """
     model = dict(config.get("model") or {})
-    run = {key: config[key] for key in ("command", "seeds", "sparsities") if key in config}
+    run = {key: config[key] for key in ("command", "seeds", "sparsities") if config.get(key)}
     if "label_mapping" in config:
         run["label mapping"] = config["label_mapping"]
     data = [

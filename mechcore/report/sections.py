@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 
@@ -50,7 +50,7 @@ HEADS_PER_FIGURE = 6
 
 def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
     """All sections between the summary and the method, in the order of the page."""
-    steps = (
+    steps: tuple[Callable[[RunFolder, Gallery], Section | None], ...] = (
         data_section,
         training_section,
         accuracy_section,
@@ -65,6 +65,8 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         search_section,
         size_section,
     )
+    if run.table("accuracy") is None and run.table("mean_effective_size") is not None:
+        steps = (data_section, training_section, size_section)  # nothing else was asked for
     for make in steps:
         section = make(run, gallery)
         if section is not None:

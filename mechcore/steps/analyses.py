@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from mechcore.attention.examples import ATTENTION_FILE
 from mechcore.attention.labels import HEAD_CATEGORIES
 from mechcore.components import ModelShape
 from mechcore.data.encoding import EncodedExamples
-from mechcore.errors import MechcoreError
+from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.files import write_json
 from mechcore.pruning import Subnetwork
@@ -191,8 +192,14 @@ class Core(MainStep):
         folders = [work.needed(what) for what in work.job.needs]
         found = [each for folder in folders for each in subnetworks_in(folder)]
         if not found:
-            reasons = ". ".join(missing_in(folders)["reason"])
-            raise MechcoreError(f"no mask reached its target: {reasons}")
+            warnings.warn(
+                "no mask reached its target, so there is no core; what follows is about the full "
+                "model alone",
+                MechcoreWarning,
+                stacklevel=2,
+            )
+            work.write_tables({s.name: pd.DataFrame(columns=s.names) for s in self.schemas})
+            return
         found.sort(key=lambda each: (each.target, each.seed))
         work.write_tables(tables.core_tables(found)[1])
 

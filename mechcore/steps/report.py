@@ -135,7 +135,8 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 
 def _title(model: str, config: Mapping[str, Any]) -> str:
     trained_here = (config.get("model") or {}).get("base")
-    return f"Heuristic core of {model}{', trained here' if trained_here else ''}"
+    what = "Heuristic core" if config.get("sparsities", True) else "Effective size"
+    return f"{what} of {model}{', trained here' if trained_here else ''}"
 
 
 REPORT = StudyReport(

@@ -461,6 +461,21 @@ def test_effective_sizes_are_those_of_the_table(rich: Page) -> None:
     assert "ID 500 2 68.0 % 32.0 % 93.0 % 95.0 %" in rich.text
 
 
+@pytest.mark.usefixtures("no_drawing")
+def test_effective_sizes_alone_are_a_page_of_their_own(copy_of_rich: Path) -> None:
+    for path in (copy_of_rich / "tables").iterdir():
+        if path.stem not in ("data", "effective_size", "mean_effective_size", "full", "grid"):
+            path.unlink()
+    config = json.loads((copy_of_rich / "config.json").read_text())
+    (copy_of_rich / "config.json").write_text(json.dumps(config | {"sparsities": []}))
+    text = page_of(copy_of_rich).text
+    assert "Effective size of hub/base, trained here" in text
+    assert "Heuristic core of" not in text
+    assert "Effective size over training" in text
+    assert "Not run" not in text
+    assert "sparsities 0.5" not in text
+
+
 def test_sets_that_a_search_found_have_their_intervals(rich: Page) -> None:
     assert "496 pairs of components were screened by gradients" in rich.text
     assert (
