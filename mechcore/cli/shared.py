@@ -264,12 +264,13 @@ def show_sizes(out: Path) -> None:
 
 
 def _show_analyses(out: Path) -> None:
-    names = ("accuracy", "subnetworks", "core", "core_summary")
-    tables = {name: run_table(out, name) for name in names}
-    full = tables["accuracy"].query("subnetwork == 'full'")
+    full = run_table(out, "accuracy").query("subnetwork == 'full'")
     show(full[["role", "subset", "n", "accuracy", "accuracy_low", "accuracy_high"]])
-    show_subnetworks(tables["subnetworks"])
-    show_core(tables["core"], tables["core_summary"])
+    if (out / "tables" / "subnetworks.csv").exists():
+        show_subnetworks(run_table(out, "subnetworks"))
+        show_core(run_table(out, "core"), run_table(out, "core_summary"))
+    else:
+        print("no subnetworks, and no core: no mask reached its target")
     show_missing(out, "missing_masks")
     _show_smallest(out)
     show_roles(out)

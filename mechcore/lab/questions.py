@@ -37,7 +37,7 @@ from mechcore.components.paths import ReceiverLike
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
 from mechcore.data.given import given_examples
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreError
 from mechcore.lab.subnetworks import Pruned, Smallest
 from mechcore.masking.means import MeanActivations
 from mechcore.models.encoded import encode_for
@@ -51,6 +51,7 @@ from mechcore.steps.base import HEADS_FILE, MEANS_FILE, subnetworks_in
 from mechcore.steps.bench import bench_of
 from mechcore.steps.config import TEST_ROLES, StudyConfig
 from mechcore.steps.inputs import Inputs, check_names, open_model
+from mechcore.steps.masks import missing_in, no_mask
 from mechcore.steps.plan import Part, make_plan
 from mechcore.steps.study import STUDY
 from mechcore.study.engine import Results, perform
@@ -234,6 +235,7 @@ class Lab(Shown):
 
         Raises:
             InputError: a sparsity is outside [0, 1), or a seed is no whole number from 0.
+            MechcoreError: no mask reached its target.
         """
         targets, numbers = as_runs(
             self.config.sparsities if sparsity is None else sparsity,
@@ -241,7 +243,10 @@ class Lab(Shown):
         )
         part = self.plan(sparsities=tuple(targets), seeds=tuple(numbers))
         self.done(*part.masks, part.jobs["core"])
-        found = [each for job in part.masks for each in subnetworks_in(self.store.whole(job.key))]
+        folders = [self.store.whole(job.key) for job in part.masks]
+        found = [each for folder in folders for each in subnetworks_in(folder)]
+        if not found:
+            raise MechcoreError(no_mask(missing_in(folders)))
         return Pruned(self, part, sorted(found, key=lambda each: (each.target, each.seed)))
 
     def smallest(

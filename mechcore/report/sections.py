@@ -79,9 +79,12 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
 def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
     title = "Subnetworks"
     subnetworks, frequency = run.table("subnetworks"), run.table("head_frequency")
-    if subnetworks is None or len(subnetworks) == 0:
-        return not_run("subnetworks", title, "pruning, so there are no subnetworks")
     blocks: list[Block] = [Paragraph(text, note=True) for text in missing_sentences(run)]
+    if subnetworks is None or len(subnetworks) == 0:
+        if not blocks:
+            return not_run("subnetworks", title, "pruning, so there are no subnetworks")
+        blocks.append(missing_table(run, "missing_masks"))
+        return Section("subnetworks", title, blocks, ["missing_masks.csv"])
     if frequency is not None and len(frequency):
         picture = gallery.add(
             figures.head_frequency(frequency, run.core),
@@ -169,6 +172,8 @@ def _by_chance(overlap: pd.DataFrame) -> str:
 def _core(run: RunFolder, gallery: Gallery) -> Section:
     title = "Heuristic core"
     summary = core_row(run)
+    if summary is None and (without := [*missing_sentences(run)]):
+        return Section("core", title, [Paragraph(text, note=True) for text in without])
     if summary is None:
         return not_run("core", title, "the comparison of subnetworks that gives the core")
     blocks: list[Block] = [Paragraph(text) for text in core_sentences(run)]

@@ -116,8 +116,14 @@ def _subnetworks(run: RunFolder) -> Iterator[str]:
 
 def missing_sentences(run: RunFolder) -> Iterator[str]:
     """Which masks could not be used, and which target sparsities are without any."""
-    missing, subnetworks = run.table("missing_masks"), run.table("subnetworks")
-    if missing is None or len(missing) == 0 or subnetworks is None:
+    missing, subnetworks = run.table("missing_masks"), run.filled("subnetworks")
+    if missing is None or len(missing) == 0:
+        return
+    if subnetworks is None:
+        yield (
+            f"Training failed for every mask ({listed(missing['subnetwork'].tolist())}): there are "
+            "no subnetworks and there is no core. Everything here is about the full model."
+        )
         return
     n, names = len(missing) + len(subnetworks), listed(missing["subnetwork"].tolist())
     verb, whose = ("is", "its") if len(missing) == 1 else ("are", "their")

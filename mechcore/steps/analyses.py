@@ -45,7 +45,13 @@ from mechcore.steps.base import (
 from mechcore.steps.config import TEST_ROLES
 from mechcore.steps.groups import GROUP_ACCURACY
 from mechcore.steps.inputs import Inputs
-from mechcore.steps.masks import MISSING_GRID_MASKS, MISSING_MASKS, AcceptMasks, missing_in
+from mechcore.steps.masks import (
+    MISSING_GRID_MASKS,
+    MISSING_MASKS,
+    AcceptMasks,
+    missing_in,
+    no_mask,
+)
 from mechcore.steps.sizes import FULL_TABLE, GRID_TABLE, accuracies_by_checkpoint, size_tables
 from mechcore.study.folder import TABLES_FOLDER
 from mechcore.study.step import Job, Work
@@ -352,7 +358,7 @@ class Sizes(MainStep):
         kept = {step: _subnetworks(work, str(step)) for step in self.checkpoints}
         full, grid, groups = accuracies_by_checkpoint(found, self.groups, kept)
         if grid.empty and missing is not None:
-            raise MechcoreError(f"no mask reached its target: {'. '.join(missing['reason'])}")
+            raise MechcoreError(no_mask(missing))
         work.write_tables(size_tables(full, grid, groups, self.tolerance))
         if missing is not None:
             columns = MISSING_GRID_MASKS.required

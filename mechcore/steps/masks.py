@@ -281,6 +281,11 @@ class AcceptMasks(MainStep):
         write_json(work.folder / MISSING_FILE, rows)
 
 
+def no_mask(missing: pd.DataFrame) -> str:
+    """That there is no mask, and why; ``missing`` is of `missing_in`."""
+    return f"no mask reached its target: {'. '.join(missing['reason'])}"
+
+
 def missing_in(folders: Iterable[Path]) -> pd.DataFrame:
     """The masks that jobs of `AcceptMasks` lack: the columns of `MISSING_MASKS`."""
     rows = [

@@ -19,13 +19,15 @@ import pytest
 from helpers import undrawn
 from safetensors import safe_open
 
+import mechcore
+from mechcore.ablation.roles import verdict
 from mechcore.cli import main
+from mechcore.cli.shared import show_run
 from mechcore.components import Mask, ModelShape
-from mechcore.errors import MechcoreWarning
+from mechcore.errors import MechcoreError, MechcoreWarning
 from mechcore.pruning import PruneSettings
 from mechcore.steps.analyses_config import Analyses, SizesConfig
 from mechcore.steps.config import DataConfig, StudyConfig
-from mechcore.study.engine import StudyError
 from mechcore.study.run import run_study
 from mechcore.study.store import Store
 from mechcore.worlds import tiny_world
@@ -184,17 +186,39 @@ def test_a_sparsity_without_masks_is_named(out: Path, ranked: list[tuple[float, 
     assert "No mask of target sparsity 50\u00a0% is left." in seen(report)
 
 
-def test_without_any_mask_the_study_fails_with_the_reasons(out: Path) -> None:
+def test_without_any_mask_the_report_is_about_the_full_model(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     trained = manifests(out)
-    with (
-        pytest.warns(MechcoreWarning, match="is missing"),
-        pytest.raises(StudyError, match=r"core: no mask reached its target: the sparsity") as e,
-    ):
-        run_study(with_tolerance(0.0), out)
+    with pytest.warns(MechcoreWarning) as told:
+        (report,) = run_study(with_tolerance(0.0), out)
+    messages = [str(each.message) for each in told]
+    assert any("no mask reached its target, so there is no core" in each for each in messages)
+    assert manifests(out) == trained
+    assert set(table(out, "accuracy")["subnetwork"]) == {"full"}
+    assert len(table(out, "roles")) == 28
+    assert len(table(out, "core")) == 0
+    reasons = table(out, "missing_masks")["reason"]
+    text = seen(report)
     for seed in SEEDS:
         for target in (LOW, HIGH):
-            assert f"target {target}, seed {seed} ended at" in str(e.value)
-    assert manifests(out) == trained
+            assert reasons.str.contains(f"target {target}, seed {seed} ended at").any()
+            assert f"target {target}, seed {seed} ended at" in text
+    assert "Training failed for every mask (s0.02-seed42" in text
+    assert "Not run" not in text.split("What can go?")[0]
+    show_run(out)
+    shown = capsys.readouterr().out
+    assert "no subnetworks, and no core: no mask reached its target" in shown
+    assert verdict(table(out, "roles")) in shown
+
+
+def test_a_lab_without_any_mask_says_why(out: Path) -> None:
+    lab = mechcore.open("embedded", store=out / "store", settings=with_tolerance(0.0))
+    with (
+        pytest.warns(MechcoreWarning, match="is missing"),
+        pytest.raises(MechcoreError, match=r"^no mask reached its target: the sparsity of target"),
+    ):
+        lab.prune()
 
 
 def test_another_schedule_trains_again(out: Path, ranked: list[tuple[float, str]]) -> None:

@@ -23,6 +23,7 @@ from mechcore.study.executors import Local
 from mechcore.study.ray_executor import OnRay
 from mechcore.study.run import run_study
 from mechcore.study.store import Store
+from mechcore.worlds.embedded import tiny_encoder_dir
 
 ray = pytest.importorskip("ray", reason="Ray is not installed (pip install .[ray])")
 psutil = pytest.importorskip("psutil", reason="psutil, to find workers, is not installed")
@@ -103,23 +104,25 @@ def test_a_worker_killed_in_the_middle_of_a_job(whole: Path, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("cluster")
 def test_a_job_that_fails_costs_only_what_needs_it(tmp_path: Path) -> None:
-    sizes = SizesConfig((0.3,))
+    """Of one checkpoint, the model's own, every mask misses its target."""
+    sizes = SizesConfig((0.5,))
     config = replace(
         CONFIG,
         prune=replace(CONFIG.prune, steps=2, tolerance=0.0),
         seeds=(42,),
         sparsities=(0.5,),
+        checkpoints=(str(tiny_encoder_dir()),),
         analyses=Analyses(heads=None, ablation=None, paths=None, effective_size=sizes),
     )
     with pytest.raises(StudyError) as failure:
         run_study(config, tmp_path / "out", executor=OnRay())
-    assert [each.job.step.kind for each in failure.value.failures] == ["core"]
+    assert [each.job.step.kind for each in failure.value.failures] == ["sizes"]
     assert "no mask reached its target" in str(failure.value)
     assert "ended at" in str(failure.value)
     done = {each["kind"] for each in manifests(tmp_path / "out")}
     assert done == {
         *("describe", "means", "prune", "masks", "answers", "accuracy"),
-        *("smallest", "sweep", "drops", "roles", "flips"),
+        *("smallest", "core", "sweep", "drops", "roles", "flips"),
     }
 
 
