@@ -14,7 +14,7 @@ from mechcore.ablation import find_superadditive
 from mechcore.ablation.deciding import DECISIONS
 from mechcore.ablation.hessian import N_POINTS
 from mechcore.ablation.predicting import INTERACTION_METHODS
-from mechcore.ablation.search import SCREENING, SUPERADDITIVE
+from mechcore.ablation.search import FOUND, SCREENING, SUPERADDITIVE
 from mechcore.ablation.settings import SCREENING_EXAMPLES
 from mechcore.ablation.stability import SEARCH_STABILITY
 from mechcore.attention.categories import registered_categories
@@ -265,6 +265,13 @@ class Pictures(Heads):
 RACED = 0.15
 """Share of its examples that a race is expected to need."""
 
+OF_ALL_PAIRS = 0.3
+"""Share of a pass that one of all pairs costs on the prefix tree: MiniLM, 6 layers."""
+
+
+REPORTED = 2 * FOUND
+"""Sets of a size that are ablated on the other half: those found, and members of theirs."""
+
 
 @dataclass(frozen=True)
 class Search(Ablating):
@@ -290,9 +297,12 @@ class Search(Ablating):
         """See `MainStep.passes`."""
         how, n_examples = self.how, size.examples[self.how.role]
         n = size.components(how.components)
-        all_pairs = n * (n + 1) / 2
+        all_pairs, half = n * (n + 1) / 2, n_examples / 2
+        grown = how.max_size - 1
+        reported = SHARED * REPORTED * grown * half
         if how.all_pairs:
-            return SHARED * all_pairs * n_examples * RACED
+            larger = SHARED * how.n_pairs * (grown - 1)
+            return (OF_ALL_PAIRS * all_pairs + larger) * half * RACED + reported
         second_derivatives = 1 + (WITH_GRADIENT - 1) * (1 + 2 * n)
         per_example = {
             "screening": WITH_GRADIENT * (n + 1),
@@ -302,10 +312,10 @@ class Search(Ablating):
             "co-ablation": SHARED * all_pairs,
             "proxy": SHARED * (n + how.screening_sets),
         }
-        seen = min(SCREENING_EXAMPLES, n_examples / 2)
+        seen = min(SCREENING_EXAMPLES, half)
         share = 1.0 if how.guarantee is None else RACED
-        measured = SHARED * how.n_pairs * (how.max_size - 1) * n_examples * share
-        return measured + per_example.get(how.screening_by, 0) * seen
+        measured = SHARED * how.n_pairs * grown * half * share
+        return measured + per_example.get(how.screening_by, 0) * seen + reported
 
     def run(self, work: Work) -> None:
         """See `Step.run`."""

@@ -6,7 +6,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from mechcore.steps.bench import (
     model_digest,
     model_input,
 )
-from mechcore.steps.config import DataConfig
+from mechcore.steps.config import TEST_ROLES, DataConfig
 from mechcore.steps.fitting import Fitting, fitting_of
 from mechcore.steps.inputs import Inputs, open_model, read_role
 from mechcore.steps.masks import FindMasks, Train
@@ -81,6 +81,8 @@ def estimate(jobs: Sequence[Job], all_jobs: Sequence[Job], bench: Workbench) -> 
         if isinstance(step, (FindMasks, Train)):
             passes /= WITH_GRADIENT
             rate = found.pruning if isinstance(step, FindMasks) else found.training
+        else:
+            passes *= found.length(data_inputs(job))
         rows.append((step.kind, job.name, passes * rate.seconds, rate.memory))
     return pd.DataFrame(rows, columns=["kind", "name", "seconds", "memory"])
 
@@ -103,12 +105,21 @@ class _Rate:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Cost of a forward pass, and of a forward and backward pass in pruning and in training."""
+    """Cost of a forward pass, and of a forward and backward pass in pruning and in training.
+
+    ``lengths`` are the mean lengths of each role's texts, as shares of those that were run.
+    """
 
     size: Size
+    lengths: Mapping[str, float]
     forward: _Rate
     pruning: _Rate
     training: _Rate
+
+    def length(self, roles: Iterable[str]) -> float:
+        """Mean length of the texts of some roles, as a share of those that were run."""
+        n = {role: self.size.examples[role] for role in roles}
+        return sum(n[role] * self.lengths[role] for role in n) / sum(n.values()) if n else 1.0
 
 
 def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
@@ -134,19 +145,20 @@ def _measure(job: Job, jobs: Sequence[Job], bench: Workbench) -> _Measured:
         fitting = fitting_of(training, training.step.training, bench.device)
         inputs = _untrained(training, fitting, source.data, bench.device)
     size = Size.of(inputs)
+    run = _mean_length(inputs.data[_first(inputs)], typical=True)
+    lengths = {role: _mean_length(data) / run for role, data in inputs.data.items()}
     largest = max(getattr(each.step, "batch_size", 0) for each in of_model)
     forward = _forward(inputs, largest or _BATCH)
     assumed = replace(forward, seconds=WITH_GRADIENT * forward.seconds)
     steps = [each.step for each in of_model if isinstance(each.step, FindMasks)]
     most = max(steps, key=lambda step: len(step.seeds), default=None)
     pruning = assumed if most is None else _pruning(inputs, most)
-    return _Measured(size, forward, pruning, assumed if fitting is None else _training(fitting))
+    training_rate = assumed if fitting is None else _training(fitting)
+    return _Measured(size, lengths, forward, pruning, training_rate)
 
 
 def _forward(inputs: Inputs, batch_size: int) -> _Rate:
-    model = inputs.model
-    roles = [role for role in ("id", "ood", "train") if role in inputs.data]
-    data = inputs.data[roles[0]]
+    model, data = inputs.model, inputs.data[_first(inputs)]
     part = data.part(_typical(data))
     labels = inputs.config.class_names
 
@@ -154,8 +166,9 @@ def _forward(inputs: Inputs, batch_size: int) -> _Rate:
         evaluate(model, part, class_names=labels, in_domain=False, batch_size=batch_size)
 
     seconds = min(_seconds(lambda: run(part)) for _ in range(_REPEATS))
-    for role in [role for role in roles if role != "train"]:
-        run(_longest(inputs.data[role], batch_size), batch_size)
+    for role in TEST_ROLES:
+        if role in inputs.data:
+            run(_longest(inputs.data[role], batch_size), batch_size)
     return _Rate(seconds / len(part), _peak(device_of(model)))
 
 
@@ -207,6 +220,17 @@ def _training(fitting: Fitting) -> _Rate:
         warnings.simplefilter("ignore", MechcoreWarning)
         run(1, longest)
     return _Rate(seconds / ((_TRAIN_STEPS - 1) * n), _peak(fitting.model.device))
+
+
+def _first(inputs: Inputs) -> str:
+    """The role whose examples are run."""
+    return next(role for role in ("id", "ood", "train") if role in inputs.data)
+
+
+def _mean_length(data: EncodedExamples, *, typical: bool = False) -> float:
+    """Mean number of tokens, of all examples or of `_typical` ones."""
+    rows = _typical(data) if typical else range(len(data))
+    return sum(len(data.input_ids[row]) for row in rows) / len(rows)
 
 
 def _typical(data: EncodedExamples) -> list[int]:

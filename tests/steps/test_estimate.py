@@ -121,14 +121,17 @@ def test_a_search_costs_what_its_screening_does(
 ) -> None:
     search = SearchConfig(screening_by=by, screening_sets=300, n_pairs=8)
     changed = replace(config, analyses=replace(config.analyses, search=search))
-    # Pairs and triples of all 50 examples out of domain; screening sees the half searched.
-    assert counted(changed, SIZE)["search"] == [0.5 * 8 * 2 * 50 + passes * 25]
+    # Pairs and triples on the half of 50 examples out of domain that screening sees, too; ten of
+    # each with members of theirs on the other half.
+    reported = 0.5 * 20 * 2 * 25
+    assert counted(changed, SIZE)["search"] == [0.5 * 8 * 2 * 25 + passes * 25 + reported]
     raced = replace(search, guarantee=0.05, largest=3)
     changed = replace(config, analyses=replace(config.analyses, search=raced))
-    assert counted(changed, SIZE)["search"] == [0.15 * 0.5 * 8 * 2 * 50 + passes * 25]
+    assert counted(changed, SIZE)["search"] == [0.15 * 0.5 * 8 * 2 * 25 + passes * 25 + reported]
     raced = replace(search, all_pairs=True)
     changed = replace(config, analyses=replace(config.analyses, search=raced))
-    assert counted(changed, SIZE)["search"] == [0.15 * 0.5 * (45 * 46 / 2) * 50]
+    pairs = 0.3 * (45 * 46 / 2) + 0.5 * 8
+    assert counted(changed, SIZE)["search"] == [0.15 * pairs * 25 + reported]
 
 
 def test_without_the_data_limits_are_what_is_counted(config: StudyConfig) -> None:
@@ -161,10 +164,18 @@ def test_an_estimate_measures_and_leaves_nothing(config: StudyConfig, tmp_path: 
     assert ((table["memory"] > 0) == with_model).all()
     assert len(bench.loads) == 1
 
-    # Seconds are passes times a rate, one for running and one for training.
+    # Seconds are passes times the length of texts and a rate, or in training times another rate.
     size = Size.of(bench.inputs(next(job for job in jobs if job.step.kind == "describe")))
     assert size == Size({"train": 12, "id": 9, "ood": 14}, N_LAYERS * N_HEADS, N_LAYERS)
-    costs = [passes(job, size) for job in jobs]
+    data = bench.inputs(next(job for job in jobs if job.step.kind == "describe")).data
+    lengths = {role: sum(map(len, each.input_ids)) for role, each in data.items()}
+
+    def length(job: Job) -> float:
+        roles = [role for role in lengths if role in job.inputs]
+        n = sum(size.examples[role] for role in roles)
+        return 1 if job.step.kind == "prune" else sum(lengths[role] for role in roles) / n
+
+    costs = [passes(job, size) * length(job) if MODEL in job.inputs else 1 for job in jobs]
     for training in (True, False):
         rates = [
             time / cost
