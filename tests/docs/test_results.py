@@ -10,9 +10,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 import typer
 
 from mechcore.cli import app
+from mechcore.components import Mask, ModelShape
+from mechcore.pruning import Subnetwork
+from mechcore.steps.tables import CORE_SUMMARY, core_tables
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -131,3 +135,50 @@ def test_every_table_of_known_truth_is_made_from_the_tables_of_the_benchmark() -
     concept = (DOCS / "concepts" / "numbers.md").read_text()
     for table in calibration.values():
         assert table in concept
+
+
+CORES = sorted(path.parent for path in (DOCS / "tables").glob("**/core_summary.csv"))
+
+
+@pytest.mark.parametrize("folder", CORES, ids=lambda each: each.name)
+def test_the_chance_of_every_core_is_that_of_its_subnetworks(folder: Path) -> None:
+    frequency, subnetworks = pd.read_csv(folder / "head_frequency.csv"), []
+    shape = ModelShape(frequency["layer"].nunique(), frequency["head"].nunique())
+    for row in pd.read_csv(folder / "subnetworks.csv").itertuples():
+        mask = Mask.full(shape).only(*row.kept.split())
+        scores = torch.full((shape.n_layers, shape.columns), float(row.seed))
+        subnetworks.append(Subnetwork(mask, row.target_sparsity, row.seed, scores, row.method))
+    (expected,) = core_tables(subnetworks)[1]["core_summary"].to_dict("records")
+    (stored,) = CORE_SUMMARY.read(folder / "core_summary.csv").to_dict("records")
+    for name in ("n_subnetworks", "core_size", "expected_by_chance", "expected_uniform"):
+        assert stored[name] == pytest.approx(expected[name], rel=1e-4)
+    for name in ("p_value", "p_uniform"):  # of one draw there is none
+        assert stored[name] == pytest.approx(expected[name], rel=1e-4, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("page", "table", "figures"),
+    [
+        (
+            "results/minilm-mnli-hans.md",
+            "minilm-mnli-hans",
+            ["{expected_by_chance:.0e}", "{p_value:.0e}"],
+        ),
+        (
+            "results/minilm-mnli-hans.md",
+            "minilm-mnli-hans",
+            ["{expected_uniform:.0e}", "{p_uniform:.0e}"],
+        ),
+        (
+            "results/minilm-qqp-paws.md",
+            "minilm-qqp-paws",
+            ["{expected_by_chance:.3f}", "{p_value:.0e}"],
+        ),
+        ("../README.md", "minilm-mnli-hans", ["{expected_by_chance:.0e}"]),
+    ],
+)
+def test_pages_have_the_chance_of_their_tables(page: str, table: str, figures: list[str]) -> None:
+    (row,) = CORE_SUMMARY.read(DOCS / "tables" / table / "core_summary.csv").to_dict("records")
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for each in figures:
+        assert each.format(**row).replace("e-0", "e-") in text
