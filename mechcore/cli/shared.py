@@ -179,7 +179,7 @@ def _table(frame: Any, rows: list[list[str]]) -> Any:
         texts = [row[i] for row in rows]
         number = is_numeric_dtype(frame[name]) and not is_bool_dtype(frame[name])
         words = str(name).replace("_", " ").split()
-        lines = [line for cell in texts if "+" in cell for line in cell.split("\n")]
+        lines = [line for cell in texts if _members(cell)[1:] for line in cell.split("\n")]
         table.add_column(
             ("\n" if number else " ").join(words),
             justify="right" if number else "left",
@@ -200,7 +200,7 @@ def _cell(name: Any, value: Any) -> str:
 
 def _members(text: str) -> list[str]:
     """A set of components in parts, each but the last with its plus; other texts in one."""
-    return re.split(r"(?<=\+)(?=L\d)", text)
+    return [text] if " " in text else re.split(r"(?<=\+)\n?(?=L\d)", text)
 
 
 def _in_lines(text: str, width: int) -> str:
