@@ -224,7 +224,10 @@ def verdict(roles: pd.DataFrame) -> str:
         cost = f"costs up to {drop:.1f} points in domain or out of domain, intervals to {high:.1f}"
         gone = f"{len(idle)} can go, one at a time ({cost})"
         parts.append(gone if len(idle) else "none is shown to be idle")
-    parts += [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]
+    reasons = [f"{PLACES[p]}, {roles[f'reason_{p}'].iloc[0]}" for p in PLACES if p not in known]
+    if not known:
+        return f"Of {len(roles)} components ablated alone no role is known: {'; '.join(reasons)}."
+    parts += reasons
     return f"Of {len(roles)} components ablated alone, {'; '.join(parts)}."
 
 
