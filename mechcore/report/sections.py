@@ -65,8 +65,8 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         search_section,
         size_section,
     )
-    if run.table("accuracy") is None and run.table("mean_effective_size") is not None:
-        steps = (data_section, training_section, size_section)  # nothing else was asked for
+    if not run.config.get("sparsities", True):  # effective sizes alone
+        steps = (data_section, training_section, size_section)
     for make in steps:
         section = make(run, gallery)
         if section is not None:
