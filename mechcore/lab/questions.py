@@ -311,12 +311,9 @@ class Lab(Shown):
     def _swept(self, job: str, schema: Schema) -> pd.DataFrame:
         """A table that a job makes of the ablation of every component, or of its paths."""
         analyses = self.config.analyses
-        changes: dict[str, Any] = {"sweep": analyses.sweep or "all"}
-        if job == "paths":
-            changes["paths"] = analyses.paths or PathsConfig()
-        elif analyses.fill == "counterfactual":  # with which paths cannot be cut
-            changes["paths"] = None
-        part = self.plan(analyses=replace(analyses, **changes))
+        # Not every fill can cut paths, so they are planned for the question about them alone.
+        paths = (analyses.paths or PathsConfig()) if job == "paths" else None
+        part = self.plan(analyses=replace(analyses, sweep=analyses.sweep or "all", paths=paths))
         (folder,) = self.done(part.jobs[job])
         return schema.read(folder / TABLES_FOLDER / f"{schema.name}.csv")
 

@@ -14,7 +14,7 @@ from mechcore.components import ANY_MODEL, Mask, ModelShape
 from mechcore.errors import MismatchError
 from mechcore.files import tensors_digest
 from mechcore.identity import Identity
-from mechcore.models.running import weights_of
+from mechcore.models.running import dtype_of, weights_of
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ModelIdentity(Identity):
             name.replace("_original_component.", ""): tensor
             for name, tensor in weights_of(model).state_dict().items()
         }
-        dtype = str(next(weights_of(model).parameters()).dtype).removeprefix("torch.")
+        dtype = str(dtype_of(model)).removeprefix("torch.")
         return cls(
             shape.n_layers, shape.n_heads, cfg.d_head, cfg.d_model, dtype, tensors_digest(state)
         )
@@ -73,12 +73,11 @@ def _sums_of_weights(model: Any) -> str:
     Each weight is read as integers, in rows of `_COLUMNS`; the sums of the columns change with any
     single bit, and where parts of a weight change places.
     """
-    digest = hashlib.sha256()
+    digest, row = hashlib.sha256(), 8 * _COLUMNS
     for name, tensor in weights_of(model).state_dict().items():
         raw = tensor.detach().contiguous().flatten().view(torch.uint8)
         if raw.data_ptr() % 8:
             raw = raw.clone()
-        row = 8 * _COLUMNS
         whole = len(raw) // row * row
         columns = raw[:whole].view(torch.int64).view(-1, _COLUMNS).sum(0)
         digest.update(f"{name} {tensor.dtype}".encode())

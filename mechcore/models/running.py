@@ -142,6 +142,11 @@ def device_of(model: Any) -> torch.device:
     return next(weights_of(model).parameters()).device
 
 
+def dtype_of(model: Any) -> torch.dtype:
+    """The type of the model's first parameter."""
+    return next(weights_of(model).parameters()).dtype
+
+
 def devices_of(model: Any) -> list[torch.device]:
     """The devices that hold the model's weights; the first is that of its inputs and logits."""
     return list(dict.fromkeys(p.device for p in weights_of(model).parameters()))

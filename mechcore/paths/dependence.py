@@ -16,7 +16,6 @@ size. Sets of which the same heads run before r are one set to it, and count onc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -30,18 +29,16 @@ from mechcore.ablation.controls import CONTROL_COLUMNS
 from mechcore.ablation.effects import METRICS, Ablations, Answers, ComponentSet, Cut, members_of
 from mechcore.ablation.sweeping import ablate
 from mechcore.components import Component, ComponentLike, ModelShape, parse_components
-from mechcore.components.paths import Path, PathSet
 from mechcore.data.examples import ALL
 from mechcore.errors import InputError
 from mechcore.evaluation.evaluate import Evaluation
 from mechcore.evaluation.intervals import Interval, ratio_intervals
 from mechcore.evaluation.p_values import among_controls
 from mechcore.evaluation.recalibration import Effect, decompose, reason_against
-from mechcore.masking.blinding import runs_in_parallel
 from mechcore.masking.means import MeanActivations
-from mechcore.models.model_identity import ModelIdentity
+from mechcore.models.running import dtype_of
+from mechcore.paths.senders import cuts_behind, random_cuts
 from mechcore.tables import PLACE, Column, N, Schema, estimate
-from mechcore.wording import count
 
 MOST_READERS = 10
 """Components whose dependence on each head of the core is measured and shown: those that lose
@@ -128,46 +125,6 @@ class Readers:
         return [*found.values()]
 
 
-def random_senders(
-    core: Sequence[Component], shape: ModelShape, n_controls: int, seed: int = 0
-) -> list[tuple[Component, ...]]:
-    """Random sets of as many heads of each layer as the core has, without core heads.
-
-    Args:
-        core: heads.
-        shape: of the model.
-        n_controls: how many sets, all different; fewer where there are not as many.
-        seed: of the draws.
-
-    Raises:
-        InputError: a layer has too few other heads, or an MLP layer is in the core.
-    """
-    layers: dict[int, int] = {}
-    for head in dict.fromkeys(core):
-        if not head.is_head:
-            raise InputError(f"core: found {head}; expected heads")
-        layers[head.layer] = layers.get(head.layer, 0) + 1
-    pools: list[tuple[list[Component], int]] = []
-    for layer, n in sorted(layers.items()):
-        others = [c for h in range(shape.n_heads) if (c := Component(layer, h)) not in core]
-        if len(others) < n and n_controls:
-            there = count(len(others), "head")
-            raise InputError(
-                f"controls: layer {layer} has {there} outside the core, which has {n} there; "
-                "expected at least as many: leave controls out"
-            )
-        pools.append((others, n))
-    n_different = math.prod(math.comb(len(others), n) for others, n in pools)
-    generator = np.random.default_rng(seed)
-    drawn: dict[tuple[Component, ...], None] = {}  # in order
-    while len(drawn) < min(n_controls, n_different):
-        found: list[Component] = []
-        for others, n in pools:
-            found += [others[i] for i in generator.choice(len(others), n, replace=False)]
-        drawn[tuple(sorted(found))] = None
-    return [*drawn]
-
-
 def readers_of(
     model: Any,
     core: Iterable[ComponentLike],
@@ -200,12 +157,12 @@ def readers_of(
         InputError: see `random_senders` and `mechcore.ablate`; or no component runs after the core,
             or ``known`` is of other examples, another model or another fill.
     """
-    heads, shape = list(dict.fromkeys(parse_components(core))), ModelShape.of(model)
+    heads, shape = parse_components(core), ModelShape.of(model)
     possible = shape.components if receivers is None else parse_components(receivers)
     cut = cuts_behind(heads, possible, model)
     if not cut:
         raise InputError("core: no component runs after it; expected one that may read it")
-    beside = _random_cuts(heads, cut, model, n_controls, seed)
+    beside = random_cuts(heads, cut, model, n_controls, seed)
     alone = {r: ComponentSet((r,)) for r in cut}
     left = [each for each in alone.values() if known is None or each not in known.without]
     again = [] if known is None else _largest(known, alone.values())
@@ -214,7 +171,7 @@ def readers_of(
     if known is not None:
         _check_same(known.full, found.full)
         for each in again:
-            _check_same_ablation(each, known, found, ModelIdentity.of(model).dtype)
+            _check_same_ablation(each, known, found, dtype_of(model))
         found = known.with_more(found)
     return Readers(
         found.full,
@@ -257,7 +214,7 @@ def beside_random(
     """
     wanted = readers.blind if receivers is None else set(parse_components(receivers))
     behind = [receiver for receiver in readers.blind if receiver in wanted]
-    beside = _random_cuts(parse_components(core), behind, model, n_controls, seed)
+    beside = random_cuts(parse_components(core), behind, model, n_controls, seed)
     cuts = list(dict.fromkeys(cut for each in beside for cut in each.values()))
     if not cuts:
         return readers
@@ -266,19 +223,6 @@ def beside_random(
     _check_same(readers.full, found.full)
     controls = [{r: found.without[cut] for r, cut in each.items()} for each in beside]
     return replace(readers, controls=controls)
-
-
-def _random_cuts(
-    core: Sequence[Component],
-    receivers: Iterable[Component],
-    model: Any,
-    n_controls: int,
-    seed: int,
-) -> list[dict[Component, PathSet]]:
-    """The paths to each receiver from each of the random sets of `random_senders`."""
-    drawn = random_senders(core, ModelShape.of(model), n_controls, seed)
-    behind = list(receivers)
-    return [cuts_behind(each, behind, model) for each in drawn]
 
 
 def _check_same(known: Evaluation, found: Evaluation) -> None:
@@ -299,29 +243,18 @@ def _largest(known: Ablations, sets: Iterable[ComponentSet]) -> list[ComponentSe
     return sorted(both, key=lambda each: -change[each])[:1]
 
 
-def _check_same_ablation(of: ComponentSet, known: Ablations, found: Ablations, dtype: str) -> None:
+def _check_same_ablation(
+    of: ComponentSet, known: Ablations, found: Ablations, dtype: torch.dtype
+) -> None:
     """Make sure that a set was ablated in the same way in both."""
     before, now = (each.without[of].margin for each in (known, found))
-    near = 1e-2 if dtype in ("float32", "float64") else 0.1
+    near = 1e-2 if dtype.itemsize >= 4 else 0.1
     if not np.allclose(before, now, rtol=near, atol=near * max(1.0, float(np.abs(now).mean()))):
         raise InputError(
             f"core: without {of}, margins are {before.mean():.4g} nats on average among the known "
             f"ablations and {now.mean():.4g} ablated again; expected ablations by the same fill, "
             "means and seed"
         )
-
-
-def cuts_behind(
-    senders: Iterable[Component], receivers: Iterable[Component], model: Any
-) -> dict[Component, PathSet]:
-    """The paths to each receiver from those senders that run before it, where there are any."""
-    shape, parallel = ModelShape.of(model), runs_in_parallel(model)
-    found = {}
-    for receiver in receivers:
-        paths = [Path(sender, receiver) for sender in senders]
-        if earlier := [path for path in paths if path.runs(shape, parallel=parallel)]:
-            found[receiver] = PathSet.of(earlier)
-    return found
 
 
 def core_dependence_table(

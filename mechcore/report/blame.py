@@ -66,11 +66,13 @@ def blame_section(run: RunFolder, gallery: Gallery) -> Section | None:
     if roles is None:
         return None
     blocks: list[Block] = [Paragraph(verdict(roles), lead=True)]
-    drawing, caveats = _drawing(run, roles)
+    measures = {place: _measure(run, roles, place) for place in PLACES}
+    caveats = [each.caveat for each in measures.values() if each.caveat]
     blocks += [Paragraph(text, note=True) for text in caveats]
+    drawing = _drawing(roles, measures)
     if drawing is not None:
         blocks.append(drawing)
-    blocks += _list(run, roles)
+    blocks += _list(run, roles, measures)
     flips = flips_table(run)
     blocks += [] if flips is None else [flips]
     files = ["roles.csv", "information.csv", "flips.csv"]
@@ -88,13 +90,11 @@ def in_order(roles: pd.DataFrame) -> pd.DataFrame:
 # -- every component on two axes ----------------------------------------------------------------
 
 
-def _drawing(run: RunFolder, roles: pd.DataFrame) -> tuple[Scatter | None, list[str]]:
-    """The drawing, if both axes can be measured, and what its reader has to know."""
-    measures = {place: _measure(run, roles, place) for place in ("id", "ood")}
-    caveats = [each.caveat for each in measures.values() if each.caveat]
+def _drawing(roles: pd.DataFrame, measures: Mapping[str, _Measure]) -> Scatter | None:
+    """The drawing, if both axes can be measured."""
     x, y = (each.readings for each in measures.values())
     if not x or not y:
-        return None, caveats
+        return None
     spots = [
         Spot(
             name,
@@ -122,7 +122,7 @@ def _drawing(run: RunFolder, roles: pd.DataFrame) -> tuple[Scatter | None, list[
         caption += f" {missing} of {len(roles)} are not drawn, as their figures are missing."
     counts = roles["role"].value_counts()
     legend = [(_LOOKS[role], f"{role} ({counts[role]})") for role in ROLES if role in counts]
-    return scatter(caption, (titles[0], titles[1]), spots, legend), caveats
+    return scatter(caption, (titles[0], titles[1]), spots, legend)
 
 
 def _told(measure: _Measure, name: str, place: str) -> str:
@@ -173,8 +173,7 @@ def _readings(table: pd.DataFrame, name: str, columns: tuple[str, str, str]) -> 
 # -- the list -----------------------------------------------------------------------------------
 
 
-def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
-    measures = {place: _measure(run, roles, place) for place in OUT_FIRST}
+def _list(run: RunFolder, roles: pd.DataFrame, measures: Mapping[str, _Measure]) -> Iterator[Table]:
     rows, by = in_order(roles), _ordered_by(measures)
     if by is not None and measures[by].name == "accuracy":  # roles have no order then
         size = {name: abs(each.value) for name, each in measures[by].readings.items()}
@@ -195,16 +194,15 @@ def _list(run: RunFolder, roles: pd.DataFrame) -> Iterator[Table]:
         for place in OUT_FIRST:
             shown += _columns(measures[place], place, names[start:stop])
         shown.append(Column("category", "text", header="attends to", optional=True))
-        if start:
-            caption = f"The other {len(rows) - OPEN_ROWS} components"
         if start < len(rows):
             part = rows[start:stop]
             yield table_of(part, COMPONENT_ROLES, caption, shown, folded=start > 0)
+        caption = f"The other {len(rows) - OPEN_ROWS} components"
 
 
 def _ordered_by(measures: Mapping[str, _Measure]) -> str | None:
     """The data by which components are listed; None where nothing is known."""
-    known = [place for place, each in measures.items() if each.readings]
+    known = [place for place in OUT_FIRST if measures[place].readings]
     return next((p for p in known if not measures[p].caveat), known[0] if known else None)
 
 

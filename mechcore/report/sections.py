@@ -29,7 +29,7 @@ from mechcore.report.groups import PLACED, data_sets, placed, proper_subsets
 from mechcore.report.readers import readers_section
 from mechcore.report.run_folder import RunFolder
 from mechcore.report.search_section import search_section
-from mechcore.report.size_section import missing_table, size_section
+from mechcore.report.size_section import missing_table, only_sizes, size_section
 from mechcore.report.smallest_section import smallest_section
 from mechcore.report.stability_section import stability_section
 from mechcore.report.summary import core_row, core_sentences, missing_sentences
@@ -65,7 +65,7 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
         search_section,
         size_section,
     )
-    if not run.config.get("sparsities", True):  # effective sizes alone
+    if only_sizes(run.config):
         steps = (data_section, training_section, size_section)
     for make in steps:
         section = make(run, gallery)

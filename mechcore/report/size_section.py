@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from mechcore.report.blocks import Block, Gallery, Paragraph, Section, Shown, Table, table_of
@@ -43,6 +46,11 @@ def size_section(run: RunFolder, gallery: Gallery) -> Section | None:
         return Section("effective-size", _TITLE, blocks, FILES)
     blocks.append(missing_table(run, "missing_grid_masks"))
     return Section("effective-size", _TITLE, blocks, (*FILES, "missing_grid_masks.csv"))
+
+
+def only_sizes(config: Mapping[str, Any]) -> bool:
+    """Whether a run asked for effective sizes and nothing else, by its ``config.json``."""
+    return not config.get("sparsities", True)
 
 
 def missing_table(run: RunFolder, name: str) -> Table:

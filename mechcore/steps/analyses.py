@@ -204,7 +204,7 @@ class Core(MainStep):
                 MechcoreWarning,
                 stacklevel=2,
             )
-            work.write_tables({s.name: pd.DataFrame(columns=s.names) for s in self.schemas})
+            work.write_empty_tables()
             return
         found.sort(key=lambda each: (each.target, each.seed))
         work.write_tables(tables.core_tables(found)[1])

@@ -29,9 +29,9 @@ from mechcore.paths.dependence import (
     CORE_DEPENDENCE,
     MOST_READERS,
     beside_random,
-    cuts_behind,
     largest_readers,
 )
+from mechcore.paths.senders import cuts_behind
 from mechcore.paths.tables import PATH_INFORMATION, PATHS
 from mechcore.paths.verdict import CORE_VERDICT, generalising
 from mechcore.steps.ablation import (
@@ -96,9 +96,7 @@ class Paths(Ablating):
         """See `Step.run`."""
         core = core_of(work)
         if not core:
-            work.write_tables(
-                {each.name: pd.DataFrame(columns=each.names) for each in self.schemas}
-            )
+            work.write_empty_tables()
             return
         inputs = inputs_of(work)
         roles = work.table("roles", "roles") if "roles" in work.job.needs else None

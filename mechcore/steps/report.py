@@ -8,6 +8,7 @@ from typing import Any
 from mechcore.report.blame import blame_section
 from mechcore.report.kinds import StudyReport, Words
 from mechcore.report.sections import sections
+from mechcore.report.size_section import only_sizes
 from mechcore.report.summary import findings, tiles
 from mechcore.steps.ablation import Drops, Roles
 from mechcore.steps.analyses import Accuracy, Core, Pictures, Search, Sizes, Smallest
@@ -135,7 +136,7 @@ _CREDIT = "Method after the heuristic core of fine-tuned language models (arXiv 
 
 def _title(model: str, config: Mapping[str, Any]) -> str:
     trained_here = (config.get("model") or {}).get("base")
-    what = "Heuristic core" if config.get("sparsities", True) else "Effective size"
+    what = "Effective size" if only_sizes(config) else "Heuristic core"
     return f"{what} of {model}{', trained here' if trained_here else ''}"
 
 

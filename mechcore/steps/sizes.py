@@ -70,20 +70,16 @@ def checkpoint_series(paths: Sequence[str], model: ModelConfig) -> dict[Any, Mod
         )
     if not paths:
         return {step: replace(model, checkpoint=path.name) for step, path in encoder_checkpoints()}
-    found: dict[str, Path] = {}
-    steps: dict[str, int] = {}
+    found: dict[str, tuple[int | str, Path]] = {}
     for step, path in [pair for each in paths for pair in _checkpoints(Path(each))]:
         name = str(step)
         if name in found:
-            raise InputError(f"checkpoints: {path} and {found[name]} are both {name}")
-        found[name] = path
-        if isinstance(step, int):
-            steps[name] = step
-    names = [*sorted(steps, key=lambda name: steps[name]), *(n for n in found if n not in steps)]
-    sources = {name: replace(model, source=str(found[name])) for name in names}
-    if len(steps) < len(names):
-        return dict(sources)
-    return {steps[name]: config for name, config in sources.items()}
+            raise InputError(f"checkpoints: {path} and {found[name][1]} are both {name}")
+        found[name] = (step, path)
+    steps = [each for each in found.values() if isinstance(each[0], int)]
+    named = [each for each in found.values() if isinstance(each[0], str)]
+    order = [*sorted(steps), *named]
+    return {str(step) if named else step: replace(model, source=str(path)) for step, path in order}
 
 
 def _checkpoints(path: Path) -> list[tuple[int | str, Path]]:

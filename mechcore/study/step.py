@@ -206,6 +206,13 @@ class Work:
         """
         write_tables(self.folder / TABLES_FOLDER, tables, self.job.step.schemas)
 
+    def write_empty_tables(self) -> None:
+        """Write every table of the step without a row, as there is nothing to tell."""
+        import pandas as pd
+
+        schemas = self.job.step.schemas
+        self.write_tables({each.name: pd.DataFrame(columns=each.names) for each in schemas})
+
 
 def known_here_alone(what: str) -> InputError:
     """The error of a job that can be done in the first process alone."""

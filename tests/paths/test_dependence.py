@@ -26,9 +26,9 @@ from mechcore.paths.dependence import (
     Readers,
     beside_random,
     core_dependence_table,
-    random_senders,
     readers_of,
 )
+from mechcore.paths.senders import random_senders
 from mechcore.paths.verdict import (
     CORE_VERDICT,
     INCONCLUSIVE,
