@@ -38,6 +38,33 @@ def check_can_write(path: str | Path) -> None:
         raise InputError(f"{path}: cannot be written: {place} is not a writable folder")
 
 
+@contextmanager
+def locked(path: Path, timeout: float = 0) -> Iterator[bool]:
+    """Hold a lock, or say that it was not free within so many seconds (-1: wait for it).
+
+    The system drops it when the process dies; its file is there only while it is held.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        # While it is held: whoever has opened the file, and gets its lock, sees that its name is
+        # gone, and begins again (filelock since 3.24).
+        path.unlink(missing_ok=True)
+        lock.release()
+
+
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> None:
     """Let ``write`` fill a temporary file beside ``path``, then move it into place.
 

@@ -22,6 +22,7 @@ from mechcore.cli import (
     training,
 )
 from mechcore.cli.help import Command, Group, group
+from mechcore.cli.holding import holding
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
 from mechcore.registry import Registry
 
@@ -117,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Exit codes: 0 done, 1 a step failed, 2 bad input (one line on standard error), 130 interrupted.
     """
     try:
-        with _one_line_warnings():
+        with _one_line_warnings(), holding():
             code = app(arguments, standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

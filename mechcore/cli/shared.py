@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from mechcore.cli.holding import hold
 from mechcore.cli.options import Given
 from mechcore.errors import InputError
 
@@ -126,16 +127,18 @@ def mask_files(path: Path) -> list[Path]:
 
 
 def must_not_exist(out: Path, *, file: bool = False) -> None:
-    """Refuse an output that exists or cannot be written."""
+    """Refuse an output that exists, cannot be written, or is another command's."""
     from mechcore.files import check_can_write
 
     if out.exists() and (file or out.is_file() or any(out.iterdir())):
         raise InputError(f"{out}: exists already; choose another --out or remove it")
     check_can_write(out)
+    hold(out)
 
 
 def check_out(out: Path, state: Path, resume: bool) -> None:
     """Refuse an output in use, or one to resume without the state that is written first."""
+    hold(out)
     if not resume:
         must_not_exist(out)
     elif not state.is_file():

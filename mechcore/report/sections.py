@@ -32,7 +32,12 @@ from mechcore.report.search_section import search_section
 from mechcore.report.size_section import missing_table, only_sizes, size_section
 from mechcore.report.smallest_section import smallest_section
 from mechcore.report.stability_section import stability_section
-from mechcore.report.summary import core_row, core_sentences, missing_sentences
+from mechcore.report.summary import (
+    core_row,
+    core_sentences,
+    missing_sentences,
+    outlier_sentences,
+)
 from mechcore.report.training_section import training_section
 from mechcore.tables import COMPONENT, Column
 from mechcore.wording import (
@@ -79,7 +84,8 @@ def sections(run: RunFolder, gallery: Gallery) -> Iterator[Section]:
 def _subnetworks(run: RunFolder, gallery: Gallery) -> Section:
     title = "Subnetworks"
     subnetworks, frequency = run.table("subnetworks"), run.table("head_frequency")
-    blocks: list[Block] = [Paragraph(text, note=True) for text in missing_sentences(run)]
+    notes = [*missing_sentences(run), *outlier_sentences(run)]
+    blocks: list[Block] = [Paragraph(text, note=True) for text in notes]
     if subnetworks is None or len(subnetworks) == 0:
         if not blocks:
             return not_run("subnetworks", title, "pruning, so there are no subnetworks")

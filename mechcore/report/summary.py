@@ -16,6 +16,7 @@ from mechcore.report.search_section import search_sentences
 from mechcore.report.smallest_section import smallest_sentences
 from mechcore.report.stability_section import stability_sentences
 from mechcore.report.training_section import training_sentences
+from mechcore.subnetworks.outliers import outliers
 from mechcore.wording import (
     ALL,
     SIGNIFICANT,
@@ -75,6 +76,7 @@ def findings(run: RunFolder) -> list[Finding]:
         ("data", majority_sentences),
         ("subnetworks", _subnetworks),
         ("subnetworks", missing_sentences),
+        ("subnetworks", outlier_sentences),
         ("smallest", smallest_sentences),
         ("core", core_sentences),
         ("stability", stability_sentences),
@@ -133,6 +135,13 @@ def missing_sentences(run: RunFolder) -> Iterator[str]:
     if gone:
         text += f" No mask of target sparsity {listed([sparsity(each) for each in gone])} is left."
     yield text
+
+
+def outlier_sentences(run: RunFolder) -> Iterator[str]:
+    """Which subnetworks do far worse than those of other seeds."""
+    subnetworks = run.filled("subnetworks")
+    if subnetworks is not None:
+        yield from outliers(subnetworks)
 
 
 def _points(difference: float) -> str:

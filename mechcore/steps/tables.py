@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from mechcore.attention import (
 from mechcore.components import Component, Mask, same_model
 from mechcore.data.encoding import EncodedExamples
 from mechcore.data.examples import ALL
-from mechcore.errors import InputError
+from mechcore.errors import InputError, MechcoreWarning
 from mechcore.evaluation.evaluate import Evaluation, evaluate, kl_divergence
 from mechcore.evaluation.intervals import share_interval
 from mechcore.masking.means import MeanActivations
@@ -38,6 +39,7 @@ from mechcore.subnetworks.core import (
     heuristic_core,
     joint_frequency,
 )
+from mechcore.subnetworks.outliers import outliers
 from mechcore.tables import (
     COMPONENT,
     HEAD,
@@ -196,7 +198,7 @@ def answer_tables(
     """The tables ``accuracy``, ``group_accuracy``, ``accuracy_spread`` and ``subnetworks``.
 
     See `accuracy_table`, which has the arguments, and `group_table`. The last two are left out
-    where there is no subnetwork.
+    where there is no subnetwork. Warns of a subnetwork that stands out (`outliers`).
     """
     accuracy = accuracy_table(full, subnetworks, masked, names)
     tables = {"accuracy": accuracy, "group_accuracy": group_table(accuracy, groups or {})}
@@ -205,10 +207,10 @@ def answer_tables(
     methods = {each.name: each.method for each in subnetworks}
     if len(set(methods.values())) > 1:
         accuracy = accuracy.assign(method=accuracy["subnetwork"].map(methods))
-    return tables | {
-        "accuracy_spread": accuracy_spread(accuracy),
-        "subnetworks": subnetwork_table(subnetworks, full, masked),
-    }
+    found = subnetwork_table(subnetworks, full, masked)
+    for text in outliers(found):
+        warnings.warn(text, MechcoreWarning, stacklevel=2)
+    return tables | {"accuracy_spread": accuracy_spread(accuracy), "subnetworks": found}
 
 
 def accuracy_table(

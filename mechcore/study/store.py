@@ -15,15 +15,13 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from mechcore.errors import InputError, MechcoreError, MechcoreWarning
-from mechcore.files import appearing, check_can_write, write_json
+from mechcore.files import appearing, check_can_write, locked, write_json
 from mechcore.study.fingerprints import RememberedHashes, digest_of, hash_file
 from mechcore.study.manifest import Manifest, this_machine
 from mechcore.study.step import Job
@@ -251,26 +249,18 @@ class Store:
     @contextmanager
     def _acquired(self, key: str, timeout: float) -> Iterator[bool]:
         """Hold the lock of ``key``, or say that it was not free within so many seconds."""
-        path = self.path / "locks" / f"{key}.lock"
-        lock, free = FileLock(path), True
-        with self.writing("a lock"):
-            path.parent.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            with self.writing("a lock"):
+                lock = locked(self.path / "locks" / f"{key}.lock", timeout)
+                free = stack.enter_context(lock)
+            if not free:
+                yield False
+                return
+            self._held.add(key)
             try:
-                lock.acquire(timeout)
-            except Timeout:
-                free = False
-        if not free:
-            yield False
-            return
-        self._held.add(key)
-        try:
-            yield True
-        finally:
-            self._held.discard(key)
-            # While it is held: whoever has opened the file, and gets its lock, sees that its name
-            # is gone, and begins again (filelock since 3.24).
-            path.unlink(missing_ok=True)
-            lock.release()
+                yield True
+            finally:
+                self._held.discard(key)
 
     def partial(self, key: str) -> Path:
         """The folder in which an unfinished job keeps what it needs to go on."""

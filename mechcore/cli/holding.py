@@ -1,0 +1,41 @@
+"""Outputs that a command holds until it ends, so that no other writes to them meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from mechcore.errors import InputError
+
+_held: dict[Path, ExitStack] = {}
+
+
+@contextmanager
+def holding() -> Iterator[None]:
+    """Give up at the end of the block what was held inside."""
+    try:
+        yield
+    finally:
+        while _held:
+            _held.popitem()[1].close()
+
+
+def hold(out: Path) -> None:
+    """Hold an output until the command ends, where files can be made beside it.
+
+    Raises:
+        InputError: another process has it.
+    """
+    from mechcore.files import locked
+
+    path, stack = out.absolute(), ExitStack()
+    if path in _held:
+        return
+    with suppress(PermissionError):
+        if not stack.enter_context(locked(path.parent / f".{path.name}.lock")):
+            raise InputError(
+                f"{out}: another mechcore command is writing to it; wait until it ends, or choose "
+                "another --out"
+            )
+    _held[path] = stack

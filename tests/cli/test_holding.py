@@ -1,0 +1,63 @@
+"""Two commands do not write to one output at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from mechcore.cli import main
+from mechcore.cli.holding import hold, holding
+from mechcore.components import ModelShape
+from mechcore.errors import InputError
+from mechcore.files import locked
+from mechcore.pruning import random_subnetworks
+
+
+@pytest.fixture
+def masks(tmp_path: Path) -> Path:
+    for each in random_subnetworks(ModelShape(3, 4), sparsity=[0.5], seeds=range(2)):
+        each.save(tmp_path / "masks" / f"{each.name}.safetensors")
+    return tmp_path / "masks"
+
+
+def call(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as end:
+        main([*map(str, arguments)])
+    assert isinstance(end.value.code, int)
+    return end.value.code
+
+
+def test_an_output_that_another_command_writes_to_is_refused(
+    masks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with FileLock(tmp_path / ".out.lock"):
+        assert call("core", masks, "--out", out) == 2
+        assert capsys.readouterr().err == (
+            f"mechcore: error: {out}: another mechcore command is writing to it; wait until it "
+            "ends, or choose another --out\n"
+        )
+        assert not out.exists()
+        assert call("core", masks, "--out", tmp_path / "other") == 0
+    assert call("core", masks, "--out", out) == 0
+
+
+def test_nothing_stays_beside_an_output(masks: Path, tmp_path: Path) -> None:
+    assert call("core", masks, "--out", tmp_path / "out") == 0
+    assert call("core", masks, "--out", tmp_path / "out") == 2  # exists by now
+    assert {path.name for path in tmp_path.iterdir()} == {"masks", "out"}
+
+
+def test_an_output_is_held_until_the_command_ends(tmp_path: Path) -> None:
+    def is_free() -> bool:
+        with locked(tmp_path / ".out.lock") as free:
+            return free
+
+    with pytest.raises(InputError, match="wrong"), holding():
+        hold(tmp_path / "out")
+        hold(tmp_path / "out")
+        assert not is_free()
+        raise InputError("wrong")
+    assert is_free()
